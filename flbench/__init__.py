@@ -1,0 +1,77 @@
+"""flbench: a benchmark suite for personalised and clustered federated learning.
+
+The names below are what plugins may import; they are loaded when first used, so that importing
+flbench costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flbench.averaging import weighted_mean as weighted_mean
+    from flbench.client import ClientModule as ClientModule
+    from flbench.client import LocalPhase as LocalPhase
+    from flbench.context import Context as Context
+    from flbench.errors import UserError as UserError
+    from flbench.hookspecs import hookimpl as hookimpl
+    from flbench.layout import ParameterLayout as ParameterLayout
+    from flbench.results import Result as Result
+    from flbench.results import RoundRecord as RoundRecord
+    from flbench.results import RunInfo as RunInfo
+    from flbench.state import Dataset as Dataset
+    from flbench.state import Membership as Membership
+    from flbench.state import Memory as Memory
+    from flbench.state import Models as Models
+    from flbench.state import Partition as Partition
+    from flbench.state import Personal as Personal
+    from flbench.state import Phase as Phase
+    from flbench.state import Scores as Scores
+    from flbench.state import Setup as Setup
+    from flbench.state import Stage as Stage
+    from flbench.state import Start as Start
+    from flbench.state import State as State
+    from flbench.state import Upload as Upload
+    from flbench.suite import LocalTraining as LocalTraining
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "averaging": ("weighted_mean",),
+    "client": ("ClientModule", "LocalPhase"),
+    "context": ("Context",),
+    "errors": ("UserError",),
+    "hookspecs": ("hookimpl",),
+    "layout": ("ParameterLayout",),
+    "results": ("Result", "RoundRecord", "RunInfo"),
+    "state": (
+        "Dataset",
+        "Membership",
+        "Memory",
+        "Models",
+        "Partition",
+        "Personal",
+        "Phase",
+        "Scores",
+        "Setup",
+        "Stage",
+        "Start",
+        "State",
+        "Upload",
+    ),
+    "suite": ("LocalTraining",),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = sorted([*_HOME_OF, "__version__"])  # noqa: PLE0605 - one list, not two
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public name
+    if name in _HOME_OF:
+        return getattr(importlib.import_module(f"flbench.{_HOME_OF[name]}"), name)
+    raise AttributeError(f"module 'flbench' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,5 @@
+"""`python -m flbench` is `flbench`."""
+
+from flbench.cli import main
+
+main()

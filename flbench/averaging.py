@@ -1,0 +1,50 @@
+"""The weighted mean of rows, with one summation order whatever the company.
+
+A row is averaged in ascending client order with a float64 accumulator and never together with
+other rows, so it is the same bits whatever K is, whoever else was sampled into other groups, and
+however many processes share the work.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def weighted_mean(
+    rows: Tensor, uploads: Tensor, weights: Tensor, counters: Tensor | None = None
+) -> Tensor:
+    """Average uploads into rows: row k becomes sum_j weights[k, j] u_j / sum_j weights[k, j].
+
+    Args:
+        rows: the bank, shape (K, W), float32; a row whose weights are all zero is kept.
+        uploads: shape (n, W), in ascending client order.
+        weights: shape (K, n), float64, >= 0.
+        counters: mask of scalars of which the maximum is kept, shape (W,), bool (BatchNorm's
+            `num_batches_tracked`, methods.md 1.6).
+
+    Returns:
+        The new bank, shape (K, W), float32.
+
+    Example:
+        >>> weighted_mean(torch.zeros(1, 2), torch.tensor([[1.0, 2.0], [4.0, 8.0]]),
+        ...               torch.tensor([[1.0, 2.0]], dtype=torch.float64))
+        tensor([[3., 6.]])
+    """
+    averaged = rows.clone()
+    patterns, pattern_of = torch.unique(weights, dim=0, return_inverse=True)
+    for index, pattern in enumerate(patterns):
+        members = pattern.nonzero()[:, 0].tolist()
+        if not members:
+            continue
+        total = 0.0
+        mean = torch.zeros(rows.shape[1], dtype=torch.float64, device=rows.device)
+        for member in members:
+            weight = float(pattern[member])
+            mean.add_(uploads[member].double(), alpha=weight)
+            total += weight
+        mean.div_(total)
+        if counters is not None and bool(counters.any()):
+            mean[counters] = uploads[members][:, counters].amax(dim=0).double()
+        averaged[pattern_of == index] = mean.to(rows.dtype)
+    return averaged

@@ -1,0 +1,63 @@
+"""What happens to BatchNorm statistics: `global`, `local` or `reset` (methods.md 1.6).
+
+`global`: they are averaged like parameters and nothing here does anything. `local`: every client
+keeps its own, in the memory "buffers.own", and they never cross. `reset`: every round starts from
+the initial ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+from torch import Tensor
+
+from flbench.layout import ParameterLayout
+from flbench.state import Memory, Personal, Start, State, Upload
+
+Policy = Literal["global", "local", "reset"]
+OWN = "buffers.own"
+
+
+def declare(policy: Policy, layout: ParameterLayout, initial: Tensor, clients: int) -> dict[str, Memory]:
+    """The memory the policy needs, shape (N, B)."""
+    if policy != "local" or not layout.buffers:
+        return {}
+    own = initial[layout.parameters :].expand(clients, -1).clone()
+    return {OWN: Memory(own, "client")}
+
+
+def before_training(
+    policy: Policy, start: Start, state: State, ids: Tensor, layout: ParameterLayout, initial: Tensor
+) -> Start:
+    """Put the buffers into the start that the policy says."""
+    if policy == "global" or not layout.buffers:
+        return start
+    assert start.params is not None and start.crosses is not None and start.returns is not None
+    params = start.params.clone()
+    if policy == "reset":
+        params[..., layout.parameters :] = initial[layout.parameters :]
+        return replace(start, params=params)
+    params[..., layout.parameters :] = state.memory[OWN][ids][:, None, :]
+    only = layout.trainable
+    return replace(start, params=params, crosses=start.crosses & only, returns=start.returns & only)
+
+
+def after_training(policy: Policy, state: State, upload: Upload, layout: ParameterLayout) -> State:
+    """Let each client keep its own buffers."""
+    if policy != "local" or not layout.buffers:
+        return state
+    own = state.memory[OWN].clone()
+    own[upload.ids] = upload.kept()[:, layout.parameters :]
+    return state.remember({OWN: own})
+
+
+def when_judged(
+    policy: Policy, personal: Personal, state: State, ids: Tensor, layout: ParameterLayout
+) -> Personal:
+    """Judge each client with its own buffers."""
+    if policy != "local" or not layout.buffers:
+        return personal
+    rows = state.models[personal.row] if personal.params is None else personal.params.clone()
+    rows[:, layout.parameters :] = state.memory[OWN][ids]
+    return replace(personal, row=None, params=rows)

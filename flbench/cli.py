@@ -1,0 +1,291 @@
+"""The command line. Nothing heavy is imported before a command needs it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from flbench import __version__
+from flbench.errors import FlbenchError, Interrupted, UserError
+
+app = typer.Typer(
+    help="Benchmark suite for personalised and clustered federated learning.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+show = typer.Typer(help="Show a suite, a method or a result file.", no_args_is_help=True)
+app.add_typer(show, name="show")
+
+
+def main() -> None:
+    """Entry point of the console script: one clear line for what the person can mend."""
+    try:
+        app()
+    except FlbenchError as error:
+        print(f"flbench: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        sys.exit(1)
+
+
+@app.callback(invoke_without_command=True)
+def _version(
+    version: Annotated[bool, typer.Option("--version", help="print the version")] = False,
+) -> None:
+    if version:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.command()
+def run(
+    plugin: Annotated[
+        list[str],
+        typer.Option(
+            "--plugin", "-p", help="method, or methods joined by + ; repeat, or separate by commas"
+        ),
+    ],
+    suite: Annotated[
+        list[str],
+        typer.Option("--suite", "-s", help="suite or TOML file; repeat, or separate by commas"),
+    ],
+    seed: Annotated[int | None, typer.Option(min=0, help="run this one seed [default: 0]")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="run seeds 0..N-1")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="rounds, instead of the suite's")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="a method's or the suite's parameter"),
+    ] = None,
+    dataset: Annotated[str | None, typer.Option(help="data set, instead of the suite's")] = None,
+    data_root: Annotated[
+        Path | None,
+        typer.Option(help="where data sets lie [default: $FLBENCH_DATA, else ~/.cache/flbench]"),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="folder of the result files")] = Path("flbench-results"),
+    executor: Annotated[str, typer.Option(help="auto, sequential or vectorised")] = "auto",
+    accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda, mps, ...")] = "auto",
+    devices: Annotated[int, typer.Option(min=1, help="devices")] = 1,
+    resume: Annotated[bool, typer.Option("--resume", help="go on from the checkpoint")] = False,
+    force: Annotated[bool, typer.Option("--force", help="recompute a complete result")] = False,
+    sink: Annotated[
+        list[str] | None, typer.Option(help="where to report as well, such as wandb; repeatable")
+    ] = None,
+) -> None:
+    """Run methods on suites and write one result file per method, suite and seed."""
+    if seed is not None and seeds is not None:
+        raise typer.BadParameter("--seed names one seed, --seeds N runs 0..N-1: give one of them")
+    methods, names = _split(plugin), _split(suite)
+    chosen = _settings(settings or [])
+    with _interruptible(lambda: resumption()):
+        from flbench.datasets import data_root as locate
+        from flbench.methods import compose, suite_overrides
+        from flbench.registry import find
+        from flbench.runner import Job, load_dataset, run_job
+        from flbench.suite import load_suite
+
+        overrides = suite_overrides(chosen, methods)
+        if rounds is not None:
+            overrides["rounds"] = rounds
+        suites = [load_suite(name, dataset, overrides) for name in names]
+        compositions = list({c.described.name: c for c in (compose(m, chosen) for m in methods)}.values())
+        sinks = {name: find("sinks", name).load()() for name in ("console", *_split(sink or []))}
+        finished = []
+        current: list[Job] = []
+
+        def resumption() -> str:
+            return _how_to_go_on(current[-1].path if current else None)
+
+        try:
+            for one in suites:
+                data = load_dataset(one.dataset, locate(data_root))
+                for method in compositions:
+                    for number in range(seeds) if seeds is not None else [seed or 0]:
+                        job = Job(
+                            suite=one,
+                            method=method,
+                            seed=number,
+                            data_root=locate(data_root),
+                            out=out,
+                            executor=executor,
+                            accelerator=accelerator,
+                            devices=devices,
+                            resume=resume,
+                            force=force,
+                            sinks=tuple(sinks.items()),
+                            say=sinks["console"].say,
+                        )
+                        current.append(job)
+                        finished.append((job.path, run_job(job, data)))
+        finally:
+            sinks["console"].close()
+            if finished:
+                _closing_table(finished)
+
+
+@app.command("list")
+def list_(
+    kind: Annotated[
+        str, typer.Argument(help="methods, suites, datasets, models, partitions or sinks")
+    ] = "",
+    json: Annotated[bool, typer.Option("--json", help="machine-readable")] = False,
+) -> None:
+    """List what is installed; nothing of it is imported."""
+    from flbench.errors import UnknownName
+    from flbench.registry import KINDS, entries
+
+    if kind and kind not in KINDS:
+        raise UnknownName("kind", kind, KINDS)
+    table = {one: entries(one) for one in ([kind] if kind else KINDS)}
+    if json:
+        import json as text
+
+        rows = {
+            one: [
+                {
+                    "name": entry.name,
+                    "summary": entry.summary(),
+                    "distribution": entry.distribution,
+                    "version": entry.version,
+                }
+                for entry in found.values()
+            ]
+            for one, found in table.items()
+        }
+        print(text.dumps(rows, indent=2))
+        return
+    for one, found in table.items():
+        print(f"{one}:")
+        width = max((len(name) for name in found), default=0)
+        for entry in found.values():
+            print(f"  {entry.name:<{width}}  {entry.summary()}  [{entry.distribution} {entry.version}]")
+
+
+@show.command("suite")
+def show_suite(
+    name: str,
+    dataset: Annotated[str | None, typer.Option(help="as it runs on this data set")] = None,
+) -> None:
+    """Show a suite's settings."""
+    from flbench.suite import load_suite
+
+    suite = load_suite(name, dataset)
+    print(f"{suite.name} (version {suite.version}): {suite.summary}\n{suite.paper}")
+    for key, value in suite.settings().items():
+        print(f"  {key} = {value}")
+
+
+@show.command("method")
+def show_method(name: str) -> None:
+    """Show a method's documentation and parameters."""
+    import inspect
+
+    from flbench.methods import compose
+    from flbench.parameters import declared
+
+    for plugin_name, plugin in compose(name).layers:
+        print(f"{plugin_name}\n\n{inspect.getdoc(inspect.getmodule(plugin))}\n")
+        for key, parameter in declared(type(plugin)).items():
+            print(f"  {key}: {parameter.type} = {parameter.default!r}\n      {parameter.doc}")
+
+
+@show.command("result")
+def show_result(file: Path) -> None:
+    """Show a result file."""
+    from flbench.results import read_result
+
+    result = read_result(file)
+    print(f"{result.method.name} on {result.suite['name']} ({result.dataset}), seed {result.seed}")
+    print(f"fingerprint {result.fingerprint.config}, suite {result.fingerprint.suite}, {result.status}")
+    for key, value in sorted(result.method.params.items()):
+        print(f"  {key} = {value}")
+    for key, number in sorted(result.summary.items()):
+        print(f"  {key:<24} {'-' if number is None else f'{number:.4f}'}")
+    for message in result.warnings:
+        print(f"  note: {message}")
+
+
+@app.command()
+def leaderboard(
+    results: Annotated[Path, typer.Option(help="folder of result files")] = Path("leaderboard/results"),
+    out: Annotated[Path, typer.Option(help="folder of the pages")] = Path("leaderboard"),
+    check: Annotated[bool, typer.Option("--check", help="only say whether it is current")] = False,
+) -> None:
+    """Generate the leaderboard from result files."""
+    from flbench.leaderboard import page
+    from flbench.results import write_atomically
+
+    text, target = page(results), out / "README.md"
+    if not check:
+        write_atomically(target, text.encode())
+        print(f"wrote {target}")
+    elif not target.is_file() or target.read_text(encoding="utf-8") != text:
+        raise UserError(f"{target} is not what {results} gives; run flbench leaderboard")
+
+
+def _split(values: list[str]) -> list[str]:
+    return [name.strip() for value in values for name in value.split(",") if name.strip()]
+
+
+def _settings(pairs: list[str]) -> dict[str, object]:
+    """`--set key=value` pairs, values read as TOML."""
+    from flbench.parameters import parse
+
+    found: dict[str, object] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.strip():
+            raise typer.BadParameter(f"--set expects KEY=VALUE, got '{pair}'")
+        found[key.strip()] = parse(value.strip())
+    return found
+
+
+@contextmanager
+def _interruptible(hint: Callable[[], str]) -> Iterator[None]:
+    """Turn Ctrl-C into one line that says how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(f"interrupted{hint()}") from None
+
+
+def _how_to_go_on(path: Path | None) -> str:
+    from flbench.checkpoint import checkpoint_path
+
+    if path is None or not checkpoint_path(path).is_file():
+        return " before the first round was complete; nothing is kept"
+    again = " ".join(arg for arg in sys.argv[1:] if arg not in ("--resume", "--force"))
+    return f"; the last whole round is kept, go on with: flbench {again} --resume"
+
+
+def _closing_table(finished: list[tuple[Path, Any]]) -> None:
+    """Method, accuracy over seeds, worst decile, ARI, MB per client, seconds; and the paths."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from flbench.leaderboard import mean_std, rows_of
+
+    console = Console()
+    for title, rows in rows_of([result for _, result in finished]).items():
+        table = Table(title=title, title_justify="left")
+        for column in ("method", "accuracy", "worst decile", "ARI", "MB/client", "seconds"):
+            table.add_column(column, justify="left" if column == "method" else "right")
+        for row in rows:
+            seconds = [result.seconds.get("total", 0.0) for result in row.results]
+            table.add_row(
+                row.name,
+                mean_std(row.column("accuracy_mean")),
+                mean_std(row.column("accuracy_worst_decile"), spread=False),
+                mean_std(row.column("ari"), spread=False),
+                mean_std(row.column("mb_per_client"), spread=False),
+                f"{sum(seconds) / len(seconds):.1f}",
+            )
+        console.print(table)
+    for path, _ in finished:
+        print(path)

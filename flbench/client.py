@@ -1,0 +1,108 @@
+"""ClientModule: what one client does with one batch.
+
+One ClientModule serves all clients of a run: the executor copies a client's row in, sets what the
+server told it, trains, and copies the row out. A method that changes the local objective answers
+`client_module` with a subclass, or adds a term to the loss with `local_term`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from flbench import torchvision_ops as torchvision_ops
+from flbench.state import Extras
+from flbench.suite import LocalTraining
+
+# isort: split
+from lightning.pytorch import LightningModule  # after torchvision_ops, which it needs
+
+Batch = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class LocalPhase:
+    """A run of epochs in which only some scalars move (FedRep's head, then body).
+
+    Attributes:
+        epochs: epochs of this phase.
+        mask: scalars of the row that may move, shape (W,), bool; None = all. The mask acts on the
+            update, not on the gradient, so momentum and weight decay cannot move the others.
+    """
+
+    epochs: int
+    mask: Tensor | None = None
+
+
+class ClientModule(LightningModule):
+    """Cross-entropy classification with SGD or Adam; the base of every local objective.
+
+    Attributes:
+        net: the network, shared by all clients.
+        local: epochs, batch size, learning rate, ... of the suite.
+        received: what this client was told (`Start.extras`) and remembers (`Start.own`).
+        start: the row this client started from, shape (W,).
+    """
+
+    batches_per_step: ClassVar[int] = 1
+    """How many batches one step takes; above 1, `batch` is a tuple of batches (Per-FedAvg)."""
+
+    def __init__(self, net: nn.Module, local: LocalTraining) -> None:
+        super().__init__()
+        self.net = net
+        self.local = local
+        self.received: dict[str, Tensor] = {}
+        self.start = torch.empty(0)
+
+    def forward(self, x: Tensor) -> Any:  # noqa: ANN401 - Lightning leaves the output open
+        """Return the network's output, logits of shape (b, classes)."""
+        return self.net(x)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:  # noqa: ANN401 - see above
+        """Return the loss of one batch, a scalar in nats."""
+        x, y = batch
+        return F.cross_entropy(self(x), y)
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Return the logits this client is judged by, shape (b, classes)."""
+        logits: Tensor = self(x)
+        return logits
+
+    def measure(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Return loss sum, number correct and number judged of each sample, shape (b, 3)."""
+        loss = F.cross_entropy(logits, y, reduction="none")
+        correct = (logits.argmax(dim=1) == y).to(loss.dtype)
+        return torch.stack([loss, correct, torch.ones_like(loss)], dim=1)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Return the optimiser; the executor clears its state before every client."""
+        rule = self.local
+        weights = list(self.parameters())
+        if rule.optimizer == "adam":
+            return torch.optim.Adam(
+                weights, lr=rule.lr, weight_decay=rule.weight_decay, fused=True
+            )
+        return torch.optim.SGD(
+            weights,
+            lr=rule.lr,
+            momentum=rule.momentum,
+            weight_decay=rule.weight_decay,
+            fused=True,
+        )
+
+    def phases(self, epochs: int) -> Sequence[LocalPhase]:
+        """Cut the stage's epochs into phases; their epochs sum to `epochs`."""
+        return (LocalPhase(epochs),)
+
+    def on_local_end(self, x: Tensor, y: Tensor) -> Extras:
+        """Return what to upload beside the parameters, given the client's training samples."""
+        return {}
+
+    def flat(self) -> Tensor:
+        """The trainable parameters as one differentiable vector, shape (P,)."""
+        return torch.cat([parameter.reshape(-1) for parameter in self.parameters()])

@@ -1,0 +1,190 @@
+"""Clusterers: pure functions of arrays, shared by methods and free for third parties."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from scipy.spatial.distance import cdist
+
+Features = Literal["zrow", "raw", "corr", "sym"]
+Noise = Literal["nearest", "singleton", "global"]
+Transform = Literal["none", "signed_sqrt", "clip"]
+Floats = npt.NDArray[np.float64]
+Labels = npt.NDArray[np.int64]
+
+
+def standardised_rows(scores: Floats) -> Floats:
+    """Centre each row and divide it by its standard deviation; rows without spread become 0.
+
+    Args:
+        scores: shape (n, m), finite.
+
+    Returns:
+        Shape (n, m), rounded to 1e-9 so that ties do not turn on rounding noise.
+
+    Example:
+        >>> standardised_rows(np.array([[1.0, 3.0], [5.0, 5.0]])).tolist()
+        [[-1.0, 1.0], [0.0, 0.0]]
+    """
+    centred = scores - scores.mean(axis=1, keepdims=True)
+    spread = centred.std(axis=1, keepdims=True)
+    return np.round(np.divide(centred, spread, out=np.zeros_like(centred), where=spread > 0), 9)
+
+
+def default_min_samples(clients: int) -> int:
+    """OPTICS's `min_samples` by federation size: a tenth, at least 4 (methods.md 6.1, B4).
+
+    Example:
+        >>> [default_min_samples(n) for n in (100, 50, 20, 15)]
+        [10, 5, 4, 3]
+    """
+    return min(max(4, int(0.1 * clients + 0.5)), max(3, clients // 4))
+
+
+def optics(
+    features: Floats, min_samples: int, xi: float = 0.05, metric: str = "euclidean"
+) -> Labels:
+    """Density-based groups without a given number of them (Ankerst et al., 1999).
+
+    Args:
+        features: shape (n, d), or distances (n, n) with `metric="precomputed"`.
+        min_samples: points that make a neighbourhood, and the smallest cluster.
+        xi: steepness that ends a cluster.
+
+    Returns:
+        Labels, shape (n,); -1 = noise. Everybody is in group 0 where there are fewer than four
+        points or they all coincide.
+    """
+    spread = features.max() - features.min() if metric == "precomputed" else np.ptp(features, axis=0).max()
+    if len(features) < 4 or spread == 0:
+        return np.zeros(len(features), dtype=np.int64)
+    from sklearn.cluster import OPTICS
+
+    rule = OPTICS(min_samples=min_samples, min_cluster_size=min_samples, xi=xi, metric=metric)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        labels: Labels = rule.fit(features).labels_.astype(np.int64)
+    return labels
+
+
+@dataclass(frozen=True)
+class Groups:
+    """What OPTICS found.
+
+    Attributes:
+        labels: group of each client, shape (n,), int64, 0..k-1.
+        noise: how many clients were noise before they were given a group.
+        sweep: diagnostic: groups found at other values of `min_samples`.
+    """
+
+    labels: Labels
+    noise: int
+    sweep: dict[str, int]
+
+
+def optics_groups(
+    scores: Floats, features: Features, min_samples: int, xi: float, noise: Noise
+) -> Groups:
+    """Group clients whose rows of a score matrix look alike (methods.md 6.1, B3-B5).
+
+    Args:
+        scores: row i = what client i thinks of everybody, shape (n, n), finite.
+        features: "zrow": rows standardised, Euclidean; "raw": rows as they are; "corr": 1 - row
+            correlation as distance; "sym": max - (Z + Z^T) / 2 of the standardised rows Z.
+        min_samples: see `optics`.
+        xi: see `optics`.
+        noise: "nearest": to the group with the smallest mean distance; "singleton": a group
+            each; "global": one group of all noise points. If OPTICS finds no group, everybody
+            is in one.
+    """
+    rows = np.round(scores, 9) if features == "raw" else standardised_rows(scores)
+    metric = "euclidean"
+    if features == "corr":
+        rows, metric = np.round(1 - rows @ rows.T / rows.shape[1], 9).clip(min=0), "precomputed"
+        np.fill_diagonal(rows, 0)
+    elif features == "sym":
+        similarity = (rows + rows.T) / 2
+        rows, metric = np.round(similarity.max() - similarity, 9), "precomputed"
+        np.fill_diagonal(rows, 0)
+    labels = optics(rows, min_samples, xi, metric)
+    outliers = labels < 0
+    if outliers.all():
+        labels = np.zeros_like(labels)
+    elif noise == "nearest":
+        distance = rows if metric == "precomputed" else cdist(rows, rows)
+        labels = adopt_noise(labels, distance)
+    else:
+        labels[outliers] = labels.max() + 1 + (np.arange(outliers.sum()) if noise == "singleton" else 0)
+    tried = sorted({3, 5, 10, min_samples} - set(range(len(scores) + 1, 11)))
+    sweep = {str(m): int(optics(rows, m, xi, metric).max()) + 1 for m in tried if m >= 2}
+    return Groups(labels, int(outliers.sum()), sweep)
+
+
+def adopt_noise(labels: Labels, distance: Floats) -> Labels:
+    """Give each noise point (-1) to the group with the smallest mean distance to it.
+
+    Args:
+        labels: shape (n,), at least one of them >= 0.
+        distance: shape (n, n).
+    """
+    found = np.unique(labels[labels >= 0])
+    mean = np.stack([distance[:, labels == group].mean(axis=1) for group in found], axis=1)
+    return np.where(labels >= 0, labels, found[mean.argmin(axis=1)])
+
+
+def better_half(scores: Floats, transform: Transform = "none") -> npt.NDArray[np.bool_]:
+    """Which clients each client keeps: the better group of an exact 2-means (methods.md 6.1, B9).
+
+    A client keeps itself always, and everybody where all others help (> 0) and the two group means
+    differ by less than a tenth of the larger.
+
+    Args:
+        scores: row i = what client i thinks of everybody, shape (n, n), finite.
+        transform: applied to each row first: "signed_sqrt", or "clip" to +- its largest gain.
+
+    Returns:
+        Shape (n, n), bool; row i = the set of client i.
+    """
+    chosen = np.eye(len(scores), dtype=bool)
+    for client, row in enumerate(scores):
+        others = np.arange(len(scores)) != client
+        values = row[others]
+        if transform == "signed_sqrt":
+            values = np.sign(values) * np.sqrt(np.abs(values))
+        elif transform == "clip" and values.size and values.max() > 0:
+            values = values.clip(-values.max(), values.max())
+        upper = two_means(values)
+        if not upper.all() and (values > 0).all():
+            high, low = values[upper].mean(), values[~upper].mean()
+            upper |= high - low < 0.1 * high
+        chosen[client, others] = upper
+    return chosen
+
+
+def two_means(values: Floats) -> npt.NDArray[np.bool_]:
+    """Exact one-dimensional 2-means: sort, try every cut, keep the best.
+
+    Args:
+        values: shape (n,), finite.
+
+    Returns:
+        Mask of the group with the larger mean, shape (n,), bool; all True without spread.
+
+    Example:
+        >>> two_means(np.array([1.0, 0.8, -0.6, -0.4])).tolist()
+        [True, True, False, False]
+    """
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    if len(values) < 2 or ordered[0] == ordered[-1]:
+        return np.ones(len(values), dtype=bool)
+    sizes = np.arange(1, len(values))
+    sums = np.cumsum(ordered)
+    # Minimising the scatter within is maximising the scatter between the two means.
+    between = sums[:-1] ** 2 / sizes + (sums[-1] - sums[:-1]) ** 2 / sizes[::-1]
+    between[ordered[:-1] == ordered[1:]] = -np.inf
+    upper = np.zeros(len(values), dtype=bool)
+    upper[order[int(between.argmax()) + 1 :]] = True
+    return upper

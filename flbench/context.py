@@ -1,0 +1,150 @@
+"""Context: everything a method may know about the run, and the three things it may do.
+
+A hook gets the context of its round. It holds no test sample and no true group; `true_groups`
+answers only to a method that declares `uses_true_groups = True`, and the result then says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from flbench import seeding
+from flbench.errors import UserError
+from flbench.layout import ParameterLayout
+from flbench.state import Plain
+from flbench.suite import LocalTraining
+
+Direction = Literal["down", "up", "peer"]
+
+
+class Services(Protocol):
+    """What the orchestrator does on behalf of a method."""
+
+    def evaluate(self, models: Tensor, clients: Tensor, split: str) -> Tensor:
+        """Mean losses, shape (len(clients), len(models))."""
+
+    def server_logits(self, models: Tensor) -> Tensor:
+        """Logits on the server's samples, shape (len(models), M, classes)."""
+
+    def send(self, direction: Direction, clients: Tensor, item: str, scalars: Tensor) -> None:
+        """Count scalars that cross."""
+
+    def send_models(self, clients: Tensor, models: Tensor) -> None:
+        """Count whole models sent down."""
+
+    def note(self, name: str, value: Plain) -> None:
+        """Keep a diagnostic in the round's record."""
+
+    def warn(self, message: str) -> None:
+        """Tell the person something."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """The run as a method sees it in one round.
+
+    Attributes:
+        seed: the run's seed.
+        round: the current round, 1-based; 0 during `setup`.
+        rounds: R, rounds of the run.
+        clients: N.
+        cohort: ids sampled this round, ascending, shape (n,).
+        samples: training samples per client, shape (N,), int64.
+        label_counts: training samples per client and label, shape (N, C), int64.
+        classes: C.
+        layout: places and masks of the row.
+        initial: the common initial weights, shape (W,).
+        local: the suite's local training.
+        services: what `evaluate`, `send`, `note` and `warn` stand on.
+        truth: the hidden groups' door.
+    """
+
+    seed: int
+    round: int
+    rounds: int
+    clients: int
+    cohort: Tensor
+    samples: Tensor
+    label_counts: Tensor
+    classes: int
+    layout: ParameterLayout
+    initial: Tensor
+    local: LocalTraining
+    services: Services
+    truth: Callable[[], Tensor | None] | None = None
+
+    def rng(self, purpose: str, *address: int | str) -> np.random.Generator:
+        """A generator of the method's own: `ctx.rng("kmeans", ctx.round)` (see seeding)."""
+        return seeding.rng(self.seed, "method", purpose, *address)
+
+    def evaluate(
+        self,
+        models: Tensor,
+        clients: Tensor,
+        split: Literal["train", "validation"] = "validation",
+    ) -> Tensor:
+        """Cross-evaluation: the mean loss of every model on every client's split.
+
+        It moves no bytes by itself; say what crosses with `send`.
+
+        Args:
+            models: rows, shape (m, W).
+            clients: ids, shape (n,).
+            split: whose samples.
+
+        Returns:
+            Losses in nats, shape (n, m), float64; row i = client `clients[i]`.
+        """
+        if split not in ("train", "validation"):
+            raise UserError(f"split: expected 'train' or 'validation', got '{split}'")
+        return self.services.evaluate(models, clients, split)
+
+    def server_logits(self, models: Tensor) -> Tensor:
+        """Logits of models on the samples the server owns, shape (m, M, C) (FLIS)."""
+        return self.services.server_logits(models)
+
+    def send(self, direction: Direction, clients: Tensor, item: str, scalars: Tensor) -> None:
+        """Count something that crosses beside `Start` and `Upload`.
+
+        Args:
+            direction: "down" (server to client), "up", or "peer" (client to client).
+            clients: ids at the client end (the receivers of "peer"), shape (n,).
+            item: name in the ledger.
+            scalars: how many scalars each of them moves, shape (n,); 4 bytes a scalar.
+        """
+        self.services.send(direction, clients, item, scalars)
+
+    def send_models(self, clients: Tensor, models: Tensor) -> None:
+        """Send whole models, shape (m, W), to each of some clients (IFCA, FLIS).
+
+        A model that a client holds already is not counted again when it starts from it in the
+        same round.
+        """
+        self.services.send_models(clients, models)
+
+    def note(self, name: str, value: Plain) -> None:
+        """Keep a plain value in this round's record under "<method>.<name>"."""
+        self.services.note(name, value)
+
+    def warn(self, message: str) -> None:
+        """Tell the person running this something they should know; it is kept in the result."""
+        self.services.warn(message)
+
+    @property
+    def true_groups(self) -> Tensor:
+        """True group of each client, shape (N,), for methods that openly use the truth.
+
+        Raises:
+            UserError: the method does not declare `uses_true_groups`, or there are no groups.
+        """
+        if self.truth is None:
+            raise UserError("true groups are hidden: declare `uses_true_groups = True` on the method")
+        groups = self.truth()
+        if groups is None:
+            raise UserError("this partition has no true groups: choose another suite or method")
+        return groups

@@ -1,0 +1,63 @@
+"""FedAvg: an answer to every hook (McMahan et al., AISTATS 2017; methods.md 3.2).
+
+w <- sum over the cohort of n_i w_i / sum n_i. Every other method is its difference from this.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from flbench.averaging import weighted_mean
+from flbench.client import ClientModule
+from flbench.context import Context
+from flbench.errors import UserError
+from flbench.hookspecs import hookimpl
+from flbench.state import Membership, Models, Personal, Setup, Stage, Start, State, Upload
+
+
+@hookimpl
+def setup(ctx: Context) -> Setup:
+    """One model, everybody served by it."""
+    everybody = Membership(home=torch.zeros(ctx.clients, dtype=torch.int64))
+    return Setup(models=ctx.initial[None].clone(), membership=everybody)
+
+
+@hookimpl
+def plan(ctx: Context) -> tuple[Stage, ...]:
+    """The sampled cohort trains."""
+    return (Stage("train", ctx.cohort, ctx.local.epochs),)
+
+
+@hookimpl
+def dispatch(state: State, stage: Stage, ctx: Context) -> Start:
+    """Each client gets its home model, whole."""
+    home = state.membership.home[stage.clients]
+    if (home < 0).any():
+        lost = int(stage.clients[home < 0][0])
+        raise UserError(f"client {lost} has no home model: answer `dispatch` for undecided clients")
+    rows = home.unique()
+    # One row for everybody needs no copy per client: a 100-client probe stays one model in memory.
+    params = (
+        state.models[rows].expand(len(home), -1) if len(rows) == 1 else state.models[home]
+    )
+    return Start(params=params[:, None, :], crosses=ctx.layout.everything)
+
+
+@hookimpl
+def client_module(net: nn.Module, ctx: Context) -> ClientModule:
+    """Cross-entropy and the suite's optimiser."""
+    return ClientModule(net, ctx.local)
+
+
+@hookimpl
+def aggregate(state: State, upload: Upload, membership: Membership, ctx: Context) -> Models:
+    """The sample-weighted mean of each row's members."""
+    shares = membership.shares(upload.ids, len(state.models)) * upload.samples
+    return Models(weighted_mean(state.models, upload.kept(), shares, ctx.layout.counters))
+
+
+@hookimpl
+def personalise(state: State, clients: Tensor) -> Personal:
+    """Each client is judged by its home model."""
+    return Personal(row=state.membership.home[clients])

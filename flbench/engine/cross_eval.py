@@ -1,0 +1,115 @@
+"""Cross-evaluation: models judged on clients' data, each model once over a pooled batch.
+
+pFedLIA, IFCA, FLIS, FedFomo and FedC2I all live on "the loss of m models on n clients". One pass
+per model over everybody's samples, then a sum per client, replaces n x m small passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from flbench.client import ClientModule
+from flbench.engine.workspace import Workspace
+from flbench.federation import Samples
+
+CHUNK = 2048
+"""Samples per forward pass."""
+
+Predictor = Callable[[ClientModule, Tensor], Tensor]
+
+
+def judge(
+    space: Workspace,
+    row: Tensor,
+    samples: Samples,
+    split: str,
+    clients: Tensor,
+    predictor: Predictor = ClientModule.predict,
+    received: Mapping[str, Tensor] | None = None,
+) -> Tensor:
+    """Judge one model on some clients' samples.
+
+    Args:
+        space: the run's module; its model is replaced.
+        row: the model, shape (W,).
+        samples: the pool on the workspace's device.
+        split: whose rows of the pool.
+        clients: ids, shape (n,).
+        predictor: `(module, x) -> logits`.
+        received: what the module is told while predicting.
+
+    Returns:
+        Per client: loss sum, number correct, number judged; shape (n, 3), float64.
+    """
+    lists = [samples.splits[split][client] for client in clients.tolist()]
+    lengths = torch.tensor([len(rows) for rows in lists], device=space.device)
+    return _segments(space, row, samples, torch.cat(lists), lengths, predictor, received or {})
+
+
+def cross_evaluate(
+    space: Workspace, models: Tensor, samples: Samples, split: str, clients: Tensor
+) -> Tensor:
+    """Judge every model on every client.
+
+    Args:
+        models: rows, shape (m, W).
+        clients: ids, shape (n,).
+
+    Returns:
+        Loss sum, number correct, number judged; shape (n, m, 3), float64.
+    """
+    lists = [samples.splits[split][client] for client in clients.tolist()]
+    lengths = torch.tensor([len(rows) for rows in lists], device=space.device)
+    pooled = torch.cat(lists)
+    sums = [_segments(space, row, samples, pooled, lengths, ClientModule.predict, {}) for row in models]
+    return torch.stack(sums, dim=1)
+
+
+@torch.inference_mode()
+def _segments(
+    space: Workspace,
+    row: Tensor,
+    samples: Samples,
+    pooled: Tensor,
+    lengths: Tensor,
+    predictor: Predictor,
+    received: Mapping[str, Tensor],
+) -> Tensor:
+    """Forward the pooled samples in chunks, then sum each client's stretch."""
+    module = space.module
+    space.load(row)
+    module.eval()
+    module.start, module.received = row, dict(received)
+    measured = []
+    for rows in pooled.split(CHUNK):
+        with space.fabric.autocast():
+            logits = predictor(module, samples.x[rows])
+        measured.append(module.measure(logits.float(), samples.y[rows]).double())
+    table = torch.cat(measured)
+    return torch.segment_reduce(table, "sum", lengths=lengths, axis=0, unsafe=True, initial=0)
+
+
+@torch.inference_mode()
+def mean_loss(space: Workspace, x: Tensor, y: Tensor) -> float:
+    """Mean loss of the model in the workspace on some samples, in nats."""
+    space.module.eval()
+    parts = [
+        space.module.measure(space.module.predict(a).float(), b).double().sum(dim=0)
+        for a, b in zip(x.split(CHUNK), y.split(CHUNK), strict=True)
+    ]
+    loss, _, judged = torch.stack(parts).sum(dim=0).tolist()
+    return float(loss / judged)
+
+
+@torch.inference_mode()
+def logits_of(space: Workspace, models: Tensor, x: Tensor) -> Tensor:
+    """Logits of every model on the same samples, shape (m, len(x), C)."""
+    answers = []
+    for row in models:
+        space.load(row)
+        space.module.eval()
+        answers.append(torch.cat([space.module.predict(part).float() for part in x.split(CHUNK)]))
+    return torch.stack(answers)

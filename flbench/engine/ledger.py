@@ -1,0 +1,97 @@
+"""The ledger: every scalar that crosses between server and clients is counted here, once.
+
+Four bytes a scalar, whatever its type (methods.md 1.9). A model that a client already received in
+this round is not sent to it again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from flbench.context import Direction
+from flbench.errors import UserError
+from flbench.state import Stage, Start, Upload
+
+BYTES = 4
+DIRECTIONS: tuple[Direction, ...] = ("down", "up", "peer")
+
+
+@dataclass
+class Ledger:
+    """Bytes by direction and item, and by client.
+
+    Attributes:
+        clients: N.
+        totals: direction -> item -> bytes since the run began.
+        per_client: direction -> bytes at each client's end, shape (N,), int64.
+    """
+
+    clients: int
+    totals: dict[str, dict[str, int]] = field(default_factory=dict)
+    per_client: dict[str, Tensor] = field(default_factory=dict)
+    _received: dict[int, list[Tensor]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for direction in DIRECTIONS:
+            self.totals.setdefault(direction, {})
+            self.per_client.setdefault(direction, torch.zeros(self.clients, dtype=torch.int64))
+
+    def open_round(self) -> None:
+        """Forget which models the clients hold: a new round begins."""
+        self._received.clear()
+
+    def send(self, direction: Direction, clients: Tensor, item: str, scalars: Tensor) -> None:
+        """Count `scalars[i]` scalars at the end of `clients[i]`."""
+        if direction not in DIRECTIONS:
+            raise UserError(f"direction: expected one of {', '.join(DIRECTIONS)}, got '{direction}'")
+        if scalars.shape != clients.shape or bool((scalars < 0).any()):
+            raise UserError(
+                f"scalars: expected {len(clients)} numbers >= 0, one per client, got {scalars}"
+            )
+        sizes = scalars.long() * BYTES
+        self.per_client[direction].index_add_(0, clients, sizes)
+        table = self.totals[direction]
+        table[item] = table.get(item, 0) + int(sizes.sum())
+
+    def send_models(self, clients: Tensor, models: Tensor) -> None:
+        """Send whole models, shape (m, W), to each of some clients."""
+        scalars = torch.full(clients.shape, models.numel())
+        self.send("down", clients, "model", scalars)
+        for client in clients.tolist():
+            self._received.setdefault(client, []).extend(models)
+
+    def start(self, start: Start, stage: Stage) -> None:
+        """Count what the acting clients receive at the start of a stage."""
+        assert start.params is not None and start.active is not None and start.crosses is not None
+        scalars = []
+        for place, client in enumerate(stage.clients.tolist()):
+            width = int(start.crosses[place].sum())
+            held = self._received.setdefault(client, [])
+            rows = [row for row, on in zip(start.params[place], start.active[place], strict=True) if on]
+            news = [row for row in rows if not any(torch.equal(row, old) for old in held)]
+            if width == len(start.crosses[place]):
+                held.extend(news)
+            scalars.append(width * len(news))
+        self.send("down", stage.clients, "model", torch.tensor(scalars, dtype=torch.int64))
+        for name, tensor in start.extras.items():
+            self.send("down", stage.clients, name, _each(tensor))
+
+    def upload(self, upload: Upload, start: Start) -> None:
+        """Count what the acting clients send back: the kept candidate and the extras."""
+        assert start.returns is not None
+        self.send("up", upload.ids, "model", start.returns.sum(dim=1))
+        for name, tensor in upload.extras.items():
+            self.send("up", upload.ids, name, _each(tensor))
+
+    def total(self, direction: Direction) -> int:
+        """Bytes since the run began."""
+        return sum(self.totals[direction].values())
+
+
+def _each(tensor: Tensor) -> Tensor:
+    """Scalars per client of a tensor whose first dimension is the clients."""
+    per_client = tensor[0].numel() if len(tensor) else 0
+    return torch.full((len(tensor),), per_client, dtype=torch.int64)

@@ -1,0 +1,179 @@
+"""The sequential executor: the clients of a stage, one after the other, on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from flbench.client import ClientModule
+from flbench.engine.batches import orders, steps, subset
+from flbench.engine.cross_eval import mean_loss
+from flbench.engine.workspace import Workspace
+from flbench.errors import FlbenchError, PluginError
+from flbench.federation import Samples
+from flbench.seeding import torch_seed
+from flbench.state import Extras, Stage, Start, Upload
+
+Term = Callable[[ClientModule], Tensor]
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """One candidate model of one client after training."""
+
+    steps: int
+    loss: float
+    loss_start: float
+    loss_end: float
+    extras: Extras
+
+
+_IDLE = _Outcome(0, torch.nan, torch.nan, torch.nan, {})
+
+
+class Sequential:
+    """Trains any ClientModule; the reference the other executors are compared with.
+
+    Args:
+        workspace: the run's one module.
+        samples: the visible samples, on the workspace's device.
+        seed: the run's seed.
+    """
+
+    def __init__(self, workspace: Workspace, samples: Samples, seed: int) -> None:
+        self.workspace = workspace
+        self.samples = samples
+        self.seed = seed
+
+    def fit(self, start: Start, stage: Stage, terms: Sequence[Term], round_: int) -> Upload:
+        """Train every acting client from its start.
+
+        Args:
+            start: checked and complete (`checks.dispatch`).
+            stage: who trains, for how long.
+            terms: added to every batch's loss.
+            round_: part of the batches' address.
+
+        Raises:
+            PluginError: the ClientModule or a term failed; names client, stage and round.
+        """
+        assert start.params is not None and start.active is not None
+        trained = torch.empty(start.params.shape, device=self.workspace.device)
+        outcomes: list[list[_Outcome]] = []
+        used: list[int] = []
+        cuda = [self.workspace.device] if self.workspace.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=cuda):
+            for place, client in enumerate(stage.clients.tolist()):
+                rows = self.samples.splits["train"][client]
+                rows = rows[subset(len(rows), stage, self.seed, client)]
+                x, y = self.samples.x[rows], self.samples.y[rows]
+                told = {
+                    name: tensor[place].to(self.workspace.device)
+                    for name, tensor in {**start.own, **start.extras}.items()
+                }
+                used.append(len(rows))
+                outcomes.append([])
+                for candidate, row in enumerate(start.params[place]):
+                    out, outcome = trained[place, candidate], _IDLE
+                    if start.active[place, candidate]:
+                        try:
+                            outcome = self._train(client, row, x, y, told, stage, terms, round_)
+                        except FlbenchError:
+                            raise
+                        except Exception as error:
+                            raise PluginError(
+                                f"round {round_}: client {client} failed in stage"
+                                f" '{stage.label}': {type(error).__name__}: {error}"
+                            ) from error
+                        self.workspace.read(out)
+                    else:
+                        out.copy_(row)
+                    outcomes[-1].append(outcome)
+        return _upload(stage, start.active, trained, used, outcomes)
+
+    def _train(
+        self,
+        client: int,
+        row: Tensor,
+        x: Tensor,
+        y: Tensor,
+        told: dict[str, Tensor],
+        stage: Stage,
+        terms: Sequence[Term],
+        round_: int,
+    ) -> _Outcome:
+        """Train one model on one client's samples; the workspace holds it afterwards."""
+        space = self.workspace
+        module, fabric, optimizer = space.module, space.fabric, space.optimizer
+        torch.manual_seed(torch_seed(self.seed, "dropout", round_, client, stage.label))
+        space.load(row)
+        module.start, module.received = row, told
+        loss_start = mean_loss(space, x, y) if stage.losses else torch.nan
+        module.train()
+        total, count = torch.zeros((), dtype=torch.float64, device=space.device), 0
+        batches = steps(
+            len(y), module.local.batch_size, module.batches_per_step,
+            skip_single=space.has_batchnorm,
+        )  # fmt: skip
+        for number, phase in enumerate(module.phases(stage.epochs)):
+            space.forget()
+            address = (round_, client, stage.label, number)
+            for order in orders(len(y), phase.epochs, self.seed, *address):
+                shuffled_x, shuffled_y = x[order], y[order]
+                for step in batches:
+                    parts = [(shuffled_x[cut], shuffled_y[cut]) for cut in step]
+                    batch = parts[0] if len(parts) == 1 else tuple(parts)
+                    before = space.row.clone() if phase.mask is not None else None
+                    with fabric.autocast():
+                        loss = module.training_step(batch, count)
+                        for term in terms:
+                            loss = loss + term(module)
+                    optimizer.zero_grad()
+                    fabric.backward(loss)
+                    optimizer.step()
+                    if before is not None and phase.mask is not None:
+                        space.row.copy_(torch.where(phase.mask, space.row, before))
+                    total += loss.detach()
+                    count += 1
+        loss_end = mean_loss(space, x, y) if stage.losses else torch.nan
+        extras = {k: v.detach().clone() for k, v in module.on_local_end(x, y).items()}
+        return _Outcome(
+            steps=count,
+            loss=float(total) / count if count else torch.nan,
+            loss_start=loss_start,
+            loss_end=loss_end,
+            extras=extras,
+        )
+
+
+def _upload(
+    stage: Stage,
+    active: Tensor,
+    trained: Tensor,
+    used: list[int],
+    outcomes: list[list[_Outcome]],
+) -> Upload:
+    """Stack what the clients report; steps, loss and extras are the first candidate's."""
+    acting, candidates, _ = trained.shape
+    first = [next((o for o in row if o is not _IDLE), _IDLE) for row in outcomes]
+    names = first[0].extras if first else {}
+
+    def table(field: str) -> Tensor:
+        values = [[getattr(outcome, field) for outcome in row] for row in outcomes]
+        return torch.tensor(values, dtype=torch.float64).reshape(acting, candidates)
+
+    return Upload(
+        ids=stage.clients,
+        params=trained,
+        active=active,
+        samples=torch.tensor(used, dtype=torch.int64),
+        steps=torch.tensor([outcome.steps for outcome in first], dtype=torch.int64),
+        loss=torch.tensor([outcome.loss for outcome in first], dtype=torch.float64),
+        loss_start=table("loss_start"),
+        loss_end=table("loss_end"),
+        chosen=torch.zeros(acting, dtype=torch.int64),
+        extras={name: torch.stack([outcome.extras[name] for outcome in first]) for name in names},
+    )

@@ -1,0 +1,87 @@
+"""Workspace: the one ClientModule of a run, its optimiser and its Fabric.
+
+Parameters and float buffers of the module are views of one flat tensor, so putting a client's
+model in or taking it out is one copy, and Fabric sees a single module however many clients there
+are (`Fabric.setup` keeps every module it was ever given).
+"""
+
+from __future__ import annotations
+
+import torch
+from lightning.fabric import Fabric
+from torch import Tensor, nn
+
+from flbench.client import ClientModule
+from flbench.errors import PluginError
+from flbench.layout import ParameterLayout
+
+
+class Workspace:
+    """A ClientModule on its device, addressed as a flat row.
+
+    Args:
+        fabric: the run's Fabric, launched.
+        module: the run's one ClientModule.
+        layout: its row.
+    """
+
+    def __init__(self, fabric: Fabric, module: ClientModule, layout: ParameterLayout) -> None:
+        self.fabric = fabric
+        self.layout = layout
+        optimizer = module.configure_optimizers()
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            name = type(optimizer).__name__
+            raise PluginError(f"configure_optimizers returned {name}, expected one Optimizer")
+        fabric.setup(module, optimizer)
+        self.module = module
+        self.optimizer = optimizer
+        self.has_batchnorm = any(
+            isinstance(child, nn.modules.batchnorm._BatchNorm) for child in module.modules()
+        )
+        self._flat = torch.empty(layout.width, device=fabric.device)
+        self._counters: list[tuple[slice, Tensor]] = []
+        self._bind()
+
+    def _bind(self) -> None:
+        """Make every parameter and float buffer a view of the flat tensor."""
+        self._flat.copy_(self.layout.flatten(self.module))
+        parameters = dict(self.module.named_parameters())
+        buffers = dict(self.module.named_buffers())
+        for slot in self.layout.slots:
+            view = self._flat[slot.start : slot.stop].view(slot.shape)
+            if slot.kind == "parameter":
+                parameters[slot.name].data = view
+            elif slot.kind == "buffer":
+                owner, _, name = slot.name.rpartition(".")
+                self.module.get_submodule(owner).register_buffer(name, view)
+            else:
+                self._counters.append((slice(slot.start, slot.stop), buffers[slot.name]))
+
+    @property
+    def device(self) -> torch.device:
+        """Where everything runs."""
+        return self.fabric.device
+
+    @property
+    def row(self) -> Tensor:
+        """The flat tensor the module's tensors are views of, shape (W,)."""
+        return self._flat
+
+    @torch.no_grad()
+    def load(self, row: Tensor) -> None:
+        """Put a model in: row of shape (W,)."""
+        self._flat.copy_(row)
+        for place, counter in self._counters:
+            counter.copy_(row[place].view(counter.shape))
+
+    @torch.no_grad()
+    def read(self, out: Tensor) -> None:
+        """Take the model out into `out`, shape (W,)."""
+        for place, counter in self._counters:
+            self._flat[place] = counter.reshape(-1).to(self._flat.dtype)
+        out.copy_(self._flat)
+
+    def forget(self) -> None:
+        """Clear the optimiser's state: every client starts with a fresh one (methods.md 1.5)."""
+        self.optimizer.state.clear()
+        self.optimizer.zero_grad(set_to_none=True)

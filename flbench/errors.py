@@ -1,0 +1,61 @@
+"""The errors flbench raises, and the one way to say "unknown name".
+
+FlbenchError
+├── UserError          the person can mend it: one line, exit code 1
+│   ├── UnknownName    no such method, suite, data set, ...
+│   ├── BadParameter   a `--set` value, a suite field, a method parameter
+│   ├── MissingData    a data set's files are not where they should be
+│   └── PluginError    a plugin raised, or answered a hook with the wrong thing
+├── Diverged           a client's parameters left the finite numbers: exit code 3
+└── Interrupted        the person stopped the run; a checkpoint is on disk: exit code 130
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class FlbenchError(Exception):
+    """Root of everything flbench raises on purpose."""
+
+    exit_code = 1
+
+
+class UserError(FlbenchError):
+    """Something the person can mend; its text is one line: expected, came, what to type."""
+
+
+class UnknownName(UserError):
+    """A name that no installed package offers."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        known = sorted(known)
+        close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        hint = f"; did you mean '{close[0]}'?" if close else ""
+        listed = ", ".join(known) or "none"
+        super().__init__(f"unknown {kind} '{name}'{hint} (installed: {listed})")
+
+
+class BadParameter(UserError):
+    """A value that does not fit the field it was given for."""
+
+
+class MissingData(UserError):
+    """A data set's files are not under the data root."""
+
+
+class PluginError(UserError):
+    """A plugin raised, or answered a hook with something the hook cannot mean."""
+
+
+class Diverged(FlbenchError):
+    """Local training produced parameters that are not finite."""
+
+    exit_code = 3
+
+
+class Interrupted(FlbenchError):
+    """The run was stopped by the person; its checkpoint lies on disk."""
+
+    exit_code = 130

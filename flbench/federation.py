@@ -1,0 +1,166 @@
+"""Federation: every client's data, split once for all methods (methods.md 1.7).
+
+What methods may touch (`visible`: training and validation samples, the server's samples) and what
+only the evaluation sees (`held_out`: test samples, true groups) are two objects with two pools of
+tensors, so no method can reach a test sample through the first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flbench.errors import UserError
+from flbench.partition import split_off
+from flbench.seeding import rng
+from flbench.state import Dataset, Indices, Partition
+
+
+@dataclass(frozen=True)
+class Samples:
+    """A pool of samples and, per split, the rows of it that each client owns.
+
+    Attributes:
+        x: samples, shape (m, ...).
+        y: labels, shape (m,), int64.
+        splits: split name -> one int64 row tensor per client.
+    """
+
+    x: Tensor
+    y: Tensor
+    splits: Mapping[str, tuple[Tensor, ...]]
+
+    def sizes(self, split: str) -> Tensor:
+        """Samples of each client in a split, shape (N,), int64."""
+        return torch.tensor([len(rows) for rows in self.splits[split]])
+
+    def to(self, device: torch.device) -> Samples:
+        """Move the pool; row lists stay on the CPU."""
+        return replace(self, x=self.x.to(device), y=self.y.to(device))
+
+
+@dataclass(frozen=True)
+class Federation:
+    """All clients' data, split.
+
+    Attributes:
+        visible: splits "train" and "validation", and "server" (one list) if the suite has any.
+        held_out: split "test".
+        groups: true group per client, shape (N,), int64, or None.
+        classes: number of labels.
+        fingerprint: hashes of the data and of every index list, hex.
+    """
+
+    visible: Samples
+    held_out: Samples
+    groups: Tensor | None
+    classes: int
+    fingerprint: Mapping[str, str]
+
+    @property
+    def clients(self) -> int:
+        """N."""
+        return len(self.held_out.splits["test"])
+
+    def leaky(self) -> Federation:
+        """The same federation with the test split in the place of the validation split.
+
+        Three of the reference protocols decide on test data (methods.md 1.7); a method that asks
+        for `paper_leak` gets this view, and its result says so.
+        """
+        shift = len(self.visible.y)
+        test = tuple(rows + shift for rows in self.held_out.splits["test"])
+        visible = Samples(
+            torch.cat([self.visible.x, self.held_out.x]),
+            torch.cat([self.visible.y, self.held_out.y]),
+            {**self.visible.splits, "validation": test},
+        )
+        return replace(self, visible=visible)
+
+
+def server_indices(labels: Indices, wanted: int, generator: np.random.Generator) -> Indices:
+    """Class-balanced samples for the server, at most a tenth of the pool (methods.md 1.7)."""
+    each = min(wanted, len(labels) // 10) // len(np.unique(labels))
+    drawn = [
+        generator.permutation(np.flatnonzero(labels == label))[:each] for label in np.unique(labels)
+    ]
+    return np.sort(np.concatenate(drawn))
+
+
+def federate(
+    dataset: Dataset,
+    partition: Partition,
+    seed: int,
+    *,
+    test_fraction: float,
+    validation_fraction: float,
+    server: Indices | None = None,
+) -> Federation:
+    """Split every client's samples into training, validation and test, stratified by label.
+
+    Args:
+        partition: indices into `dataset`; groups may be None.
+        test_fraction: share of a client's samples that is tested on.
+        validation_fraction: share of the remaining samples that is validated on.
+        server: samples the server owns, outside every client's.
+
+    Raises:
+        UserError: a client has too few samples to split.
+    """
+    labels = dataset.y.numpy()
+    splits: dict[str, list[Indices]] = {"train": [], "validation": [], "test": []}
+    for client, owned in enumerate(partition.clients):
+        if len(owned) < 3:
+            raise UserError(
+                f"client {client} has {len(owned)} samples: expected at least 3 (training,"
+                " validation, test); use fewer clients"
+            )
+        keep, test = split_off(labels[owned], test_fraction, rng(seed, "test-split", client))
+        rest = owned[keep]
+        train, validation = split_off(
+            labels[rest], validation_fraction, rng(seed, "validation-split", client)
+        )
+        splits["train"].append(rest[train])
+        splits["validation"].append(rest[validation])
+        splits["test"].append(owned[test])
+    if server is not None and len(server):
+        splits["server"] = [server]
+    visible = {name: lists for name, lists in splits.items() if name != "test"}
+    return Federation(
+        visible=_pool(dataset, visible),
+        held_out=_pool(dataset, {"test": splits["test"]}),
+        groups=None if partition.groups is None else torch.as_tensor(partition.groups),
+        classes=dataset.classes,
+        fingerprint={"data": _data_hash(dataset), "partition": _index_hash(splits)},
+    )
+
+
+def _pool(dataset: Dataset, splits: Mapping[str, list[Indices]]) -> Samples:
+    """Copy the samples that occur in the given splits into a pool of their own."""
+    used = np.unique(np.concatenate([rows for lists in splits.values() for rows in lists]))
+    rows = {
+        name: tuple(torch.as_tensor(np.searchsorted(used, part)) for part in lists)
+        for name, lists in splits.items()
+    }
+    kept = torch.as_tensor(used)
+    return Samples(dataset.x[kept], dataset.y[kept], rows)
+
+
+def _data_hash(dataset: Dataset) -> str:
+    digest = hashlib.sha256(dataset.y.numpy().tobytes())
+    digest.update(dataset.x.numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _index_hash(splits: Mapping[str, list[Indices]]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(splits):
+        for client, rows in enumerate(splits[name]):
+            digest.update(f"{name}/{client}:".encode())
+            digest.update(np.asarray(rows, dtype="<i8").tobytes())
+    return digest.hexdigest()[:16]

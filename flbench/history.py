@@ -1,0 +1,114 @@
+"""History: what a run has measured so far; it travels with the checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from flbench.metrics import accuracy_summary, clustering_summary
+
+
+@dataclass
+class Evaluation:
+    """Every client's personal model judged in one round; lists are per client.
+
+    Losses are sums over the client's samples, in nats.
+    """
+
+    round: int
+    correct: list[int]
+    judged: list[int]
+    loss: list[float]
+    validation_correct: list[int]
+    validation_judged: list[int]
+    labels: list[int]
+
+    def accuracy(self) -> float:
+        """Unweighted mean over clients of test accuracy."""
+        return float(np.mean(np.divide(self.correct, self.judged)))
+
+    def validation_accuracy(self) -> float | None:
+        """The same on the validation split; None where clients have none."""
+        if not all(self.validation_judged):
+            return None
+        return float(np.mean(np.divide(self.validation_correct, self.validation_judged)))
+
+    def mean_loss(self) -> float:
+        """Unweighted mean over clients of test loss, in nats."""
+        return float(np.mean(np.divide(self.loss, self.judged)))
+
+
+@dataclass
+class History:
+    """Curves with one entry per round, the evaluations that matter, and what was said.
+
+    Attributes:
+        curves: name -> one number per round; None = not measured in that round.
+        membership: rounds at which the groups changed, with the labels from then on.
+        last: the latest evaluation.
+        chosen: the evaluation with the best validation accuracy so far, the first of equals.
+        notes: what methods noted, in order.
+        warnings: what the person was told.
+        seconds: wall time by part of the work.
+    """
+
+    curves: dict[str, list[float | None]] = field(default_factory=dict)
+    membership: list[dict[str, Any]] = field(default_factory=list)
+    last: Evaluation | None = None
+    chosen: Evaluation | None = None
+    notes: list[dict[str, Any]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def add_round(self, metrics: dict[str, float | None], evaluation: Evaluation | None) -> None:
+        """Append one round."""
+        for name, value in metrics.items():
+            self.curves.setdefault(name, []).append(value)
+        if evaluation is None:
+            return
+        self.last = evaluation
+        score = evaluation.validation_accuracy()
+        best = None if self.chosen is None else self.chosen.validation_accuracy()
+        if self.chosen is None or (score is not None and (best is None or score > best)):
+            self.chosen = evaluation
+        if not self.membership or self.membership[-1]["labels"] != evaluation.labels:
+            self.membership.append({"round": evaluation.round, "labels": evaluation.labels})
+
+    def summary(self, headline: str, groups: list[int] | None, clients: int) -> dict[str, Any]:
+        """The numbers a table shows, at the last round or the one validation chose."""
+        assert self.last is not None and self.chosen is not None, "the last round is evaluated"
+        shown = self.last if headline == "last" else self.chosen
+        measured = [value for value in self.curves["accuracy"] if value is not None]
+        moved = sum(self.curves[f"bytes_{name}"][-1] or 0 for name in ("down", "up", "peer"))
+        truth = None if groups is None else np.asarray(groups)
+        return {
+            **accuracy_summary(np.asarray(shown.correct), np.asarray(shown.judged)),
+            **clustering_summary(np.asarray(shown.labels), truth),
+            "round": shown.round,
+            "loss_mean": shown.mean_loss(),
+            "accuracy_last": self.last.accuracy(),
+            "accuracy_chosen": self.chosen.accuracy(),
+            "accuracy_best_test": max(measured),
+            "accuracy_last10": float(np.mean(measured[-10:])),
+            "mb_per_client": moved / clients / 1e6,
+        }
+
+    def shown(self, headline: str) -> Evaluation:
+        """The evaluation the summary reports."""
+        shown = self.last if headline == "last" else self.chosen
+        assert shown is not None, "the last round is evaluated"
+        return shown
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON-plain data."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, plain: dict[str, Any]) -> History:
+        """From JSON-plain data."""
+        for name in ("last", "chosen"):
+            if plain[name] is not None:
+                plain[name] = Evaluation(**plain[name])
+        return cls(**plain)

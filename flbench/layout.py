@@ -1,0 +1,142 @@
+"""ParameterLayout: where each tensor of a network lies in its flat row.
+
+A row holds the P trainable scalars first and the B buffer scalars (BatchNorm statistics) behind
+them, in module order. All server algebra is done on rows; a layer is a slice of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One tensor's place: `row[start:stop].view(shape)`.
+
+    `kind` is "counter" for integer buffers such as BatchNorm's `num_batches_tracked`; they ride
+    along as floats (exact below 2**24) and are never averaged.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+    kind: Literal["parameter", "buffer", "counter"]
+    head: bool
+
+    @property
+    def layer(self) -> str:
+        """Name of the layer: the tensor's name without its last part."""
+        return self.name.rpartition(".")[0]
+
+
+@dataclass(frozen=True)
+class ParameterLayout:
+    """Names, slices and masks of one network's row.
+
+    Attributes:
+        slots: parameters first, then buffers.
+        parameters: P, number of trainable scalars.
+        buffers: B, number of buffer scalars, counters included.
+    """
+
+    slots: tuple[Slot, ...]
+    parameters: int
+    buffers: int
+
+    @classmethod
+    def of(cls, module: nn.Module, head: str | None = None) -> ParameterLayout:
+        """Lay out a module.
+
+        Args:
+            module: any module; shared tensors are counted once.
+            head: name of the submodule that is the head (methods.md 1.1: the last classifier
+                layer); None = the last `nn.Linear`.
+        """
+        if head is None:
+            linears = [name for name, child in module.named_modules() if type(child) is nn.Linear]
+            head = linears[-1] if linears else None
+        slots: list[Slot] = []
+        offset = 0
+        named: Iterable[tuple[str, Tensor]] = [*module.named_parameters(), *module.named_buffers()]
+        trainable = dict(module.named_parameters())
+        for name, tensor in named:
+            kind: Literal["parameter", "buffer", "counter"] = (
+                "parameter" if name in trainable
+                else "buffer" if tensor.is_floating_point()
+                else "counter"
+            )  # fmt: skip
+            in_head = head is not None and name.startswith(f"{head}.")
+            stop = offset + tensor.numel()
+            slots.append(Slot(name, tuple(tensor.shape), offset, stop, kind, in_head))
+            offset = stop
+        size = sum(prod(slot.shape) for slot in slots if slot.kind == "parameter")
+        return cls(tuple(slots), size, offset - size)
+
+    @property
+    def width(self) -> int:
+        """W = P + B, the length of a row."""
+        return self.parameters + self.buffers
+
+    def _mask(self, chosen: Iterable[Slot]) -> Tensor:
+        mask = torch.zeros(self.width, dtype=torch.bool)
+        for slot in chosen:
+            mask[slot.start : slot.stop] = True
+        return mask
+
+    @cached_property
+    def head(self) -> Tensor:
+        """Mask of the head's scalars, shape (W,), bool."""
+        return self._mask(slot for slot in self.slots if slot.head)
+
+    @cached_property
+    def body(self) -> Tensor:
+        """Mask of everything but the head, buffers included, shape (W,), bool."""
+        return ~self.head
+
+    @cached_property
+    def trainable(self) -> Tensor:
+        """Mask of the P trainable scalars, shape (W,), bool: what geometry may look at."""
+        return torch.arange(self.width) < self.parameters
+
+    @cached_property
+    def counters(self) -> Tensor:
+        """Mask of integer buffers, shape (W,), bool: the maximum is kept, never the mean."""
+        return self._mask(slot for slot in self.slots if slot.kind == "counter")
+
+    @property
+    def everything(self) -> Tensor:
+        """All True, shape (W,)."""
+        return torch.ones(self.width, dtype=torch.bool)
+
+    @property
+    def nothing(self) -> Tensor:
+        """All False, shape (W,)."""
+        return torch.zeros(self.width, dtype=torch.bool)
+
+    def flatten(self, module: nn.Module) -> Tensor:
+        """Copy a module's parameters and buffers into a new row, shape (W,), float32."""
+        tensors = dict([*module.named_parameters(), *module.named_buffers()])
+        return torch.cat([tensors[slot.name].detach().reshape(-1).float() for slot in self.slots])
+
+    def unflatten(self, row: Tensor) -> dict[str, Tensor]:
+        """Views of a row by tensor name; counters are cast back to int64 (a copy)."""
+        views = {s.name: row[..., s.start : s.stop].view(s.shape) for s in self.slots}
+        return {
+            s.name: views[s.name].long() if s.kind == "counter" else views[s.name]
+            for s in self.slots
+        }
+
+    def load(self, module: nn.Module, row: Tensor) -> None:
+        """Copy a row into a module, in place."""
+        tensors = dict([*module.named_parameters(), *module.named_buffers()])
+        with torch.no_grad():
+            for name, value in self.unflatten(row).items():
+                tensors[name].copy_(value)

@@ -1,0 +1,139 @@
+"""Methods by name: `pfedlia`, or `pfedlia+fedavgm` for several plugins asked in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, is_dataclass
+from typing import Any
+
+from flbench.errors import BadParameter, PluginError, UnknownName, UserError
+from flbench.hookspecs import hookimpl
+from flbench.parameters import checked, declared
+from flbench.registry import find
+from flbench.results import Method, Plugin
+from flbench.suite import suite_field, suite_fields
+
+
+@dataclass(frozen=True)
+class Composition:
+    """The plugins of one method, in the order they were named, and how a result names them."""
+
+    layers: tuple[tuple[str, Any], ...]
+    described: Method
+
+    @property
+    def uses_true_groups(self) -> bool:
+        """Whether a plugin openly asks for the truth."""
+        return any(plugin.uses_true_groups for plugin in self.described.plugins)
+
+    @property
+    def paper_leak(self) -> bool:
+        """Whether a plugin asks to decide on test data, as its paper does."""
+        return any(plugin.paper_leak for plugin in self.described.plugins)
+
+
+def compose(text: str, settings: Mapping[str, object] | None = None) -> Composition:
+    """Build the plugins of `name` or `name+name`.
+
+    Plugins without hooks (fedavg: the defaults themselves) add nothing and are left out of the
+    name where others are there, so `pfedlia+fedavg` is `pfedlia`.
+
+    Args:
+        text: names joined by "+".
+        settings: `--set` values; those that a plugin declares are taken, others ignored (see
+            `refuse_unused`). Keys are `field` or `plugin.field`.
+
+    Raises:
+        UnknownName: no such method.
+        BadParameter: a value does not fit its field.
+        PluginError: a plugin is not a frozen dataclass.
+    """
+    names = [name.strip() for name in text.split("+")]
+    if len(set(names)) < len(names) or not all(names):
+        raise UserError(f"method '{text}': expected distinct names joined by '+'")
+    built = []
+    for name in names:
+        entry = find("methods", name)
+        kind = entry.load()
+        if not (isinstance(kind, type) and is_dataclass(kind) and kind.__dataclass_params__.frozen):  # type: ignore[attr-defined]
+            raise PluginError(f"method '{name}': {entry.value} is not a frozen dataclass")
+        given = _given(name, declared(kind), settings or {})
+        try:
+            plugin = kind(**checked(f"method '{name}'", kind, given))
+        except ValueError as error:
+            raise BadParameter(f"method '{name}': {error}") from None
+        built.append((entry, plugin))
+    acting = [(entry, plugin) for entry, plugin in built if _has_hooks(plugin)] or built[:1]
+    alone = len(acting) == 1
+    described = Method(
+        name="+".join(entry.name for entry, _ in acting),
+        params={
+            key if alone else f"{entry.name}.{key}": value
+            for entry, plugin in acting
+            for key, value in asdict(plugin).items()
+        },
+        plugins=[
+            Plugin(
+                name=entry.name,
+                distribution=entry.distribution,
+                version=entry.version,
+                uses_true_groups=bool(getattr(plugin, "uses_true_groups", False)),
+                paper_leak=bool(getattr(plugin, "paper_leak", False)),
+            )
+            for entry, plugin in acting
+        ],
+    )
+    return Composition(tuple((entry.name, plugin) for entry, plugin in acting), described)
+
+
+def suite_overrides(settings: Mapping[str, object], texts: list[str]) -> dict[str, object]:
+    """The part of `--set` that is meant for the suite.
+
+    Args:
+        settings: all of `--set`.
+        texts: the methods of the command.
+
+    Raises:
+        UnknownName: a key that neither a method nor the suite declares.
+        BadParameter: a bare key that both declare.
+    """
+    names = list(dict.fromkeys(name.strip() for text in texts for name in text.split("+")))
+    fields = {name: declared(find("methods", name).load()) for name in names}
+    found: dict[str, object] = {}
+    for key, value in settings.items():
+        owners = [name for name in names if key in fields[name] or _owned(key, name, fields[name])]
+        field = suite_field(key)
+        if field and owners and not key.startswith("suite."):
+            raise BadParameter(
+                f"--set {key}: both the suite and {owners[0]} have it;"
+                f" write suite.{key} or {owners[0]}.{key}"
+            )
+        if field:
+            found[field] = value
+        elif not owners:
+            known = [f"{name}.{field}" for name in names for field in fields[name]]
+            raise UnknownName("parameter", key, [*known, *suite_fields()])
+    return found
+
+
+def _owned(key: str, name: str, fields: Mapping[str, object]) -> bool:
+    owner, _, field = key.partition(".")
+    return owner == name and field in fields
+
+
+def _given(
+    name: str, fields: Mapping[str, object], settings: Mapping[str, object]
+) -> dict[str, object]:
+    """The settings one plugin declares, whether written `field` or `plugin.field`."""
+    bare = {key: value for key, value in settings.items() if key in fields}
+    full = {
+        key.partition(".")[2]: value
+        for key, value in settings.items()
+        if _owned(key, name, fields)
+    }
+    return {**bare, **full}
+
+
+def _has_hooks(plugin: object) -> bool:
+    marker = f"{hookimpl.project_name}_impl"
+    return any(hasattr(getattr(type(plugin), name, None), marker) for name in dir(type(plugin)))

@@ -1,0 +1,228 @@
+"""The orchestrator: the round loop of federated learning, with a hook at every decision."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from flbench import buffers
+from flbench.checkpoint import save_checkpoint
+from flbench.context import Context, Direction
+from flbench.engine.cross_eval import cross_evaluate, logits_of
+from flbench.engine.ledger import DIRECTIONS, Ledger
+from flbench.engine.sequential import Sequential
+from flbench.errors import Diverged, UserError
+from flbench.evaluation import evaluate
+from flbench.federation import Samples
+from flbench.history import Evaluation, History
+from flbench.metrics import clustering_summary
+from flbench.plugins import Hooks
+from flbench.results import RoundRecord
+from flbench.seeding import rng
+from flbench.state import Phase, Plain, Stage, State, Upload
+from flbench.suite import Suite
+
+
+@dataclass
+class Run:
+    """One (suite, method, seed) with everything it stands on; `runner.prepare` builds it.
+
+    Attributes:
+        context: the context of round 0; each round gets a copy.
+        held_out: the test samples, which no hook can reach from its context.
+        groups: the true groups, for the evaluation.
+        checkpoint: where the state is kept after every round; None = nowhere.
+    """
+
+    suite: Suite
+    seed: int
+    hooks: Hooks
+    executor: Sequential
+    context: Context
+    services: RunServices
+    held_out: Samples
+    groups: Tensor | None
+    ledger: Ledger
+    history: History
+    checkpoint: Path | None = None
+
+
+def play(run: Run, state: State) -> State:
+    """Play the rounds that are left; the history and the ledger are in `run`."""
+    while state.round < run.suite.rounds:
+        with run.services.clock("total"):
+            state, losses = play_round(run, state)
+            record = judge_round(run, state, losses)
+            with run.services.clock("checkpoint"):
+                if run.checkpoint is not None:
+                    save_checkpoint(run.checkpoint, state, run.ledger, run.history)
+        run.hooks.listen("round_finished", record=record, state=state)
+    return state
+
+
+def play_round(run: Run, state: State) -> tuple[State, list[float]]:
+    """One round; returns the new state and the training losses of its uploads."""
+    hooks, clock, policy = run.hooks, run.services.clock, run.suite.buffers
+    ctx = round_context(run, state.round + 1)
+    losses: list[float] = []
+    run.ledger.open_round()
+    for stage in hooks.plan(state, ctx):
+        state = regroup(run, state, stage, "before", None, ctx)
+        with clock("dispatch"):
+            start = hooks.dispatch(state, stage, ctx)
+            start = buffers.before_training(
+                policy, start, state, stage.clients, ctx.layout, ctx.initial
+            )
+            run.ledger.start(start, stage)
+            terms = hooks.local_terms(state, stage, ctx)
+        with clock("train"):
+            upload = run.executor.fit(start, stage, terms, ctx.round)
+            refuse_divergence(upload, stage, ctx)
+        run.ledger.upload(upload, start)
+        state = regroup(run, state, stage, "after", upload, ctx)
+        if stage.kind in ("train", "trial"):
+            with clock("aggregate"):
+                models = hooks.aggregate(state, upload, ctx)
+                state = replace(state, models=models.rows).remember(models.memory)
+            state = buffers.after_training(policy, state, upload, ctx.layout)
+            losses += upload.loss.tolist()
+    return replace(state, round=ctx.round), losses
+
+
+def regroup(
+    run: Run, state: State, stage: Stage, phase: Phase, upload: Upload | None, ctx: Context
+) -> State:
+    """Score, then cluster."""
+    with run.services.clock("score"):
+        scores = run.hooks.score(state, stage, phase, upload, ctx)
+        state = state.remember(scores.memory if scores else {})
+    with run.services.clock("cluster"):
+        return state.regroup(run.hooks.cluster(state, stage, phase, scores, ctx))
+
+
+def judge_round(run: Run, state: State, losses: list[float]) -> RoundRecord:
+    """Evaluate every client's personal model and write the round down."""
+    suite, ctx = run.suite, round_context(run, state.round)
+    found: Evaluation | None = None
+    if state.round % suite.eval_every == 0 or state.round == suite.rounds:
+        with run.services.clock("evaluate"):
+            everybody = torch.arange(ctx.clients)
+            personal = run.hooks.personalise(state, everybody, ctx)
+            personal = buffers.when_judged(suite.buffers, personal, state, everybody, ctx.layout)
+            found = evaluate(run.executor, personal, state, run.held_out, state.round)
+    heard = [loss for loss in losses if loss == loss]
+    metrics: dict[str, float | None] = {
+        "accuracy": None if found is None else found.accuracy(),
+        "accuracy_validation": None if found is None else found.validation_accuracy(),
+        "loss": None if found is None else found.mean_loss(),
+        "train_loss": sum(heard) / len(heard) if heard else None,
+        "ari": None,
+        "groups": None,
+    }
+    if found is not None:
+        truth = None if run.groups is None else run.groups.numpy()
+        quality = clustering_summary(torch.tensor(found.labels).numpy(), truth)
+        metrics |= {"ari": quality["ari"], "groups": quality["groups"]}
+    metrics |= {f"bytes_{way}": float(run.ledger.total(way)) for way in DIRECTIONS}
+    run.history.add_round({name: _short(value) for name, value in metrics.items()}, found)
+    run.history.seconds = dict(run.services.seconds)
+    notes, warnings = run.services.drain()
+    run.history.notes += [{"round": state.round, "name": k, "value": v} for k, v in notes.items()]
+    run.history.warnings += warnings
+    labels = None if found is None else found.labels
+    return RoundRecord(state.round, suite.rounds, metrics, labels, notes, tuple(warnings))
+
+
+def round_context(run: Run, round_: int) -> Context:
+    """The context of a round, with its cohort drawn from the round's own address."""
+    return replace(run.context, round=round_, cohort=cohort(run.suite, run.seed, round_))
+
+
+def cohort(suite: Suite, seed: int, round_: int) -> Tensor:
+    """Ids sampled in a round, uniformly without replacement, ascending, shape (n,)."""
+    drawn = rng(seed, "cohort", round_).permutation(suite.clients)[: suite.cohort_size]
+    return torch.as_tensor(drawn).sort().values
+
+
+def refuse_divergence(upload: Upload, stage: Stage, ctx: Context) -> None:
+    """Stop when a client's model is no longer finite."""
+    finite = upload.params.isfinite().flatten(1).all(dim=1).cpu()
+    if not bool(finite.all()):
+        lost = upload.ids[~finite].tolist()
+        raise Diverged(
+            f"round {ctx.round}: parameters of client {lost[0]} are not finite after stage"
+            f" '{stage.label}' ({len(lost)} of {len(finite)} clients): lower local.lr"
+        )
+
+
+def _short(value: float | None) -> float | None:
+    """Six decimals are enough for a curve."""
+    return None if value is None else round(value, 6)
+
+
+@dataclass
+class RunServices:
+    """What a context can do: cross-evaluate, count, note, warn; and the run's stop-watch.
+
+    It holds visible samples only.
+    """
+
+    executor: Sequential
+    ledger: Ledger
+    say: Callable[[str], None]
+    seconds: dict[str, float] = field(default_factory=dict)
+    _notes: dict[str, Plain] = field(default_factory=dict)
+    _warnings: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def clock(self, part: str) -> Iterator[None]:
+        """Add the block's wall time to a part."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            spent = time.perf_counter() - began
+            self.seconds[part] = self.seconds.get(part, 0.0) + spent
+
+    def evaluate(self, models: Tensor, clients: Tensor, split: str) -> Tensor:
+        """See `Context.evaluate`."""
+        space = self.executor.workspace
+        sums = cross_evaluate(space, models, self.executor.samples, split, clients)
+        return (sums[..., 0] / sums[..., 2]).cpu()
+
+    def server_logits(self, models: Tensor) -> Tensor:
+        """See `Context.server_logits`."""
+        samples = self.executor.samples
+        if "server" not in samples.splits:
+            raise UserError("the server owns no samples: set `server_samples` of the suite")
+        return logits_of(self.executor.workspace, models, samples.x[samples.splits["server"][0]])
+
+    def send(self, direction: Direction, clients: Tensor, item: str, scalars: Tensor) -> None:
+        """See `Context.send`."""
+        self.ledger.send(direction, clients, item, scalars)
+
+    def send_models(self, clients: Tensor, models: Tensor) -> None:
+        """See `Context.send_models`."""
+        self.ledger.send_models(clients, models)
+
+    def note(self, name: str, value: Plain) -> None:
+        """See `Context.note`."""
+        self._notes[name] = value
+
+    def warn(self, message: str) -> None:
+        """See `Context.warn`."""
+        self._warnings.append(message)
+        self.say(message)
+
+    def drain(self) -> tuple[dict[str, Plain], list[str]]:
+        """Notes and warnings since the last call."""
+        drained = (dict(self._notes), list(self._warnings))
+        self._notes.clear()
+        self._warnings.clear()
+        return drained

@@ -1,0 +1,95 @@
+"""Parameters with types: what `--set`, suite files and plugins' fields have in common.
+
+A method is a frozen dataclass, a partition or a model is a function; either way the declared
+parameters are those of its signature. Values are checked by pydantic against the annotation.
+"""
+
+from __future__ import annotations
+
+import inspect
+import tomllib
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flbench.errors import BadParameter, UnknownName
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One declared parameter: its name, type and default (None where there is none)."""
+
+    name: str
+    hint: Any
+    default: object
+    doc: str = ""
+
+    @property
+    def type(self) -> str:
+        """The type as a person would write it."""
+        hint = typing.get_args(self.hint)[0] if hasattr(self.hint, "__metadata__") else self.hint
+        if typing.get_origin(hint) is typing.Literal:
+            return " | ".join(repr(value) for value in typing.get_args(hint))
+        return hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
+
+    def check(self, owner: str, value: object) -> Any:  # noqa: ANN401 - any declared type
+        """Return the value as the declared type, or say what was expected.
+
+        Raises:
+            BadParameter: the value does not fit.
+        """
+        from pydantic import TypeAdapter, ValidationError
+
+        try:
+            return TypeAdapter(self.hint).validate_python(value)
+        except ValidationError as error:
+            problem = error.errors()[0]
+            where = f" ({problem['msg'].lower()})" if problem["type"] != "literal_error" else ""
+            raise BadParameter(
+                f"{owner}: '{self.name}' expects {self.type}, default {self.default!r};"
+                f" got {value!r}{where}"
+            ) from None
+
+
+def declared(target: Callable[..., Any], *, skip: int = 0) -> dict[str, Parameter]:
+    """Return the parameters a dataclass or function declares.
+
+    Args:
+        target: the dataclass or function.
+        skip: leading positional arguments that the core fills in.
+    """
+    hints = typing.get_type_hints(target, include_extras=True)
+    found = {}
+    for name, entry in list(inspect.signature(target).parameters.items())[skip:]:
+        hint = hints.get(name, Any)
+        notes = [note for note in getattr(hint, "__metadata__", ()) if isinstance(note, str)]
+        default = None if entry.default is inspect.Parameter.empty else entry.default
+        found[name] = Parameter(name, hint, default, " ".join(notes))
+    return found
+
+
+def checked(
+    owner: str, target: Callable[..., Any], values: Mapping[str, object], *, skip: int = 0
+) -> dict[str, Any]:
+    """Check values against what `target` declares; return them typed.
+
+    Raises:
+        UnknownName: a name that is not declared.
+        BadParameter: a value of the wrong type.
+    """
+    known = declared(target, skip=skip)
+    for name in values:
+        if name not in known:
+            raise UnknownName(f"parameter of {owner}", name, known)
+    return {name: known[name].check(owner, value) for name, value in values.items()}
+
+
+def parse(text: str) -> object:
+    """Read the right side of `--set key=value`: a TOML value, `none`, or else the text itself."""
+    if text.lower() in ("none", "null"):
+        return None
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return {"True": True, "False": False}.get(text, text)

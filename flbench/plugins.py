@@ -1,0 +1,253 @@
+"""The per-run plugin manager: a typed face over pluggy, and errors that name plugin and hook.
+
+A run has a manager of its own: defaults first, then the suite, the sinks and the methods, so that
+pluggy asks the method named last first. Every plugin is registered behind a guard, which turns
+what it raises into one line and remembers who answered.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pluggy
+
+from flbench import checks, defaults, hookspecs
+from flbench.errors import FlbenchError, PluginError, UserError
+from flbench.state import (
+    Indices,
+    Membership,
+    Models,
+    Partition,
+    Personal,
+    Phase,
+    Scores,
+    Setup,
+    Stage,
+    Start,
+    State,
+    Upload,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor, nn
+
+    from flbench.client import ClientModule
+    from flbench.context import Context
+
+LISTENERS = ("run_started", "round_finished", "run_finished")
+Layer = tuple[str, object]
+Term = Callable[["ClientModule"], "Tensor"]
+
+
+class Answer(NamedTuple):
+    """What a plugin answered, and its name."""
+
+    plugin: str
+    value: Any
+
+
+class _Guard:
+    """Stands in for a plugin: nothing but its hooks, each wrapped."""
+
+    def __init__(self, name: str, plugin: object, warn: Callable[[str], None]) -> None:
+        home = plugin if inspect.ismodule(plugin) else type(plugin)
+        for attribute in vars(home) if inspect.ismodule(home) else dir(home):
+            options = getattr(inspect.getattr_static(home, attribute), "flbench_impl", None)
+            if options is not None:
+                hook = options.get("specname") or attribute
+                guard = _listening if hook in LISTENERS else _answering
+                setattr(self, attribute, guard(name, hook, getattr(plugin, attribute), warn))
+
+
+def _answering(
+    name: str, hook: str, function: Callable[..., Any], warn: Callable[[str], None]
+) -> Callable[..., Answer | None]:
+    @functools.wraps(function)
+    def call(*args: object) -> Answer | None:
+        try:
+            value = function(*args)
+        except UserError as error:
+            raise PluginError(f"{name}.{hook}: {error}") from error
+        except FlbenchError:
+            raise
+        except Exception as error:
+            text = f"{name}.{hook} raised {type(error).__name__}: {error}"
+            raise PluginError(text) from error
+        return None if value is None else Answer(name, value)
+
+    return call
+
+
+def _listening(
+    name: str, hook: str, function: Callable[..., Any], warn: Callable[[str], None]
+) -> Callable[..., None]:
+    @functools.wraps(function)
+    def call(*args: object) -> None:
+        try:
+            function(*args)
+        except Exception as error:
+            warn(f"{name}.{hook} failed ({type(error).__name__}: {error}); the run goes on")
+
+    return call
+
+
+class Hooks:
+    """The hooks of one run: calls them, merges their answers, checks what comes back.
+
+    Args:
+        suite: the suite's name and the suite.
+        methods: names and instances, in the order they were named.
+        sinks: names and instances of listeners.
+        warn: told when a listener fails.
+
+    Raises:
+        PluginError: a plugin is no frozen dataclass, or declares a hook that does not exist.
+    """
+
+    def __init__(
+        self,
+        suite: Layer,
+        methods: Sequence[Layer],
+        sinks: Sequence[Layer] = (),
+        warn: Callable[[str], None] = lambda message: None,
+    ) -> None:
+        self._manager = pluggy.PluginManager("flbench")
+        self._manager.add_hookspecs(hookspecs)
+        self._methods = [name for name, _ in methods]
+        for name, plugin in (("defaults", defaults), suite, *sinks, *methods):
+            try:
+                self._manager.register(_Guard(name, plugin, warn), name)
+                self._manager.check_pending()
+            except pluggy.PluginValidationError as error:
+                raise PluginError(f"{name}: {' '.join(str(error).split())}") from error
+
+    def overridden(self) -> Iterator[str]:
+        """Say, for every single-answer hook that two methods answer, who is asked first."""
+        for hook, caller in vars(self._manager.hook).items():
+            if not isinstance(caller, pluggy.HookCaller) or caller.spec is None:
+                continue
+            asked = [impl.plugin_name for impl in reversed(caller.get_hookimpls())]
+            rivals = [name for name in asked if name in self._methods]
+            if caller.spec.opts["firstresult"] and len(rivals) > 1:
+                yield f"{hook}: {rivals[0]} (named last) wins over {', '.join(rivals[1:])}"
+
+    def implemented(self, name: str) -> list[str]:
+        """Names of the hooks a registered plugin implements, sorted."""
+        plugin = self._manager.get_plugin(name)
+        return sorted(caller.name for caller in self._manager.get_hookcallers(plugin) or ())
+
+    def listen(self, hook: str, **arguments: object) -> None:
+        """Tell the sinks."""
+        getattr(self._manager.hook, hook)(**arguments)
+
+    def _call(self, hook: str, **arguments: Any) -> Any:  # noqa: ANN401 - any hook's answer
+        try:
+            return getattr(self._manager.hook, hook)(**arguments)
+        except PluginError as error:
+            raise checks.in_round(arguments.get("ctx"), str(error)) from error.__cause__
+
+    def _first(self, hook: str, **arguments: object) -> Answer | None:
+        answer: Answer | None = self._call(hook, **arguments)
+        return answer
+
+    def _all(self, hook: str, **arguments: object) -> list[Answer]:
+        answers: list[Answer] = self._call(hook, **arguments)
+        return answers
+
+    def partition(
+        self, labels: Indices, domains: Indices | None, clients: int, rng: np.random.Generator
+    ) -> Partition:
+        """The partition; every suite answers."""
+        answer = self._first(
+            "partition", labels=labels, domains=domains, clients=clients, rng=rng
+        )
+        return checks.partition(answer, clients, len(labels))
+
+    def setup(self, ctx: Context) -> Setup:
+        """Bank and membership of the plugin named last, memories of all."""
+        merged = Setup()
+        for answer in self._all("setup", ctx=ctx):
+            value = checks.setup(answer, ctx)
+            twice = sorted(set(merged.memory) & set(value.memory))
+            if twice:
+                raise PluginError(f"{answer.plugin}.setup: memory '{twice[0]}' is declared twice")
+            merged = Setup(
+                models=value.models if merged.models is None else merged.models,
+                membership=value.membership if merged.membership is None else merged.membership,
+                memory={**merged.memory, **value.memory},
+            )
+        checks.fits(merged, ctx)
+        return merged
+
+    def plan(self, state: State, ctx: Context) -> Sequence[Stage]:
+        """The stages of this round."""
+        return checks.plan(self._first("plan", state=state, ctx=ctx), ctx)
+
+    def dispatch(self, state: State, stage: Stage, ctx: Context) -> Start:
+        """Field by field the first answer; extras of all."""
+        merged = Start()
+        for answer in self._all("dispatch", state=state, stage=stage, ctx=ctx):
+            value = checks.of_type("dispatch", answer, Start, ctx)
+            for kind in ("extras", "own"):
+                for name, tensor in getattr(value, kind).items():
+                    checks.extra(answer, kind, name, tensor, len(stage.clients), ctx)
+            news = {
+                field.name: getattr(value, field.name)
+                for field in fields(Start)
+                if field.name not in ("extras", "own") and getattr(merged, field.name) is None
+            }
+            merged = replace(
+                merged,
+                **news,
+                extras={**value.extras, **merged.extras},
+                own={**value.own, **merged.own},
+            )
+        return checks.dispatch(merged, stage, ctx)
+
+    def client_module(self, net: nn.Module, ctx: Context) -> ClientModule:
+        """The LightningModule that trains on one client."""
+        return checks.client_module(self._first("client_module", net=net, ctx=ctx), ctx)
+
+    def local_terms(self, state: State, stage: Stage, ctx: Context) -> list[Term]:
+        """Everything that is added to the loss."""
+        answers = self._all("local_term", state=state, stage=stage, ctx=ctx)
+        return [answer.value for answer in answers]
+
+    def score(
+        self, state: State, stage: Stage, phase: Phase, upload: Upload | None, ctx: Context
+    ) -> Scores | None:
+        """Who benefits from what, if anybody measures it."""
+        answer = self._first(
+            "score", state=state, stage=stage, phase=phase, upload=upload, ctx=ctx
+        )
+        return None if answer is None else checks.score(answer, ctx)
+
+    def cluster(
+        self, state: State, stage: Stage, phase: Phase, scores: Scores | None, ctx: Context
+    ) -> Membership | None:
+        """Who is served by which model, if that changes."""
+        answer = self._first(
+            "cluster", state=state, stage=stage, phase=phase, scores=scores, ctx=ctx
+        )
+        return None if answer is None else checks.cluster(answer, state, ctx)
+
+    def aggregate(self, state: State, upload: Upload, ctx: Context) -> Models:
+        """The new bank."""
+        answer = self._first(
+            "aggregate",
+            state=state,
+            upload=upload,
+            membership=state.membership,
+            ctx=ctx,
+        )
+        return checks.aggregate(answer, state, ctx)
+
+    def personalise(self, state: State, clients: Tensor, ctx: Context) -> Personal:
+        """The model each client is judged by."""
+        answer = self._first("personalise", state=state, clients=clients, ctx=ctx)
+        return checks.personalise(answer, state, clients, ctx)

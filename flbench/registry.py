@@ -1,0 +1,113 @@
+"""Registry: what is installed, read from package metadata. Listing imports nobody's code.
+
+Methods, suites, data sets, networks, partitions and sinks are entry points of the groups
+`flbench.methods`, `flbench.suites`, `flbench.datasets`, `flbench.models`, `flbench.partitions`
+and `flbench.sinks`; the built-in ones come in through the same door as strangers'.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import tomllib
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+from flbench.errors import PluginError, UnknownName, UserError
+
+KINDS = ("methods", "suites", "datasets", "models", "partitions", "sinks")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One installed name.
+
+    Attributes:
+        kind: one of KINDS.
+        name: what a person types.
+        value: "module:object".
+        distribution: the package that offers it.
+        version: that package's version.
+    """
+
+    kind: str
+    name: str
+    value: str
+    distribution: str
+    version: str
+
+    def load(self) -> Any:  # noqa: ANN401 - whatever the entry point names
+        """Import the object; only now does the plugin's code run.
+
+        Raises:
+            PluginError: the import fails.
+        """
+        try:
+            return EntryPoint(self.name, self.value, f"flbench.{self.kind}").load()
+        except Exception as error:
+            raise PluginError(
+                f"{self.kind[:-1]} '{self.name}' of {self.distribution} {self.version} cannot be"
+                f" imported from {self.value}: {type(error).__name__}: {error}"
+            ) from error
+
+    def source(self) -> Path | None:
+        """The file the object is defined in, found without importing it."""
+        first, *rest = self.value.partition(":")[0].split(".")
+        spec = importlib.util.find_spec(first)
+        if spec is None or spec.origin is None:
+            return None
+        folder = Path(spec.origin).parent
+        for candidate in (folder.joinpath(*rest).with_suffix(".py"), folder.joinpath(*rest, "__init__.py")):
+            if rest and candidate.is_file():
+                return candidate
+        return Path(spec.origin) if not rest else None
+
+    def summary(self) -> str:
+        """The suite's summary, or the first line of the docstring, read without importing it."""
+        path = self.source()
+        if path is None:
+            return ""
+        if self.kind == "suites":
+            table = tomllib.loads(path.with_name(f"{self.name}.toml").read_text(encoding="utf-8"))
+            return str(table.get("summary", ""))
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        target = self.value.partition(":")[2]
+        nodes = [n for n in tree.body if isinstance(n, (ast.ClassDef, ast.FunctionDef))]
+        found = next((node for node in nodes if node.name == target), None)
+        text = (ast.get_docstring(found) if found else None) or ast.get_docstring(tree) or ""
+        return text.partition("\n")[0]
+
+
+def entries(kind: str) -> dict[str, Entry]:
+    """Everything installed of one kind, by name, sorted.
+
+    Raises:
+        UserError: two packages offer the same name.
+    """
+    found: dict[str, Entry] = {}
+    for point in entry_points(group=f"flbench.{kind}"):
+        dist = point.dist
+        name, version = (dist.name, dist.version) if dist else ("?", "?")
+        entry = Entry(kind, point.name, point.value, name, version)
+        other = found.get(point.name)
+        if other is not None and other != entry:
+            raise UserError(
+                f"two packages offer the {kind[:-1]} '{point.name}': {other.distribution} and"
+                f" {name}; uninstall one"
+            )
+        found[point.name] = entry
+    return dict(sorted(found.items()))
+
+
+def find(kind: str, name: str) -> Entry:
+    """The entry of one name.
+
+    Raises:
+        UnknownName: nobody offers it; the message lists what is installed.
+    """
+    known = entries(kind)
+    if name not in known:
+        raise UnknownName(kind[:-1], name, known)
+    return known[name]

@@ -1,0 +1,203 @@
+"""Results: one canonical JSON per (suite, data set, method, parameters, seed).
+
+Canonical means: sorted keys, one line per top-level key, no NaN, and the same bytes for the same
+run but for the keys in VOLATILE. A file is written to a temporary name and then moved into place,
+so it is never half there. Reading results imports no torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from flbench.errors import UserError
+
+SCHEMA = 1
+VOLATILE = ("seconds", "environment")
+"""Keys that differ between two runs of the same thing."""
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What a run is, told to the sinks before it begins.
+
+    Attributes:
+        method: "pfedlia" or "pfedlia+fedavgm".
+        params: the method's parameters.
+        suite: name of the suite.
+        dataset: name of the data set.
+        seed: the run's seed.
+        rounds: rounds to play; `first` is the one it begins with (more than 1 after a resume).
+        settings: the suite's settings.
+        fingerprint: 8 hex digits of suite, method and parameters.
+        groups: true group per client, or None.
+    """
+
+    method: str
+    params: Mapping[str, Any]
+    suite: str
+    dataset: str
+    seed: int
+    rounds: int
+    first: int
+    settings: Mapping[str, Any]
+    fingerprint: str
+    groups: list[int] | None = None
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """One round in plain data, told to the sinks.
+
+    Attributes:
+        round: 1-based.
+        rounds: R.
+        metrics: numbers of this round; None = not measured in this round.
+        labels: group label per client, if evaluated.
+        notes: what methods noted, "<method>.<name>" -> value.
+        warnings: what the person should know, new in this round.
+    """
+
+    round: int
+    rounds: int
+    metrics: Mapping[str, float | None]
+    labels: list[int] | None = None
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+
+class Plugin(BaseModel):
+    """One plugin of a method: where it came from and what it openly uses."""
+
+    model_config = ConfigDict(frozen=True)
+    name: str
+    distribution: str
+    version: str
+    uses_true_groups: bool = False
+    paper_leak: bool = False
+
+
+class Method(BaseModel):
+    """The method of a row."""
+
+    model_config = ConfigDict(frozen=True)
+    name: str
+    params: dict[str, Any]
+    plugins: list[Plugin]
+
+
+class Fingerprint(BaseModel):
+    """What makes two rows comparable, in clear; hashes are hex.
+
+    `config` covers suite, method and parameters (it names the folder); `suite` the suite's
+    settings alone: rows of one table share it. The others belong to the seed.
+    """
+
+    model_config = ConfigDict(frozen=True)
+    config: str
+    suite: str
+    data: str
+    partition: str
+    initial_weights: str
+    cohorts: str
+
+
+class Clients(BaseModel):
+    """Per-client arrays, index = client id, at the round the summary reports."""
+
+    model_config = ConfigDict(frozen=True)
+    train: list[int]
+    validation: list[int]
+    test: list[int]
+    correct: list[int]
+    loss: list[float]
+    group: list[int] | None
+    bytes: list[int]
+
+
+class Result(BaseModel):
+    """Everything a run leaves behind."""
+
+    model_config = ConfigDict(frozen=True)
+    schema_version: int = Field(default=SCHEMA)
+    status: Literal["self-reported", "reproduced"] = "self-reported"
+    suite: dict[str, Any]
+    dataset: str
+    method: Method
+    seed: int
+    fingerprint: Fingerprint
+    summary: dict[str, float | int | None]
+    curves: dict[str, list[float | None]]
+    clients: Clients
+    membership: list[dict[str, Any]]
+    bytes: dict[str, dict[str, int]]
+    notes: list[dict[str, Any]]
+    warnings: list[str]
+    seconds: dict[str, float]
+    environment: dict[str, str]
+
+    def canonical(self) -> str:
+        """The file's text."""
+        table = self.model_dump(mode="json")
+        lines = (
+            f"{json.dumps(key)}: "
+            + json.dumps(table[key], sort_keys=True, allow_nan=False, separators=(",", ":"))
+            for key in sorted(table)
+        )
+        return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def result_path(
+    out: Path, suite: str, dataset: str, method: str, fingerprint: str, seed: int
+) -> Path:
+    """`<out>/<suite>/<dataset>/<method>/<fingerprint8>/seed-<n>.json`."""
+    return out / suite / dataset / method / fingerprint / f"seed-{seed}.json"
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file under a temporary name, then move it into place."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def read_result(path: Path) -> Result:
+    """Read and validate a result file.
+
+    Raises:
+        UserError: it is no result file of a version this flbench knows.
+    """
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(table, dict) and table.get("schema_version", SCHEMA) > SCHEMA:
+            raise UserError(
+                f"{path}: schema version {table['schema_version']}, expected at most {SCHEMA};"
+                " upgrade flbench"
+            )
+        return Result.model_validate(table)
+    except (OSError, json.JSONDecodeError) as error:
+        raise UserError(f"{path}: cannot be read as a result file: {error}") from None
+    except ValidationError as error:
+        problem = error.errors()[0]
+        field = ".".join(str(part) for part in problem["loc"])
+        raise UserError(f"{path}: no result file: '{field}': {problem['msg'].lower()}") from None
+
+
+def read_results(folder: Path) -> Iterator[tuple[Path, Result]]:
+    """All result files below a folder, in path order."""
+    for path in sorted(folder.rglob("seed-*.json")):
+        yield path, read_result(path)

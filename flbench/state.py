@@ -1,0 +1,286 @@
+"""The data that flow through a run: frozen, with their shapes.
+
+Letters used everywhere: N clients of the federation, n acting in a stage, K models in the server's
+bank, c candidate models per client, P trainable scalars, B buffer scalars, W = P + B the width of a
+row. Client ids are int64; model rows are float32; scores and losses are float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from flbench.client import ClientModule
+
+Indices = npt.NDArray[np.int64]
+Scope = Literal["run", "model", "client"]
+Kind = Literal["train", "probe", "trial", "join"]
+Phase = Literal["before", "after"]
+Extras = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A pooled data set; nobody's data yet.
+
+    Attributes:
+        name: the name it is asked for by.
+        x: samples, shape (m, ...), float32 (or int64 tokens).
+        y: labels, shape (m,), int64 in 0..classes-1.
+        classes: number of labels.
+        domains: domain of each sample, shape (m,), int64, or None.
+    """
+
+    name: str
+    x: Tensor
+    y: Tensor
+    classes: int
+    domains: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Which sample belongs to which client.
+
+    Attributes:
+        clients: for each of the N clients its sample indices, int64.
+        groups: true group of each client, shape (N,), int64, or None where there is none.
+    """
+
+    clients: tuple[Indices, ...]
+    groups: Indices | None = None
+
+
+@dataclass(frozen=True)
+class Membership:
+    """Who is served by which model, and whose uploads that model averages.
+
+    Attributes:
+        home: row of the model that serves each client, shape (N,), int64; -1 = undecided.
+        weights: share of client j in row k, shape (K, N), >= 0; rows may overlap. None = one-hot
+            of `home`. The default `aggregate` multiplies it by the clients' sample counts.
+        parent: where `cluster` changes the rows: the old row each new row starts from, shape (K,).
+        memory: what the method wants remembered; keys are "<method>.<name>".
+    """
+
+    home: Tensor
+    weights: Tensor | None = None
+    parent: Tensor | None = None
+    memory: Extras = field(default_factory=dict)
+
+    def shares(self, ids: Tensor, rows: int) -> Tensor:
+        """Shares of the given clients in each row, shape (rows, len(ids)), float64."""
+        if self.weights is not None:
+            return self.weights[:, ids].double()
+        return (self.home[ids] == torch.arange(rows)[:, None]).double()
+
+    def labels(self) -> Tensor:
+        """Group label of each client, shape (N,): equal where the models they use are equal.
+
+        With `weights`, two clients share a group if the rows that serve them average the same
+        clients, which makes a peer-to-peer selection comparable with a partition.
+        """
+        if self.weights is None:
+            return self.home
+        return torch.unique(self.weights[self.home], dim=0, return_inverse=True)[1]
+
+
+@dataclass(frozen=True)
+class State:
+    """All there is between two rounds; saving it is the checkpoint.
+
+    Attributes:
+        round: rounds completed.
+        models: the server's bank, shape (K, W).
+        membership: who uses which row.
+        memory: what methods remember, "<method>.<name>" -> tensor.
+        scopes: for each memory its first dimension: "run" (none), "model" (K), "client" (N).
+    """
+
+    round: int
+    models: Tensor
+    membership: Membership
+    memory: Extras = field(default_factory=dict)
+    scopes: Mapping[str, Scope] = field(default_factory=dict)
+
+    def remember(self, memory: Extras) -> State:
+        """Return the state with some memories replaced."""
+        return replace(self, memory={**self.memory, **memory}) if memory else self
+
+    def regroup(self, membership: Membership | None) -> State:
+        """Return the state under a new membership.
+
+        Where `membership.parent` is given, models and all memory of scope "model" are re-indexed
+        by it, so that state kept per group follows the groups.
+        """
+        if membership is None:
+            return self
+        models, memory = self.models, dict(self.memory)
+        if membership.parent is not None:
+            models = models[membership.parent]
+            for name, scope in self.scopes.items():
+                if scope == "model":
+                    memory[name] = memory[name][membership.parent]
+        memory.update(membership.memory)
+        settled = replace(membership, parent=None, memory={})
+        return replace(self, models=models, membership=settled, memory=memory)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Something a method wants kept between rounds: its first value and its scope."""
+
+    value: Tensor
+    scope: Scope = "run"
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a method adds to State(0); the answers of all plugins are merged.
+
+    Attributes:
+        models: the first bank, shape (K, W); None = one row, the common initial weights.
+        membership: the first membership; None = everybody on row 0.
+        memory: "<method>.<name>" -> Memory.
+    """
+
+    models: Tensor | None = None
+    membership: Membership | None = None
+    memory: Mapping[str, Memory] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One piece of work inside a round.
+
+    Attributes:
+        kind: "train" (uploads are aggregated), "probe" (they are not), "trial" (several candidates
+            per client, aggregated), "join" (newcomers; the state is frozen).
+        clients: ids of the acting clients, ascending, shape (n,).
+        epochs: local epochs; 0 = nobody moves.
+        name: part of the batches' address; two stages of one round need two names.
+        samples: train on a fixed random subset of this many samples; None = all.
+        losses: also measure each candidate's loss on the client's training split, before and after.
+    """
+
+    kind: Kind
+    clients: Tensor
+    epochs: int
+    name: str = ""
+    samples: int | None = None
+    losses: bool = False
+
+    @property
+    def label(self) -> str:
+        """The stage's name, or its kind where it has none."""
+        return self.name or self.kind
+
+
+@dataclass(frozen=True)
+class Start:
+    """What each acting client starts from and is told. Plugins' answers are merged field by field.
+
+    Attributes:
+        params: models to train, shape (n, c, W).
+        active: which candidates exist, shape (n, c) bool; None = all.
+        crosses: scalars sent down, shape (W,) or (n, W) bool; None = everything.
+        returns: scalars sent up after training, likewise; None = the same as `crosses`.
+        extras: told by the server, name -> (n, ...); counted in the ledger.
+        own: what the clients remember themselves, name -> (n, ...); free.
+    """
+
+    params: Tensor | None = None
+    active: Tensor | None = None
+    crosses: Tensor | None = None
+    returns: Tensor | None = None
+    extras: Extras = field(default_factory=dict)
+    own: Extras = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What came out of local training.
+
+    Attributes:
+        ids: client ids, ascending, shape (n,).
+        params: trained models, shape (n, c, W).
+        active: which candidates were trained, shape (n, c) bool.
+        samples: training samples used, shape (n,), int64.
+        steps: optimiser steps made, shape (n,), int64.
+        loss: mean training loss over the batches of the stage, shape (n,), float64, nats.
+        loss_start: loss on the training split before training, shape (n, c); NaN = not asked.
+        loss_end: the same after training.
+        chosen: which candidate each client keeps, shape (n,), int64.
+        extras: what the ClientModules reported, name -> (n, ...).
+    """
+
+    ids: Tensor
+    params: Tensor
+    active: Tensor
+    samples: Tensor
+    steps: Tensor
+    loss: Tensor
+    loss_start: Tensor
+    loss_end: Tensor
+    chosen: Tensor
+    extras: Extras = field(default_factory=dict)
+
+    def kept(self) -> Tensor:
+        """The candidate each client keeps, shape (n, W)."""
+        return self.params[torch.arange(len(self.ids)), self.chosen]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Who benefits from what: higher is better, row i is judged by client `row_ids[i]`.
+
+    Attributes:
+        values: shape (n, m), float64; NaN = not asked.
+        row_ids: judging clients, shape (n,).
+        columns: whether columns are models of the bank or other clients.
+        column_ids: their rows or ids, shape (m,).
+        memory: what the method wants remembered.
+    """
+
+    values: Tensor
+    row_ids: Tensor
+    columns: Literal["models", "clients"]
+    column_ids: Tensor
+    memory: Extras = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Models:
+    """The bank after aggregation, shape (K, W), and what the method wants remembered."""
+
+    rows: Tensor
+    memory: Extras = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Personal:
+    """The model each asked client is judged by: exactly one of `row` and `params` is given.
+
+    Attributes:
+        row: row of the bank per client, shape (n,).
+        params: explicit models, shape (n, W).
+        adaptation: local training made before judging, on a copy; None = none.
+        predictor: `(module, x) -> logits`, where the module's own prediction is not meant.
+        extras: per-client context that `module.received` holds while predicting, name -> (n, ...).
+    """
+
+    row: Tensor | None = None
+    params: Tensor | None = None
+    adaptation: Stage | None = None
+    predictor: Callable[[ClientModule, Tensor], Tensor] | None = None
+    extras: Extras = field(default_factory=dict)
+
+
+Plain = bool | int | float | str | None | list[Any] | dict[str, Any]

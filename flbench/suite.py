@@ -1,0 +1,198 @@
+"""Suites: a benchmark setting as data. One TOML file is one suite.
+
+A suite names its data set, partition, network, clients, rounds and local training; it answers the
+`partition` hook and is otherwise read by the core. Section `[on.<data set>]` holds what differs
+when the suite runs on another data set.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from flbench.errors import BadParameter, UnknownName
+from flbench.hookspecs import hookimpl
+from flbench.parameters import checked
+from flbench.registry import find
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from flbench.state import Indices, Partition
+
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+Count = Annotated[int, Field(ge=1)]
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """How every client trains, unless its ClientModule says otherwise (methods.md 1.5)."""
+
+    epochs: Annotated[int, Field(ge=1)] = 5
+    batch_size: Annotated[int, Field(ge=1)] = 32
+    lr: Annotated[float, Field(gt=0)] = 0.01
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    optimizer: Literal["sgd", "adam"] = "sgd"
+
+
+class Component(BaseModel):
+    """Something named by entry point, and its parameters."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    name: str
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The parameters beside the name."""
+        return dict(self.model_extra or {})
+
+
+Named = Annotated[Component, BeforeValidator(lambda v: {"name": v} if isinstance(v, str) else v)]
+
+
+class Suite(BaseModel):
+    """A benchmark setting; every field can be set with `--set field=value`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(description="name of the suite")
+    version: Count = Field(description="raised whenever a number can change")
+    summary: str = Field(description="one line")
+    changes: dict[str, str] = Field(default={}, description="changelog: version -> one line")
+    paper: str = Field(default="", description="the paper and table it answers to")
+    dataset: str = Field(description="data set")
+    partition: Named = Field(description="partition and its parameters")
+    model: Named = Field(description="network and its parameters")
+    clients: Count = Field(description="number of clients, N")
+    participation: Annotated[float, Field(gt=0, le=1)] = Field(
+        default=0.1, description="share of the clients sampled per round"
+    )
+    rounds: Count = Field(description="number of rounds, R")
+    local: LocalTraining = Field(default=LocalTraining(), description="local training")
+    test_fraction: Fraction = Field(default=0.25, description="share of a client's samples tested")
+    validation_fraction: Fraction = Field(
+        default=0.2, description="share of the rest that methods may validate on"
+    )
+    server_samples: int = Field(default=0, ge=0, description="samples the server owns")
+    buffers: Literal["global", "local", "reset"] = Field(
+        default="global", description="what happens to BatchNorm statistics"
+    )
+    eval_every: Count = Field(default=1, description="rounds between evaluations")
+    headline: Literal["last", "validation"] = Field(
+        default="last", description="round the summary reports"
+    )
+
+    @hookimpl(specname="partition")
+    def split(
+        self, labels: Indices, domains: Indices | None, clients: int, rng: np.random.Generator
+    ) -> Partition:
+        """Answer the `partition` hook with the named function."""
+        function = find("partitions", self.partition.name).load()
+        owner = f"partition '{self.partition.name}'"
+        params = checked(owner, function, self.partition.params, skip=4)
+        answer: Partition = function(labels, domains, clients, rng, **params)
+        return answer
+
+    @property
+    def cohort_size(self) -> int:
+        """n = max(1, floor(r N)), clients sampled per round (methods.md 1.4)."""
+        return max(1, int(self.participation * self.clients + 1e-9))
+
+    def hash(self) -> str:
+        """Hash of everything that can change a number, 8 hex digits."""
+        return fingerprint(self.settings())
+
+    def settings(self) -> dict[str, Any]:
+        """The fields that can change a number, as plain data."""
+        return self.model_dump(mode="json", exclude={"summary", "changes", "paper"})
+
+
+def fingerprint(settings: Mapping[str, Any]) -> str:
+    """Hash of plain data, independent of key order, 8 hex digits."""
+    text = json.dumps(settings, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def load_suite(
+    name: str, dataset: str | None = None, overrides: Mapping[str, object] | None = None
+) -> Suite:
+    """Load a suite by name and apply a data set's section and `--set` values.
+
+    Args:
+        name: entry point of group `flbench.suites`, or the path of a TOML file.
+        dataset: another data set than the suite's own.
+        overrides: dotted field -> value, as from `--set`.
+
+    Raises:
+        UnknownName: no such suite or field.
+        BadParameter: a field does not fit its type.
+    """
+    path = Path(name) if name.endswith(".toml") else Path(find("suites", name).load())
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise BadParameter(f"suite '{name}': cannot read {path}: {error}") from None
+    table["name"] = path.stem
+    sections = table.pop("on", {})
+    dataset = dataset or table.get("dataset", "")
+    table["dataset"] = dataset
+    _merge(table, sections.get(dataset, {}))
+    for key, value in (overrides or {}).items():
+        _merge(table, _nested(key, value))
+    try:
+        return Suite.model_validate(table)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        field = ".".join(str(part) for part in problem["loc"])
+        top = str(problem["loc"][0]) if problem["loc"] else ""
+        if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+            raise UnknownName(f"field of suite '{name}'", field, suite_fields()) from None
+        default = Suite.model_fields[top].default if top in Suite.model_fields else None
+        if "." in field and hasattr(default, problem["loc"][-1]):
+            default = getattr(default, str(problem["loc"][-1]))
+        raise BadParameter(
+            f"suite '{name}': '{field}': {problem['msg'][0].lower()}{problem['msg'][1:]},"
+            f" default {default!r}; got {problem['input']!r}"
+        ) from None
+
+
+def suite_fields() -> list[str]:
+    """The fields `--set` may name; components take any parameter of what they name."""
+    local = [f"local.{name}" for name in LocalTraining.__dataclass_fields__]
+    fixed = {"name", "version", "summary", "changes", "paper", "local"}
+    return [name for name in Suite.model_fields if name not in fixed] + local
+
+
+def suite_field(key: str) -> str | None:
+    """Resolve a `--set` key to a suite's dotted field, or None: `epochs` is `local.epochs`."""
+    key = key.removeprefix("suite.")
+    fields = suite_fields()
+    if key in fields or key.startswith(("partition.", "model.")):
+        return key
+    return next((field for field in fields if field == f"local.{key}"), None)
+
+
+def _nested(key: str, value: object) -> dict[str, object]:
+    first, _, rest = key.partition(".")
+    return {first: _nested(rest, value) if rest else value}
+
+
+def _merge(table: dict[str, Any], other: Mapping[str, Any]) -> None:
+    """Lay `other` over `table`, in depth; naming another component drops the old parameters."""
+    for key, value in other.items():
+        if isinstance(value, Mapping) and isinstance(table.get(key), dict):
+            if value.get("name", table[key].get("name")) != table[key].get("name"):
+                table[key] = {}
+            _merge(table[key], value)
+        elif isinstance(value, Mapping) and isinstance(table.get(key), str):
+            table[key] = {"name": table[key], **value}
+        else:
+            table[key] = value

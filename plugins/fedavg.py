@@ -1,0 +1,18 @@
+"""FedAvg: one global model, averaged by sample counts.
+
+McMahan, Moore, Ramage, Hampson, Aguera y Arcas, "Communication-efficient learning of deep networks
+from decentralized data", AISTATS 2017.
+
+    w <- sum_{i in S_t} n_i w_i / sum_{i in S_t} n_i
+
+It is what flbench's defaults do (`flbench/defaults.py`), so it changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class FedAvg:
+    """One global model, averaged by sample counts."""
