@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from flbench import clustering as clustering
     from flbench.averaging import weighted_mean as weighted_mean
     from flbench.client import ClientModule as ClientModule
     from flbench.client import LocalPhase as LocalPhase
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from flbench.results import RoundRecord as RoundRecord
     from flbench.results import RunInfo as RunInfo
     from flbench.state import Dataset as Dataset
+    from flbench.state import Kind as Kind
     from flbench.state import Membership as Membership
     from flbench.state import Memory as Memory
     from flbench.state import Models as Models
@@ -47,6 +49,7 @@ _HOMES = {
     "results": ("Result", "RoundRecord", "RunInfo"),
     "state": (
         "Dataset",
+        "Kind",
         "Membership",
         "Memory",
         "Models",
@@ -64,12 +67,14 @@ _HOMES = {
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
-__all__ = sorted([*_HOME_OF, "__version__"])  # noqa: PLE0605 - one list, not two
+__all__ = sorted([*_HOME_OF, "__version__", "clustering"])
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public name
     if name in _HOME_OF:
         return getattr(importlib.import_module(f"flbench.{_HOME_OF[name]}"), name)
+    if name == "clustering":
+        return importlib.import_module("flbench.clustering")
     raise AttributeError(f"module 'flbench' has no attribute '{name}'")
 
 

@@ -13,13 +13,15 @@ from typing import Literal
 from torch import Tensor
 
 from flbench.layout import ParameterLayout
-from flbench.state import Memory, Personal, Start, State, Upload
+from flbench.state import Dispatched, Memory, Personal, State, Upload
 
 Policy = Literal["global", "local", "reset"]
 OWN = "buffers.own"
 
 
-def declare(policy: Policy, layout: ParameterLayout, initial: Tensor, clients: int) -> dict[str, Memory]:
+def declare(
+    policy: Policy, layout: ParameterLayout, initial: Tensor, clients: int
+) -> dict[str, Memory]:
     """The memory the policy needs, shape (N, B)."""
     if policy != "local" or not layout.buffers:
         return {}
@@ -28,12 +30,16 @@ def declare(policy: Policy, layout: ParameterLayout, initial: Tensor, clients: i
 
 
 def before_training(
-    policy: Policy, start: Start, state: State, ids: Tensor, layout: ParameterLayout, initial: Tensor
-) -> Start:
+    policy: Policy,
+    start: Dispatched,
+    state: State,
+    ids: Tensor,
+    layout: ParameterLayout,
+    initial: Tensor,
+) -> Dispatched:
     """Put the buffers into the start that the policy says."""
     if policy == "global" or not layout.buffers:
         return start
-    assert start.params is not None and start.crosses is not None and start.returns is not None
     params = start.params.clone()
     if policy == "reset":
         params[..., layout.parameters :] = initial[layout.parameters :]

@@ -54,7 +54,9 @@ def load_checkpoint(path: Path, device: torch.device) -> tuple[State, Ledger, Hi
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, KeyError, TypeError) as error:
         raise UserError(f"{path}: no checkpoint ({error}); delete it to start over") from None
-    on = {name: t.to(device) for name, t in tensors.items() if name.startswith(("models", "memory/"))}
+    on = {
+        name: t.to(device) for name, t in tensors.items() if name.startswith(("models", "memory/"))
+    }
     state = State(
         round=plain["round"],
         models=on.pop("models"),

@@ -16,6 +16,7 @@ from torch import Tensor
 from flbench.client import ClientModule
 from flbench.errors import PluginError
 from flbench.state import (
+    Dispatched,
     Membership,
     Models,
     Partition,
@@ -75,7 +76,9 @@ def partition(answer: Answer | None, clients: int, samples: int) -> Partition:
     value = of_type("partition", answer, Partition, None)
     who = f"{answer.plugin}.partition"
     if len(value.clients) != clients:
-        raise PluginError(f"{who} returned {len(value.clients)} lists, expected {clients}: one per client")
+        raise PluginError(
+            f"{who} returned {len(value.clients)} lists, expected {clients}: one per client"
+        )
     for client, rows in enumerate(value.clients):
         if len(rows) and not 0 <= int(np.min(rows)) <= int(np.max(rows)) < samples:
             raise PluginError(f"{who} gave client {client} a sample outside 0..{samples - 1}")
@@ -144,10 +147,12 @@ def extra(answer: Answer, kind: str, name: str, tensor: Tensor, acting: int, ctx
     who = f"{answer.plugin}.dispatch"
     if not isinstance(tensor, Tensor) or len(tensor) != acting:
         got = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
-        raise in_round(ctx, f"{who}: {kind} '{name}' is {got}, expected {acting} rows: one per acting client")
+        raise in_round(
+            ctx, f"{who}: {kind} '{name}' is {got}, expected {acting} rows: one per acting client"
+        )
 
 
-def dispatch(start: Start, stage: Stage, ctx: Context) -> Start:
+def dispatch(start: Start, stage: Stage, ctx: Context) -> Dispatched:
     """A start with every field filled in."""
     acting, width = len(stage.clients), ctx.layout.width
     _shape("dispatch", start.params, (acting, None, width), "clients, candidates, scalars", ctx)
@@ -155,9 +160,10 @@ def dispatch(start: Start, stage: Stage, ctx: Context) -> Start:
     candidates = start.params.shape[1]
     active = torch.ones(acting, candidates, dtype=torch.bool)
     returns = start.crosses if start.returns is None else start.returns
-    return Start(
+    return Dispatched(
         params=start.params,
         active=active if start.active is None else start.active,
+        rows=start.rows,
         crosses=start.crosses.expand(acting, width),
         returns=returns.expand(acting, width),
         extras=start.extras,
@@ -185,7 +191,9 @@ def _membership(who: str, value: Membership, rows: int, ctx: Context) -> None:
     _shape(who, value.home, (ctx.clients,), "one group per client", ctx)
     low, high = int(value.home.min()), int(value.home.max())
     if low < -1 or high >= rows:
-        raise in_round(ctx, f"{who} sent clients to row {low if low < -1 else high}, expected -1..{rows - 1}")
+        raise in_round(
+            ctx, f"{who} sent clients to row {low if low < -1 else high}, expected -1..{rows - 1}"
+        )
     if value.weights is not None:
         _shape(who, value.weights, (rows, ctx.clients), "share of each client in each row", ctx)
         if not bool((value.weights >= 0).all()):
@@ -199,7 +207,9 @@ def cluster(answer: Answer, state: State, ctx: Context) -> Membership:
     rows = len(state.models)
     if value.parent is not None:
         if len(value.parent) == 0 or value.parent.min() < 0 or value.parent.max() >= rows:
-            raise in_round(ctx, f"{who}: parent expects old rows in 0..{rows - 1}, got {value.parent.tolist()}")
+            raise in_round(
+                ctx, f"{who}: parent expects old rows in 0..{rows - 1}, got {value.parent.tolist()}"
+            )
         rows = len(value.parent)
     _membership(who, value, rows, ctx)
     return value
@@ -217,9 +227,7 @@ def aggregate(answer: Answer | None, state: State, ctx: Context) -> Models:
     return value
 
 
-def personalise(
-    answer: Answer | None, state: State, clients: Tensor, ctx: Context
-) -> Personal:
+def personalise(answer: Answer | None, state: State, clients: Tensor, ctx: Context) -> Personal:
     """Either a row of the bank or a model per asked client."""
     answer = _need(answer, "personalise")
     value = of_type("personalise", answer, Personal, ctx)

@@ -58,7 +58,9 @@ def run(
     ],
     seed: Annotated[int | None, typer.Option(min=0, help="run this one seed [default: 0]")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="run seeds 0..N-1")] = None,
-    rounds: Annotated[int | None, typer.Option(min=1, help="rounds, instead of the suite's")] = None,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="rounds, instead of the suite's")
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="a method's or the suite's parameter"),
@@ -94,7 +96,9 @@ def run(
         if rounds is not None:
             overrides["rounds"] = rounds
         suites = [load_suite(name, dataset, overrides) for name in names]
-        compositions = list({c.described.name: c for c in (compose(m, chosen) for m in methods)}.values())
+        compositions = list(
+            {c.described.name: c for c in (compose(m, chosen) for m in methods)}.values()
+        )
         sinks = {name: find("sinks", name).load()() for name in ("console", *_split(sink or []))}
         finished = []
         current: list[Job] = []
@@ -164,7 +168,8 @@ def list_(
         print(f"{one}:")
         width = max((len(name) for name in found), default=0)
         for entry in found.values():
-            print(f"  {entry.name:<{width}}  {entry.summary()}  [{entry.distribution} {entry.version}]")
+            package = f"[{entry.distribution} {entry.version}]"
+            print(f"  {entry.name:<{width}}  {entry.summary()}  {package}")
 
 
 @show.command("suite")
@@ -202,7 +207,8 @@ def show_result(file: Path) -> None:
 
     result = read_result(file)
     print(f"{result.method.name} on {result.suite['name']} ({result.dataset}), seed {result.seed}")
-    print(f"fingerprint {result.fingerprint.config}, suite {result.fingerprint.suite}, {result.status}")
+    marks = result.fingerprint
+    print(f"fingerprint {marks.config}, suite {marks.suite}, {result.status}")
     for key, value in sorted(result.method.params.items()):
         print(f"  {key} = {value}")
     for key, number in sorted(result.summary.items()):
@@ -213,7 +219,9 @@ def show_result(file: Path) -> None:
 
 @app.command()
 def leaderboard(
-    results: Annotated[Path, typer.Option(help="folder of result files")] = Path("leaderboard/results"),
+    results: Annotated[Path, typer.Option(help="folder of result files")] = Path(
+        "leaderboard/results"
+    ),
     out: Annotated[Path, typer.Option(help="folder of the pages")] = Path("leaderboard"),
     check: Annotated[bool, typer.Option("--check", help="only say whether it is current")] = False,
 ) -> None:

@@ -84,9 +84,7 @@ class ClientModule(LightningModule):
         rule = self.local
         weights = list(self.parameters())
         if rule.optimizer == "adam":
-            return torch.optim.Adam(
-                weights, lr=rule.lr, weight_decay=rule.weight_decay, fused=True
-            )
+            return torch.optim.Adam(weights, lr=rule.lr, weight_decay=rule.weight_decay, fused=True)
         return torch.optim.SGD(
             weights,
             lr=rule.lr,

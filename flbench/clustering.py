@@ -31,7 +31,9 @@ def standardised_rows(scores: Floats) -> Floats:
     """
     centred = scores - scores.mean(axis=1, keepdims=True)
     spread = centred.std(axis=1, keepdims=True)
-    return np.round(np.divide(centred, spread, out=np.zeros_like(centred), where=spread > 0), 9)
+    divided = np.divide(centred, spread, out=np.zeros_like(centred), where=spread > 0)
+    rounded: Floats = np.round(divided, 9)
+    return rounded
 
 
 def default_min_samples(clients: int) -> int:
@@ -58,7 +60,11 @@ def optics(
         Labels, shape (n,); -1 = noise. Everybody is in group 0 where there are fewer than four
         points or they all coincide.
     """
-    spread = features.max() - features.min() if metric == "precomputed" else np.ptp(features, axis=0).max()
+    spread = (
+        features.max() - features.min()
+        if metric == "precomputed"
+        else np.ptp(features, axis=0).max()
+    )
     if len(features) < 4 or spread == 0:
         return np.zeros(len(features), dtype=np.int64)
     from sklearn.cluster import OPTICS
@@ -85,7 +91,7 @@ class Groups:
 
 
 def optics_groups(
-    scores: Floats, features: Features, min_samples: int, xi: float, noise: Noise
+    scores: Floats, features: Features, min_samples: int | None, xi: float, noise: Noise
 ) -> Groups:
     """Group clients whose rows of a score matrix look alike (methods.md 6.1, B3-B5).
 
@@ -93,7 +99,7 @@ def optics_groups(
         scores: row i = what client i thinks of everybody, shape (n, n), finite.
         features: "zrow": rows standardised, Euclidean; "raw": rows as they are; "corr": 1 - row
             correlation as distance; "sym": max - (Z + Z^T) / 2 of the standardised rows Z.
-        min_samples: see `optics`.
+        min_samples: see `optics`; None = `default_min_samples`.
         xi: see `optics`.
         noise: "nearest": to the group with the smallest mean distance; "singleton": a group
             each; "global": one group of all noise points. If OPTICS finds no group, everybody
@@ -108,6 +114,7 @@ def optics_groups(
         similarity = (rows + rows.T) / 2
         rows, metric = np.round(similarity.max() - similarity, 9), "precomputed"
         np.fill_diagonal(rows, 0)
+    min_samples = min_samples or default_min_samples(len(scores))
     labels = optics(rows, min_samples, xi, metric)
     outliers = labels < 0
     if outliers.all():
@@ -116,9 +123,10 @@ def optics_groups(
         distance = rows if metric == "precomputed" else cdist(rows, rows)
         labels = adopt_noise(labels, distance)
     else:
-        labels[outliers] = labels.max() + 1 + (np.arange(outliers.sum()) if noise == "singleton" else 0)
-    tried = sorted({3, 5, 10, min_samples} - set(range(len(scores) + 1, 11)))
-    sweep = {str(m): int(optics(rows, m, xi, metric).max()) + 1 for m in tried if m >= 2}
+        steps = np.arange(outliers.sum()) if noise == "singleton" else 0
+        labels[outliers] = labels.max() + 1 + steps
+    tried = [m for m in sorted({3, 5, 10, min_samples}) if m <= len(scores)]
+    sweep = {str(m): int(optics(rows, m, xi, metric).max()) + 1 for m in tried}
     return Groups(labels, int(outliers.sum()), sweep)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from flbench import seeding
@@ -31,7 +32,7 @@ class Services(Protocol):
     def server_logits(self, models: Tensor) -> Tensor:
         """Logits on the server's samples, shape (len(models), M, classes)."""
 
-    def send(self, direction: Direction, clients: Tensor, item: str, scalars: Tensor) -> None:
+    def send(self, direction: Direction, clients: Tensor, item: str, scalars: Tensor | int) -> None:
         """Count scalars that cross."""
 
     def send_models(self, clients: Tensor, models: Tensor) -> None:
@@ -78,6 +79,11 @@ class Context:
     services: Services
     truth: Callable[[], Tensor | None] | None = None
 
+    @property
+    def everybody(self) -> Tensor:
+        """Ids of all clients, shape (N,), int64."""
+        return torch.arange(self.clients)
+
     def rng(self, purpose: str, *address: int | str) -> np.random.Generator:
         """A generator of the method's own: `ctx.rng("kmeans", ctx.round)` (see seeding)."""
         return seeding.rng(self.seed, "method", purpose, *address)
@@ -108,14 +114,15 @@ class Context:
         """Logits of models on the samples the server owns, shape (m, M, C) (FLIS)."""
         return self.services.server_logits(models)
 
-    def send(self, direction: Direction, clients: Tensor, item: str, scalars: Tensor) -> None:
+    def send(self, direction: Direction, clients: Tensor, item: str, scalars: Tensor | int) -> None:
         """Count something that crosses beside `Start` and `Upload`.
 
         Args:
             direction: "down" (server to client), "up", or "peer" (client to client).
             clients: ids at the client end (the receivers of "peer"), shape (n,).
             item: name in the ledger.
-            scalars: how many scalars each of them moves, shape (n,); 4 bytes a scalar.
+            scalars: how many scalars each of them moves, shape (n,), or one number for all; 4
+                bytes a scalar.
         """
         self.services.send(direction, clients, item, scalars)
 
@@ -143,7 +150,7 @@ class Context:
             UserError: the method does not declare `uses_true_groups`, or there are no groups.
         """
         if self.truth is None:
-            raise UserError("true groups are hidden: declare `uses_true_groups = True` on the method")
+            raise UserError("true groups are hidden; a method asks with `uses_true_groups = True`")
         groups = self.truth()
         if groups is None:
             raise UserError("this partition has no true groups: choose another suite or method")

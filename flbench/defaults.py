@@ -38,9 +38,7 @@ def dispatch(state: State, stage: Stage, ctx: Context) -> Start:
         raise UserError(f"client {lost} has no home model: answer `dispatch` for undecided clients")
     rows = home.unique()
     # One row for everybody needs no copy per client: a 100-client probe stays one model in memory.
-    params = (
-        state.models[rows].expand(len(home), -1) if len(rows) == 1 else state.models[home]
-    )
+    params = state.models[rows].expand(len(home), -1) if len(rows) == 1 else state.models[home]
     return Start(params=params[:, None, :], crosses=ctx.layout.everything)
 
 
@@ -54,7 +52,14 @@ def client_module(net: nn.Module, ctx: Context) -> ClientModule:
 def aggregate(state: State, upload: Upload, membership: Membership, ctx: Context) -> Models:
     """The sample-weighted mean of each row's members."""
     shares = membership.shares(upload.ids, len(state.models)) * upload.samples
-    return Models(weighted_mean(state.models, upload.kept(), shares, ctx.layout.counters))
+    counters = ctx.layout.counters
+    if upload.rows is None:
+        return Models(weighted_mean(state.models, upload.kept(), shares, counters))
+    models = state.models.clone()
+    for candidate, row in enumerate(upload.rows.tolist()):
+        trained, share = upload.params[:, candidate], shares[row] * upload.active[:, candidate]
+        models[row] = weighted_mean(models[row, None], trained, share[None], counters)[0]
+    return Models(models)
 
 
 @hookimpl

@@ -10,7 +10,7 @@ from flbench.engine.cross_eval import judge
 from flbench.engine.sequential import Sequential
 from flbench.federation import Samples
 from flbench.history import Evaluation
-from flbench.state import Personal, Start, State
+from flbench.state import Dispatched, Personal, State
 
 
 def evaluate(
@@ -76,9 +76,10 @@ def _adapted(executor: Sequential, personal: Personal, state: State, round_: int
     assert stage is not None
     rows = state.models[personal.row] if personal.params is None else personal.params
     everything = torch.ones(rows.shape, dtype=torch.bool)
-    start = Start(
+    start = Dispatched(
         params=rows[:, None, :],
         active=torch.ones(len(rows), 1, dtype=torch.bool),
+        rows=None,
         crosses=everything,
         returns=everything,
         own=personal.extras,

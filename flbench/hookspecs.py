@@ -103,9 +103,7 @@ def client_module(net: nn.Module, ctx: Context) -> ClientModule | None:
 
 
 @hookspec
-def local_term(
-    state: State, stage: Stage, ctx: Context
-) -> Callable[[ClientModule], Tensor] | None:
+def local_term(state: State, stage: Stage, ctx: Context) -> Callable[[ClientModule], Tensor] | None:
     """Return a function `term(module) -> scalar` added to every batch's loss. All, added up."""
 
 
@@ -132,9 +130,7 @@ def cluster(
 
 
 @hookspec(firstresult=True)
-def aggregate(
-    state: State, upload: Upload, membership: Membership, ctx: Context
-) -> Models | None:
+def aggregate(state: State, upload: Upload, membership: Membership, ctx: Context) -> Models | None:
     """Make the new bank from the uploads. First.
 
     Default: each row is the sample-weighted mean of its members' uploads; a row without any

@@ -127,9 +127,7 @@ def _given(
     """The settings one plugin declares, whether written `field` or `plugin.field`."""
     bare = {key: value for key, value in settings.items() if key in fields}
     full = {
-        key.partition(".")[2]: value
-        for key, value in settings.items()
-        if _owned(key, name, fields)
+        key.partition(".")[2]: value for key, value in settings.items() if _owned(key, name, fields)
     }
     return {**bare, **full}
 

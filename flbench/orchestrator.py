@@ -203,7 +203,7 @@ class RunServices:
             raise UserError("the server owns no samples: set `server_samples` of the suite")
         return logits_of(self.executor.workspace, models, samples.x[samples.splits["server"][0]])
 
-    def send(self, direction: Direction, clients: Tensor, item: str, scalars: Tensor) -> None:
+    def send(self, direction: Direction, clients: Tensor, item: str, scalars: Tensor | int) -> None:
         """See `Context.send`."""
         self.ledger.send(direction, clients, item, scalars)
 

@@ -93,9 +93,7 @@ def _label_groups(
     return holders, group
 
 
-def _deal(
-    labels: Indices, holders: BoolMatrix, rng: np.random.Generator
-) -> tuple[Indices, ...]:
+def _deal(labels: Indices, holders: BoolMatrix, rng: np.random.Generator) -> tuple[Indices, ...]:
     """Cut each label into equal shards, one per holder; shard sizes differ by at most one."""
     dealt: list[list[Indices]] = [[] for _ in holders]
     for column, label in enumerate(np.unique(labels)):

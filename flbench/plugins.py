@@ -18,6 +18,7 @@ import pluggy
 from flbench import checks, defaults, hookspecs
 from flbench.errors import FlbenchError, PluginError, UserError
 from flbench.state import (
+    Dispatched,
     Indices,
     Membership,
     Models,
@@ -163,9 +164,7 @@ class Hooks:
         self, labels: Indices, domains: Indices | None, clients: int, rng: np.random.Generator
     ) -> Partition:
         """The partition; every suite answers."""
-        answer = self._first(
-            "partition", labels=labels, domains=domains, clients=clients, rng=rng
-        )
+        answer = self._first("partition", labels=labels, domains=domains, clients=clients, rng=rng)
         return checks.partition(answer, clients, len(labels))
 
     def setup(self, ctx: Context) -> Setup:
@@ -188,7 +187,7 @@ class Hooks:
         """The stages of this round."""
         return checks.plan(self._first("plan", state=state, ctx=ctx), ctx)
 
-    def dispatch(self, state: State, stage: Stage, ctx: Context) -> Start:
+    def dispatch(self, state: State, stage: Stage, ctx: Context) -> Dispatched:
         """Field by field the first answer; extras of all."""
         merged = Start()
         for answer in self._all("dispatch", state=state, stage=stage, ctx=ctx):
@@ -222,9 +221,7 @@ class Hooks:
         self, state: State, stage: Stage, phase: Phase, upload: Upload | None, ctx: Context
     ) -> Scores | None:
         """Who benefits from what, if anybody measures it."""
-        answer = self._first(
-            "score", state=state, stage=stage, phase=phase, upload=upload, ctx=ctx
-        )
+        answer = self._first("score", state=state, stage=stage, phase=phase, upload=upload, ctx=ctx)
         return None if answer is None else checks.score(answer, ctx)
 
     def cluster(

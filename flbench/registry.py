@@ -59,7 +59,10 @@ class Entry:
         if spec is None or spec.origin is None:
             return None
         folder = Path(spec.origin).parent
-        for candidate in (folder.joinpath(*rest).with_suffix(".py"), folder.joinpath(*rest, "__init__.py")):
+        for candidate in (
+            folder.joinpath(*rest).with_suffix(".py"),
+            folder.joinpath(*rest, "__init__.py"),
+        ):
             if rest and candidate.is_file():
                 return candidate
         return Path(spec.origin) if not rest else None

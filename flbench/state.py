@@ -79,7 +79,8 @@ class Membership:
         """Shares of the given clients in each row, shape (rows, len(ids)), float64."""
         if self.weights is not None:
             return self.weights[:, ids].double()
-        return (self.home[ids] == torch.arange(rows)[:, None]).double()
+        mine: Tensor = (self.home[ids] == torch.arange(rows)[:, None]).double()
+        return mine
 
     def labels(self) -> Tensor:
         """Group label of each client, shape (N,): equal where the models they use are equal.
@@ -89,7 +90,8 @@ class Membership:
         """
         if self.weights is None:
             return self.home
-        return torch.unique(self.weights[self.home], dim=0, return_inverse=True)[1]
+        labels: Tensor = torch.unique(self.weights[self.home], dim=0, return_inverse=True)[1]
+        return labels
 
 
 @dataclass(frozen=True)
@@ -190,6 +192,8 @@ class Start:
     Attributes:
         params: models to train, shape (n, c, W).
         active: which candidates exist, shape (n, c) bool; None = all.
+        rows: the row of the bank that each candidate is trained for, shape (c,); None = the
+            candidates compete and one is kept.
         crosses: scalars sent down, shape (W,) or (n, W) bool; None = everything.
         returns: scalars sent up after training, likewise; None = the same as `crosses`.
         extras: told by the server, name -> (n, ...); counted in the ledger.
@@ -198,8 +202,25 @@ class Start:
 
     params: Tensor | None = None
     active: Tensor | None = None
+    rows: Tensor | None = None
     crosses: Tensor | None = None
     returns: Tensor | None = None
+    extras: Extras = field(default_factory=dict)
+    own: Extras = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Dispatched:
+    """A `Start` with every field filled in: what the engine trains from (fields as there).
+
+    `crosses` and `returns` have shape (n, W); `rows` may still be None.
+    """
+
+    params: Tensor
+    active: Tensor
+    rows: Tensor | None
+    crosses: Tensor
+    returns: Tensor
     extras: Extras = field(default_factory=dict)
     own: Extras = field(default_factory=dict)
 
@@ -218,6 +239,7 @@ class Upload:
         loss_start: loss on the training split before training, shape (n, c); NaN = not asked.
         loss_end: the same after training.
         chosen: which candidate each client keeps, shape (n,), int64.
+        rows: as in `Start`: the row each candidate is for, or None.
         extras: what the ClientModules reported, name -> (n, ...).
     """
 
@@ -230,6 +252,7 @@ class Upload:
     loss_start: Tensor
     loss_end: Tensor
     chosen: Tensor
+    rows: Tensor | None = None
     extras: Extras = field(default_factory=dict)
 
     def kept(self) -> Tensor:

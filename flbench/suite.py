@@ -103,7 +103,7 @@ class Suite(BaseModel):
 
     @property
     def cohort_size(self) -> int:
-        """n = max(1, floor(r N)), clients sampled per round (methods.md 1.4)."""
+        """N = max(1, floor(r N)), clients sampled per round (methods.md 1.4)."""
         return max(1, int(self.participation * self.clients + 1e-9))
 
     def hash(self) -> str:
@@ -156,8 +156,8 @@ def load_suite(
         if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
             raise UnknownName(f"field of suite '{name}'", field, suite_fields()) from None
         default = Suite.model_fields[top].default if top in Suite.model_fields else None
-        if "." in field and hasattr(default, problem["loc"][-1]):
-            default = getattr(default, str(problem["loc"][-1]))
+        if isinstance(default, LocalTraining):
+            default = getattr(default, str(problem["loc"][-1]), default)
         raise BadParameter(
             f"suite '{name}': '{field}': {problem['msg'][0].lower()}{problem['msg'][1:]},"
             f" default {default!r}; got {problem['input']!r}"

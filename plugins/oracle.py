@@ -31,7 +31,7 @@ class Oracle:
     def setup(self, ctx: Context) -> Setup | None:
         """Say so when the groups never come into play."""
         if ctx.rounds <= self.warmup:
-            ctx.warn(f"oracle: {ctx.rounds} rounds do not exceed warmup {self.warmup}: this is fedavg")
+            ctx.warn(f"oracle: {ctx.rounds} rounds do not exceed warmup={self.warmup}: fedavg")
         return None
 
     @hookimpl

@@ -30,7 +30,8 @@ def load(root: Path) -> Dataset:
     except RuntimeError:
         raise MissingData(
             "data set 'fashion-mnist' expects train-images-idx3-ubyte, train-labels-idx1-ubyte,"
-            f" t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte in {root / 'FashionMNIST' / 'raw'};"
+            " t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte in"
+            f" {root / 'FashionMNIST' / 'raw'};"
             " name their place with --data-root or FLBENCH_DATA, or fetch them with"
             f" python -m flbench.datasets.fashion_mnist {root}"
         ) from None

@@ -64,7 +64,9 @@ def cross_evaluate(
     lists = [samples.splits[split][client] for client in clients.tolist()]
     lengths = torch.tensor([len(rows) for rows in lists], device=space.device)
     pooled = torch.cat(lists)
-    sums = [_segments(space, row, samples, pooled, lengths, ClientModule.predict, {}) for row in models]
+    sums = [
+        _segments(space, row, samples, pooled, lengths, ClientModule.predict, {}) for row in models
+    ]
     return torch.stack(sums, dim=1)
 
 

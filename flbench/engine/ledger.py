@@ -13,7 +13,7 @@ from torch import Tensor
 
 from flbench.context import Direction
 from flbench.errors import UserError
-from flbench.state import Stage, Start, Upload
+from flbench.state import Dispatched, Stage, Upload
 
 BYTES = 4
 DIRECTIONS: tuple[Direction, ...] = ("down", "up", "peer")
@@ -43,10 +43,14 @@ class Ledger:
         """Forget which models the clients hold: a new round begins."""
         self._received.clear()
 
-    def send(self, direction: Direction, clients: Tensor, item: str, scalars: Tensor) -> None:
-        """Count `scalars[i]` scalars at the end of `clients[i]`."""
+    def send(self, direction: Direction, clients: Tensor, item: str, scalars: Tensor | int) -> None:
+        """Count `scalars[i]` scalars (or one number for all) at the end of `clients[i]`."""
         if direction not in DIRECTIONS:
-            raise UserError(f"direction: expected one of {', '.join(DIRECTIONS)}, got '{direction}'")
+            raise UserError(
+                f"direction: expected one of {', '.join(DIRECTIONS)}, got '{direction}'"
+            )
+        if isinstance(scalars, int):
+            scalars = torch.full(clients.shape, scalars)
         if scalars.shape != clients.shape or bool((scalars < 0).any()):
             raise UserError(
                 f"scalars: expected {len(clients)} numbers >= 0, one per client, got {scalars}"
@@ -58,19 +62,19 @@ class Ledger:
 
     def send_models(self, clients: Tensor, models: Tensor) -> None:
         """Send whole models, shape (m, W), to each of some clients."""
-        scalars = torch.full(clients.shape, models.numel())
-        self.send("down", clients, "model", scalars)
+        self.send("down", clients, "model", models.numel())
         for client in clients.tolist():
             self._received.setdefault(client, []).extend(models)
 
-    def start(self, start: Start, stage: Stage) -> None:
+    def start(self, start: Dispatched, stage: Stage) -> None:
         """Count what the acting clients receive at the start of a stage."""
-        assert start.params is not None and start.active is not None and start.crosses is not None
         scalars = []
         for place, client in enumerate(stage.clients.tolist()):
             width = int(start.crosses[place].sum())
             held = self._received.setdefault(client, [])
-            rows = [row for row, on in zip(start.params[place], start.active[place], strict=True) if on]
+            rows = [
+                row for row, on in zip(start.params[place], start.active[place], strict=True) if on
+            ]
             news = [row for row in rows if not any(torch.equal(row, old) for old in held)]
             if width == len(start.crosses[place]):
                 held.extend(news)
@@ -79,10 +83,13 @@ class Ledger:
         for name, tensor in start.extras.items():
             self.send("down", stage.clients, name, _each(tensor))
 
-    def upload(self, upload: Upload, start: Start) -> None:
-        """Count what the acting clients send back: the kept candidate and the extras."""
-        assert start.returns is not None
-        self.send("up", upload.ids, "model", start.returns.sum(dim=1))
+    def upload(self, upload: Upload, start: Dispatched) -> None:
+        """Count what the acting clients send back: the extras, and the candidate they keep.
+
+        Candidates that are for different rows of the bank are all sent.
+        """
+        models = 1 if upload.rows is None else upload.active.sum(dim=1)
+        self.send("up", upload.ids, "model", models * start.returns.sum(dim=1))
         for name, tensor in upload.extras.items():
             self.send("up", upload.ids, name, _each(tensor))
 
@@ -91,7 +98,6 @@ class Ledger:
         return sum(self.totals[direction].values())
 
 
-def _each(tensor: Tensor) -> Tensor:
+def _each(tensor: Tensor) -> int:
     """Scalars per client of a tensor whose first dimension is the clients."""
-    per_client = tensor[0].numel() if len(tensor) else 0
-    return torch.full((len(tensor),), per_client, dtype=torch.int64)
+    return tensor[0].numel() if len(tensor) else 0

@@ -15,7 +15,7 @@ from flbench.engine.workspace import Workspace
 from flbench.errors import FlbenchError, PluginError
 from flbench.federation import Samples
 from flbench.seeding import torch_seed
-from flbench.state import Extras, Stage, Start, Upload
+from flbench.state import Dispatched, Extras, Stage, Upload
 
 Term = Callable[[ClientModule], Tensor]
 
@@ -48,7 +48,7 @@ class Sequential:
         self.samples = samples
         self.seed = seed
 
-    def fit(self, start: Start, stage: Stage, terms: Sequence[Term], round_: int) -> Upload:
+    def fit(self, start: Dispatched, stage: Stage, terms: Sequence[Term], round_: int) -> Upload:
         """Train every acting client from its start.
 
         Args:
@@ -60,7 +60,6 @@ class Sequential:
         Raises:
             PluginError: the ClientModule or a term failed; names client, stage and round.
         """
-        assert start.params is not None and start.active is not None
         trained = torch.empty(start.params.shape, device=self.workspace.device)
         outcomes: list[list[_Outcome]] = []
         used: list[int] = []
@@ -92,7 +91,7 @@ class Sequential:
                     else:
                         out.copy_(row)
                     outcomes[-1].append(outcome)
-        return _upload(stage, start.active, trained, used, outcomes)
+        return _upload(stage, start, trained, used, outcomes)
 
     def _train(
         self,
@@ -151,7 +150,7 @@ class Sequential:
 
 def _upload(
     stage: Stage,
-    active: Tensor,
+    start: Dispatched,
     trained: Tensor,
     used: list[int],
     outcomes: list[list[_Outcome]],
@@ -168,7 +167,8 @@ def _upload(
     return Upload(
         ids=stage.clients,
         params=trained,
-        active=active,
+        active=start.active,
+        rows=start.rows,
         samples=torch.tensor(used, dtype=torch.int64),
         steps=torch.tensor([outcome.steps for outcome in first], dtype=torch.int64),
         loss=torch.tensor([outcome.loss for outcome in first], dtype=torch.float64),

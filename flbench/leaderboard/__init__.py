@@ -13,6 +13,18 @@ from statistics import mean, stdev
 
 from flbench.results import Result, read_results
 
+HEADER = (
+    "rank",
+    "method",
+    "accuracy",
+    "worst decile",
+    "ARI",
+    "groups",
+    "MB/client",
+    "seeds",
+    "status",
+)
+
 
 @dataclass(frozen=True)
 class Row:
@@ -83,7 +95,7 @@ def page(folder: Path) -> str:
             f" {suite['rounds']} rounds of {suite['local']['epochs']} local epochs,"
             f" {suite['model']['name']}; suite version {suite['version']}. {suite['paper']}.",
             "",
-            "| rank | method | accuracy | worst decile | ARI | groups | MB/client | seeds | status |",
+            f"| {' | '.join(HEADER)} |",
             "|---:|---|---:|---:|---:|---:|---:|---|---|",
         ]
         rank = 0

@@ -50,16 +50,15 @@ class Console:
     def round_finished(self, record: RoundRecord) -> None:
         """Move the bar."""
         accuracy = record.metrics.get("accuracy")
+        shown = "-" if accuracy is None else f"{accuracy:.3f}"
         if self._bar is not None:
-            fields = {} if accuracy is None else {"accuracy": f"{accuracy:.3f}"}
-            self._bar.update(self._bar.task_ids[0], completed=record.round, **fields)
+            self._bar.update(self._bar.task_ids[0], completed=record.round, accuracy=shown)
             return
         every = max(1, record.rounds // self.LINES)
         if record.round % every and record.round != record.rounds:
             return
         spent = time.monotonic() - self._began
         left = spent / (record.round - self._first + 1) * (record.rounds - record.round)
-        shown = "-" if accuracy is None else f"{accuracy:.3f}"
         self._terminal.print(
             f"  round {record.round}/{record.rounds}  accuracy {shown}  {left:.0f} s left",
             highlight=False,
