@@ -16,7 +16,7 @@ from safetensors.torch import save
 from flbench.engine.ledger import Ledger
 from flbench.errors import UserError
 from flbench.history import History
-from flbench.results import write_atomically
+from flbench.results import Fingerprint, write_atomically
 from flbench.state import Membership, State
 
 
@@ -25,7 +25,9 @@ def checkpoint_path(result: Path) -> Path:
     return result.with_suffix(".checkpoint.safetensors")
 
 
-def save_checkpoint(path: Path, state: State, ledger: Ledger, history: History) -> None:
+def save_checkpoint(
+    path: Path, state: State, ledger: Ledger, history: History, marks: Fingerprint
+) -> None:
     """Write everything the next round needs."""
     tensors = {"models": state.models, "home": state.membership.home}
     if state.membership.weights is not None:
@@ -37,16 +39,19 @@ def save_checkpoint(path: Path, state: State, ledger: Ledger, history: History) 
         "scopes": dict(state.scopes),
         "bytes": ledger.totals,
         "history": history.plain(),
+        "fingerprint": marks.model_dump(),
     }
     owned = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
     write_atomically(path, save(owned, metadata={"flbench": json.dumps(plain)}))
 
 
-def load_checkpoint(path: Path, device: torch.device) -> tuple[State, Ledger, History]:
+def load_checkpoint(
+    path: Path, device: torch.device, marks: Fingerprint
+) -> tuple[State, Ledger, History]:
     """Read a checkpoint; models and memory go to the device.
 
     Raises:
-        UserError: the file is no checkpoint.
+        UserError: the file is no checkpoint, or one of another run.
     """
     try:
         with safe_open(path, framework="pt") as file:
@@ -54,6 +59,9 @@ def load_checkpoint(path: Path, device: torch.device) -> tuple[State, Ledger, Hi
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, KeyError, TypeError) as error:
         raise UserError(f"{path}: no checkpoint ({error}); delete it to start over") from None
+    for name, value in marks.model_dump().items():
+        if plain["fingerprint"].get(name) != value:
+            raise UserError(f"{path}: its {name} is not this run's; delete it to start over")
     on = {
         name: t.to(device) for name, t in tensors.items() if name.startswith(("models", "memory/"))
     }

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from flbench import __version__
-from flbench.errors import FlbenchError, Interrupted, UserError
+from flbench.errors import Diverged, FlbenchError, Interrupted, UserError
+
+if TYPE_CHECKING:
+    from flbench.results import Result
+    from flbench.runner import Job
+    from flbench.sinks.console import Console
 
 app = typer.Typer(
     help="Benchmark suite for personalised and clustered federated learning.",
@@ -31,6 +35,9 @@ def main() -> None:
     except FlbenchError as error:
         print(f"flbench: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("flbench: interrupted", file=sys.stderr)
+        sys.exit(Interrupted.exit_code)
     except BrokenPipeError:
         sys.exit(1)
 
@@ -83,54 +90,63 @@ def run(
     """Run methods on suites and write one result file per method, suite and seed."""
     if seed is not None and seeds is not None:
         raise typer.BadParameter("--seed names one seed, --seeds N runs 0..N-1: give one of them")
-    methods, names = _split(plugin), _split(suite)
-    chosen = _settings(settings or [])
-    with _interruptible(lambda: resumption()):
-        from flbench.datasets import data_root as locate
-        from flbench.methods import compose, suite_overrides
-        from flbench.registry import find
-        from flbench.runner import Job, load_dataset, run_job
-        from flbench.suite import load_suite
+    methods, chosen = _split(plugin), _settings(settings or [])
+    from flbench.datasets import data_root as locate
+    from flbench.methods import compose, suite_overrides
+    from flbench.registry import find
+    from flbench.runner import Job
+    from flbench.suite import load_suite
 
-        overrides = suite_overrides(chosen, methods)
-        if rounds is not None:
-            overrides["rounds"] = rounds
-        suites = [load_suite(name, dataset, overrides) for name in names]
-        compositions = list(
-            {c.described.name: c for c in (compose(m, chosen) for m in methods)}.values()
+    overrides = suite_overrides(chosen, methods)
+    if rounds is not None:
+        overrides["rounds"] = rounds
+    sinks = {name: find("sinks", name).load()() for name in ("console", *_split(sink or []))}
+    jobs = [
+        Job(
+            suite=load_suite(name, dataset, overrides),
+            method=compose(method, chosen),
+            seed=number,
+            data_root=locate(data_root),
+            out=out,
+            executor=executor,
+            accelerator=accelerator,
+            devices=devices,
+            resume=resume,
+            force=force,
+            sinks=tuple(sinks.items()),
+            say=sinks["console"].say,
         )
-        sinks = {name: find("sinks", name).load()() for name in ("console", *_split(sink or []))}
-        finished = []
-        current: list[Job] = []
+        for name in _split(suite)
+        for method in methods
+        for number in (range(seeds) if seeds is not None else [seed or 0])
+    ]
+    _run_all(list({job.path: job for job in jobs}.values()), sinks["console"])
 
-        def resumption() -> str:
-            return _how_to_go_on(current[-1].path if current else None)
 
-        try:
-            for one in suites:
-                data = load_dataset(one.dataset, locate(data_root))
-                for method in compositions:
-                    for number in range(seeds) if seeds is not None else [seed or 0]:
-                        job = Job(
-                            suite=one,
-                            method=method,
-                            seed=number,
-                            data_root=locate(data_root),
-                            out=out,
-                            executor=executor,
-                            accelerator=accelerator,
-                            devices=devices,
-                            resume=resume,
-                            force=force,
-                            sinks=tuple(sinks.items()),
-                            say=sinks["console"].say,
-                        )
-                        current.append(job)
-                        finished.append((job.path, run_job(job, data)))
-        finally:
-            sinks["console"].close()
-            if finished:
-                _closing_table(finished)
+def _run_all(jobs: list[Job], console: Console) -> None:
+    """Run the jobs in turn; a run that diverges does not keep the others from running."""
+    from functools import lru_cache
+
+    from flbench.runner import load_dataset, run_job
+
+    load = lru_cache(maxsize=1)(load_dataset)
+    finished: list[tuple[Path, Result]] = []
+    diverged: Diverged | None = None
+    try:
+        for job in jobs:
+            try:
+                finished.append((job.path, run_job(job, load)))
+            except Diverged as error:
+                console.say(f"{job.title}: {error}")
+                diverged = error
+            except KeyboardInterrupt:
+                raise Interrupted(f"interrupted{_how_to_go_on(job.checkpoint)}") from None
+    finally:
+        console.close()
+        if finished:
+            _closing_table(finished)
+    if diverged is not None:
+        raise diverged
 
 
 @app.command("list")
@@ -254,32 +270,21 @@ def _settings(pairs: list[str]) -> dict[str, object]:
     return found
 
 
-@contextmanager
-def _interruptible(hint: Callable[[], str]) -> Iterator[None]:
-    """Turn Ctrl-C into one line that says how to go on."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise Interrupted(f"interrupted{hint()}") from None
-
-
-def _how_to_go_on(path: Path | None) -> str:
-    from flbench.checkpoint import checkpoint_path
-
-    if path is None or not checkpoint_path(path).is_file():
+def _how_to_go_on(checkpoint: Path) -> str:
+    if not checkpoint.is_file():
         return " before the first round was complete; nothing is kept"
-    again = " ".join(arg for arg in sys.argv[1:] if arg not in ("--resume", "--force"))
+    again = shlex.join(arg for arg in sys.argv[1:] if arg not in ("--resume", "--force"))
     return f"; the last whole round is kept, go on with: flbench {again} --resume"
 
 
-def _closing_table(finished: list[tuple[Path, Any]]) -> None:
+def _closing_table(finished: list[tuple[Path, Result]]) -> None:
     """Method, accuracy over seeds, worst decile, ARI, MB per client, seconds; and the paths."""
-    from rich.console import Console
+    from rich.console import Console as Terminal
     from rich.table import Table
 
     from flbench.leaderboard import mean_std, rows_of
 
-    console = Console()
+    terminal = Terminal()
     for title, rows in rows_of([result for _, result in finished]).items():
         table = Table(title=title, title_justify="left")
         for column in ("method", "accuracy", "worst decile", "ARI", "MB/client", "seconds"):
@@ -294,6 +299,6 @@ def _closing_table(finished: list[tuple[Path, Any]]) -> None:
                 mean_std(row.column("mb_per_client"), spread=False),
                 f"{sum(seconds) / len(seconds):.1f}",
             )
-        console.print(table)
+        terminal.print(table)
     for path, _ in finished:
         print(path)

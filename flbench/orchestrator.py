@@ -23,7 +23,7 @@ from flbench.federation import Samples
 from flbench.history import Evaluation, History
 from flbench.metrics import clustering_summary
 from flbench.plugins import Hooks
-from flbench.results import RoundRecord
+from flbench.results import Fingerprint, RoundRecord
 from flbench.seeding import rng
 from flbench.state import Phase, Plain, Stage, State, Upload
 from flbench.suite import Suite
@@ -50,6 +50,7 @@ class Run:
     groups: Tensor | None
     ledger: Ledger
     history: History
+    marks: Fingerprint
     checkpoint: Path | None = None
 
 
@@ -61,7 +62,7 @@ def play(run: Run, state: State) -> State:
             record = judge_round(run, state, losses)
             with run.services.clock("checkpoint"):
                 if run.checkpoint is not None:
-                    save_checkpoint(run.checkpoint, state, run.ledger, run.history)
+                    save_checkpoint(run.checkpoint, state, run.ledger, run.history, run.marks)
         run.hooks.listen("round_finished", record=record, state=state)
     return state
 
@@ -173,9 +174,9 @@ class RunServices:
     It holds visible samples only.
     """
 
-    executor: Sequential
     ledger: Ledger
     say: Callable[[str], None]
+    executor: Sequential | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     _notes: dict[str, Plain] = field(default_factory=dict)
     _warnings: list[str] = field(default_factory=list)
@@ -192,16 +193,22 @@ class RunServices:
 
     def evaluate(self, models: Tensor, clients: Tensor, split: str) -> Tensor:
         """See `Context.evaluate`."""
-        space = self.executor.workspace
-        sums = cross_evaluate(space, models, self.executor.samples, split, clients)
+        executor = self._executor()
+        sums = cross_evaluate(executor.workspace, models, executor.samples, split, clients)
         return (sums[..., 0] / sums[..., 2]).cpu()
 
     def server_logits(self, models: Tensor) -> Tensor:
         """See `Context.server_logits`."""
-        samples = self.executor.samples
+        executor = self._executor()
+        samples = executor.samples
         if "server" not in samples.splits:
             raise UserError("the server owns no samples: set `server_samples` of the suite")
-        return logits_of(self.executor.workspace, models, samples.x[samples.splits["server"][0]])
+        return logits_of(executor.workspace, models, samples.x[samples.splits["server"][0]])
+
+    def _executor(self) -> Sequential:
+        if self.executor is None:
+            raise UserError("models can be evaluated from `setup` on, not in `client_module`")
+        return self.executor
 
     def send(self, direction: Direction, clients: Tensor, item: str, scalars: Tensor | int) -> None:
         """See `Context.send`."""

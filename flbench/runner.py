@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -43,6 +42,10 @@ from flbench.results import (
 from flbench.seeding import rng, torch_seed
 from flbench.state import Dataset, Memory, State
 from flbench.suite import Suite, fingerprint
+
+# isort: split
+from lightning.fabric import Fabric  # after flbench.client, which makes torchvision importable
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 
 @dataclass(frozen=True)
@@ -87,12 +90,34 @@ class Job:
             self.seed,
         )
 
+    @property
+    def checkpoint(self) -> Path:
+        """Where the last whole round is kept until the result is there."""
+        return checkpoint_path(self.path)
 
-def run_job(job: Job, dataset: Dataset | None = None) -> Result:
+    @property
+    def title(self) -> str:
+        """What it is called in messages."""
+        suite = self.suite
+        return f"{self.method.described.name} on {suite.name} ({suite.dataset}), seed {self.seed}"
+
+
+def load_dataset(name: str, root: Path) -> Dataset:
+    """Load a data set by name.
+
+    Raises:
+        UnknownName: nobody offers it.
+        MissingData: its files are not under the root.
+    """
+    dataset: Dataset = find("datasets", name).load()(root)
+    return dataset
+
+
+def run_job(job: Job, load: Callable[[str, Path], Dataset] = load_dataset) -> Result:
     """Run a job, or read its result if it is complete already.
 
     Args:
-        dataset: the suite's data set, where the caller has loaded it.
+        load: gives the suite's data set, if it is needed.
 
     Raises:
         UserError: something the person can mend.
@@ -101,7 +126,9 @@ def run_job(job: Job, dataset: Dataset | None = None) -> Result:
     if job.path.is_file() and not job.force:
         job.say(f"{job.path} is complete; --force computes it again")
         return read_result(job.path)
-    run, state, marks = prepare(job, dataset or load_dataset(job.suite.dataset, job.data_root))
+    if job.checkpoint.is_file() and not job.resume:
+        job.say(f"{job.title}: starts over; --resume would go on from its checkpoint")
+    run, state = prepare(job, load(job.suite.dataset, job.data_root))
     described = job.method.described
     info = RunInfo(
         method=described.name,
@@ -117,69 +144,27 @@ def run_job(job: Job, dataset: Dataset | None = None) -> Result:
     )
     run.hooks.listen("run_started", info=info)
     state = play(run, state)
-    result = conclude(job, run, state, marks)
+    result = conclude(job, run, state)
     write_atomically(job.path, result.canonical().encode())
-    checkpoint_path(job.path).unlink(missing_ok=True)
+    job.checkpoint.unlink(missing_ok=True)
     run.hooks.listen("run_finished", result=result, path=str(job.path))
     return result
 
 
-def load_dataset(name: str, root: Path) -> Dataset:
-    """Load a data set by name.
-
-    Raises:
-        UnknownName: nobody offers it.
-        MissingData: its files are not under the root.
-    """
-    dataset: Dataset = find("datasets", name).load()(root)
-    return dataset
-
-
-def prepare(job: Job, dataset: Dataset) -> tuple[Run, State, Fingerprint]:
+def prepare(job: Job, dataset: Dataset) -> tuple[Run, State]:
     """Build a run: partition, federation, network, hooks, State(0) or the checkpoint's."""
     suite, seed = job.suite, job.seed
-    if job.executor not in ("auto", "sequential"):
-        raise UserError(f"executor '{job.executor}' is not available: choose auto or sequential")
-    if job.devices != 1:
-        raise UserError(f"--devices {job.devices}: expected 1, one process on one device")
-    said: list[Callable[[str], None]] = []
-    hooks = Hooks(
-        (suite.name, suite),
-        job.method.layers,
-        job.sinks,
-        warn=lambda message: said[0](message) if said else job.say(message),
-    )
+    services = RunServices(Ledger(suite.clients), job.say)
+    hooks = Hooks((suite.name, suite), job.method.layers, job.sinks, services.warn)
     federation = divide(suite, hooks, dataset, seed)
+    fabric = open_fabric(job)
     net = build_network(suite, tuple(dataset.x.shape[1:]), dataset.classes, seed)
-    fabric = _fabric(job)
-    counts = torch.stack(
-        [
-            torch.bincount(federation.visible.y[rows], minlength=dataset.classes)
-            for rows in federation.visible.splits["train"]
-        ]
-    )
-    trained_on = federation.leaky() if job.method.paper_leak else federation
-    samples = trained_on.visible.to(fabric.device)
-    ledger, history = Ledger(suite.clients), History()
-    context = Context(
-        seed=seed,
-        round=0,
-        rounds=suite.rounds,
-        clients=suite.clients,
-        cohort=torch.empty(0, dtype=torch.int64),
-        samples=federation.visible.sizes("train"),
-        label_counts=counts,
-        classes=dataset.classes,
-        layout=ParameterLayout.of(net),
-        initial=ParameterLayout.of(net).flatten(net),
-        local=suite.local,
-        services=None,  # type: ignore[arg-type]  # set below: the engine needs the module first
-        truth=_door(federation.groups) if job.method.uses_true_groups else None,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(torch_seed(seed, "init-added"))
-        module: ClientModule = hooks.client_module(net, context)
+    context = first_context(job, federation, net, services)
+    module = build_module(hooks, net, context)
     layout = ParameterLayout.of(module)
+    visible = (federation.leaky() if job.method.paper_leak else federation).visible
+    space = Workspace(fabric, module, layout)
+    services.executor = Sequential(space, visible.to(fabric.device), seed)
     marks = Fingerprint(
         config=job.fingerprint,
         suite=suite.hash(),
@@ -187,35 +172,53 @@ def prepare(job: Job, dataset: Dataset) -> tuple[Run, State, Fingerprint]:
         cohorts=_hash(*[cohort(suite, seed, r + 1) for r in range(suite.rounds)]),
         **federation.fingerprint,
     )
-    initial = layout.flatten(module).to(fabric.device)
-    executor = Sequential(Workspace(fabric, module, layout), samples, seed)
-    services = RunServices(executor, ledger, job.say)
-    said.append(services.warn)
-    context = replace(context, layout=layout, initial=initial, services=services)
-    checkpoint = checkpoint_path(job.path)
-    for message in hooks.overridden():
-        services.warn(message)
-    if job.resume and checkpoint.is_file():
-        state, ledger, history = load_checkpoint(checkpoint, fabric.device)
-        services.ledger = ledger
-        services.seconds.update(history.seconds)
-        services.drain()
-    else:
-        state = first_state(hooks, context, suite)
     run = Run(
         suite=suite,
         seed=seed,
         hooks=hooks,
-        executor=executor,
-        context=context,
+        executor=services.executor,
+        context=replace(context, layout=layout, initial=space.row.clone()),
         services=services,
         held_out=federation.held_out.to(fabric.device),
         groups=federation.groups,
-        ledger=ledger,
-        history=history,
-        checkpoint=checkpoint,
+        ledger=services.ledger,
+        history=History(),
+        marks=marks,
+        checkpoint=job.checkpoint,
     )
-    return run, state, marks
+    return run, first_state(run, resume=job.resume)
+
+
+def first_context(
+    job: Job, federation: Federation, net: nn.Module, services: RunServices
+) -> Context:
+    """The context before round 1; layout and weights are the network's alone."""
+    samples, layout = federation.visible, ParameterLayout.of(net)
+    train = samples.splits["train"]
+    counts = [torch.bincount(samples.y[rows], minlength=federation.classes) for rows in train]
+    groups = federation.groups
+    return Context(
+        seed=job.seed,
+        round=0,
+        rounds=job.suite.rounds,
+        clients=job.suite.clients,
+        cohort=torch.empty(0, dtype=torch.int64),
+        samples=samples.sizes("train"),
+        label_counts=torch.stack(counts),
+        classes=federation.classes,
+        layout=layout,
+        initial=layout.flatten(net),
+        local=job.suite.local,
+        services=services,
+        truth=(lambda: groups) if job.method.uses_true_groups else None,
+    )
+
+
+def build_module(hooks: Hooks, net: nn.Module, context: Context) -> ClientModule:
+    """The run's one ClientModule; what a method adds to the network is seeded apart from it."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch_seed(context.seed, "init-added"))
+        return hooks.client_module(net, context)
 
 
 def divide(suite: Suite, hooks: Hooks, dataset: Dataset, seed: int) -> Federation:
@@ -253,14 +256,23 @@ def build_network(suite: Suite, shape: tuple[int, ...], classes: int, seed: int)
     return net
 
 
-def first_state(hooks: Hooks, context: Context, suite: Suite) -> State:
-    """State(0), from the merged answers of `setup`."""
-    setup = hooks.setup(context)
-    assert setup.models is not None and setup.membership is not None
-    kept: dict[str, Memory] = {
-        **setup.memory,
-        **buffers.declare(suite.buffers, context.layout, context.initial, suite.clients),
-    }
+def first_state(run: Run, *, resume: bool = False) -> State:
+    """State(0), from the merged answers of `setup`; or the checkpoint's, ledger and history too."""
+    for message in run.hooks.overridden():
+        run.services.warn(message)
+    if resume and run.checkpoint is not None and run.checkpoint.is_file():
+        device = run.executor.workspace.device
+        state, ledger, history = load_checkpoint(run.checkpoint, device, run.marks)
+        run.ledger = run.services.ledger = ledger
+        run.history = history
+        run.services.seconds.update(history.seconds)
+        run.services.drain()
+        return state
+    setup = run.hooks.setup(run.context)
+    assert setup.models is not None and setup.membership is not None, "checked by the hooks"
+    layout, initial = run.context.layout, run.context.initial
+    own = buffers.declare(run.suite.buffers, layout, initial, run.context.clients)
+    kept: dict[str, Memory] = {**setup.memory, **own}
     return State(
         round=0,
         models=setup.models,
@@ -270,7 +282,7 @@ def first_state(hooks: Hooks, context: Context, suite: Suite) -> State:
     )
 
 
-def conclude(job: Job, run: Run, state: State, marks: Fingerprint) -> Result:
+def conclude(job: Job, run: Run, state: State) -> Result:
     """Everything the run leaves behind."""
     history, suite = run.history, job.suite
     groups = None if run.groups is None else run.groups.tolist()
@@ -282,7 +294,7 @@ def conclude(job: Job, run: Run, state: State, marks: Fingerprint) -> Result:
         dataset=suite.dataset,
         method=job.method.described,
         seed=job.seed,
-        fingerprint=marks,
+        fingerprint=run.marks,
         summary={
             **history.summary(suite.headline, groups, suite.clients),
             **_selection_quality(state, run.groups),
@@ -322,10 +334,6 @@ def _selection_quality(state: State, groups: Tensor | None) -> dict[str, float |
     return {**clustering_error(truth, (chosen[state.membership.home] > 0).numpy())}
 
 
-def _door(groups: Tensor | None) -> Callable[[], Tensor | None]:
-    return lambda: groups
-
-
 def _hash(*tensors: Tensor) -> str:
     digest = hashlib.sha256()
     for tensor in tensors:
@@ -333,12 +341,22 @@ def _hash(*tensors: Tensor) -> str:
     return digest.hexdigest()[:16]
 
 
-def _fabric(job: Job) -> Any:  # noqa: ANN401 - lightning's Fabric
-    """The run's one Fabric."""
-    from lightning.fabric import Fabric
+def open_fabric(job: Job) -> Fabric:
+    """The run's one Fabric.
 
+    Raises:
+        UserError: an executor or a number of devices that this version cannot serve.
+    """
+    if job.executor not in ("auto", "sequential"):
+        raise UserError(f"executor '{job.executor}' is not available: choose auto or sequential")
+    if job.devices != 1:
+        raise UserError(f"--devices {job.devices}: expected 1, one process on one device")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        fabric = Fabric(accelerator=job.accelerator, devices=job.devices)
+        warnings.simplefilter("ignore")  # advice about Trainer features that are not used here
+        try:
+            fabric = Fabric(accelerator=job.accelerator, devices=job.devices)
+        except (MisconfigurationException, RuntimeError, ValueError) as error:
+            text = " ".join(str(error).split())
+            raise UserError(f"--accelerator {job.accelerator}: {text}") from None
         fabric.launch()
     return fabric

@@ -1,0 +1,153 @@
+"""What the tests share: a toy federation small enough to compute by hand.
+
+N = 6 clients in 2 groups, a linear softmax on three features, 12 samples a client, and every
+method played through the same `runner` the command line uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from flbench.client import ClientModule
+from flbench.hookspecs import hookimpl
+from flbench.methods import Composition, compose
+from flbench.orchestrator import Run, play
+from flbench.results import Fingerprint, Method, Plugin, Result
+from flbench.runner import Job, conclude, prepare
+from flbench.state import Dataset, State
+from flbench.suite import Suite
+
+torch.set_num_threads(1)
+
+CLIENTS, GROUPS = 6, 2
+
+
+def toy_dataset(seed: int = 0, samples: int = 72) -> Dataset:
+    """Four labels around four points in three dimensions."""
+    generator = np.random.default_rng(seed)
+    y = np.arange(samples) % 4
+    centres = np.array([[2, 0, 0], [0, 2, 0], [0, 0, 2], [-2, -2, 0]], dtype=np.float32)
+    x = centres[y] + generator.normal(0, 0.7, (samples, 3)).astype(np.float32)
+    return Dataset("toy", torch.as_tensor(x), torch.as_tensor(y), 4)
+
+
+def toy_suite(**changes: Any) -> Suite:
+    """Two groups of three clients, two labels a group, everybody sampled half the time."""
+    settings: dict[str, Any] = {
+        "name": "toy",
+        "version": 1,
+        "summary": "a toy",
+        "dataset": "toy",
+        "partition": {"name": "patho5", "groups": GROUPS},
+        "model": {"name": "mlp", "hidden": 3},
+        "clients": CLIENTS,
+        "participation": 0.5,
+        "rounds": 3,
+        "local": {"epochs": 2, "batch_size": 4, "lr": 0.1, "momentum": 0.5},
+    }
+    return Suite.model_validate({**settings, **changes})
+
+
+def composition(*plugins: tuple[str, object]) -> Composition:
+    """A method made of plugin instances instead of installed names."""
+    described = Method(
+        name="+".join(name for name, _ in plugins),
+        params={},
+        plugins=[
+            Plugin(
+                name=name,
+                distribution="test",
+                version="0",
+                uses_true_groups=bool(getattr(plugin, "uses_true_groups", False)),
+                paper_leak=bool(getattr(plugin, "paper_leak", False)),
+            )
+            for name, plugin in plugins
+        ],
+    )
+    return Composition(plugins, described)
+
+
+@dataclass
+class Played:
+    """A finished toy run."""
+
+    run: Run
+    state: State
+    job: Job
+    said: list[str] = field(default_factory=list)
+
+    @property
+    def result(self) -> Result:
+        return conclude(self.job, self.run, self.state)
+
+    @property
+    def marks(self) -> Fingerprint:
+        return self.run.marks
+
+    @property
+    def personal(self) -> torch.Tensor:
+        """The row that serves each client, shape (N, W)."""
+        return self.state.models[self.state.membership.home]
+
+
+Play = Callable[..., Played]
+
+
+@dataclass(frozen=True)
+class _Net:
+    """Replaces the suite's network."""
+
+    build: Callable[[], nn.Module]
+
+    @hookimpl
+    def client_module(self, ctx: Any) -> Any:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return ClientModule(self.build(), ctx.local)
+
+
+def player(folder: Path) -> Play:
+    """A function that plays a method (`"pfedlia"`, or a composition) on the toy federation.
+
+    Keyword `settings` are `--set` values of the method, `net` replaces the network, everything
+    else changes the suite.
+    """
+
+    def played(
+        method: str | Composition,
+        *,
+        settings: dict[str, object] | None = None,
+        suite: Suite | None = None,
+        dataset: Dataset | None = None,
+        seed: int = 0,
+        net: Callable[[], nn.Module] | None = None,
+        sinks: tuple[tuple[str, object], ...] = (),
+        **changes: Any,
+    ) -> Played:
+        if isinstance(method, str):
+            method = compose(method, settings)
+        if net is not None:
+            build = net
+            method = replace(method, layers=(("net", _Net(build)), *method.layers))
+        said: list[str] = []
+        job = Job(
+            suite=suite or toy_suite(**changes),
+            method=method,
+            seed=seed,
+            data_root=folder,
+            out=folder / "out",
+            accelerator="cpu",
+            sinks=sinks,
+            say=said.append,
+        )
+        run, state = prepare(job, dataset or toy_dataset())
+        return Played(run, play(run, state), job, said)
+
+    return played
