@@ -81,6 +81,7 @@ def run(
     executor: Annotated[str, typer.Option(help="auto, sequential or vectorised")] = "auto",
     accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda, mps, ...")] = "auto",
     devices: Annotated[int, typer.Option(min=1, help="devices")] = 1,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads of torch")] = 1,
     resume: Annotated[bool, typer.Option("--resume", help="go on from the checkpoint")] = False,
     force: Annotated[bool, typer.Option("--force", help="recompute a complete result")] = False,
     sink: Annotated[
@@ -111,6 +112,7 @@ def run(
             executor=executor,
             accelerator=accelerator,
             devices=devices,
+            threads=threads,
             resume=resume,
             force=force,
             sinks=tuple(sinks.items()),

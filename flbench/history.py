@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -102,8 +102,11 @@ class History:
         return shown
 
     def plain(self) -> dict[str, Any]:
-        """As JSON-plain data."""
-        return asdict(self)
+        """As JSON-plain data; it shares the lists."""
+        table = dict(vars(self))
+        for name in ("last", "chosen"):
+            table[name] = table[name] and vars(table[name])
+        return table
 
     @classmethod
     def of(cls, plain: dict[str, Any]) -> History:

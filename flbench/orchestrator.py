@@ -123,13 +123,8 @@ def judge_round(run: Run, state: State, losses: list[float]) -> RoundRecord:
         "accuracy_validation": None if found is None else found.validation_accuracy(),
         "loss": None if found is None else found.mean_loss(),
         "train_loss": sum(heard) / len(heard) if heard else None,
-        "ari": None,
-        "groups": None,
+        **clustering_metrics(run, found),
     }
-    if found is not None:
-        truth = None if run.groups is None else run.groups.numpy()
-        quality = clustering_summary(torch.tensor(found.labels).numpy(), truth)
-        metrics |= {"ari": quality["ari"], "groups": quality["groups"]}
     metrics |= {f"bytes_{way}": float(run.ledger.total(way)) for way in DIRECTIONS}
     run.history.add_round({name: _short(value) for name, value in metrics.items()}, found)
     run.history.seconds = dict(run.services.seconds)
@@ -138,6 +133,19 @@ def judge_round(run: Run, state: State, losses: list[float]) -> RoundRecord:
     run.history.warnings += warnings
     labels = None if found is None else found.labels
     return RoundRecord(state.round, suite.rounds, metrics, labels, notes, tuple(warnings))
+
+
+def clustering_metrics(run: Run, found: Evaluation | None) -> dict[str, float | None]:
+    """ARI and number of groups of an evaluation; computed again only when the groups changed."""
+    last, curves = run.history.last, run.history.curves
+    if found is None:
+        return {"ari": None, "groups": None}
+    if last is not None and last.labels == found.labels:
+        measured = [i for i, value in enumerate(curves["groups"]) if value is not None]
+        return {name: curves[name][measured[-1]] for name in ("ari", "groups")}
+    truth = None if run.groups is None else run.groups.numpy()
+    quality = clustering_summary(torch.tensor(found.labels).numpy(), truth)
+    return {"ari": quality["ari"], "groups": quality["groups"]}
 
 
 def round_context(run: Run, round_: int) -> Context:

@@ -56,6 +56,8 @@ class Job:
         out: folder of the result files.
         resume: continue from the checkpoint, if there is one.
         force: recompute even if the result is there.
+        threads: CPU threads of torch. One is fastest for small networks, and keeps sums in the
+            same order on every machine.
         sinks: listeners, by name.
     """
 
@@ -67,6 +69,7 @@ class Job:
     executor: str = "auto"
     accelerator: str = "auto"
     devices: int = 1
+    threads: int = 1
     resume: bool = False
     force: bool = False
     sinks: Sequence[tuple[str, object]] = ()
@@ -351,6 +354,7 @@ def open_fabric(job: Job) -> Fabric:
         raise UserError(f"executor '{job.executor}' is not available: choose auto or sequential")
     if job.devices != 1:
         raise UserError(f"--devices {job.devices}: expected 1, one process on one device")
+    torch.set_num_threads(job.threads)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # advice about Trainer features that are not used here
         try:

@@ -107,7 +107,7 @@ class Sequential:
         """Train one model on one client's samples; the workspace holds it afterwards."""
         space = self.workspace
         module, fabric, optimizer = space.module, space.fabric, space.optimizer
-        torch.manual_seed(torch_seed(self.seed, "dropout", round_, client, stage.label))
+        space.seed(torch_seed(self.seed, "dropout", round_, client, stage.label))
         space.load(row)
         module.start, module.received = row, told
         loss_start = mean_loss(space, x, y) if stage.losses else torch.nan
@@ -130,7 +130,7 @@ class Sequential:
                         loss = module.training_step(batch, count)
                         for term in terms:
                             loss = loss + term(module)
-                    optimizer.zero_grad()
+                    space.drop_gradients()
                     fabric.backward(loss)
                     optimizer.step()
                     if before is not None and phase.mask is not None:

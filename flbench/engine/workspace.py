@@ -39,6 +39,7 @@ class Workspace:
             isinstance(child, nn.modules.batchnorm._BatchNorm) for child in module.modules()
         )
         self._flat = torch.empty(layout.width, device=fabric.device)
+        self._parameters = list(module.parameters())
         self._counters: list[tuple[slice, Tensor]] = []
         self._bind()
 
@@ -84,4 +85,18 @@ class Workspace:
     def forget(self) -> None:
         """Clear the optimiser's state: every client starts with a fresh one (methods.md 1.5)."""
         self.optimizer.state.clear()
-        self.optimizer.zero_grad(set_to_none=True)
+
+    def drop_gradients(self) -> None:
+        """What `optimizer.zero_grad` does, without its profiling hooks."""
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def seed(self, seed: int) -> None:
+        """Seed torch's generator for dropout and the like, on this device.
+
+        `torch.manual_seed` would also queue a call with its stack trace for every accelerator
+        that is not in use, once per client, for ever.
+        """
+        torch.default_generator.manual_seed(seed)
+        if self.device.type == "cuda":
+            torch.cuda.manual_seed(seed)

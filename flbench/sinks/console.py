@@ -71,7 +71,7 @@ class Console:
 
     def say(self, message: str) -> None:
         """Print a line above the bar."""
-        self._terminal.print(f"  note: {message}", highlight=False, markup=False)
+        self._terminal.print(f"  note: {message}", highlight=False, markup=False, soft_wrap=True)
 
     def close(self) -> None:
         """Leave the terminal clean, also when a run is stopped."""

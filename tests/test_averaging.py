@@ -1,0 +1,129 @@
+"""Averaging: hand numbers first, then that a row is the same bits in any company."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from flbench.averaging import weighted_mean
+
+
+def weights(*rows: tuple[float, ...]) -> Tensor:
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def bits(rows: Tensor) -> Tensor:
+    return rows.view(torch.int32)
+
+
+def company(clients: int = 12, width: int = 40, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Uploads whose float32 sums depend on the order, and sample counts."""
+    generator = torch.Generator().manual_seed(seed)
+    scale = 10 ** torch.randint(-3, 4, (clients, 1), generator=generator).float()
+    uploads = torch.randn(clients, width, generator=generator) * scale
+    counts = torch.randint(3, 400, (clients,), generator=generator).double()
+    return uploads, counts
+
+
+def test_two_clients_and_three_parameters_by_hand() -> None:
+    rows = torch.tensor([[50.0, 50.0, 50.0], [7.0, 8.0, 9.0]])
+    uploads = torch.tensor([[1.0, 2.0, 3.0], [5.0, -2.0, 11.0]])
+    averaged = weighted_mean(rows, uploads, weights((1, 3), (1, 1)))
+    # (1*1 + 3*5)/4, (1*2 - 3*2)/4, (1*3 + 3*11)/4; then the plain means
+    assert averaged.tolist() == [[4.0, -1.0, 9.0], [3.0, 0.0, 7.0]]
+    assert averaged.dtype == torch.float32
+
+
+def test_only_the_ratio_of_the_weights_counts() -> None:
+    uploads = torch.tensor([[1.0, 2.0, 3.0], [5.0, -2.0, 11.0]])
+    averaged = weighted_mean(torch.zeros(1, 3), uploads, weights((0.25, 0.75)))
+    assert averaged.tolist() == [[4.0, -1.0, 9.0]]
+
+
+def test_the_sum_is_kept_in_double_precision() -> None:
+    uploads = torch.tensor([[1e8], [1.0], [-1e8]])
+    averaged = weighted_mean(torch.zeros(1, 1), uploads, weights((1, 1, 1)))
+    assert averaged.item() == pytest.approx(1 / 3, rel=1e-6), "1e8 + 1 is 1e8 in float32"
+
+
+def test_the_sum_runs_in_ascending_client_order() -> None:
+    big = 2.0**60  # big + 1 is big even in float64, so the order shows
+    ascending = torch.tensor([[big], [-big], [1.0]])
+    ones = weights((1, 1, 1))
+    assert weighted_mean(torch.zeros(1, 1), ascending, ones).item() == pytest.approx(1 / 3)
+    assert weighted_mean(torch.zeros(1, 1), ascending.flip(0), ones).item() == 0.0
+
+
+def test_a_row_without_members_keeps_its_bits() -> None:
+    odd = torch.tensor([0.1, -0.0, 1e-45, float("inf"), float("nan")])
+    rows = torch.stack([odd, odd])
+    averaged = weighted_mean(rows, torch.ones(2, 5), weights((0, 0), (2, 1)))
+    assert torch.equal(bits(averaged[0]), bits(odd))
+    assert averaged[1].tolist() == [1.0] * 5
+
+
+def test_nobody_sampled_leaves_the_whole_bank_as_it_is() -> None:
+    rows, _ = company(3)
+    averaged = weighted_mean(rows, torch.zeros(0, 40), torch.zeros(3, 0, dtype=torch.float64))
+    assert torch.equal(bits(averaged), bits(rows))
+
+
+def test_the_bank_given_is_not_changed() -> None:
+    rows = torch.zeros(1, 2)
+    weighted_mean(rows, torch.ones(1, 2), weights((1,)))
+    assert rows.tolist() == [[0.0, 0.0]]
+
+
+@pytest.mark.parametrize("weight", [1.0, 3.0, 0.1, 7e-5, 417.0])
+def test_one_member_returns_exactly_its_upload(weight: float) -> None:
+    uploads, _ = company()
+    told = torch.zeros(1, len(uploads), dtype=torch.float64)
+    told[0, 5] = weight
+    averaged = weighted_mean(torch.zeros(1, 40), uploads, told)
+    assert torch.equal(bits(averaged[0]), bits(uploads[5]))
+
+
+def test_a_row_is_the_same_bits_whatever_other_rows_exist() -> None:
+    uploads, counts = company()
+    member = torch.rand(9, 12, generator=torch.Generator().manual_seed(1)) < 0.4
+    told = member.double() * counts
+    bank = torch.zeros(9, 40)
+    together = weighted_mean(bank, uploads, told)
+    for row in range(9):
+        alone = weighted_mean(bank[row : row + 1], uploads, told[row : row + 1])
+        assert torch.equal(bits(alone[0]), bits(together[row]))
+    backwards = weighted_mean(bank, uploads, told.flip(0)).flip(0)
+    assert torch.equal(bits(backwards), bits(together))
+
+
+def test_a_row_is_the_same_bits_whoever_else_was_sampled() -> None:
+    uploads, counts = company()
+    members = torch.tensor([1, 4, 5, 10])
+    told = torch.zeros(2, 12, dtype=torch.float64)
+    told[0, members] = counts[members]
+    told[1] = counts - told[0]
+    together = weighted_mean(torch.zeros(2, 40), uploads, told)
+    alone = weighted_mean(torch.zeros(1, 40), uploads[members], counts[members][None])
+    assert torch.equal(bits(alone[0]), bits(together[0]))
+
+
+def test_rows_with_equal_members_are_equal() -> None:
+    uploads, counts = company()
+    averaged = weighted_mean(torch.randn(3, 40), uploads, counts.expand(3, 12).contiguous())
+    assert torch.equal(bits(averaged[0]), bits(averaged[1]))
+    assert torch.equal(bits(averaged[0]), bits(averaged[2]))
+
+
+def test_counters_keep_the_maximum_of_the_members() -> None:
+    rows = torch.tensor([[0.0, 1.0], [0.0, 2.0]])
+    uploads = torch.tensor([[1.0, 30.0], [3.0, 10.0], [8.0, 99.0]])
+    counters = torch.tensor([False, True])
+    averaged = weighted_mean(rows, uploads, weights((1, 3, 0), (0, 0, 0)), counters)
+    assert averaged.tolist() == [[2.5, 30.0], [0.0, 2.0]], "99 belongs to nobody of row 0"
+
+
+def test_without_counters_every_scalar_is_averaged() -> None:
+    uploads = torch.tensor([[1.0, 30.0], [3.0, 10.0]])
+    none = torch.tensor([False, False])
+    assert weighted_mean(torch.zeros(1, 2), uploads, weights((1, 1)), none).tolist() == [[2, 20]]

@@ -1,0 +1,310 @@
+"""Clusterers (T18): synthetic influence matrices, hand rows, and brute force."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from sklearn.metrics import adjusted_rand_score
+
+from flbench import clustering
+from flbench.clustering import (
+    Features,
+    Floats,
+    Labels,
+    Noise,
+    adopt_noise,
+    better_half,
+    default_min_samples,
+    optics_groups,
+    standardised_rows,
+    two_means,
+)
+
+DEFAULTS: dict[str, Any] = {"features": "zrow", "min_samples": None, "xi": 0.05, "noise": "nearest"}
+
+
+def block_influence(
+    seed: int = 0, clients: int = 100, groups: int = 5, scale: float = 0.5
+) -> tuple[Labels, Floats]:
+    """Mates help, strangers harm; noise .15; log-normal scales of judges and of judged."""
+    generator = np.random.default_rng(seed)
+    truth = np.arange(clients) * groups // clients
+    helps = np.where(truth[:, None] == truth, 1.0, -1.0)
+    scores = helps + 0.15 * generator.normal(size=(clients, clients))
+    scores *= generator.lognormal(0, scale, (clients, 1))
+    return truth, scores * generator.lognormal(0, scale, (1, clients))
+
+
+def groups_of(scores: Floats, **changes: Any) -> clustering.Groups:
+    return optics_groups(scores, **{**DEFAULTS, **changes})
+
+
+def numbered(labels: Labels) -> bool:
+    """Whether labels are 0..k-1 without a gap."""
+    return sorted(set(labels.tolist())) == list(range(labels.max() + 1))
+
+
+def heavy_tailed(seed: int) -> Floats:
+    generator = np.random.default_rng(seed)
+    values = generator.standard_cauchy(int(generator.integers(2, 30)))
+    return values * generator.lognormal(0, 2)
+
+
+def scatter(values: Floats, upper: Any) -> float:
+    return sum(float(((part - part.mean()) ** 2).sum()) for part in (values[upper], values[~upper]))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_optics_finds_the_blocks_with_defaults(seed: int) -> None:  # T18
+    truth, scores = block_influence(seed)
+    order = np.random.default_rng(seed + 10).permutation(100)
+    found = groups_of(scores[np.ix_(order, order)])
+    assert adjusted_rand_score(truth[order], found.labels) == 1.0
+    assert set(found.labels.tolist()) == set(range(5)), "and no -1"
+    assert found.noise == 0
+    assert found.sweep["10"] == 5
+    assert set(found.sweep) == {"3", "5", "10"}
+
+
+@pytest.mark.parametrize("features", get_args(Features))
+def test_all_four_features_find_blocks_of_equal_scale(features: str) -> None:
+    truth, scores = block_influence(scale=0.0, clients=50)
+    found = groups_of(scores, features=features)
+    assert adjusted_rand_score(truth, found.labels) == 1.0
+
+
+def test_raw_features_are_fragile_where_the_scales_differ() -> None:
+    truth, scores = block_influence()
+    raw = groups_of(scores, features="raw")
+    assert adjusted_rand_score(truth, raw.labels) < 0.9
+    assert adjusted_rand_score(truth, groups_of(scores).labels) == 1.0
+
+
+@pytest.mark.parametrize("noise", get_args(Noise))
+def test_noise_handling_leaves_nobody_out(noise: str) -> None:  # T18
+    scores = block_influence()[1]
+    found = groups_of(scores, features="raw", noise=noise)
+    assert found.noise > 10, "there is noise to handle"
+    assert numbered(found.labels)
+    sizes = np.bincount(found.labels)
+    assert len(found.labels) == 100
+    if noise == "singleton":
+        assert (sizes == 1).sum() == found.noise
+    else:
+        assert (sizes >= 10).all()
+    if noise == "global":
+        assert sizes[-1] == found.noise
+
+
+def with_noise_at(monkeypatch: pytest.MonkeyPatch, labels: list[int]) -> None:
+    """Let OPTICS answer what we say."""
+    monkeypatch.setattr(clustering, "optics", lambda *_: np.array(labels))
+
+
+@pytest.mark.parametrize(
+    ("noise", "expected"),
+    [("nearest", [0, 0, 1, 1, 0, 1]), ("singleton", [0, 0, 1, 1, 2, 3]), ("global", [0] * 2)],
+)
+def test_noise_by_hand(monkeypatch: pytest.MonkeyPatch, noise: str, expected: list[int]) -> None:
+    with_noise_at(monkeypatch, [0, 0, 1, 1, -1, -1])
+    near, far = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0], [9.0, 9.0, 9.0, 9.0, 9.0, 9.0]
+    rows = np.array([near, near, far, far, [1.0] * 6, [8.0] * 6])
+    found = groups_of(rows, features="raw", noise=noise)
+    if noise == "global":
+        expected = [0, 0, 1, 1, 2, 2]
+    assert found.labels.tolist() == expected
+    assert found.noise == 2
+
+
+@pytest.mark.parametrize("noise", get_args(Noise))
+def test_nothing_but_noise_is_one_group(monkeypatch: pytest.MonkeyPatch, noise: str) -> None:
+    with_noise_at(monkeypatch, [-1] * 6)
+    found = groups_of(np.random.default_rng(0).normal(size=(6, 6)), noise=noise)
+    assert found.labels.tolist() == [0] * 6
+    assert found.noise == 6
+
+
+def test_noise_is_adopted_by_the_smallest_mean_distance() -> None:
+    labels = np.array([0, 0, 3, 3, -1])
+    distance = np.zeros((5, 5))
+    distance[4, :4] = [1.0, 9.0, 4.0, 4.0]  # nearest point in group 0, nearest mean in group 3
+    assert adopt_noise(labels, distance).tolist() == [0, 0, 3, 3, 3]
+    distance[4, :4] = [1.0, 6.0, 4.0, 4.0]
+    assert adopt_noise(labels, distance).tolist() == [0, 0, 3, 3, 0]
+
+
+@pytest.mark.parametrize("features", get_args(Features))
+@pytest.mark.parametrize("value", [0.0, 0.1, -2.3])
+def test_scores_without_spread_are_one_group(features: str, value: float) -> None:
+    found = groups_of(np.full((20, 20), value), features=features)
+    assert found.labels.tolist() == [0] * 20
+    assert found.noise == 0
+
+
+@pytest.mark.parametrize("clients", [1, 2, 3])
+def test_fewer_than_four_clients_are_one_group(clients: int) -> None:
+    found = groups_of(np.diag(np.arange(1.0, clients + 1)))
+    assert found.labels.tolist() == [0] * clients
+
+
+def seen_by_optics(monkeypatch: pytest.MonkeyPatch, scores: Floats, features: str) -> Any:
+    seen: list[Any] = []
+
+    def spy(rows: Floats, min_samples: int, xi: float, metric: str) -> Labels:
+        seen.append((rows, metric))
+        return np.zeros(len(rows), dtype=np.int64)
+
+    monkeypatch.setattr(clustering, "optics", spy)
+    groups_of(scores, features=features)
+    return seen[0]
+
+
+def test_what_optics_sees_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = np.array([[3.0, 1, 3, 1], [0, 4, 4, 0], [5, 1, 5, 1], [1, 2, 1, 2]])
+    z = [[1, -1, 1, -1], [-1, 1, 1, -1], [1, -1, 1, -1], [-1, 1, -1, 1]]
+    rows, metric = seen_by_optics(monkeypatch, scores, "zrow")
+    assert (rows.tolist(), metric) == (z, "euclidean")
+    rows, metric = seen_by_optics(monkeypatch, scores, "raw")
+    assert (rows.tolist(), metric) == (scores.tolist(), "euclidean")
+    rows, metric = seen_by_optics(monkeypatch, scores, "corr")
+    assert metric == "precomputed"
+    assert rows.tolist() == [[0, 1, 0, 2], [1, 0, 1, 1], [0, 1, 0, 2], [2, 1, 2, 0]]
+    rows, metric = seen_by_optics(monkeypatch, scores, "sym")
+    assert metric == "precomputed"
+    # (Z + Z^T)/2 off the diagonal: 01: -1, 02: 1, 03: -1, 12: 0, 13: 0, 23: -1; its maximum is 1
+    assert rows.tolist() == [[0, 2, 0, 2], [2, 0, 1, 1], [0, 1, 0, 2], [2, 1, 2, 0]]
+
+
+def test_min_samples_and_xi_reach_optics(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, float]] = []
+
+    def spy(rows: Floats, min_samples: int, xi: float, metric: str) -> Labels:
+        asked.append((min_samples, xi))
+        return np.zeros(len(rows), dtype=np.int64)
+
+    monkeypatch.setattr(clustering, "optics", spy)
+    scores = np.random.default_rng(0).normal(size=(20, 20))
+    assert set(groups_of(scores).sweep) == {"3", "4", "5", "10"}
+    assert asked[0] == (4, 0.05)
+    asked.clear()
+    assert set(groups_of(scores, min_samples=7, xi=0.2).sweep) == {"3", "5", "7", "10"}
+    assert asked[0] == (7, 0.2)
+
+
+@pytest.mark.parametrize(
+    ("clients", "expected"),
+    [(4, 3), (12, 3), (15, 3), (16, 4), (20, 4), (24, 4), (30, 4), (32, 4), (44, 4), (45, 5),
+     (50, 5), (100, 10), (200, 20)],
+)  # fmt: skip
+def test_default_min_samples_is_the_table_of_b4(clients: int, expected: int) -> None:
+    assert default_min_samples(clients) == expected
+
+
+def test_standardised_rows_by_hand() -> None:
+    rows = standardised_rows(np.array([[2.0, 4.0, 4.0, 6.0], [7.0, 7.0, 7.0, 7.0]]))
+    root = round(2**0.5, 9)
+    assert rows.tolist() == [[-root, 0.0, 0.0, root], [0.0] * 4]
+
+
+@pytest.mark.parametrize("factor", [1e-3, 0.5, 7.0, 1e4])
+def test_scaling_one_client_s_losses_changes_nothing(factor: float) -> None:  # 6.1 (h) 3
+    scores = block_influence(clients=40, groups=4)[1]
+    scaled = scores.copy()
+    scaled[7] *= factor
+    np.testing.assert_allclose(standardised_rows(scaled), standardised_rows(scores), atol=2e-9)
+    assert groups_of(scaled).labels.tolist() == groups_of(scores).labels.tolist()
+    assert better_half(scaled).tolist() == better_half(scores).tolist()
+    flipped = scores.copy()
+    flipped[7] *= -1
+    assert better_half(flipped)[7].tolist() != better_half(scores)[7].tolist(), "c > 0 matters"
+
+
+@pytest.mark.parametrize(
+    ("values", "upper"),
+    [
+        ([1.0, 0.8, -0.6, -0.4], [True, True, False, False]),
+        ([0.0, 0.0, 5.0], [False, False, True]),
+        ([-5.0, 0.0, 0.0], [False, True, True]),
+        ([2.0, 2.0, 2.0], [True, True, True]),
+        ([3.0], [True]),
+        ([], []),
+    ],
+)
+def test_two_means_by_hand(values: list[float], upper: list[bool]) -> None:
+    assert two_means(np.array(values)).tolist() == upper
+
+
+def test_two_means_is_the_best_of_all_cuts_on_heavy_tails() -> None:
+    outliers = 0
+    for seed in range(200):
+        values = heavy_tailed(seed)
+        ordered = np.sort(values)
+        cuts = [scatter(ordered, np.arange(len(values)) >= cut) for cut in range(1, len(values))]
+        upper = two_means(values)
+        assert 0 < upper.sum() < len(values)
+        assert values[upper].min() > values[~upper].max()
+        assert scatter(values, upper) == pytest.approx(min(cuts), rel=1e-9, abs=1e-12)
+        outliers += 1 in (upper.sum(), (~upper).sum())
+    assert 0 < outliers < 200, "some rows are cut at an outlier, some are not"
+
+
+def test_no_other_pair_of_sets_is_better_than_the_best_cut() -> None:
+    for seed in range(10):
+        values = np.random.default_rng(seed).standard_cauchy(8)
+        sets = (np.array([mask >> i & 1 for i in range(8)], bool) for mask in range(1, 255))
+        best = min(scatter(values, chosen) for chosen in sets)
+        assert scatter(values, two_means(values)) == pytest.approx(best, rel=1e-9)
+
+
+def test_equal_values_stay_together() -> None:
+    upper = two_means(np.array([1.0, 0.0, 1.0, 0.0, 1.0]))
+    assert upper.tolist() == [True, False, True, False, True]
+
+
+def test_better_half_of_the_hand_example() -> None:  # 6.1 (h) 5
+    row = np.array([1.0, 0.8, -0.6, -0.4])
+    chosen = better_half(np.tile(row, (4, 1)))
+    sets = [set(np.flatnonzero(mine).tolist()) for mine in chosen]
+    assert sets[0] == {0, 1}
+    assert sets == [{0, 1}, {0, 1}, {0, 1, 2}, {0, 1, 3}], "oneself is always kept"
+
+
+def test_the_own_entry_takes_no_part_in_the_split() -> None:
+    row = np.array([100.0, 1.0, 0.8, -0.6, -0.4])  # with 100 in it the split would be {0}
+    assert better_half(np.tile(row, (5, 1)))[0].tolist() == [True, True, True, False, False]
+    row[0] = -100.0  # and with -100 everybody
+    assert better_half(np.tile(row, (5, 1)))[0].tolist() == [True, True, True, False, False]
+
+
+def first_row(others: list[float], own: float = 0.0, **how: Any) -> list[bool]:
+    scores = np.zeros((len(others) + 1, len(others) + 1))
+    scores[0] = [own, *others]
+    kept: list[bool] = better_half(scores, **how)[0].tolist()
+    assert kept[0] is True
+    return kept[1:]
+
+
+def test_everybody_is_kept_where_all_help_about_equally() -> None:
+    assert first_row([1.0, 0.99, 0.95, 0.93]) == [True] * 4  # .995 - .94 < .0995
+    assert first_row([1.0, 0.99, 0.95, 0.93], own=-5.0) == [True] * 4
+    assert first_row([1.0, 0.98, 0.89, 0.87]) == [True, True, False, False]  # .99 - .88 > .099
+    assert first_row([1.0, 0.99, 0.95, -0.93]) == [True, True, True, False]
+    assert first_row([-1.0, -0.99, -0.95, -0.93]) == [False, False, True, True], "nobody helps"
+    assert first_row([1.0, 1.0, 1.0]) == [True] * 3
+    assert first_row([-1.0, -1.0, -1.0]) == [True] * 3, "no spread, no split"
+
+
+def test_transforms_stop_a_heavy_tail_from_admitting_harm() -> None:
+    others = [1.0, 0.9, -1.0, -9.0]
+    assert first_row(others) == [True, True, True, False]
+    # square roots 1, .95, -1, -3: cutting off -3 alone leaves 2.6, cutting in the middle 2.0
+    assert first_row(others, transform="signed_sqrt") == [True, True, False, False]
+    # clipped 1, .9, -1, -1
+    assert first_row(others, transform="clip") == [True, True, False, False]
+    assert first_row([-1.0, -2.0, -9.0], transform="clip") == [True, True, False], "no gain"
+
+
+def test_a_client_alone_keeps_itself() -> None:
+    assert better_half(np.array([[-3.0]])).tolist() == [[True]]
