@@ -19,9 +19,10 @@ from flbench.client import ClientModule
 from flbench.context import Context
 from flbench.engine.ledger import DIRECTIONS, Ledger
 from flbench.engine.sequential import Sequential
+from flbench.engine.vectorised import Vectorised
 from flbench.engine.workspace import Workspace
 from flbench.errors import UserError
-from flbench.federation import Federation, federate, server_indices
+from flbench.federation import Federation, Samples, federate, server_indices
 from flbench.history import History
 from flbench.layout import ParameterLayout
 from flbench.methods import Composition
@@ -167,7 +168,7 @@ def prepare(job: Job, dataset: Dataset) -> tuple[Run, State]:
     layout = ParameterLayout.of(module)
     visible = (federation.leaky() if job.method.paper_leak else federation).visible
     space = Workspace(fabric, module, layout)
-    services.executor = Sequential(space, visible.to(fabric.device), seed)
+    services.executor = choose_executor(job, space, visible.to(fabric.device))
     marks = Fingerprint(
         config=job.fingerprint,
         suite=suite.hash(),
@@ -215,6 +216,28 @@ def first_context(
         services=services,
         truth=(lambda: groups) if job.method.uses_true_groups else None,
     )
+
+
+def choose_executor(job: Job, space: Workspace, visible: Samples) -> Sequential:
+    """The executor asked for.
+
+    `auto` is sequential: on CPUs it is the faster one (docs/performance.md), and on accelerators
+    the other has not been measured yet.
+
+    Raises:
+        UserError: there is no executor of that name.
+    """
+    if job.executor in ("auto", "sequential"):
+        return Sequential(space, visible, job.seed)
+    if job.executor != "vectorised":
+        raise UserError(
+            f"unknown executor '{job.executor}': expected auto, sequential or vectorised"
+        )
+    executor = Vectorised(space, visible, job.seed)
+    reason = executor.why_not()
+    if reason is not None:
+        job.say(f"clients are trained one by one: {reason}")
+    return executor
 
 
 def build_module(hooks: Hooks, net: nn.Module, context: Context) -> ClientModule:
@@ -322,7 +345,7 @@ def conclude(job: Job, run: Run, state: State) -> Result:
             "torch": torch.__version__,
             "machine": platform.machine(),
             "device": str(run.executor.workspace.device),
-            "executor": "sequential",
+            "executor": type(run.executor).__name__.lower(),
             "threads": str(torch.get_num_threads()),
         },
     )
@@ -348,10 +371,8 @@ def open_fabric(job: Job) -> Fabric:
     """The run's one Fabric.
 
     Raises:
-        UserError: an executor or a number of devices that this version cannot serve.
+        UserError: an accelerator or a number of devices that cannot be had.
     """
-    if job.executor not in ("auto", "sequential"):
-        raise UserError(f"executor '{job.executor}' is not available: choose auto or sequential")
     if job.devices != 1:
         raise UserError(f"--devices {job.devices}: expected 1, one process on one device")
     torch.set_num_threads(job.threads)

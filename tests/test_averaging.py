@@ -63,9 +63,9 @@ def test_a_row_without_members_keeps_its_bits() -> None:
     assert averaged[1].tolist() == [1.0] * 5
 
 
-def test_nobody_sampled_leaves_the_whole_bank_as_it_is() -> None:
+def test_a_bank_without_members_is_kept_whole() -> None:
     rows, _ = company(3)
-    averaged = weighted_mean(rows, torch.zeros(0, 40), torch.zeros(3, 0, dtype=torch.float64))
+    averaged = weighted_mean(rows, rows + 1, torch.zeros(3, 3, dtype=torch.float64))
     assert torch.equal(bits(averaged), bits(rows))
 
 

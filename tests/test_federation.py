@@ -95,7 +95,7 @@ def test_splits_are_disjoint_and_complete_for_every_client() -> None:
     found = split(dataset, partition)
     for client, owned in enumerate(partition.clients):
         parts = [names(found, name, client) for name in ("train", "validation", "test")]
-        assert sorted(sum(parts, [])) == owned.tolist()
+        assert sorted(name for part in parts for name in part) == owned.tolist()
         assert [len(part) for part in parts] == [60, 15, 25]
     assert found.groups is not None
     assert found.groups.tolist() == [0, 0, 1, 1]

@@ -393,7 +393,7 @@ def test_server_samples_belong_to_nobody_else(play_toy: Play) -> None:
 
 def test_executors_and_devices_that_are_not_there_are_refused(play_toy: Play) -> None:
     job: Job = play_toy("fedavg").job
-    with pytest.raises(UserError, match="choose auto or sequential"):
+    with pytest.raises(UserError, match="expected auto, sequential or vectorised"):
         prepare(replace(job, executor="warp"), toy_dataset())
     with pytest.raises(UserError, match="--devices 2: expected 1"):
         prepare(replace(job, devices=2), toy_dataset())

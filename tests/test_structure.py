@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import inspect
 import re
@@ -306,6 +307,7 @@ def signature(hook: str) -> str:
     return f"{hook}({', '.join(arguments)})"
 
 
+@functools.cache
 def implemented_in_tests() -> set[str]:
     """Names of functions in tests/ that carry `@hookimpl`."""
     found = set()

@@ -128,6 +128,7 @@ def player(folder: Path) -> Play:
         dataset: Dataset | None = None,
         seed: int = 0,
         net: Callable[[], nn.Module] | None = None,
+        executor: str = "auto",
         sinks: tuple[tuple[str, object], ...] = (),
         **changes: Any,
     ) -> Played:
@@ -143,6 +144,7 @@ def player(folder: Path) -> Play:
             seed=seed,
             data_root=folder,
             out=folder / "out",
+            executor=executor,
             accelerator="cpu",
             sinks=sinks,
             say=said.append,

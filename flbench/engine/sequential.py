@@ -21,7 +21,7 @@ Term = Callable[[ClientModule], Tensor]
 
 
 @dataclass(frozen=True)
-class _Outcome:
+class Outcome:
     """One candidate model of one client after training."""
 
     steps: int
@@ -31,7 +31,8 @@ class _Outcome:
     extras: Extras
 
 
-_IDLE = _Outcome(0, torch.nan, torch.nan, torch.nan, {})
+IDLE = Outcome(0, torch.nan, torch.nan, torch.nan, {})
+"""A candidate that was not trained."""
 
 
 class Sequential:
@@ -61,7 +62,7 @@ class Sequential:
             PluginError: the ClientModule or a term failed; names client, stage and round.
         """
         trained = torch.empty(start.params.shape, device=self.workspace.device)
-        outcomes: list[list[_Outcome]] = []
+        outcomes: list[list[Outcome]] = []
         used: list[int] = []
         cuda = [self.workspace.device] if self.workspace.device.type == "cuda" else []
         with torch.random.fork_rng(devices=cuda):
@@ -76,7 +77,7 @@ class Sequential:
                 used.append(len(rows))
                 outcomes.append([])
                 for candidate, row in enumerate(start.params[place]):
-                    out, outcome = trained[place, candidate], _IDLE
+                    out, outcome = trained[place, candidate], IDLE
                     if start.active[place, candidate]:
                         try:
                             outcome = self._train(client, row, x, y, told, stage, terms, round_)
@@ -91,7 +92,7 @@ class Sequential:
                     else:
                         out.copy_(row)
                     outcomes[-1].append(outcome)
-        return _upload(stage, start, trained, used, outcomes)
+        return stack_upload(stage, start, trained, used, outcomes)
 
     def _train(
         self,
@@ -103,7 +104,7 @@ class Sequential:
         stage: Stage,
         terms: Sequence[Term],
         round_: int,
-    ) -> _Outcome:
+    ) -> Outcome:
         """Train one model on one client's samples; the workspace holds it afterwards."""
         space = self.workspace
         module, fabric, optimizer = space.module, space.fabric, space.optimizer
@@ -139,7 +140,7 @@ class Sequential:
                     count += 1
         loss_end = mean_loss(space, x, y) if stage.losses else torch.nan
         extras = {k: v.detach().clone() for k, v in module.on_local_end(x, y).items()}
-        return _Outcome(
+        return Outcome(
             steps=count,
             loss=float(total) / count if count else torch.nan,
             loss_start=loss_start,
@@ -148,16 +149,16 @@ class Sequential:
         )
 
 
-def _upload(
+def stack_upload(
     stage: Stage,
     start: Dispatched,
     trained: Tensor,
     used: list[int],
-    outcomes: list[list[_Outcome]],
+    outcomes: list[list[Outcome]],
 ) -> Upload:
     """Stack what the clients report; steps, loss and extras are the first candidate's."""
     acting, candidates, _ = trained.shape
-    first = [next((o for o in row if o is not _IDLE), _IDLE) for row in outcomes]
+    first = [next((o for o in row if o is not IDLE), IDLE) for row in outcomes]
     names = first[0].extras if first else {}
 
     def table(field: str) -> Tensor:

@@ -1,0 +1,202 @@
+"""Result files: canonical text, written whole or not at all, read with one clear line."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toy import Play, player
+
+from flbench.errors import UserError
+from flbench.results import (
+    SCHEMA,
+    VOLATILE,
+    Result,
+    read_result,
+    read_results,
+    result_path,
+    write_atomically,
+)
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    return player(tmp_path_factory.mktemp("toy"))("fedavg").result
+
+
+def rejected(path: Path) -> str:
+    with pytest.raises(UserError) as caught:
+        read_result(path)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert text.startswith(f"{path}: ")
+    return text.removeprefix(f"{path}: ")
+
+
+def changed(result: Result, **changes: Any) -> str:
+    table = json.loads(result.canonical())
+    return json.dumps({**table, **changes})
+
+
+def test_canonical_text_has_one_sorted_line_per_top_level_key(result: Result) -> None:
+    text = result.canonical()
+    first, *lines, last, nothing = text.split("\n")
+    assert (first, last, nothing) == ("{", "}", "")
+    keys = [json.loads("{" + line.removesuffix(",") + "}").popitem()[0] for line in lines]
+    assert keys == sorted(Result.model_fields)
+    assert all(line.endswith(",") for line in lines[:-1])
+    assert not lines[-1].endswith(",")
+    assert json.loads(text) == result.model_dump(mode="json")
+
+
+def test_canonical_text_is_sorted_in_depth(result: Result) -> None:
+    shuffled = result.model_copy(
+        update={
+            "summary": dict(reversed(result.summary.items())),
+            "suite": {**{"zz": {"b": 1, "a": 2}}, **result.suite},
+        }
+    )
+    text = shuffled.canonical()
+    assert '"zz":{"a":2,"b":1}' in text
+    names: list[list[str]] = []
+    json.loads(text, object_pairs_hook=lambda pairs: names.append([key for key, _ in pairs]))
+    assert all(keys == sorted(keys) for keys in names)
+    reordered = result.model_copy(update={"summary": dict(reversed(result.summary.items()))})
+    assert reordered.canonical() == result.canonical()
+
+
+def test_two_runs_of_the_same_thing_differ_in_the_volatile_keys_only(
+    result: Result, play_toy: Play
+) -> None:
+    same = {"seconds": {}, "environment": {}}
+    again = play_toy("fedavg").result
+    assert set(same) == set(VOLATILE)
+    one, other = (r.model_copy(update=same).canonical() for r in (result, again))
+    assert one == other
+    seeded = play_toy("fedavg", seed=1).result.model_copy(update=same)
+    assert seeded.canonical() != one
+
+
+def test_canonical_text_is_stable_over_a_file(result: Result, tmp_path: Path) -> None:
+    path = tmp_path / "seed-0.json"
+    write_atomically(path, result.canonical().encode())
+    assert read_result(path) == result
+    assert read_result(path).canonical().encode() == path.read_bytes()
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("place", ["summary", "curves", "seconds"])
+def test_numbers_that_are_none_are_refused(place: str, number: float, result: Result) -> None:
+    table: dict[str, Any] = {**getattr(result, place)}
+    table["accuracy_mean"] = [0.5, number] if place == "curves" else number
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        result.model_copy(update={place: table}).canonical()
+
+
+def test_the_path_of_a_result() -> None:
+    path = result_path(Path("out"), "patho", "digits", "pfedlia+oracle", "0123abcd", 7)
+    assert path.as_posix() == "out/patho/digits/pfedlia+oracle/0123abcd/seed-7.json"
+
+
+def test_a_written_file_is_whole_and_alone_and_its_folders_are_made(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "seed-0.json"
+    write_atomically(path, b"one")
+    write_atomically(path, b"two")
+    assert path.read_bytes() == b"two"
+    assert list(path.parent.iterdir()) == [path]
+    assert path.stat().st_mode & 0o777 == 0o644, "others may read it"
+
+
+@pytest.mark.parametrize("failing", ["replace", "chmod", "fdopen"])
+@pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()], ids=repr)
+def test_a_write_that_fails_leaves_nothing_behind(
+    failing: str, error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "seed-0.json"
+    path.write_bytes(b"old")
+    seen: list[list[Path]] = []
+    fdopen = os.fdopen
+
+    def fail(handle: Any, *_: object) -> None:
+        seen.append(sorted(tmp_path.iterdir()))
+        if failing == "fdopen":
+            fdopen(handle).close()
+        raise error
+
+    monkeypatch.setattr(os, failing, fail)
+    with pytest.raises(type(error)):
+        write_atomically(path, b"new")
+    monkeypatch.undo()
+    assert len(seen[0]) == 2, "there was a temporary file"
+    assert list(tmp_path.iterdir()) == [path]
+    assert path.read_bytes() == b"old"
+
+
+def test_a_reader_never_sees_half_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, replace = tmp_path / "seed-0.json", os.replace
+    found: list[bytes] = []
+
+    def look(source: str, target: Path) -> None:
+        assert not path.exists()
+        found.append(Path(source).read_bytes())
+        assert list(read_results(tmp_path)) == [], "a temporary file is no result file"
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", look)
+    write_atomically(path, b"whole")
+    assert found == [b"whole"]
+
+
+def test_a_file_that_is_not_there_or_no_json_is_one_line_naming_it(tmp_path: Path) -> None:
+    path = tmp_path / "seed-0.json"
+    assert rejected(path).startswith("cannot be read as a result file: ")
+    path.write_text("{ half")
+    assert rejected(path).startswith("cannot be read as a result file: ")
+    assert rejected(tmp_path).startswith("cannot be read as a result file: ")
+
+
+def test_a_file_of_another_shape_is_one_line_naming_the_field(
+    result: Result, tmp_path: Path
+) -> None:
+    path = tmp_path / "seed-0.json"
+    path.write_text("[]")
+    assert rejected(path).startswith("no result file: ")
+    path.write_text("{}")
+    assert rejected(path) == "no result file: 'suite': field required"
+    path.write_text(changed(result, seed="zero"))
+    assert rejected(path).startswith("no result file: 'seed': input should be a valid integer")
+    path.write_text(changed(result, status="verified"))
+    assert rejected(path).startswith("no result file: 'status': ")
+    path.write_text(changed(result, method={"name": "x", "params": {}, "plugins": [{}]}))
+    assert rejected(path) == "no result file: 'method.plugins.0.name': field required"
+
+
+def test_a_newer_schema_is_refused_whatever_else_the_file_says(
+    result: Result, tmp_path: Path
+) -> None:
+    path = tmp_path / "seed-0.json"
+    expected = f"schema version {SCHEMA + 1}, expected at most {SCHEMA}; upgrade flbench"
+    path.write_text(changed(result, schema_version=SCHEMA + 1))
+    assert rejected(path) == expected
+    path.write_text(json.dumps({"schema_version": SCHEMA + 1}))
+    assert rejected(path) == expected
+    path.write_text(changed(result, schema_version=SCHEMA))
+    assert read_result(path) == result
+
+
+def test_results_of_a_folder_come_in_path_order_and_nothing_else_is_read(
+    result: Result, tmp_path: Path
+) -> None:
+    for seed, place in ((1, "b/x"), (0, "b/x"), (3, "a/y/z")):
+        path = tmp_path / place / f"seed-{seed}.json"
+        write_atomically(path, result.model_copy(update={"seed": seed}).canonical().encode())
+    (tmp_path / "b" / "notes.json").write_text("not ours")
+    found = list(read_results(tmp_path))
+    assert [path.relative_to(tmp_path).as_posix() for path, _ in found] == [
+        "a/y/z/seed-3.json", "b/x/seed-0.json", "b/x/seed-1.json",
+    ]  # fmt: skip
+    assert [result.seed for _, result in found] == [3, 0, 1]
+    assert list(read_results(tmp_path / "nowhere")) == []
