@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from flbench.client import ClientModule as ClientModule
     from flbench.client import LocalPhase as LocalPhase
     from flbench.context import Context as Context
+    from flbench.dataset import Dataset as Dataset
+    from flbench.dataset import Partition as Partition
     from flbench.errors import UserError as UserError
     from flbench.hookspecs import hookimpl as hookimpl
     from flbench.layout import ParameterLayout as ParameterLayout
     from flbench.results import Result as Result
     from flbench.results import RoundRecord as RoundRecord
     from flbench.results import RunInfo as RunInfo
-    from flbench.state import Dataset as Dataset
     from flbench.state import Kind as Kind
     from flbench.state import Membership as Membership
     from flbench.state import Memory as Memory
     from flbench.state import Models as Models
-    from flbench.state import Partition as Partition
     from flbench.state import Personal as Personal
     from flbench.state import Phase as Phase
     from flbench.state import Scores as Scores
@@ -47,13 +47,12 @@ _HOMES = {
     "hookspecs": ("hookimpl",),
     "layout": ("ParameterLayout",),
     "results": ("Result", "RoundRecord", "RunInfo"),
+    "dataset": ("Dataset", "Partition"),
     "state": (
-        "Dataset",
         "Kind",
         "Membership",
         "Memory",
         "Models",
-        "Partition",
         "Personal",
         "Phase",
         "Scores",

@@ -13,7 +13,13 @@ from typing import Literal
 from torch import Tensor
 
 from flbench.layout import ParameterLayout
-from flbench.state import Dispatched, Memory, Personal, State, Upload
+from flbench.state import (
+    Dispatched,
+    Memory,
+    Personal,
+    State,
+    Upload,
+)
 
 Policy = Literal["global", "local", "reset"]
 OWN = "buffers.own"

@@ -13,8 +13,8 @@ from flbench import __version__
 from flbench.errors import Diverged, FlbenchError, Interrupted, UserError
 
 if TYPE_CHECKING:
+    from flbench.assembly import Job
     from flbench.results import Result
-    from flbench.runner import Job
     from flbench.sinks.console import Console
 
 app = typer.Typer(
@@ -92,10 +92,10 @@ def run(
     if seed is not None and seeds is not None:
         raise typer.BadParameter("--seed names one seed, --seeds N runs 0..N-1: give one of them")
     methods, chosen = _split(plugin), _settings(settings or [])
+    from flbench.assembly import Job
     from flbench.datasets import data_root as locate
     from flbench.methods import compose, suite_overrides
     from flbench.registry import find
-    from flbench.runner import Job
     from flbench.suite import load_suite
 
     overrides = suite_overrides(chosen, methods)
@@ -129,6 +129,7 @@ def _run_all(jobs: list[Job], console: Console) -> None:
     """Run the jobs in turn; a run that diverges does not keep the others from running."""
     from functools import lru_cache
 
+    from flbench.leaderboard.terminal import print_table
     from flbench.runner import load_dataset, run_job
 
     load = lru_cache(maxsize=1)(load_dataset)
@@ -146,7 +147,7 @@ def _run_all(jobs: list[Job], console: Console) -> None:
     finally:
         console.close()
         if finished:
-            _closing_table(finished)
+            print_table(finished)
     if diverged is not None:
         raise diverged
 
@@ -186,7 +187,8 @@ def list_(
         print(f"{one}:")
         width = max((len(name) for name in found), default=0)
         for entry in found.values():
-            package = f"[{entry.distribution} {entry.version}]"
+            also = f", also offered by {', '.join(entry.rivals)}" if entry.rivals else ""
+            package = f"[{entry.distribution} {entry.version}{also}]"
             print(f"  {entry.name:<{width}}  {entry.summary()}  {package}")
 
 
@@ -277,30 +279,3 @@ def _how_to_go_on(checkpoint: Path) -> str:
         return " before the first round was complete; nothing is kept"
     again = shlex.join(arg for arg in sys.argv[1:] if arg not in ("--resume", "--force"))
     return f"; the last whole round is kept, go on with: flbench {again} --resume"
-
-
-def _closing_table(finished: list[tuple[Path, Result]]) -> None:
-    """Method, accuracy over seeds, worst decile, ARI, MB per client, seconds; and the paths."""
-    from rich.console import Console as Terminal
-    from rich.table import Table
-
-    from flbench.leaderboard import mean_std, rows_of
-
-    terminal = Terminal()
-    for title, rows in rows_of([result for _, result in finished]).items():
-        table = Table(title=title, title_justify="left")
-        for column in ("method", "accuracy", "worst decile", "ARI", "MB/client", "seconds"):
-            table.add_column(column, justify="left" if column == "method" else "right")
-        for row in rows:
-            seconds = [result.seconds.get("total", 0.0) for result in row.results]
-            table.add_row(
-                row.name,
-                mean_std(row.column("accuracy_mean")),
-                mean_std(row.column("accuracy_worst_decile"), spread=False),
-                mean_std(row.column("ari"), spread=False),
-                mean_std(row.column("mb_per_client"), spread=False),
-                f"{sum(seconds) / len(seconds):.1f}",
-            )
-        terminal.print(table)
-    for path, _ in finished:
-        print(path)

@@ -13,7 +13,16 @@ from flbench.client import ClientModule
 from flbench.context import Context
 from flbench.errors import UserError
 from flbench.hookspecs import hookimpl
-from flbench.state import Membership, Models, Personal, Setup, Stage, Start, State, Upload
+from flbench.state import (
+    Membership,
+    Models,
+    Personal,
+    Setup,
+    Stage,
+    Start,
+    State,
+    Upload,
+)
 
 
 @hookimpl

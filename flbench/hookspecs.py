@@ -40,12 +40,11 @@ if TYPE_CHECKING:
 
     from flbench.client import ClientModule
     from flbench.context import Context
+    from flbench.dataset import Indices, Partition
     from flbench.results import Result, RoundRecord, RunInfo
     from flbench.state import (
-        Indices,
         Membership,
         Models,
-        Partition,
         Personal,
         Phase,
         Scores,

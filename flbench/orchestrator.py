@@ -25,7 +25,13 @@ from flbench.metrics import clustering_summary
 from flbench.plugins import Hooks
 from flbench.results import Fingerprint, RoundRecord
 from flbench.seeding import rng
-from flbench.state import Phase, Plain, Stage, State, Upload
+from flbench.state import (
+    Phase,
+    Plain,
+    Stage,
+    State,
+    Upload,
+)
 from flbench.suite import Suite
 
 

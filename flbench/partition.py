@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from flbench.dataset import Indices, Partition
 from flbench.errors import UserError
-from flbench.state import Indices, Partition
 
 BoolMatrix = npt.NDArray[np.bool_]
 

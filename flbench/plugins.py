@@ -10,25 +10,23 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pluggy
+import torch
 
-from flbench import checks, defaults, hookspecs
+from flbench import checks, defaults, expect, hookspecs
+from flbench.dataset import Indices, Partition
 from flbench.errors import FlbenchError, PluginError, UserError
 from flbench.state import (
     Dispatched,
-    Indices,
     Membership,
     Models,
-    Partition,
     Personal,
     Phase,
     Scores,
     Setup,
     Stage,
-    Start,
     State,
     Upload,
 )
@@ -119,10 +117,13 @@ class Hooks:
     ) -> None:
         self._manager = pluggy.PluginManager("flbench")
         self._manager.add_hookspecs(hookspecs)
-        self._methods = [name for name, _ in methods]
-        for name, plugin in (("defaults", defaults), suite, *sinks, *methods):
+        layers = [("defaults", "defaults", defaults), ("suite", *suite)]
+        layers += [("sink", *sink) for sink in sinks]
+        layers += [("method", *method) for method in methods]
+        for kind, name, plugin in layers:
             try:
-                self._manager.register(_Guard(name, plugin, warn), name)
+                # A suite may be called like a method: pluggy knows them by kind and name.
+                self._manager.register(_Guard(name, plugin, warn), f"{kind}:{name}")
                 self._manager.check_pending()
             except pluggy.PluginValidationError as error:
                 raise PluginError(f"{name}: {' '.join(str(error).split())}") from error
@@ -132,14 +133,14 @@ class Hooks:
         for hook, caller in vars(self._manager.hook).items():
             if not isinstance(caller, pluggy.HookCaller) or caller.spec is None:
                 continue
-            asked = [impl.plugin_name for impl in reversed(caller.get_hookimpls())]
-            rivals = [name for name in asked if name in self._methods]
+            asked = [impl.plugin_name.split(":") for impl in reversed(caller.get_hookimpls())]
+            rivals = [name for kind, name in asked if kind == "method"]
             if caller.spec.opts["firstresult"] and len(rivals) > 1:
                 yield f"{hook}: {rivals[0]} (named last) wins over {', '.join(rivals[1:])}"
 
     def implemented(self, name: str) -> list[str]:
-        """Names of the hooks a registered plugin implements, sorted."""
-        plugin = self._manager.get_plugin(name)
+        """Names of the hooks a method implements, sorted."""
+        plugin = self._manager.get_plugin(f"method:{name}")
         return sorted(caller.name for caller in self._manager.get_hookcallers(plugin) or ())
 
     def listen(self, hook: str, **arguments: object) -> None:
@@ -150,7 +151,7 @@ class Hooks:
         try:
             return getattr(self._manager.hook, hook)(**arguments)
         except PluginError as error:
-            raise checks.in_round(arguments.get("ctx"), str(error)) from error.__cause__
+            raise expect.in_round(arguments.get("ctx"), str(error)) from error.__cause__
 
     def _first(self, hook: str, **arguments: object) -> Answer | None:
         answer: Answer | None = self._call(hook, **arguments)
@@ -169,8 +170,8 @@ class Hooks:
 
     def setup(self, ctx: Context) -> Setup:
         """Bank and membership of the plugin named last, memories of all."""
-        merged = Setup()
-        for answer in self._all("setup", ctx=ctx):
+        answers, merged = self._all("setup", ctx=ctx), Setup()
+        for answer in answers:
             value = checks.setup(answer, ctx)
             twice = sorted(set(merged.memory) & set(value.memory))
             if twice:
@@ -180,7 +181,8 @@ class Hooks:
                 membership=value.membership if merged.membership is None else merged.membership,
                 memory={**merged.memory, **value.memory},
             )
-        checks.fits(merged, ctx)
+        for answer in answers:
+            checks.fits(answer, merged, ctx)
         return merged
 
     def plan(self, state: State, ctx: Context) -> Sequence[Stage]:
@@ -188,25 +190,35 @@ class Hooks:
         return checks.plan(self._first("plan", state=state, ctx=ctx), ctx)
 
     def dispatch(self, state: State, stage: Stage, ctx: Context) -> Dispatched:
-        """Field by field the first answer; extras of all."""
-        merged = Start()
+        """Field by field the first answer; extras of all, the plugin named last before others."""
+        found: dict[str, Answer] = {}
+        extras: dict[str, Tensor] = {}
+        own: dict[str, Tensor] = {}
         for answer in self._all("dispatch", state=state, stage=stage, ctx=ctx):
-            value = checks.of_type("dispatch", answer, Start, ctx)
-            for kind in ("extras", "own"):
-                for name, tensor in getattr(value, kind).items():
-                    checks.extra(answer, kind, name, tensor, len(stage.clients), ctx)
-            news = {
-                field.name: getattr(value, field.name)
-                for field in fields(Start)
-                if field.name not in ("extras", "own") and getattr(merged, field.name) is None
-            }
-            merged = replace(
-                merged,
-                **news,
-                extras={**value.extras, **merged.extras},
-                own={**value.own, **merged.own},
-            )
-        return checks.dispatch(merged, stage, ctx)
+            start = checks.start(answer, stage, ctx)
+            extras, own = {**start.extras, **extras}, {**start.own, **own}
+            for name in ("params", "active", "rows", "crosses", "returns"):
+                if getattr(start, name) is not None:
+                    found.setdefault(name, Answer(answer.plugin, getattr(start, name)))
+        params: Tensor = found["params"].value
+        acting, candidates, width = params.shape
+        for name, (plugin, tensor) in found.items():
+            if name != "params":
+                checks.start_field(plugin, name, tensor, candidates, stage, ctx)
+        if "rows" in found:
+            checks.start_rows(*found["rows"], len(state.models), ctx)
+        everyone = torch.ones(acting, candidates, dtype=torch.bool)
+        crosses = found["crosses"].value
+        returns = found["returns"].value if "returns" in found else crosses
+        return Dispatched(
+            params=params,
+            active=found["active"].value if "active" in found else everyone,
+            rows=found["rows"].value if "rows" in found else None,
+            crosses=crosses.expand(acting, width),
+            returns=returns.expand(acting, width),
+            extras=extras,
+            own=own,
+        )
 
     def client_module(self, net: nn.Module, ctx: Context) -> ClientModule:
         """The LightningModule that trains on one client."""
@@ -215,14 +227,14 @@ class Hooks:
     def local_terms(self, state: State, stage: Stage, ctx: Context) -> list[Term]:
         """Everything that is added to the loss."""
         answers = self._all("local_term", state=state, stage=stage, ctx=ctx)
-        return [answer.value for answer in answers]
+        return [checks.local_term(answer, ctx) for answer in answers]
 
     def score(
         self, state: State, stage: Stage, phase: Phase, upload: Upload | None, ctx: Context
     ) -> Scores | None:
         """Who benefits from what, if anybody measures it."""
         answer = self._first("score", state=state, stage=stage, phase=phase, upload=upload, ctx=ctx)
-        return None if answer is None else checks.score(answer, ctx)
+        return None if answer is None else checks.score(answer, state, ctx)
 
     def cluster(
         self, state: State, stage: Stage, phase: Phase, scores: Scores | None, ctx: Context

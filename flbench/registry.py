@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ class Entry:
         value: "module:object".
         distribution: the package that offers it.
         version: that package's version.
+        rivals: other packages that offer the same name.
     """
 
     kind: str
@@ -37,6 +38,7 @@ class Entry:
     value: str
     distribution: str
     version: str
+    rivals: tuple[str, ...] = ()
 
     def load(self) -> Any:  # noqa: ANN401 - whatever the entry point names
         """Import the object; only now does the plugin's code run.
@@ -69,6 +71,12 @@ class Entry:
 
     def summary(self) -> str:
         """The suite's summary, or the first line of the docstring, read without importing it."""
+        try:
+            return self._summary()
+        except (OSError, SyntaxError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+            return ""
+
+    def _summary(self) -> str:
         path = self.source()
         if path is None:
             return ""
@@ -84,23 +92,17 @@ class Entry:
 
 
 def entries(kind: str) -> dict[str, Entry]:
-    """Everything installed of one kind, by name, sorted.
-
-    Raises:
-        UserError: two packages offer the same name.
-    """
+    """Everything installed of one kind, by name, sorted."""
     found: dict[str, Entry] = {}
     for point in entry_points(group=f"flbench.{kind}"):
         dist = point.dist
         name, version = (dist.name, dist.version) if dist else ("?", "?")
         entry = Entry(kind, point.name, point.value, name, version)
         other = found.get(point.name)
-        if other is not None and other != entry:
-            raise UserError(
-                f"two packages offer the {kind[:-1]} '{point.name}': {other.distribution} and"
-                f" {name}; uninstall one"
-            )
-        found[point.name] = entry
+        if other is None or other == entry:
+            found[point.name] = entry
+        else:
+            found[point.name] = replace(other, rivals=(*other.rivals, name))
     return dict(sorted(found.items()))
 
 
@@ -109,8 +111,16 @@ def find(kind: str, name: str) -> Entry:
 
     Raises:
         UnknownName: nobody offers it; the message lists what is installed.
+        UserError: two packages offer it; whoever names neither is not disturbed.
     """
     known = entries(kind)
     if name not in known:
         raise UnknownName(kind[:-1], name, known)
-    return known[name]
+    entry = known[name]
+    if entry.rivals:
+        others = ", ".join(entry.rivals)
+        raise UserError(
+            f"two packages offer the {kind[:-1]} '{name}': {entry.distribution} and {others};"
+            " uninstall one"
+        )
+    return entry

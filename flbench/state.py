@@ -11,51 +11,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
     from flbench.client import ClientModule
 
-Indices = npt.NDArray[np.int64]
 Scope = Literal["run", "model", "client"]
 Kind = Literal["train", "probe", "trial", "join"]
 Phase = Literal["before", "after"]
 Extras = Mapping[str, Tensor]
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """A pooled data set; nobody's data yet.
-
-    Attributes:
-        name: the name it is asked for by.
-        x: samples, shape (m, ...), float32 (or int64 tokens).
-        y: labels, shape (m,), int64 in 0..classes-1.
-        classes: number of labels.
-        domains: domain of each sample, shape (m,), int64, or None.
-    """
-
-    name: str
-    x: Tensor
-    y: Tensor
-    classes: int
-    domains: Tensor | None = None
-
-
-@dataclass(frozen=True)
-class Partition:
-    """Which sample belongs to which client.
-
-    Attributes:
-        clients: for each of the N clients its sample indices, int64.
-        groups: true group of each client, shape (N,), int64, or None where there is none.
-    """
-
-    clients: tuple[Indices, ...]
-    groups: Indices | None = None
 
 
 @dataclass(frozen=True)

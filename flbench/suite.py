@@ -25,7 +25,7 @@ from flbench.registry import find
 if TYPE_CHECKING:
     import numpy as np
 
-    from flbench.state import Indices, Partition
+    from flbench.dataset import Indices, Partition
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]

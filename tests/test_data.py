@@ -12,10 +12,11 @@ import pytest
 import torch
 from torch import nn
 
+from flbench.assembly import build_network
 from flbench.datasets import data_root, digits, fashion_mnist
 from flbench.errors import BadParameter, MissingData, UnknownName, UserError
 from flbench.models import lenet5, mlp
-from flbench.runner import build_network, load_dataset
+from flbench.runner import load_dataset
 from flbench.suite import load_suite
 
 FILES = (

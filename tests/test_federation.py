@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from flbench.dataset import Dataset, Partition
 from flbench.errors import UserError
 from flbench.federation import Federation, federate, server_indices
 from flbench.partition import patho5
-from flbench.state import Dataset, Partition
 
 SHARES = {"test_fraction": 0.25, "validation_fraction": 0.2}
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from flbench.dataset import Indices, Partition
 from flbench.errors import UserError
 from flbench.partition import iid, patho5, patho5_noisy, split_off
-from flbench.state import Indices, Partition
 
 PARTITIONS = (iid, patho5, patho5_noisy)
 

@@ -13,11 +13,12 @@ from torch import nn
 from toy import CLIENTS, Play, Played, composition, toy_dataset, toy_suite
 
 from flbench import Context, Memory, Models, Personal, Setup, Stage, State, hookimpl
+from flbench.assembly import Job, prepare
 from flbench.errors import UserError
 from flbench.methods import compose
 from flbench.orchestrator import play
 from flbench.results import read_result
-from flbench.runner import Job, prepare, run_job
+from flbench.runner import run_job
 from flbench.state import Dispatched
 
 METHODS = {

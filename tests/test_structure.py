@@ -20,9 +20,10 @@ import torch
 
 import flbench
 from flbench import hookspecs
+from flbench.assembly import divide
 from flbench.plugins import Hooks
 from flbench.registry import KINDS, entries
-from flbench.runner import divide, load_dataset
+from flbench.runner import load_dataset
 from flbench.suite import load_suite
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -31,13 +32,14 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 # Lower never imports higher. A package (engine, sinks, ...) has one rank.
 RANKS = (
     ("", "errors", "seeding", "parameters", "hookspecs", "registry", "torchvision_ops"),
-    ("state", "layout", "suite", "results", "metrics", "partition", "clustering", "averaging"),
+    ("dataset", "state", "layout", "suite", "results", "metrics", "partition", "clustering", "averaging"),
     ("client", "context", "federation", "history"),
     (
-        "defaults", "checks", "plugins", "methods",
+        "defaults", "expect", "checks", "plugins", "methods",
         "engine", "buffers", "evaluation", "checkpoint",
     ),
     ("orchestrator",),
+    ("assembly",),
     ("runner",),
     ("leaderboard", "sinks", "datasets", "models"),
     ("cli",),
@@ -49,7 +51,7 @@ RANK = {part: rank for rank, parts in enumerate(RANKS) for part in parts}
 NEEDS = {
     "leaderboard": {"", "errors", "results"},
     "sinks": {"", "errors", "hookspecs", "results", "state"},
-    "datasets": {"", "errors", "state", "torchvision_ops"},
+    "datasets": {"", "errors", "dataset", "torchvision_ops"},
     "models": {"", "errors"},
 }
 LIMIT = 300

@@ -15,13 +15,15 @@ import numpy as np
 import torch
 from torch import nn
 
+from flbench.assembly import Job, prepare
 from flbench.client import ClientModule
+from flbench.dataset import Dataset
 from flbench.hookspecs import hookimpl
 from flbench.methods import Composition, compose
 from flbench.orchestrator import Run, play
 from flbench.results import Fingerprint, Method, Plugin, Result
-from flbench.runner import Job, conclude, prepare
-from flbench.state import Dataset, State
+from flbench.runner import conclude
+from flbench.state import State
 from flbench.suite import Suite
 
 torch.set_num_threads(1)

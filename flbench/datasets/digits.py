@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from flbench.state import Dataset
+from flbench.dataset import Dataset
 
 
 def load(root: Path) -> Dataset:

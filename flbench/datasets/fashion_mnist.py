@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 from flbench import torchvision_ops as torchvision_ops
+from flbench.dataset import Dataset
 from flbench.errors import MissingData
-from flbench.state import Dataset
 
 MEAN, STD = 0.2860, 0.3530
 """Of the pixels of the training part, scaled to 0..1."""

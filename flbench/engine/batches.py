@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from flbench.dataset import Indices
 from flbench.seeding import rng
-from flbench.state import Indices, Stage
+from flbench.state import Stage
 
 
 def subset(samples: int, stage: Stage, seed: int, client: int) -> Indices:

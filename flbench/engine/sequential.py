@@ -15,7 +15,12 @@ from flbench.engine.workspace import Workspace
 from flbench.errors import FlbenchError, PluginError
 from flbench.federation import Samples
 from flbench.seeding import torch_seed
-from flbench.state import Dispatched, Extras, Stage, Upload
+from flbench.state import (
+    Dispatched,
+    Extras,
+    Stage,
+    Upload,
+)
 
 Term = Callable[[ClientModule], Tensor]
 

@@ -31,7 +31,7 @@ class Console:
         self._title = f"{info.method} on {info.suite} ({info.dataset}), seed {info.seed}"
         self._began, self._first = time.monotonic(), info.first
         if not self._terminal.is_terminal:
-            self._terminal.print(f"{self._title}: {info.rounds} rounds", highlight=False)
+            self._print(f"{self._title}: {info.rounds} rounds")
             return
         self._bar = Progress(
             TextColumn("{task.description}"),
@@ -54,15 +54,12 @@ class Console:
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=record.round, accuracy=shown)
             return
-        every = max(1, record.rounds // self.LINES)
+        every = -(-record.rounds // self.LINES)
         if record.round % every and record.round != record.rounds:
             return
         spent = time.monotonic() - self._began
         left = spent / (record.round - self._first + 1) * (record.rounds - record.round)
-        self._terminal.print(
-            f"  round {record.round}/{record.rounds}  accuracy {shown}  {left:.0f} s left",
-            highlight=False,
-        )
+        self._print(f"  round {record.round}/{record.rounds}  accuracy {shown}  {left:.0f} s left")
 
     @hookimpl
     def run_finished(self, result: Result) -> None:
@@ -71,7 +68,11 @@ class Console:
 
     def say(self, message: str) -> None:
         """Print a line above the bar."""
-        self._terminal.print(f"  note: {message}", highlight=False, markup=False, soft_wrap=True)
+        self._print(f"  note: {message}")
+
+    def _print(self, line: str) -> None:
+        """Print one line as it is, however long."""
+        self._terminal.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def close(self) -> None:
         """Leave the terminal clean, also when a run is stopped."""

@@ -102,7 +102,7 @@ def heat_map(matrix: npt.NDArray[np.float64], cell: int = 4) -> npt.NDArray[np.u
         matrix: shape (n, m); NaN is grey.
         cell: pixels a side per entry.
     """
-    largest = float(np.nanmax(np.abs(matrix))) or 1.0
+    largest = float(np.nan_to_num(np.abs(matrix)).max()) or 1.0
     share = np.clip(np.nan_to_num(matrix) / largest, -1, 1)
     red, blue = 1 - share.clip(max=0) * -1, 1 - share.clip(min=0)
     picture = np.stack([red, np.minimum(red, blue), blue], axis=-1)

@@ -1,0 +1,280 @@
+"""Assembly: build a run from a job: data set, partition, network, hooks, executor, State(0)."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from flbench import buffers
+from flbench.checkpoint import checkpoint_path, load_checkpoint
+from flbench.client import ClientModule
+from flbench.context import Context
+from flbench.dataset import Dataset
+from flbench.engine.ledger import Ledger
+from flbench.engine.sequential import Sequential
+from flbench.engine.vectorised import Vectorised
+from flbench.engine.workspace import Workspace
+from flbench.errors import UserError
+from flbench.federation import Federation, Samples, federate, server_indices
+from flbench.history import History
+from flbench.layout import ParameterLayout
+from flbench.methods import Composition
+from flbench.orchestrator import Run, RunServices, cohort
+from flbench.parameters import checked
+from flbench.plugins import Hooks
+from flbench.registry import find
+from flbench.results import (
+    Fingerprint,
+    result_path,
+)
+from flbench.seeding import rng, torch_seed
+from flbench.state import Memory, State
+from flbench.suite import Suite, fingerprint
+
+# isort: split
+from lightning.fabric import Fabric  # after flbench.client, which makes torchvision importable
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run as asked for: everything is named and checked, nothing is loaded.
+
+    Attributes:
+        out: folder of the result files.
+        resume: continue from the checkpoint, if there is one.
+        force: recompute even if the result is there.
+        threads: CPU threads of torch. One is fastest for small networks, and keeps sums in the
+            same order on every machine.
+        sinks: listeners, by name.
+    """
+
+    suite: Suite
+    method: Composition
+    seed: int
+    data_root: Path
+    out: Path
+    executor: str = "auto"
+    accelerator: str = "auto"
+    devices: int = 1
+    threads: int = 1
+    resume: bool = False
+    force: bool = False
+    sinks: Sequence[tuple[str, object]] = ()
+    say: Callable[[str], None] = field(default=lambda message: None)
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of suite, method and parameters; the same for all seeds."""
+        method = self.method.described.model_dump(mode="json")
+        return fingerprint({"suite": self.suite.settings(), "method": method})
+
+    @property
+    def path(self) -> Path:
+        """Where the result will lie."""
+        return result_path(
+            self.out,
+            self.suite.name,
+            self.suite.dataset,
+            self.method.described.name,
+            self.fingerprint,
+            self.seed,
+        )
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where the last whole round is kept until the result is there."""
+        return checkpoint_path(self.path)
+
+    @property
+    def title(self) -> str:
+        """What it is called in messages."""
+        suite = self.suite
+        return f"{self.method.described.name} on {suite.name} ({suite.dataset}), seed {self.seed}"
+
+
+def prepare(job: Job, dataset: Dataset) -> tuple[Run, State]:
+    """Build a run: partition, federation, network, hooks, State(0) or the checkpoint's."""
+    suite, seed = job.suite, job.seed
+    services = RunServices(Ledger(suite.clients), job.say)
+    hooks = Hooks((suite.name, suite), job.method.layers, job.sinks, job.say)
+    federation = divide(suite, hooks, dataset, seed)
+    fabric = open_fabric(job)
+    net = build_network(suite, tuple(dataset.x.shape[1:]), dataset.classes, seed)
+    context = first_context(job, federation, net, services)
+    module = build_module(hooks, net, context)
+    layout = ParameterLayout.of(module)
+    visible = (federation.leaky() if job.method.paper_leak else federation).visible
+    space = Workspace(fabric, module, layout)
+    services.executor = choose_executor(job, space, visible.to(fabric.device))
+    marks = Fingerprint(
+        config=job.fingerprint,
+        suite=suite.hash(),
+        initial_weights=_hash(context.initial),
+        cohorts=_hash(*[cohort(suite, seed, r + 1) for r in range(suite.rounds)]),
+        **federation.fingerprint,
+    )
+    run = Run(
+        suite=suite,
+        seed=seed,
+        hooks=hooks,
+        executor=services.executor,
+        context=replace(context, layout=layout, initial=space.row.clone()),
+        services=services,
+        held_out=federation.held_out.to(fabric.device),
+        groups=federation.groups,
+        ledger=services.ledger,
+        history=History(),
+        marks=marks,
+        checkpoint=job.checkpoint,
+    )
+    return run, first_state(run, resume=job.resume)
+
+
+def first_context(
+    job: Job, federation: Federation, net: nn.Module, services: RunServices
+) -> Context:
+    """The context before round 1; layout and weights are the network's alone."""
+    samples, layout = federation.visible, ParameterLayout.of(net)
+    train = samples.splits["train"]
+    counts = [torch.bincount(samples.y[rows], minlength=federation.classes) for rows in train]
+    groups = federation.groups
+    return Context(
+        seed=job.seed,
+        round=0,
+        rounds=job.suite.rounds,
+        clients=job.suite.clients,
+        cohort=torch.empty(0, dtype=torch.int64),
+        samples=samples.sizes("train"),
+        label_counts=torch.stack(counts),
+        classes=federation.classes,
+        layout=layout,
+        initial=layout.flatten(net),
+        local=job.suite.local,
+        services=services,
+        truth=(lambda: groups) if job.method.uses_true_groups else None,
+    )
+
+
+def choose_executor(job: Job, space: Workspace, visible: Samples) -> Sequential:
+    """The executor asked for.
+
+    `auto` is sequential: on CPUs it is the faster one (docs/performance.md), and on accelerators
+    the other has not been measured yet.
+
+    Raises:
+        UserError: there is no executor of that name.
+    """
+    if job.executor in ("auto", "sequential"):
+        return Sequential(space, visible, job.seed)
+    if job.executor != "vectorised":
+        raise UserError(
+            f"unknown executor '{job.executor}': expected auto, sequential or vectorised"
+        )
+    executor = Vectorised(space, visible, job.seed)
+    reason = executor.why_not()
+    if reason is not None:
+        job.say(f"clients are trained one by one: {reason}")
+    return executor
+
+
+def build_module(hooks: Hooks, net: nn.Module, context: Context) -> ClientModule:
+    """The run's one ClientModule; what a method adds to the network is seeded apart from it."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch_seed(context.seed, "init-added"))
+        return hooks.client_module(net, context)
+
+
+def divide(suite: Suite, hooks: Hooks, dataset: Dataset, seed: int) -> Federation:
+    """Partition the data set and split every client's share."""
+    labels = dataset.y.numpy()
+    domains = None if dataset.domains is None else dataset.domains.numpy()
+    server = np.arange(0)
+    if suite.server_samples:
+        server = server_indices(labels, suite.server_samples, rng(seed, "server-samples"))
+    left = np.setdiff1d(np.arange(len(labels)), server)
+    partition = hooks.partition(
+        labels[left],
+        None if domains is None else domains[left],
+        suite.clients,
+        rng(seed, "partition"),
+    )
+    owned = replace(partition, clients=tuple(left[rows] for rows in partition.clients))
+    return federate(
+        dataset,
+        owned,
+        seed,
+        test_fraction=suite.test_fraction,
+        validation_fraction=suite.validation_fraction,
+        server=server,
+    )
+
+
+def build_network(suite: Suite, shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
+    """The suite's network with the seed's initial weights, the same for every method."""
+    build = find("models", suite.model.name).load()
+    params = checked(f"model '{suite.model.name}'", build, suite.model.params, skip=2)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch_seed(seed, "init"))
+        net: nn.Module = build(shape, classes, **params)
+    return net
+
+
+def first_state(run: Run, *, resume: bool = False) -> State:
+    """State(0), from the merged answers of `setup`; or the checkpoint's, ledger and history too."""
+    for message in run.hooks.overridden():
+        run.services.warn(message)
+    if resume and run.checkpoint is not None and run.checkpoint.is_file():
+        device = run.executor.workspace.device
+        state, ledger, history = load_checkpoint(run.checkpoint, device, run.marks)
+        run.ledger = run.services.ledger = ledger
+        run.history = history
+        run.services.seconds.update(history.seconds)
+        run.services.drain()
+        return state
+    setup = run.hooks.setup(run.context)
+    assert setup.models is not None and setup.membership is not None, "checked by the hooks"
+    layout, initial = run.context.layout, run.context.initial
+    own = buffers.declare(run.suite.buffers, layout, initial, run.context.clients)
+    kept: dict[str, Memory] = {**setup.memory, **own}
+    return State(
+        round=0,
+        models=setup.models,
+        membership=setup.membership,
+        memory={name: memory.value for name, memory in kept.items()},
+        scopes={name: memory.scope for name, memory in kept.items()},
+    )
+
+
+def open_fabric(job: Job) -> Fabric:
+    """The run's one Fabric.
+
+    Raises:
+        UserError: an accelerator or a number of devices that cannot be had.
+    """
+    if job.devices != 1:
+        raise UserError(f"--devices {job.devices}: expected 1, one process on one device")
+    torch.set_num_threads(job.threads)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # advice about Trainer features that are not used here
+        try:
+            fabric = Fabric(accelerator=job.accelerator, devices=job.devices)
+        except (MisconfigurationException, RuntimeError, ValueError) as error:
+            text = " ".join(str(error).split())
+            raise UserError(f"--accelerator {job.accelerator}: {text}") from None
+        fabric.launch()
+    return fabric
+
+
+def _hash(*tensors: Tensor) -> str:
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(tensor.cpu().numpy().tobytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,34 @@
+"""The closing table of a command: the leaderboard's rows in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console as Terminal
+from rich.table import Table
+
+from flbench.leaderboard import mean_std, rows_of
+from flbench.results import Result
+
+
+def print_table(finished: Sequence[tuple[Path, Result]]) -> None:
+    """Method, accuracy over seeds, worst decile, ARI, MB per client, seconds; and the paths."""
+    terminal = Terminal()
+    for title, rows in rows_of([result for _, result in finished]).items():
+        table = Table(title=title, title_justify="left")
+        for column in ("method", "accuracy", "worst decile", "ARI", "MB/client", "seconds"):
+            table.add_column(column, justify="left" if column == "method" else "right")
+        for row in rows:
+            seconds = [result.seconds.get("total", 0.0) for result in row.results]
+            table.add_row(
+                row.name,
+                mean_std(row.column("accuracy_mean")),
+                mean_std(row.column("accuracy_worst_decile"), spread=False),
+                mean_std(row.column("ari"), spread=False),
+                mean_std(row.column("mb_per_client"), spread=False),
+                f"{sum(seconds) / len(seconds):.1f}",
+            )
+        terminal.print(table)
+    for path, _ in finished:
+        print(path)
