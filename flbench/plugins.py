@@ -138,11 +138,6 @@ class Hooks:
             if caller.spec.opts["firstresult"] and len(rivals) > 1:
                 yield f"{hook}: {rivals[0]} (named last) wins over {', '.join(rivals[1:])}"
 
-    def implemented(self, name: str) -> list[str]:
-        """Names of the hooks a method implements, sorted."""
-        plugin = self._manager.get_plugin(f"method:{name}")
-        return sorted(caller.name for caller in self._manager.get_hookcallers(plugin) or ())
-
     def listen(self, hook: str, **arguments: object) -> None:
         """Tell the sinks."""
         getattr(self._manager.hook, hook)(**arguments)

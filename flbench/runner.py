@@ -24,6 +24,8 @@ from flbench.results import (
 )
 from flbench.state import State
 
+SELECTION = ("selection_error", "selection_false_positives", "selection_false_negatives")
+
 
 def load_dataset(name: str, root: Path) -> Dataset:
     """Load a data set by name.
@@ -121,6 +123,7 @@ def _selection_quality(state: State, groups: Tensor | None) -> dict[str, float |
     """Wrong and missing members per client, where rows overlap (methods.md 10.3)."""
     chosen = state.membership.weights
     if chosen is None or groups is None:
-        return {"error": None, "false_positives": None, "false_negatives": None}
+        return dict.fromkeys(SELECTION)
     truth = (groups[:, None] == groups).numpy()
-    return {**clustering_error(truth, (chosen[state.membership.home] > 0).numpy())}
+    quality = clustering_error(truth, (chosen[state.membership.home] > 0).numpy())
+    return {name: quality[name.removeprefix("selection_")] for name in SELECTION}

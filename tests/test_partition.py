@@ -74,6 +74,12 @@ def test_patho5_cuts_labels_and_clients_into_groups(clients: int, groups: int) -
         assert max(dealt) - min(dealt) <= 1
 
 
+def test_samples_of_a_label_are_shuffled_before_they_are_dealt() -> None:
+    labels = np.zeros(40, dtype=np.int64)
+    found = patho5(labels, None, 4, rng(), groups=1)
+    assert all((np.diff(rows) > 1).any() for rows in found.clients)
+
+
 def test_natural_order_cuts_neighbours_and_shuffled_order_does_not() -> None:
     labels = shuffled_labels()
     natural = patho5(labels, None, 5, rng(), order="natural")

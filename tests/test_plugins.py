@@ -1048,6 +1048,3 @@ def test_a_wrong_method_on_the_manager_itself_is_named() -> None:
     suite = toy_suite()
     with pytest.raises(PluginError, match=r"^bad: .*personalize"):
         Hooks((suite.name, suite), [("bad", Misspelt())])
-    hooks = Hooks((suite.name, suite), [])
-    assert hooks.implemented("toy") == ["partition"]
-    assert "aggregate" in hooks.implemented("defaults")

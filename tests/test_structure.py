@@ -32,7 +32,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 # Lower never imports higher. A package (engine, sinks, ...) has one rank.
 RANKS = (
     ("", "errors", "seeding", "parameters", "hookspecs", "registry", "torchvision_ops"),
-    ("dataset", "state", "layout", "suite", "results", "metrics", "partition", "clustering", "averaging"),
+    ("dataset", "state", "layout", "suite", "results", "metrics"),
+    ("partition", "clustering", "averaging"),
     ("client", "context", "federation", "history"),
     (
         "defaults", "expect", "checks", "plugins", "methods",

@@ -54,16 +54,27 @@ def rows_of(results: Iterable[Result]) -> dict[str, list[Row]]:
         tables.setdefault(title, {}).setdefault(key, []).append(result)
     found = {}
     for title, methods in sorted(tables.items()):
-        names = [name for name, _ in methods]
         rows = [
             Row(
-                name if names.count(name) == 1 else f"{name} [{config}]",
+                _label(group[0], [other[0] for other in methods.values()]),
                 tuple(sorted(group, key=lambda result: result.seed)),
             )
-            for (name, config), group in methods.items()
+            for group in methods.values()
         ]
         found[title] = sorted(rows, key=lambda row: (-mean(row.column("accuracy_mean")), row.name))
     return found
+
+
+def _label(result: Result, others: Sequence[Result]) -> str:
+    """The method's name, and whatever tells it from the other rows of the same name."""
+    namesakes = [other for other in others if other.method.name == result.method.name]
+    if len(namesakes) == 1:
+        return result.method.name
+    params = [other.method.params for other in namesakes]
+    keys = sorted({key for table in params for key in table})
+    telling = [key for key in keys if any(table.get(key) != params[0].get(key) for table in params)]
+    told = ", ".join(f"{key}={result.method.params.get(key)}" for key in telling)
+    return f"{result.method.name} ({told or result.fingerprint.config})"
 
 
 def mean_std(values: Sequence[float], digits: int = 4, *, spread: bool = True) -> str:
@@ -98,9 +109,9 @@ def page(folder: Path) -> str:
             f"| {' | '.join(HEADER)} |",
             "|---:|---|---:|---:|---:|---:|---:|---|---|",
         ]
-        rank = 0
+        ranked = [mean(row.column("accuracy_mean")) for row in rows if not row.reference]
         for row in rows:
-            rank += not row.reference
+            rank = 1 + sum(other > mean(row.column("accuracy_mean")) for other in ranked)
             seeds = ", ".join(str(result.seed) for result in row.results)
             status = ", ".join(sorted({result.status for result in row.results}))
             cells = [

@@ -54,8 +54,8 @@ class Console:
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=record.round, accuracy=shown)
             return
-        every = -(-record.rounds // self.LINES)
-        if record.round % every and record.round != record.rounds:
+        done, rounds = record.round * self.LINES, record.rounds
+        if done // rounds == (done - self.LINES) // rounds:
             return
         spent = time.monotonic() - self._began
         left = spent / (record.round - self._first + 1) * (record.rounds - record.round)

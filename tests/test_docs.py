@@ -1,0 +1,105 @@
+"""README and docs say what is there, and what they tell to type works."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from flbench.cli import main
+from flbench.registry import entries
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^    (flbench .+)$", README, flags=re.MULTILINE)
+
+
+def row(kind: str) -> set[str]:
+    """The backticked names of one row of the README's table."""
+    (line,) = re.findall(rf"^\| {kind} \|(.+)\|$", README, flags=re.MULTILINE)
+    return set(re.findall(r"`([\w-]+)`", line))
+
+
+@pytest.mark.parametrize(
+    ("kind", "group"),
+    [
+        ("methods", "methods"),
+        ("suites", "suites"),
+        ("data sets", "datasets"),
+        ("networks", "models"),
+        ("partitions", "partitions"),
+        ("sinks", "sinks"),
+    ],
+)
+def test_the_readme_lists_exactly_what_is_installed(kind: str, group: str) -> None:
+    ours = {name for name, entry in entries(group).items() if entry.distribution == "flbench"}
+    assert row(kind) == ours
+
+
+def test_the_two_commands_stand_at_the_top_one_line_each() -> None:
+    commands = re.findall(r"^    (python3 .+)$", README, flags=re.MULTILINE)
+    assert len(commands) == 2
+    assert commands[0].endswith("flbench run --plugin pfedlia --suite noisy-noniid")
+    assert commands[1].endswith("tox")
+    assert README.index(commands[1]) < 700
+    assert ".ci/run" in README
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_the_readme_tells_to_type_works(
+    command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    words = shlex.split(command)
+    if "--dataset" in words:
+        pytest.skip("needs files that are not part of the project; see test_data.py")
+    if words[1] == "run":
+        words += ["--rounds", "2", "--set", "suite.clients=20"]
+        words = ["1" if word == "4" else word for word in words]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    monkeypatch.setattr(sys, "argv", words)
+    try:
+        main()
+    except SystemExit as stop:
+        assert not stop.code
+
+
+def test_links_lead_somewhere() -> None:
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_leaderboard_is_current_and_the_readme_quotes_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", ["flbench", "leaderboard", "--check"])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert not stop.value.code
+    board = (ROOT / "leaderboard" / "README.md").read_text(encoding="utf-8")
+    quoted = re.findall(r"\d\.\d{4} ± \d\.\d{4}", README)
+    assert len(quoted) >= 8
+    assert all(number in board for number in quoted)
+
+
+@pytest.mark.slow
+def test_a_wheel_holds_everything(tmp_path: Path) -> None:
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*pip, "--wheel-dir", str(tmp_path), str(ROOT)], check=True, timeout=300)
+    (wheel,) = tmp_path.glob("flbench-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    for folder, package in (("flbench", "flbench"), ("plugins", "flbench_plugins")):
+        for path in (ROOT / folder).rglob("*.py"):
+            assert f"{package}/{path.relative_to(ROOT / folder).as_posix()}" in names
+        assert f"{package}/py.typed" in names
+    for path in (ROOT / "benchmarks").glob("*.toml"):
+        assert f"flbench_benchmarks/{path.name}" in names
+    assert not [name for name in names if name.startswith(("tests/", "leaderboard/"))]
