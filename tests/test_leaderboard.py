@@ -186,10 +186,25 @@ def test_two_parameter_sets_of_one_method_are_kept_apart(result: Result, tmp_pat
     )
     rows = only_table(tmp_path)
     assert [(row["method"], row["accuracy"]) for row in rows] == [
-        ("fedavg [22222222]", "0.8000"),
-        ("fedavg [11111111]", "0.6000 ± 0.1414"),
+        ("fedavg (22222222)", "0.8000"),
+        ("fedavg (11111111)", "0.6000 ± 0.1414"),
         ("alone", "0.4000"),
     ]
+
+
+def test_rows_of_one_method_are_told_apart_by_what_differs(result: Result, tmp_path: Path) -> None:
+    def told(config: str, accuracy: float, **params: object) -> Result:
+        one = made(result, accuracy, method="m", config=config)
+        return one.model_copy(update={"method": one.method.model_copy(update={"params": params})})
+
+    write(tmp_path, told("1", 0.5, mode="a", same=3), told("2", 0.6, mode="b", same=3))
+    assert [row["method"] for row in only_table(tmp_path)] == ["m (mode=b)", "m (mode=a)"]
+
+
+def test_equal_accuracies_share_a_rank(result: Result, tmp_path: Path) -> None:
+    pairs = (("a", 0.7), ("b", 0.7), ("c", 0.5))
+    write(tmp_path, *[made(result, accuracy, method=name) for name, accuracy in pairs])
+    assert [row["rank"] for row in only_table(tmp_path)] == ["1", "1", "3"]
 
 
 def test_the_status_of_every_seed_is_shown(result: Result, tmp_path: Path) -> None:
@@ -212,7 +227,7 @@ def test_the_page_is_the_same_bytes_for_the_same_files(result: Result, tmp_path:
     assert text.endswith("|\n")
     assert str(tmp_path) not in text
     assert [row["method"] for row in tables(text)["toy on toy [aaaaaaaa]"]] == [
-        "a", "b [1]", "b [2]",
+        "a", "b (1)", "b (2)",
     ]  # fmt: skip
     write(one, made(result, 0.6, method="new", suite="aaaaaaaa"))
     assert page(one) != text
