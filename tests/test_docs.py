@@ -63,10 +63,9 @@ def test_what_the_readme_tells_to_type_works(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_MODE", "disabled")
     monkeypatch.setattr(sys, "argv", words)
-    try:
+    with pytest.raises(SystemExit) as stop:
         main()
-    except SystemExit as stop:
-        assert not stop.code
+    assert not stop.value.code
 
 
 def test_links_lead_somewhere() -> None:
