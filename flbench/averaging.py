@@ -32,6 +32,8 @@ def weighted_mean(
         tensor([[3., 6.]])
     """
     averaged = rows.clone()
+    if not len(uploads):
+        return averaged
     patterns, pattern_of = torch.unique(weights, dim=0, return_inverse=True)
     for index, pattern in enumerate(patterns):
         members = pattern.nonzero()[:, 0].tolist()

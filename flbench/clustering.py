@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.spatial.distance import cdist
 
+from flbench.errors import UserError
+
 Features = Literal["zrow", "raw", "corr", "sym"]
 Noise = Literal["nearest", "singleton", "global"]
 Transform = Literal["none", "signed_sqrt", "clip"]
@@ -31,7 +33,8 @@ def standardised_rows(scores: Floats) -> Floats:
     """
     centred = scores - scores.mean(axis=1, keepdims=True)
     spread = centred.std(axis=1, keepdims=True)
-    divided = np.divide(centred, spread, out=np.zeros_like(centred), where=spread > 0)
+    real = spread > 1e-9 * np.abs(scores).max(axis=1, keepdims=True, initial=0)
+    divided = np.divide(centred, spread, out=np.zeros_like(centred), where=real)
     rounded: Floats = np.round(divided, 9)
     return rounded
 
@@ -59,6 +62,9 @@ def optics(
     Returns:
         Labels, shape (n,); -1 = noise. Everybody is in group 0 where there are fewer than four
         points or they all coincide.
+
+    Raises:
+        UserError: `min_samples` exceeds the number of points.
     """
     spread = (
         features.max() - features.min()
@@ -67,6 +73,8 @@ def optics(
     )
     if len(features) < 4 or spread == 0:
         return np.zeros(len(features), dtype=np.int64)
+    if min_samples > len(features):
+        raise UserError(f"min_samples {min_samples}: expected at most {len(features)}, all clients")
     from sklearn.cluster import OPTICS
 
     rule = OPTICS(min_samples=min_samples, min_cluster_size=min_samples, xi=xi, metric=metric)
@@ -184,10 +192,10 @@ def two_means(values: Floats) -> npt.NDArray[np.bool_]:
         >>> two_means(np.array([1.0, 0.8, -0.6, -0.4])).tolist()
         [True, True, False, False]
     """
-    order = np.argsort(values, kind="stable")
-    ordered = values[order]
-    if len(values) < 2 or ordered[0] == ordered[-1]:
+    if len(values) < 2 or values.min() == values.max():
         return np.ones(len(values), dtype=bool)
+    order = np.argsort(values, kind="stable")
+    ordered = values[order] - values.mean()  # sums of squares far from zero would cancel
     sizes = np.arange(1, len(values))
     sums = np.cumsum(ordered)
     # Minimising the scatter within is maximising the scatter between the two means.

@@ -27,14 +27,16 @@ class UserError(FlbenchError):
 
 
 class UnknownName(UserError):
-    """A name that no installed package offers."""
+    """A name that no installed package offers, or that is declared nowhere."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+    def __init__(
+        self, kind: str, name: str, known: Iterable[str], listed: str = "installed"
+    ) -> None:
         known = sorted(known)
         close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
         hint = f"; did you mean '{close[0]}'?" if close else ""
-        listed = ", ".join(known) or "none"
-        super().__init__(f"unknown {kind} '{name}'{hint} (installed: {listed})")
+        names = ", ".join(known) or "none"
+        super().__init__(f"unknown {kind} '{name}'{hint} ({listed}: {names})")
 
 
 class BadParameter(UserError):

@@ -85,7 +85,8 @@ class Federation:
 
 def server_indices(labels: Indices, wanted: int, generator: np.random.Generator) -> Indices:
     """Class-balanced samples for the server, at most a tenth of the pool (methods.md 1.7)."""
-    each = min(wanted, len(labels) // 10) // len(np.unique(labels))
+    _, counts = np.unique(labels, return_counts=True)
+    each = min(min(wanted, len(labels) // 10) // len(counts), int(counts.min()))
     drawn = [
         generator.permutation(np.flatnonzero(labels == label))[:each] for label in np.unique(labels)
     ]

@@ -73,7 +73,7 @@ class ParameterLayout:
                 else "buffer" if tensor.is_floating_point()
                 else "counter"
             )  # fmt: skip
-            in_head = head is not None and name.startswith(f"{head}.")
+            in_head = head is not None and (not head or name.startswith(f"{head}."))
             stop = offset + tensor.numel()
             slots.append(Slot(name, tuple(tensor.shape), offset, stop, kind, in_head))
             offset = stop

@@ -112,7 +112,7 @@ def suite_overrides(settings: Mapping[str, object], texts: list[str]) -> dict[st
             found[field] = value
         elif not owners:
             known = [f"{name}.{field}" for name in names for field in fields[name]]
-            raise UnknownName("parameter", key, [*known, *suite_fields()])
+            raise UnknownName("parameter", key, [*known, *suite_fields()], listed="declared")
     return found
 
 

@@ -209,6 +209,8 @@ class RunServices:
         """See `Context.evaluate`."""
         executor = self._executor()
         sums = cross_evaluate(executor.workspace, models, executor.samples, split, clients)
+        if not bool((sums[..., 2] > 0).all()):
+            raise UserError(f"a client has no {split} samples: raise validation_fraction")
         return (sums[..., 0] / sums[..., 2]).cpu()
 
     def server_logits(self, models: Tensor) -> Tensor:

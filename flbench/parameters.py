@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import tomllib
+import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -28,10 +29,13 @@ class Parameter:
     @property
     def type(self) -> str:
         """The type as a person would write it."""
-        hint = typing.get_args(self.hint)[0] if hasattr(self.hint, "__metadata__") else self.hint
+        hint = _bare(self.hint)
         if typing.get_origin(hint) is typing.Literal:
             return " | ".join(repr(value) for value in typing.get_args(hint))
-        return hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
+        if typing.get_origin(hint) in (typing.Union, types.UnionType):
+            parts = [_bare(part) for part in typing.get_args(hint)]
+            return " | ".join("None" if p is type(None) else _name(p) for p in parts)
+        return _name(hint)
 
     def check(self, owner: str, value: object) -> Any:  # noqa: ANN401 - any declared type
         """Return the value as the declared type, or say what was expected.
@@ -42,7 +46,9 @@ class Parameter:
         from pydantic import TypeAdapter, ValidationError
 
         try:
-            return TypeAdapter(self.hint).validate_python(value)
+            # Strictly, a truth value is no number; otherwise lists may become tuples and so on.
+            strict = isinstance(value, bool) or None
+            return TypeAdapter(self.hint).validate_python(value, strict=strict)
         except ValidationError as error:
             problem = error.errors()[0]
             where = f" ({problem['msg'].lower()})" if problem["type"] != "literal_error" else ""
@@ -50,6 +56,15 @@ class Parameter:
                 f"{owner}: '{self.name}' expects {self.type}, default {self.default!r};"
                 f" got {value!r}{where}"
             ) from None
+
+
+def _bare(hint: Any) -> Any:  # noqa: ANN401 - any annotation
+    """An annotation without its notes."""
+    return typing.get_args(hint)[0] if hasattr(hint, "__metadata__") else hint
+
+
+def _name(hint: Any) -> str:  # noqa: ANN401 - any annotation
+    return hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
 
 
 def declared(target: Callable[..., Any], *, skip: int = 0) -> dict[str, Parameter]:
@@ -81,7 +96,7 @@ def checked(
     known = declared(target, skip=skip)
     for name in values:
         if name not in known:
-            raise UnknownName(f"parameter of {owner}", name, known)
+            raise UnknownName(f"parameter of {owner}", name, known, listed="declared")
     return {name: known[name].check(owner, value) for name, value in values.items()}
 
 

@@ -7,8 +7,11 @@ point group `flbench.partitions`.
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
 import numpy as np
 import numpy.typing as npt
+from annotated_types import Ge, Le
 
 from flbench.dataset import Indices, Partition
 from flbench.errors import UserError
@@ -29,8 +32,8 @@ def patho5(
     domains: Indices | None,
     clients: int,
     rng: np.random.Generator,
-    groups: int = 5,
-    order: str = "shuffled",
+    groups: Annotated[int, Ge(1)] = 5,
+    order: Literal["shuffled", "natural"] = "shuffled",
 ) -> Partition:
     """Pathological non-IID: label groups without overlap (pFedLIA IV-B; methods.md 7.1).
 
@@ -53,10 +56,10 @@ def patho5_noisy(
     domains: Indices | None,
     clients: int,
     rng: np.random.Generator,
-    groups: int = 5,
-    order: str = "shuffled",
-    extra_labels: int = 1,
-    extra_probability: float = 0.5,
+    groups: Annotated[int, Ge(1)] = 5,
+    order: Literal["shuffled", "natural"] = "shuffled",
+    extra_labels: Annotated[int, Ge(0)] = 1,
+    extra_probability: Annotated[float, Ge(0), Le(1)] = 0.5,
 ) -> Partition:
     """Noisy non-IID: `patho5` where some clients hold labels of others too (methods.md 7.2).
 

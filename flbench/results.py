@@ -126,7 +126,7 @@ class Result(BaseModel):
     """Everything a run leaves behind."""
 
     model_config = ConfigDict(frozen=True)
-    schema_version: int = Field(default=SCHEMA)
+    schema_version: int = Field(default=SCHEMA, ge=1)
     status: Literal["self-reported", "reproduced"] = "self-reported"
     suite: dict[str, Any]
     dataset: str
@@ -145,7 +145,7 @@ class Result(BaseModel):
 
     def canonical(self) -> str:
         """The file's text."""
-        table = self.model_dump(mode="json")
+        table = self.model_dump()  # not mode="json", which would turn NaN into null unseen
         lines = (
             f"{json.dumps(key)}: "
             + json.dumps(table[key], sort_keys=True, allow_nan=False, separators=(",", ":"))
@@ -182,19 +182,24 @@ def read_result(path: Path) -> Result:
         UserError: it is no result file of a version this flbench knows.
     """
     try:
-        table = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(table, dict) and table.get("schema_version", SCHEMA) > SCHEMA:
-            raise UserError(
-                f"{path}: schema version {table['schema_version']}, expected at most {SCHEMA};"
-                " upgrade flbench"
-            )
-        return Result.model_validate(table)
-    except (OSError, json.JSONDecodeError) as error:
+        table = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
+    except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read as a result file: {error}") from None
+    version = table.get("schema_version") if isinstance(table, dict) else None
+    if isinstance(version, int) and version > SCHEMA:
+        raise UserError(
+            f"{path}: schema version {version}, expected at most {SCHEMA}; upgrade flbench"
+        )
+    try:
+        return Result.model_validate(table)
     except ValidationError as error:
         problem = error.errors()[0]
         field = ".".join(str(part) for part in problem["loc"])
         raise UserError(f"{path}: no result file: '{field}': {problem['msg'].lower()}") from None
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")
 
 
 def read_results(folder: Path) -> Iterator[tuple[Path, Result]]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from flbench.errors import BadParameter, UnknownName
+from flbench.errors import BadParameter, UnknownName, UserError
 from flbench.hookspecs import hookimpl
 from flbench.parameters import checked
 from flbench.registry import find
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from flbench.dataset import Indices, Partition
 
-Fraction = Annotated[float, Field(ge=0, lt=1)]
+Fraction = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
 
 
@@ -37,9 +37,9 @@ class LocalTraining:
 
     epochs: Annotated[int, Field(ge=1)] = 5
     batch_size: Annotated[int, Field(ge=1)] = 32
-    lr: Annotated[float, Field(gt=0)] = 0.01
+    lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     optimizer: Literal["sgd", "adam"] = "sgd"
 
 
@@ -78,8 +78,8 @@ class Suite(BaseModel):
     rounds: Count = Field(description="number of rounds, R")
     local: LocalTraining = Field(default=LocalTraining(), description="local training")
     test_fraction: Fraction = Field(default=0.25, description="share of a client's samples tested")
-    validation_fraction: Fraction = Field(
-        default=0.2, description="share of the rest that methods may validate on"
+    validation_fraction: float = Field(
+        default=0.2, ge=0, lt=1, description="share of the rest that methods may validate on"
     )
     server_samples: int = Field(default=0, ge=0, description="samples the server owns")
     buffers: Literal["global", "local", "reset"] = Field(
@@ -138,7 +138,7 @@ def load_suite(
     path = Path(name) if name.endswith(".toml") else Path(find("suites", name).load())
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise BadParameter(f"suite '{name}': cannot read {path}: {error}") from None
     table["name"] = path.stem
     sections = table.pop("on", {})
@@ -150,18 +150,24 @@ def load_suite(
     try:
         return Suite.model_validate(table)
     except ValidationError as error:
-        problem = error.errors()[0]
-        field = ".".join(str(part) for part in problem["loc"])
-        top = str(problem["loc"][0]) if problem["loc"] else ""
-        if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-            raise UnknownName(f"field of suite '{name}'", field, suite_fields()) from None
-        default = Suite.model_fields[top].default if top in Suite.model_fields else None
-        if isinstance(default, LocalTraining):
-            default = getattr(default, str(problem["loc"][-1]), default)
-        raise BadParameter(
-            f"suite '{name}': '{field}': {problem['msg'][0].lower()}{problem['msg'][1:]},"
-            f" default {default!r}; got {problem['input']!r}"
-        ) from None
+        raise _refusal(name, error.errors()[0]) from None
+
+
+def _refusal(name: str, problem: Any) -> UserError:  # noqa: ANN401 - pydantic's description
+    """One line for a field that does not fit: what was expected, its default, what came."""
+    place = [str(part) for part in problem["loc"]]
+    field = ".".join(place)
+    if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        return UnknownName(f"field of suite '{name}'", field, suite_fields(), listed="there are")
+    if problem["type"] == "missing":
+        return BadParameter(f"suite '{name}': '{field}' is missing; it has no default")
+    said = f"{problem['msg'][0].lower()}{problem['msg'][1:]}"
+    known = Suite.model_fields.get(place[0])
+    default = known.default if known is not None and not known.is_required() else None
+    if isinstance(default, LocalTraining):
+        default = getattr(default, place[-1], default)
+    told = "" if default is None else f", default {default!r}"
+    return BadParameter(f"suite '{name}': '{field}': {said}{told}; got {problem['input']!r}")
 
 
 def suite_fields() -> list[str]:

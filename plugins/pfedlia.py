@@ -25,7 +25,7 @@ import flbench as fl
 
 PROBE = "lia"
 Trained = Literal["gossip", "per_receiver"]
-Count = Annotated[int, Ge(1)] | None
+Several = Annotated[int, Ge(2)] | None
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class PFedLIA:
     mode: Annotated[Literal["central", "peer"], "who groups the clients"] = "central"
     warmup: Annotated[int, Ge(1), "rounds of fedavg before the probe"] = 20
     probe_epochs: Annotated[int, Ge(0), "local epochs of a partial model, the paper's k"] = 20
-    lia_samples: Annotated[Count, "B1: samples of the probe; none = all"] = None
+    lia_samples: Annotated[Several, "B1: samples of the probe; none = all"] = None
     features: Annotated[fl.clustering.Features, "B3: what OPTICS sees of the influences"] = "zrow"
-    min_samples: Annotated[Count, "B4: of OPTICS; none = a tenth of the clients"] = None
+    min_samples: Annotated[Several, "B4: of OPTICS; none = a tenth of the clients"] = None
     xi: Annotated[float, Gt(0), Lt(1), "B4: steepness at which OPTICS ends a group"] = 0.05
     noise: Annotated[fl.clustering.Noise, "B5: where OPTICS's noise points go"] = "nearest"
     start: Annotated[Literal["theta0", "lia_mean"], "B6: where a group's model starts"] = "theta0"
@@ -113,7 +113,7 @@ class PFedLIA:
         how = (self.features, self.min_samples, self.xi, self.noise)
         found = fl.clustering.optics_groups(influence, *how)
         ctx.note("pfedlia.optics", {"noise": found.noise, "groups_by_min_samples": found.sweep})
-        if found.noise == ctx.clients:
-            ctx.warn("pfedlia: OPTICS found no group, so everybody stays in one: fedavg")
         home = torch.as_tensor(found.labels)
+        if not home.any():
+            ctx.warn("pfedlia: OPTICS found no groups, so everybody stays in one: fedavg")
         return fl.Membership(home, parent=torch.zeros_like(home.unique()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -215,7 +216,11 @@ def test_an_interrupted_run_can_be_resumed_to_the_same_bytes(tmp_path: Path) -> 
     whole = flbench(*args, "--out", "whole", cwd=tmp_path)
     assert whole.returncode == 0
     command = [sys.executable, "-m", "flbench", *args]
-    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+    # A test command in the background hands on an ignored SIGINT; a person's shell does not.
+    heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(
+        command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, preexec_fn=heard
+    ) as process:
         deadline = time.monotonic() + 120
         while not list(tmp_path.glob("flbench-results/**/*.checkpoint.safetensors")):
             assert time.monotonic() < deadline

@@ -21,6 +21,7 @@ from flbench.clustering import (
     standardised_rows,
     two_means,
 )
+from flbench.errors import UserError
 
 DEFAULTS: dict[str, Any] = {"features": "zrow", "min_samples": None, "xi": 0.05, "noise": "nearest"}
 
@@ -310,3 +311,20 @@ def test_transforms_stop_a_heavy_tail_from_admitting_harm() -> None:
 
 def test_a_client_alone_keeps_itself() -> None:
     assert better_half(np.array([[-3.0]])).tolist() == [[True]]
+
+
+def test_two_means_is_exact_far_from_zero() -> None:
+    upper = two_means(np.array([0.0, 1.0, 10.0, 11.0]) + 1e9)
+    assert upper.tolist() == [False, False, True, True]
+
+
+def test_rounding_noise_is_no_spread() -> None:
+    row = np.array([[0.3, 0.1 + 0.2, 0.3, 0.1 + 0.2]])
+    assert standardised_rows(row).tolist() == [[0.0] * 4]
+    assert standardised_rows(row * 1e-12 + [[0, 1e-12, 0, 0]]).any(), "small is not equal"
+
+
+def test_more_samples_than_clients_are_refused() -> None:
+    scores = np.random.default_rng(0).normal(size=(6, 6))
+    with pytest.raises(UserError, match="min_samples 9: expected at most 6, all clients"):
+        optics_groups(scores, "zrow", 9, 0.05, "nearest")

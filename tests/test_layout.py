@@ -155,3 +155,7 @@ def test_unflatten_gives_views_and_a_counter_of_integers() -> None:
     assert row[21:23].tolist() == [-1, -1]
     parts["1.num_batches_tracked"].fill_(-1)
     assert row[29] == 900, "a counter is a copy"
+
+
+def test_a_single_linear_layer_is_all_head() -> None:
+    assert bool(ParameterLayout.of(nn.Linear(3, 2)).head.all())

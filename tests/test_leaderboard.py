@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from toy import player
 
+from flbench.errors import UserError
 from flbench.leaderboard import HEADER, mean_std, page, rows_of
 from flbench.results import Result, result_path, write_atomically
 
@@ -243,3 +244,28 @@ def test_an_empty_folder_is_a_page_without_tables(tmp_path: Path) -> None:
     text = page(tmp_path)
     assert text.startswith("# Leaderboard\n")
     assert tables(text) == {}
+
+
+def test_rows_of_other_data_never_share_a_table(result: Result, tmp_path: Path) -> None:
+    one, other = made(result, 0.5, method="a"), made(result, 0.6, method="b")
+    marks = other.fingerprint.model_copy(update={"partition": "another"})
+    write(tmp_path, one, other.model_copy(update={"fingerprint": marks}))
+    with pytest.raises(UserError, match="differ in partition, so they cannot share a table"):
+        page(tmp_path)
+
+
+def test_rows_that_share_their_parameters_are_still_told_apart(
+    result: Result, tmp_path: Path
+) -> None:
+    pairs = (("1", 1), ("2", 1), ("3", 2))
+    rows = []
+    for config, x in pairs:
+        row = made(result, 0.5, method="m", config=config)
+        method = row.method.model_copy(update={"params": {"x": x}})
+        rows.append(row.model_copy(update={"method": method}))
+    write(tmp_path, *rows)
+    assert [row["method"] for row in only_table(tmp_path)] == [
+        "m (x=1, 1)",
+        "m (x=1, 2)",
+        "m (x=2)",
+    ]

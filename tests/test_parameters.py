@@ -407,7 +407,7 @@ def test_a_suite_that_is_not_there_or_no_toml_is_one_clear_line(tmp_path: Path) 
     assert str(broken) in text
     assert "line 1" in text
     broken.write_text("version = 1\n", encoding="utf-8")
-    assert "'summary': field required" in message(BadParameter, load_suite, str(broken))
+    assert "'summary' is missing" in message(BadParameter, load_suite, str(broken))
 
 
 def test_a_partition_s_parameters_are_checked_when_it_is_asked(suite_file: str) -> None:
@@ -443,3 +443,15 @@ def test_the_hash_covers_what_can_change_a_number_and_nothing_else(suite_file: s
         assert load_suite(suite_file, None, change).hash() != base.hash()
     assert len(base.hash()) == 8
     assert fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1})
+
+
+def test_a_truth_value_is_no_number() -> None:
+    with pytest.raises(BadParameter, match="'warmup' expects int, default 20; got True"):
+        compose("pfedlia", {"warmup": True})
+
+
+def test_a_type_reads_as_a_person_would_write_it() -> None:
+    with pytest.raises(
+        BadParameter, match=r"'min_samples' expects int \| None, default None; got 1"
+    ):
+        compose("pfedlia", {"min_samples": 1})

@@ -200,3 +200,22 @@ def test_results_of_a_folder_come_in_path_order_and_nothing_else_is_read(
     ]  # fmt: skip
     assert [result.seed for _, result in found] == [3, 0, 1]
     assert list(read_results(tmp_path / "nowhere")) == []
+
+
+def test_nan_is_refused_wherever_it_hides(play_toy: Play) -> None:
+    result = play_toy("fedavg").result
+    noted = result.model_copy(update={"notes": [{"round": 1, "name": "x", "value": float("nan")}]})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        noted.canonical()
+
+
+@pytest.mark.parametrize(
+    "data", [b"\xff\xfe", b'{"schema_version": "x"}', b'{"schema_version": null}', b"[NaN]", b"[]"]
+)
+def test_what_is_no_result_file_is_one_line(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "seed-0.json"
+    path.write_bytes(data)
+    with pytest.raises(UserError) as caught:
+        read_result(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)

@@ -405,3 +405,9 @@ def test_executors_and_devices_that_are_not_there_are_refused(play_toy: Play) ->
 def test_a_toy_suite_is_what_the_docstring_says() -> None:
     assert toy_suite().cohort_size == 3
     assert Dispatched.__dataclass_params__.frozen
+
+
+def test_a_validation_split_that_is_missing_is_one_line(play_toy: Play) -> None:
+    with pytest.raises(UserError, match="a client has no validation samples: raise validation_fr"):
+        play_toy("pfedlia", settings=METHODS["pfedlia"], validation_fraction=0)
+    assert play_toy("fedavg", validation_fraction=0).result.summary["accuracy_mean"] > 0

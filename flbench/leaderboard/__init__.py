@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 
+from flbench.errors import UserError
 from flbench.results import Result, read_results
 
 HEADER = (
@@ -73,8 +74,37 @@ def _label(result: Result, others: Sequence[Result]) -> str:
     params = [other.method.params for other in namesakes]
     keys = sorted({key for table in params for key in table})
     telling = [key for key in keys if any(table.get(key) != params[0].get(key) for table in params)]
-    told = ", ".join(f"{key}={result.method.params.get(key)}" for key in telling)
-    return f"{result.method.name} ({told or result.fingerprint.config})"
+
+    def told(one: Result) -> str:
+        return ", ".join(f"{key}={one.method.params.get(key)}" for key in telling)
+
+    mine = told(result)
+    if not mine or [told(other) for other in namesakes].count(mine) > 1:
+        mine = ", ".join(filter(None, (mine, result.fingerprint.config)))
+    return f"{result.method.name} ({mine})"
+
+
+def refuse_mixed(results: Iterable[tuple[Path, Result]]) -> None:
+    """Refuse results that one table cannot hold: same suite and seed, but not the same data.
+
+    Raises:
+        UserError: two files of a suite and seed differ in data, partition, initial weights or
+            cohorts, or are the same method with the same parameters.
+    """
+    first: dict[tuple[str, int], tuple[Path, Result]] = {}
+    rows: dict[tuple[str, str, int], Path] = {}
+    for path, result in results:
+        marks = result.fingerprint
+        other_path, other = first.setdefault((marks.suite, result.seed), (path, result))
+        for field in ("data", "partition", "initial_weights", "cohorts"):
+            if getattr(marks, field) != getattr(other.fingerprint, field):
+                raise UserError(
+                    f"{path} and {other_path} differ in {field.replace('_', ' ')}, so they cannot"
+                    " share a table; keep one of them"
+                )
+        twin = rows.setdefault((marks.suite, marks.config, result.seed), path)
+        if twin != path:
+            raise UserError(f"{path} and {twin} are the same row and seed; keep one of them")
 
 
 def mean_std(values: Sequence[float], digits: int = 4, *, spread: bool = True) -> str:
@@ -87,7 +117,8 @@ def mean_std(values: Sequence[float], digits: int = 4, *, spread: bool = True) -
 
 def page(folder: Path) -> str:
     """The leaderboard's markdown; the same bytes for the same folder."""
-    results = [result for _, result in read_results(folder)]
+    files = list(read_results(folder))
+    refuse_mixed(files)
     lines = [
         "# Leaderboard",
         "",
@@ -96,15 +127,16 @@ def page(folder: Path) -> str:
         " mean ± sample standard deviation over seeds. Worst decile is the 10th percentile over"
         " clients. *Reference* rows were told the true groups and are not ranked.",
     ]
-    for title, rows in rows_of(results).items():
+    for title, rows in rows_of([result for _, result in files]).items():
         suite = rows[0].results[0].suite
+        paper = f" {suite['paper']}." if suite["paper"] else ""
         lines += [
             "",
             f"## {title}",
             "",
             f"{suite['clients']} clients, {suite['participation']:g} of them per round,"
             f" {suite['rounds']} rounds of {suite['local']['epochs']} local epochs,"
-            f" {suite['model']['name']}; suite version {suite['version']}. {suite['paper']}.",
+            f" {suite['model']['name']}; suite version {suite['version']}.{paper}",
             "",
             f"| {' | '.join(HEADER)} |",
             "|---:|---|---:|---:|---:|---:|---:|---|---|",
