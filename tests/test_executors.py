@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from toy import Play, composition, toy_dataset
+from toy import Play, composition, toy_dataset, watching
 
 from flbench import ClientModule, LocalPhase, LocalTraining, Stage, Start, hookimpl
 from flbench.engine.vectorised import Vectorised
@@ -27,15 +27,7 @@ def both(play_toy: Play, make: Any, **changes: Any) -> list[Any]:
     for executor in ("sequential", "vectorised"):
         uploads: list[Any] = []
 
-        @dataclass(frozen=True)
-        class Watch:
-            seen: ClassVar[list[Any]] = uploads
-
-            @hookimpl
-            def aggregate(self, upload: Any) -> None:
-                self.seen.append(upload)
-
-        method = composition(("method", make()), ("watch", Watch()))
+        method = composition(("method", make()), ("watch", watching(uploads)))
         played = play_toy(method, executor=executor, rounds=1, **changes)
         if executor == "vectorised":
             assert isinstance(played.run.executor, Vectorised)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from toy import CLIENTS, Play, Played, composition, toy_dataset, toy_suite
+from toy import CLIENTS, Play, Played, composition, toy_dataset, toy_suite, watching
 
 from flbench import Context, Memory, Models, Personal, Setup, Stage, State, hookimpl
 from flbench.assembly import Job, prepare
@@ -164,13 +164,7 @@ def test_a_complete_result_is_not_computed_again_unless_asked(play_toy: Play) ->
 def test_buffers_are_averaged_by_default(play_toy: Play) -> None:
     uploads: list[Any] = []
 
-    @dataclass(frozen=True)
-    class Watch:
-        @hookimpl
-        def aggregate(self, upload: Any) -> None:
-            uploads.append(upload)
-
-    played = play_toy(composition(("watch", Watch())), net=batchnorm, rounds=1)
+    played = play_toy(composition(("watch", watching(uploads))), net=batchnorm, rounds=1)
     layout, upload = played.run.context.layout, uploads[0]
     assert (layout.parameters, layout.buffers) == (44, 9)
     shares = (upload.samples / upload.samples.sum()).double()

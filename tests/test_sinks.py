@@ -67,11 +67,16 @@ def test_without_a_terminal_the_console_prints_plain_lines(
     assert "\x1b" not in told.err, "no colours, no cursor movements"
 
 
-def test_a_round_that_was_not_evaluated_shows_a_dash(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_round_that_was_not_evaluated_shows_what_is_known(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     console = Console()
     console.run_started(info())
     console.round_finished(record(1, 3, None))
     assert "  round 1/3  accuracy -  " in capsys.readouterr().err
+    console.round_finished(record(2, 3, 0.25))
+    console.round_finished(record(3, 3, None))
+    assert "  round 3/3  accuracy 0.250  " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("rounds", [3, 10, 19, 25, 60, 1000])

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from toy import Play, composition, toy_dataset, toy_suite
+from toy import Play, composition, toy_dataset, toy_suite, watching
 
 from flbench import (
     ClientModule,
@@ -222,13 +222,7 @@ def test_batchnorm_skips_a_single_sample_and_counts_steps(play_toy: Play) -> Non
     local = LocalTraining(epochs=1, batch_size=2, lr=0.1)
     uploads: list[Any] = []
 
-    @dataclass(frozen=True)
-    class Watch:
-        @hookimpl
-        def aggregate(self, upload: Any) -> None:
-            uploads.append(upload)
-
-    watch = composition(("watch", Watch()))
+    watch = composition(("watch", watching(uploads)))
     played = play_toy(watch, net=net, dataset=dataset, local=local, rounds=1)
     assert uploads[0].samples.tolist() == [3, 3, 3]
     assert uploads[0].steps.tolist() == [1, 1, 1]

@@ -76,6 +76,18 @@ def composition(*plugins: tuple[str, object]) -> Composition:
     return Composition(plugins, described)
 
 
+def watching(uploads: list[Any]) -> object:
+    """A plugin that decides nothing and keeps every upload it sees aggregated."""
+
+    @dataclass(frozen=True)
+    class Watch:
+        @hookimpl
+        def aggregate(self, upload: Any) -> None:
+            uploads.append(upload)
+
+    return Watch()
+
+
 @dataclass
 class Played:
     """A finished toy run."""

@@ -24,12 +24,13 @@ class Console:
         self._title = ""
         self._began = 0.0
         self._first = 1
+        self._accuracy = "-"
 
     @hookimpl
     def run_started(self, info: RunInfo) -> None:
         """Open the bar."""
         self._title = f"{info.method} on {info.suite} ({info.dataset}), seed {info.seed}"
-        self._began, self._first = time.monotonic(), info.first
+        self._began, self._first, self._accuracy = time.monotonic(), info.first, "-"
         if not self._terminal.is_terminal:
             self._print(f"{self._title}: {info.rounds} rounds")
             return
@@ -50,16 +51,20 @@ class Console:
     def round_finished(self, record: RoundRecord) -> None:
         """Move the bar."""
         accuracy = record.metrics.get("accuracy")
-        shown = "-" if accuracy is None else f"{accuracy:.3f}"
+        if accuracy is not None:
+            self._accuracy = f"{accuracy:.3f}"
         if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], completed=record.round, accuracy=shown)
+            task = self._bar.task_ids[0]
+            self._bar.update(task, completed=record.round, accuracy=self._accuracy)
             return
         done, rounds = record.round * self.LINES, record.rounds
         if done // rounds == (done - self.LINES) // rounds:
             return
         spent = time.monotonic() - self._began
         left = spent / (record.round - self._first + 1) * (record.rounds - record.round)
-        self._print(f"  round {record.round}/{record.rounds}  accuracy {shown}  {left:.0f} s left")
+        self._print(
+            f"  round {record.round}/{record.rounds}  accuracy {self._accuracy}  {left:.0f} s left"
+        )
 
     @hookimpl
     def run_finished(self, result: Result) -> None:
