@@ -21,7 +21,7 @@ def weighted_mean(
         uploads: shape (n, W), in ascending client order.
         weights: shape (K, n), float64, >= 0.
         counters: mask of scalars of which the maximum is kept, shape (W,), bool (BatchNorm's
-            `num_batches_tracked`, methods.md 1.6).
+            `num_batches_tracked`).
 
     Returns:
         The new bank, shape (K, W), float32.

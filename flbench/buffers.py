@@ -1,4 +1,4 @@
-"""What happens to BatchNorm statistics: `global`, `local` or `reset` (methods.md 1.6).
+"""What happens to BatchNorm statistics: `global`, `local` or `reset`.
 
 `global`: they are averaged like parameters and nothing here does anything. `local`: every client
 keeps its own, in the memory "buffers.own", and they never cross. `reset`: every round starts from

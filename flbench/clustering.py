@@ -40,7 +40,7 @@ def standardised_rows(scores: Floats) -> Floats:
 
 
 def default_min_samples(clients: int) -> int:
-    """OPTICS's `min_samples` by federation size: a tenth, at least 4 (methods.md 6.1, B4).
+    """OPTICS's `min_samples` by federation size: a tenth, at least 4.
 
     Example:
         >>> [default_min_samples(n) for n in (100, 50, 20, 15)]
@@ -101,7 +101,7 @@ class Groups:
 def optics_groups(
     scores: Floats, features: Features, min_samples: int | None, xi: float, noise: Noise
 ) -> Groups:
-    """Group clients whose rows of a score matrix look alike (methods.md 6.1, B3-B5).
+    """Group clients whose rows of a score matrix look alike.
 
     Args:
         scores: row i = what client i thinks of everybody, shape (n, n), finite.
@@ -151,7 +151,7 @@ def adopt_noise(labels: Labels, distance: Floats) -> Labels:
 
 
 def better_half(scores: Floats, transform: Transform = "none") -> npt.NDArray[np.bool_]:
-    """Which clients each client keeps: the better group of an exact 2-means (methods.md 6.1, B9).
+    """Which clients each client keeps: the better group of an exact 2-means.
 
     A client keeps itself always, and everybody where all others help (> 0) and the two group means
     differ by less than a tenth of the larger.

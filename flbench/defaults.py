@@ -1,4 +1,4 @@
-"""FedAvg: an answer to every hook (McMahan et al., AISTATS 2017; methods.md 3.2).
+"""FedAvg: an answer to every hook (McMahan et al., AISTATS 2017).
 
 w <- sum over the cohort of n_i w_i / sum n_i. Every other method is its difference from this.
 """

@@ -1,4 +1,4 @@
-"""Federation: every client's data, split once for all methods (methods.md 1.7).
+"""Federation: every client's data, split once for all methods.
 
 What methods may touch (`visible`: training and validation samples, the server's samples) and what
 only the evaluation sees (`held_out`: test samples, true groups) are two objects with two pools of
@@ -70,7 +70,7 @@ class Federation:
     def leaky(self) -> Federation:
         """The same federation with the test split in the place of the validation split.
 
-        Three of the reference protocols decide on test data (methods.md 1.7); a method that asks
+        Three of the reference protocols decide on test data; a method that asks
         for `paper_leak` gets this view, and its result says so.
         """
         shift = len(self.visible.y)
@@ -84,7 +84,7 @@ class Federation:
 
 
 def server_indices(labels: Indices, wanted: int, generator: np.random.Generator) -> Indices:
-    """Class-balanced samples for the server, at most a tenth of the pool (methods.md 1.7)."""
+    """Class-balanced samples for the server, at most a tenth of the pool."""
     _, counts = np.unique(labels, return_counts=True)
     each = min(min(wanted, len(labels) // 10) // len(counts), int(counts.min()))
     drawn = [

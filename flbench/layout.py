@@ -57,8 +57,7 @@ class ParameterLayout:
 
         Args:
             module: any module; shared tensors are counted once.
-            head: name of the submodule that is the head (methods.md 1.1: the last classifier
-                layer); None = the last `nn.Linear`.
+            head: name of the submodule that is the head; None = the last `nn.Linear`.
         """
         if head is None:
             linears = [name for name, child in module.named_modules() if type(child) is nn.Linear]

@@ -1,4 +1,4 @@
-"""Metrics: pure functions of per-client arrays and group labels (methods.md section 10)."""
+"""Metrics: pure functions of per-client arrays and group labels."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def clustering_summary(labels: Ints, groups: Ints | None) -> Mapping[str, float 
 def clustering_error(
     truth: npt.NDArray[np.bool_], chosen: npt.NDArray[np.bool_]
 ) -> dict[str, float]:
-    """FLIS's clustering error of overlapping sets: wrong members per client (methods.md 10.3).
+    """FLIS's clustering error of overlapping sets: wrong members per client.
 
     Args:
         truth: truth[i, j] = client j belongs with client i, shape (n, n).
@@ -87,7 +87,7 @@ def clustering_error(
 
 
 def megabits_per_client(bytes_moved: int, clients: int) -> float:
-    """FLIS's unit: megabits per client, averaged over all clients (methods.md 1.9).
+    """FLIS's unit: megabits per client, averaged over all clients.
 
     Example:
         >>> round(megabits_per_client(62_006 * 4 * 2 * 10, 100), 6)
@@ -97,7 +97,7 @@ def megabits_per_client(bytes_moved: int, clients: int) -> float:
 
 
 def link_seconds(bytes_moved: int, bits_per_second: float = 2e6) -> float:
-    """DC-PFL's unit: seconds on a client's link, one direction (methods.md 10.4).
+    """DC-PFL's unit: seconds on a client's link, one direction.
 
     Example:
         >>> link_seconds(62_006 * 4)

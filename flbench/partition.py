@@ -35,7 +35,7 @@ def patho5(
     groups: Annotated[int, Ge(1)] = 5,
     order: Literal["shuffled", "natural"] = "shuffled",
 ) -> Partition:
-    """Pathological non-IID: label groups without overlap (pFedLIA IV-B; methods.md 7.1).
+    """Pathological non-IID: label groups without overlap (pFedLIA IV-B).
 
     The labels are cut into `groups` equal parts; client i belongs to group i * groups // clients
     and holds every label of its group; each label is dealt in equal shards to its holders.
@@ -61,7 +61,7 @@ def patho5_noisy(
     extra_labels: Annotated[int, Ge(0)] = 1,
     extra_probability: Annotated[float, Ge(0), Le(1)] = 0.5,
 ) -> Partition:
-    """Noisy non-IID: `patho5` where some clients hold labels of others too (methods.md 7.2).
+    """Noisy non-IID: `patho5` where some clients hold labels of others too.
 
     With probability `extra_probability` a client gets `extra_labels` distinct labels drawn from
     outside its group; each label is then dealt over *all* its holders. The true group stays the
@@ -116,7 +116,7 @@ def _deal(labels: Indices, holders: BoolMatrix, rng: np.random.Generator) -> tup
 def split_off(
     labels: Indices, fraction: float, rng: np.random.Generator
 ) -> tuple[Indices, Indices]:
-    """Split positions 0..n-1 in two, stratified by label (methods.md 1.7).
+    """Split positions 0..n-1 in two, stratified by label.
 
     Every label gives the floor of its quota; the rest is drawn by largest remainder, ties at
     random, so a label with one sample goes either way. Both parts get at least one sample.

@@ -120,7 +120,7 @@ def conclude(job: Job, run: Run, state: State) -> Result:
 
 
 def _selection_quality(state: State, groups: Tensor | None) -> dict[str, float | None]:
-    """Wrong and missing members per client, where rows overlap (methods.md 10.3)."""
+    """Wrong and missing members per client, where rows overlap."""
     chosen = state.membership.weights
     if chosen is None or groups is None:
         return dict.fromkeys(SELECTION)

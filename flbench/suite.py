@@ -33,7 +33,7 @@ Count = Annotated[int, Field(ge=1)]
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """How every client trains, unless its ClientModule says otherwise (methods.md 1.5)."""
+    """How every client trains, unless its ClientModule says otherwise."""
 
     epochs: Annotated[int, Field(ge=1)] = 5
     batch_size: Annotated[int, Field(ge=1)] = 32
@@ -103,7 +103,7 @@ class Suite(BaseModel):
 
     @property
     def cohort_size(self) -> int:
-        """N = max(1, floor(r N)), clients sampled per round (methods.md 1.4)."""
+        """Clients sampled per round: max(1, floor(participation * clients))."""
         return max(1, int(self.participation * self.clients + 1e-9))
 
     def hash(self) -> str:

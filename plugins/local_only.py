@@ -1,4 +1,4 @@
-"""Local-only: every client trains alone and nothing is exchanged (methods.md 3.1).
+"""Local-only: every client trains alone and nothing is exchanged.
 
     w_i <- LocalTrain(w_i, D_i), all from the same w_0
 

@@ -1,4 +1,4 @@
-"""Oracle: FedAvg within the true groups, the upper bound of clustering (methods.md 3.3).
+"""Oracle: FedAvg within the true groups, the upper bound of clustering.
 
 Rokvic, Danassis, Faltings, "Lazy but effective: collaborative personalized federated learning with
 heterogeneous data", IJCNN 2025, section IV-C.

@@ -1,4 +1,4 @@
-"""pFedLIA: clients grouped once, by lazy influence (methods.md 6.1).
+"""pFedLIA: clients grouped once, by lazy influence.
 
 Rokvic, Danassis, Faltings, "Lazy but effective: collaborative personalized federated learning with
 heterogeneous data", IJCNN 2025, arXiv 2505.02540.
@@ -9,8 +9,8 @@ heterogeneous data", IJCNN 2025, arXiv 2505.02540.
     central: OPTICS on the rows of I groups the clients, fedavg goes on within each group;
     peer: each client keeps the better half of a 2-means split of its row and averages those peers.
 
-Departures: the mean over the split for Eq. 1's sum (B2); all N clients probe (B7), and the bytes
-are counted; BatchNorm statistics travel with a partial model (B10). B12, B13: the suite's business.
+B1-B13 number what the paper leaves open. Departures: the mean over the split for Eq. 1's sum (B2);
+all N clients probe (B7), counted in bytes; BatchNorm statistics travel with a partial model (B10).
 """
 
 from __future__ import annotations

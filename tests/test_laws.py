@@ -1,4 +1,7 @@
-"""Laws: methods that must be each other where a parameter vanishes (methods.md section 11)."""
+"""Laws: methods that must be each other where a parameter vanishes.
+
+Numbers such as T16 are the names of the laws; other files of this folder hold the rest of them.
+"""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def test_fedavg_moves_p_both_ways(play_toy: Play) -> None:  # T24
     assert moved(played) == {"down": {"model": each}, "up": {"model": each}, "peer": {}}
 
 
-def test_pfedlia_counts_its_probe(play_toy: Play) -> None:  # T24, methods.md 6.1 (f)
+def test_pfedlia_counts_its_probe(play_toy: Play) -> None:  # T24
     played = play_toy("pfedlia", settings=METHODS["pfedlia"])
     n, w = CLIENTS, 4 * played.run.context.layout.width
     normal = 3 * 3 * w
@@ -158,7 +158,7 @@ def test_a_complete_result_is_not_computed_again_unless_asked(play_toy: Play) ->
     assert stable(forced.canonical()) == stable(first.canonical()), "same run, same bytes"
 
 
-# --- buffers (methods.md 1.6) ------------------------------------------------------------------
+# --- buffers ------------------------------------------------------------------
 
 
 def test_buffers_are_averaged_by_default(play_toy: Play) -> None:

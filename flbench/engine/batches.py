@@ -26,7 +26,7 @@ def steps(samples: int, batch_size: int, per_step: int, *, skip_single: bool) ->
     """The optimiser steps of one epoch, each a list of `per_step` slices of the epoch's order.
 
     The last short batch is kept; a batch of one sample is skipped where BatchNorm could not take
-    it (methods.md 1.5); batches that do not fill a step are left out.
+    it; batches that do not fill a step are left out.
     """
     cuts = [slice(at, min(at + batch_size, samples)) for at in range(0, samples, batch_size)]
     if skip_single and cuts and cuts[-1].stop - cuts[-1].start == 1:

@@ -1,6 +1,6 @@
 """The ledger: every scalar that crosses between server and clients is counted here, once.
 
-Four bytes a scalar, whatever its type (methods.md 1.9). A model that a client already received in
+Four bytes a scalar, whatever its type. A model that a client already received in
 this round is not sent to it again.
 """
 

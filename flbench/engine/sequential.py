@@ -140,7 +140,8 @@ class Sequential:
                     fabric.backward(loss)
                     optimizer.step()
                     if before is not None and phase.mask is not None:
-                        space.row.copy_(torch.where(phase.mask, space.row, before))
+                        moves = phase.mask.to(space.device)
+                        space.row.copy_(torch.where(moves, space.row, before))
                     total += loss.detach()
                     count += 1
         loss_end = mean_loss(space, x, y) if stage.losses else torch.nan

@@ -183,8 +183,9 @@ class Vectorised(Sequential):
         if phase.mask is None:
             lanes.buffers = buffers
             return
-        lanes.theta.copy_(torch.where(phase.mask[:cut], lanes.theta, before))
-        lanes.buffers = torch.where(phase.mask[cut:], buffers, lanes.buffers)
+        moves = phase.mask.to(before.device)
+        lanes.theta.copy_(torch.where(moves[:cut], lanes.theta, before))
+        lanes.buffers = torch.where(moves[cut:], buffers, lanes.buffers)
 
     def _put(self, lanes: _Lanes, lane: int) -> ClientModule:
         """Put one lane's model, start and context into the module."""

@@ -83,7 +83,7 @@ class Workspace:
         out.copy_(self._flat)
 
     def forget(self) -> None:
-        """Clear the optimiser's state: every client starts with a fresh one (methods.md 1.5)."""
+        """Clear the optimiser's state: every client starts with a fresh one."""
         self.optimizer.state.clear()
 
     def drop_gradients(self) -> None:

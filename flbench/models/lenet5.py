@@ -1,4 +1,4 @@
-"""LeNet-5 with rectified units and max-pooling (methods.md section 8)."""
+"""LeNet-5 with rectified units and max-pooling."""
 
 from __future__ import annotations
 
