@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from flbench import buffers
-from flbench.checkpoint import checkpoint_path, load_checkpoint
+from flbench.checkpoint import load_checkpoint
 from flbench.client import ClientModule
 from flbench.context import Context
 from flbench.dataset import Dataset
@@ -24,80 +23,22 @@ from flbench.engine.workspace import Workspace
 from flbench.errors import UserError
 from flbench.federation import Federation, Samples, federate, server_indices
 from flbench.history import History
+from flbench.job import Job
 from flbench.layout import ParameterLayout
-from flbench.methods import Composition
 from flbench.orchestrator import Run, RunServices, cohort
 from flbench.parameters import checked
 from flbench.plugins import Hooks
 from flbench.registry import find
 from flbench.results import (
     Fingerprint,
-    result_path,
 )
 from flbench.seeding import rng, torch_seed
 from flbench.state import Memory, State
-from flbench.suite import Suite, fingerprint
+from flbench.suite import Suite
 
 # isort: split
 from lightning.fabric import Fabric  # after flbench.client, which makes torchvision importable
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-
-
-@dataclass(frozen=True)
-class Job:
-    """One run as asked for: everything is named and checked, nothing is loaded.
-
-    Attributes:
-        out: folder of the result files.
-        resume: continue from the checkpoint, if there is one.
-        force: recompute even if the result is there.
-        threads: CPU threads of torch. One is fastest for small networks, and keeps sums in the
-            same order on every machine.
-        sinks: listeners, by name.
-    """
-
-    suite: Suite
-    method: Composition
-    seed: int
-    data_root: Path
-    out: Path
-    executor: str = "auto"
-    accelerator: str = "auto"
-    devices: int = 1
-    threads: int = 1
-    resume: bool = False
-    force: bool = False
-    sinks: Sequence[tuple[str, object]] = ()
-    say: Callable[[str], None] = field(default=lambda message: None)
-
-    @property
-    def fingerprint(self) -> str:
-        """Hash of suite, method and parameters; the same for all seeds."""
-        method = self.method.described.model_dump(mode="json")
-        return fingerprint({"suite": self.suite.settings(), "method": method})
-
-    @property
-    def path(self) -> Path:
-        """Where the result will lie."""
-        return result_path(
-            self.out,
-            self.suite.name,
-            self.suite.dataset,
-            self.method.described.name,
-            self.fingerprint,
-            self.seed,
-        )
-
-    @property
-    def checkpoint(self) -> Path:
-        """Where the last whole round is kept until the result is there."""
-        return checkpoint_path(self.path)
-
-    @property
-    def title(self) -> str:
-        """What it is called in messages."""
-        suite = self.suite
-        return f"{self.method.described.name} on {suite.name} ({suite.dataset}), seed {self.seed}"
 
 
 def prepare(job: Job, dataset: Dataset) -> tuple[Run, State]:
@@ -107,13 +48,17 @@ def prepare(job: Job, dataset: Dataset) -> tuple[Run, State]:
     hooks = Hooks((suite.name, suite), job.method.layers, job.sinks, job.say)
     federation = divide(suite, hooks, dataset, seed)
     fabric = open_fabric(job)
-    net = build_network(suite, tuple(dataset.x.shape[1:]), dataset.classes, seed)
+    shape = tuple(dataset.x.shape[1:])
+    net = build_network(suite, shape, dataset.classes, seed)
     context = first_context(job, federation, net, services)
     module = build_module(hooks, net, context)
-    layout = ParameterLayout.of(module)
+    layout = ParameterLayout.of(module, head=module_head(context.layout.head_name))
     visible = (federation.leaky() if job.method.paper_leak else federation).visible
     space = Workspace(fabric, module, layout)
     services.executor = choose_executor(job, space, visible.to(fabric.device))
+    services.draw = partial(
+        fresh_row, suite, shape, dataset.classes, seed, space.row.clone(), layout
+    )
     marks = Fingerprint(
         config=job.fingerprint,
         suite=suite.hash(),
@@ -136,6 +81,32 @@ def prepare(job: Job, dataset: Dataset) -> tuple[Run, State]:
         checkpoint=job.checkpoint,
     )
     return run, first_state(run, resume=job.resume)
+
+
+def module_head(name: str | None) -> str | None:
+    """The network's head as the ClientModule names it; what a method adds is no head."""
+    if name is None:
+        return None
+    return f"net.{name}" if name else "net"
+
+
+def fresh_row(
+    suite: Suite,
+    shape: tuple[int, ...],
+    classes: int,
+    seed: int,
+    row: Tensor,
+    layout: ParameterLayout,
+    index: int,
+) -> Tensor:
+    """The initial row with other weights in the network's part; what a method added stays."""
+    net = build_network(suite, shape, classes, seed, index)
+    tensors = {f"net.{name}": tensor for name, tensor in net.named_parameters()}
+    fresh = row.clone()
+    for slot in layout.slots:
+        if slot.name in tensors:
+            fresh[slot.start : slot.stop] = tensors[slot.name].detach().reshape(-1)
+    return fresh
 
 
 def first_context(
@@ -217,12 +188,17 @@ def divide(suite: Suite, hooks: Hooks, dataset: Dataset, seed: int) -> Federatio
     )
 
 
-def build_network(suite: Suite, shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
-    """The suite's network with the seed's initial weights, the same for every method."""
+def build_network(
+    suite: Suite, shape: tuple[int, ...], classes: int, seed: int, index: int = 0
+) -> nn.Module:
+    """The suite's network with the seed's initial weights, the same for every method.
+
+    `index` > 0 gives other weights of the same network.
+    """
     build = find("models", suite.model.name).load()
     params = checked(f"model '{suite.model.name}'", build, suite.model.params, skip=2)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(torch_seed(seed, "init"))
+        torch.manual_seed(torch_seed(seed, "init", *([index] if index else [])))
         net: nn.Module = build(shape, classes, **params)
     return net
 

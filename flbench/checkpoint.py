@@ -20,11 +20,6 @@ from flbench.results import Fingerprint, write_atomically
 from flbench.state import Membership, State
 
 
-def checkpoint_path(result: Path) -> Path:
-    """Where the checkpoint of a result file lies."""
-    return result.with_suffix(".checkpoint.safetensors")
-
-
 def save_checkpoint(
     path: Path, state: State, ledger: Ledger, history: History, marks: Fingerprint
 ) -> None:

@@ -13,7 +13,7 @@ from flbench import __version__
 from flbench.errors import Diverged, FlbenchError, Interrupted, UserError
 
 if TYPE_CHECKING:
-    from flbench.assembly import Job
+    from flbench.job import Job
     from flbench.results import Result
     from flbench.sinks.console import Console
 
@@ -92,8 +92,8 @@ def run(
     if seed is not None and seeds is not None:
         raise typer.BadParameter("--seed names one seed, --seeds N runs 0..N-1: give one of them")
     methods, chosen = _split(plugin), _settings(settings or [])
-    from flbench.assembly import Job
     from flbench.datasets import data_root as locate
+    from flbench.job import Job
     from flbench.methods import compose, suite_overrides
     from flbench.registry import find
     from flbench.suite import load_suite

@@ -47,6 +47,7 @@ class ClientModule(LightningModule):
         local: epochs, batch size, learning rate, ... of the suite.
         received: what this client was told (`Start.extras`) and remembers (`Start.own`).
         start: the row this client started from, shape (W,).
+        steps: optimiser steps made since then, for `on_local_end`.
     """
 
     batches_per_step: ClassVar[int] = 1
@@ -58,6 +59,7 @@ class ClientModule(LightningModule):
         self.local = local
         self.received: dict[str, Tensor] = {}
         self.start = torch.empty(0)
+        self.steps = 0
 
     def forward(self, x: Tensor) -> Any:  # noqa: ANN401 - Lightning leaves the output open
         """Return the network's output, logits of shape (b, classes)."""
@@ -96,6 +98,9 @@ class ClientModule(LightningModule):
     def phases(self, epochs: int) -> Sequence[LocalPhase]:
         """Cut the stage's epochs into phases; their epochs sum to `epochs`."""
         return (LocalPhase(epochs),)
+
+    def on_phase_start(self, number: int) -> None:
+        """Called before each phase, in training mode: the place to freeze BatchNorm statistics."""
 
     def on_local_end(self, x: Tensor, y: Tensor) -> Extras:
         """Return what to upload beside the parameters, given the client's training samples."""

@@ -29,8 +29,17 @@ class Services(Protocol):
     def evaluate(self, models: Tensor, clients: Tensor, split: str) -> Tensor:
         """Mean losses, shape (len(clients), len(models))."""
 
-    def server_logits(self, models: Tensor) -> Tensor:
-        """Logits on the server's samples, shape (len(models), M, classes)."""
+    def data(self, owner: int, split: str) -> tuple[Tensor, Tensor]:
+        """Visible samples of a client, or the server's."""
+
+    def logits(self, models: Tensor, x: Tensor) -> Tensor:
+        """Logits, shape (len(models), len(x), classes)."""
+
+    def features(self, models: Tensor, x: Tensor) -> Tensor:
+        """Inputs of the head, shape (len(models), len(x), d)."""
+
+    def fresh(self, index: int) -> Tensor:
+        """Other initial weights, shape (W,)."""
 
     def send(self, direction: Direction, clients: Tensor, item: str, scalars: Tensor | int) -> None:
         """Count scalars that cross."""
@@ -110,9 +119,33 @@ class Context:
             raise UserError(f"split: expected 'train' or 'validation', got '{split}'")
         return self.services.evaluate(models, clients, split)
 
-    def server_logits(self, models: Tensor) -> Tensor:
-        """Logits of models on the samples the server owns, shape (m, M, C) (FLIS)."""
-        return self.services.server_logits(models)
+    def client_data(
+        self, client: int, split: Literal["train", "validation"] = "train"
+    ) -> tuple[Tensor, Tensor]:
+        """Samples and labels of one client, for what a method computes at the client (FedC2I)."""
+        if split not in ("train", "validation"):
+            raise UserError(f"split: expected 'train' or 'validation', got '{split}'")
+        return self.services.data(client, split)
+
+    def server_data(self) -> tuple[Tensor, Tensor]:
+        """Samples and labels that the server owns (FLIS).
+
+        Raises:
+            UserError: the suite's `server_samples` is 0.
+        """
+        return self.services.data(0, "server")
+
+    def logits(self, models: Tensor, x: Tensor) -> Tensor:
+        """Logits of models, shape (m, W), on the same samples: shape (m, len(x), C)."""
+        return self.services.logits(models, x)
+
+    def features(self, models: Tensor, x: Tensor) -> Tensor:
+        """What enters the head of models, shape (m, W), on the same samples: (m, len(x), d)."""
+        return self.services.features(models, x)
+
+    def fresh_initial(self, index: int) -> Tensor:
+        """Initial weights other than `initial`, one set per index >= 1, shape (W,) (IFCA)."""
+        return self.services.fresh(index)
 
     def send(self, direction: Direction, clients: Tensor, item: str, scalars: Tensor | int) -> None:
         """Count something that crosses beside `Start` and `Upload`.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from flbench.client import ClientModule
 from flbench.engine.cross_eval import judge
 from flbench.engine.sequential import Sequential
 from flbench.federation import Samples
@@ -43,7 +42,7 @@ def evaluate(
                 samples,
                 split,
                 served,
-                personal.predictor or ClientModule.predict,
+                personal.predictor,
                 received,
             ).cpu()
         tables[split] = table

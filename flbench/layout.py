@@ -45,11 +45,13 @@ class ParameterLayout:
         slots: parameters first, then buffers.
         parameters: P, number of trainable scalars.
         buffers: B, number of buffer scalars, counters included.
+        head_name: the submodule that is the head ("" = the whole module); None = there is none.
     """
 
     slots: tuple[Slot, ...]
     parameters: int
     buffers: int
+    head_name: str | None = None
 
     @classmethod
     def of(cls, module: nn.Module, head: str | None = None) -> ParameterLayout:
@@ -77,7 +79,7 @@ class ParameterLayout:
             slots.append(Slot(name, tuple(tensor.shape), offset, stop, kind, in_head))
             offset = stop
         size = sum(prod(slot.shape) for slot in slots if slot.kind == "parameter")
-        return cls(tuple(slots), size, offset - size)
+        return cls(tuple(slots), size, offset - size, head)
 
     @property
     def width(self) -> int:

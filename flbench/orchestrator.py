@@ -14,7 +14,7 @@ from torch import Tensor
 from flbench import buffers
 from flbench.checkpoint import save_checkpoint
 from flbench.context import Context, Direction
-from flbench.engine.cross_eval import cross_evaluate, logits_of
+from flbench.engine.cross_eval import cross_evaluate, features_of, logits_of
 from flbench.engine.ledger import DIRECTIONS, Ledger
 from flbench.engine.sequential import Sequential
 from flbench.errors import Diverged, UserError
@@ -191,6 +191,7 @@ class RunServices:
     ledger: Ledger
     say: Callable[[str], None]
     executor: Sequential | None = None
+    draw: Callable[[int], Tensor] | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     _notes: dict[str, Plain] = field(default_factory=dict)
     _warnings: list[str] = field(default_factory=list)
@@ -213,13 +214,27 @@ class RunServices:
             raise UserError(f"a client has no {split} samples: raise validation_fraction")
         return (sums[..., 0] / sums[..., 2]).cpu()
 
-    def server_logits(self, models: Tensor) -> Tensor:
-        """See `Context.server_logits`."""
-        executor = self._executor()
-        samples = executor.samples
-        if "server" not in samples.splits:
+    def data(self, owner: int, split: str) -> tuple[Tensor, Tensor]:
+        """See `Context.client_data` and `Context.server_data`."""
+        samples = self._executor().samples
+        if split not in samples.splits:
             raise UserError("the server owns no samples: set `server_samples` of the suite")
-        return logits_of(executor.workspace, models, samples.x[samples.splits["server"][0]])
+        rows = samples.splits[split][owner]
+        return samples.x[rows], samples.y[rows]
+
+    def logits(self, models: Tensor, x: Tensor) -> Tensor:
+        """See `Context.logits`."""
+        return logits_of(self._executor().workspace, models, x)
+
+    def features(self, models: Tensor, x: Tensor) -> Tensor:
+        """See `Context.features`."""
+        return features_of(self._executor().workspace, models, x)
+
+    def fresh(self, index: int) -> Tensor:
+        """See `Context.fresh_initial`."""
+        if self.draw is None:
+            raise UserError("fresh weights can be drawn from `setup` on, not in `client_module`")
+        return self.draw(index)
 
     def _executor(self) -> Sequential:
         if self.executor is None:

@@ -161,6 +161,11 @@ def result_path(
     return out / suite / dataset / method / fingerprint / f"seed-{seed}.json"
 
 
+def checkpoint_path(result: Path) -> Path:
+    """Where the checkpoint of a result file lies."""
+    return result.with_suffix(".checkpoint.safetensors")
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a file under a temporary name, then move it into place."""
     path.parent.mkdir(parents=True, exist_ok=True)

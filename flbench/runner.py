@@ -9,9 +9,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from flbench.assembly import Job, prepare
+from flbench.assembly import prepare
 from flbench.dataset import Dataset
 from flbench.engine.ledger import DIRECTIONS
+from flbench.job import Job
 from flbench.metrics import clustering_error
 from flbench.orchestrator import Run, play
 from flbench.registry import find

@@ -161,7 +161,7 @@ class Start:
             candidates compete and one is kept.
         crosses: scalars sent down, shape (W,) or (n, W) bool; None = everything.
         returns: scalars sent up after training, likewise; None = the same as `crosses`.
-        extras: told by the server, name -> (n, ...); counted in the ledger.
+        extras: told by the server, name -> (n, ...); counted in the ledger, NaN = not sent.
         own: what the clients remember themselves, name -> (n, ...); free.
     """
 
@@ -205,7 +205,7 @@ class Upload:
         loss_end: the same after training.
         chosen: which candidate each client keeps, shape (n,), int64.
         rows: as in `Start`: the row each candidate is for, or None.
-        extras: what the ClientModules reported, name -> (n, ...).
+        extras: what the ClientModules reported, name -> (n, ...); NaN = not sent.
     """
 
     ids: Tensor

@@ -2,7 +2,8 @@
 
     w_i <- LocalTrain(w_i, D_i), all from the same w_0
 
-Also called SOLO (FLIS), Standalone (DC-PFL) and Local (FedC2I).
+The baseline of Rokvic, Danassis, Faltings, IJCNN 2025, section IV-C, and of most others; also
+called SOLO (FLIS), Standalone (DC-PFL) and Local (FedC2I).
 """
 
 from __future__ import annotations

@@ -77,10 +77,12 @@ def test_phases_terms_extras_and_candidates_agree(play_toy: Play) -> None:
             return (LocalPhase(epochs - 1, head), LocalPhase(1, ~head))
 
         def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-            return super().training_step(batch, batch_idx) * self.received["scale"]
+            scale = self.received["scale"] * (1 + batch_idx / 10)
+            return super().training_step(batch, batch_idx) * scale
 
         def on_local_end(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-            return {"mean": self(x).mean(dim=0), "scale": self.received["scale"]}
+            steps = torch.tensor(float(self.steps))
+            return {"mean": self(x).mean(dim=0), "scale": self.received["scale"], "steps": steps}
 
     @dataclass(frozen=True)
     class Everything:
@@ -110,6 +112,28 @@ def test_phases_terms_extras_and_candidates_agree(play_toy: Play) -> None:
 
     local = LocalTraining(epochs=3, batch_size=4, lr=0.1, momentum=0.9)
     agree(*both(play_toy, Everything, local=local))
+
+
+def test_frozen_buffers_stay_frozen_in_both(play_toy: Play) -> None:
+    class OnlyHead(ClientModule):
+        def phases(self, epochs: int) -> Sequence[LocalPhase]:
+            return (LocalPhase(epochs, torch.arange(53) >= 24),)  # all but the first layers
+
+        def on_phase_start(self, number: int) -> None:
+            assert self.training
+            self.net[1].eval()
+
+    @dataclass(frozen=True)
+    class Heads:
+        @hookimpl
+        def client_module(self, ctx: Any) -> ClientModule:
+            return OnlyHead(batchnorm(), ctx.local)
+
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        pair = both(play_toy, Heads)
+    agree(*pair)
+    assert pair[0].params[:, 0, -9:].eq(pair[0].params[0, 0, -9:]).all(), "statistics stood still"
 
 
 def test_whole_runs_agree_where_no_decision_flips(play_toy: Play) -> None:

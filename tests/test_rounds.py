@@ -13,8 +13,9 @@ from torch import nn
 from toy import CLIENTS, Play, Played, composition, toy_dataset, toy_suite, watching
 
 from flbench import Context, Memory, Models, Personal, Setup, Stage, State, hookimpl
-from flbench.assembly import Job, prepare
+from flbench.assembly import prepare
 from flbench.errors import UserError
+from flbench.job import Job
 from flbench.methods import compose
 from flbench.orchestrator import play
 from flbench.results import read_result
@@ -117,6 +118,9 @@ def test_resuming_after_a_round_ends_in_the_same_bits(
     end = play(resumed, state)
     assert torch.equal(end.models, whole.state.models)
     again = Played(resumed, end, job)
+    assert again.state.memory.keys() == whole.state.memory.keys()
+    for name, value in again.state.memory.items():
+        assert torch.equal(value, whole.state.memory[name])
     text, expected = stable(again.result.canonical()), stable(whole.result.canonical())
     assert text == expected
 
@@ -375,7 +379,7 @@ def test_server_samples_belong_to_nobody_else(play_toy: Play) -> None:
         @hookimpl
         def score(self, state: State, phase: str, ctx: Context) -> None:
             if phase == "after":
-                answers.append(ctx.server_logits(state.models))
+                answers.append(ctx.logits(state.models, ctx.server_data()[0]))
 
     played = play_toy(composition(("server", Server())), server_samples=50, rounds=1)
     assert answers[0].shape == (1, 4, 4), "a tenth of 72, balanced over 4 labels"

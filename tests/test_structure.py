@@ -40,6 +40,7 @@ RANKS = (
         "engine", "buffers", "evaluation", "checkpoint",
     ),
     ("orchestrator",),
+    ("job",),
     ("assembly",),
     ("runner",),
     ("leaderboard", "sinks", "datasets", "models"),

@@ -43,8 +43,10 @@ def modules(change: Callable[[nn.Module, Any], ClientModule]) -> Any:
 
 def test_fedavg_is_ten_lines_of_plain_torch(play_toy: Play) -> None:
     """The reference: three rounds of FedAvg with torch's own optimiser, written out."""
-    played = play_toy("fedavg")
+    ragged = {"dataset": toy_dataset(samples=105), "partition": {"name": "iid"}}
+    played = play_toy("fedavg", **ragged)
     run, local = played.run, played.job.suite.local
+    assert len(set(run.executor.samples.sizes("train").tolist())) > 1, "weights matter"
     net = nn.Sequential(nn.Flatten(), nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 4))
     w = run.context.initial.clone()
     samples = run.executor.samples

@@ -15,10 +15,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from flbench.assembly import Job, prepare
+from flbench.assembly import prepare
 from flbench.client import ClientModule
 from flbench.dataset import Dataset
 from flbench.hookspecs import hookimpl
+from flbench.job import Job
 from flbench.methods import Composition, compose
 from flbench.orchestrator import Run, play
 from flbench.results import Fingerprint, Method, Plugin, Result

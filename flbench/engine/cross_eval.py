@@ -13,6 +13,7 @@ from torch import Tensor
 
 from flbench.client import ClientModule
 from flbench.engine.workspace import Workspace
+from flbench.errors import UserError
 from flbench.federation import Samples
 
 CHUNK = 512
@@ -27,7 +28,7 @@ def judge(
     samples: Samples,
     split: str,
     clients: Tensor,
-    predictor: Predictor = ClientModule.predict,
+    predictor: Predictor | None = None,
     received: Mapping[str, Tensor] | None = None,
 ) -> Tensor:
     """Judge one model on some clients' samples.
@@ -38,7 +39,7 @@ def judge(
         samples: the pool on the workspace's device.
         split: whose rows of the pool.
         clients: ids, shape (n,).
-        predictor: `(module, x) -> logits`.
+        predictor: `(module, x) -> logits`; None = the module's own `predict`.
         received: what the module is told while predicting.
 
     Returns:
@@ -46,7 +47,7 @@ def judge(
     """
     lists = [samples.splits[split][client] for client in clients.tolist()]
     lengths = torch.tensor([len(rows) for rows in lists], device=space.device)
-    return _segments(space, row, samples, torch.cat(lists), lengths, predictor, received or {})
+    return _segments(space, row, samples, torch.cat(lists), lengths, predictor, received)
 
 
 def cross_evaluate(
@@ -64,9 +65,7 @@ def cross_evaluate(
     lists = [samples.splits[split][client] for client in clients.tolist()]
     lengths = torch.tensor([len(rows) for rows in lists], device=space.device)
     pooled = torch.cat(lists)
-    sums = [
-        _segments(space, row, samples, pooled, lengths, ClientModule.predict, {}) for row in models
-    ]
+    sums = [_segments(space, row, samples, pooled, lengths) for row in models]
     return torch.stack(sums, dim=1)
 
 
@@ -77,18 +76,19 @@ def _segments(
     samples: Samples,
     pooled: Tensor,
     lengths: Tensor,
-    predictor: Predictor,
-    received: Mapping[str, Tensor],
+    predictor: Predictor | None = None,
+    received: Mapping[str, Tensor] | None = None,
 ) -> Tensor:
     """Forward the pooled samples in chunks, then sum each client's stretch."""
     module = space.module
     space.load(row)
     module.eval()
-    module.start, module.received = row, dict(received)
+    module.start, module.received = row, dict(received or {})
     measured = []
     for rows in pooled.split(CHUNK):
         with space.fabric.autocast():
-            logits = predictor(module, samples.x[rows])
+            x = samples.x[rows]
+            logits = module.predict(x) if predictor is None else predictor(module, x)
         measured.append(module.measure(logits.float(), samples.y[rows]).double())
     table = torch.cat(measured)
     return torch.segment_reduce(table, "sum", lengths=lengths, axis=0, unsafe=True, initial=0)
@@ -115,3 +115,22 @@ def logits_of(space: Workspace, models: Tensor, x: Tensor) -> Tensor:
         space.module.eval()
         answers.append(torch.cat([space.module.predict(part).float() for part in x.split(CHUNK)]))
     return torch.stack(answers)
+
+
+@torch.inference_mode()
+def features_of(space: Workspace, models: Tensor, x: Tensor) -> Tensor:
+    """What enters the head of every model, shape (m, len(x), d)."""
+    caught: list[Tensor] = []
+    if space.layout.head_name is None:
+        raise UserError("the network has no head: no part of it is an nn.Linear")
+    head = space.module.get_submodule(space.layout.head_name)
+    hook = head.register_forward_pre_hook(lambda _, inputs: caught.append(inputs[0].float()))
+    try:
+        for row in models:
+            space.load(row)
+            space.module.eval()
+            for part in x.split(CHUNK):
+                space.module(part)
+    finally:
+        hook.remove()
+    return torch.cat(caught).reshape(len(models), len(x), -1)

@@ -1,7 +1,7 @@
 """The ledger: every scalar that crosses between server and clients is counted here, once.
 
-Four bytes a scalar, whatever its type. A model that a client already received in
-this round is not sent to it again.
+Four bytes a scalar, whatever its type; NaN in an extra is a scalar that is not sent. A model that
+a client already received in this round is not sent to it again.
 """
 
 from __future__ import annotations
@@ -98,6 +98,6 @@ class Ledger:
         return sum(self.totals[direction].values())
 
 
-def _each(tensor: Tensor) -> int:
-    """Scalars per client of a tensor whose first dimension is the clients."""
-    return tensor[0].numel() if len(tensor) else 0
+def _each(tensor: Tensor) -> Tensor:
+    """Scalars per client of a tensor whose first dimension is the clients; NaN = not sent."""
+    return (~tensor.isnan()).reshape(len(tensor), -1).sum(dim=1).cpu()

@@ -125,6 +125,7 @@ class Sequential:
         )  # fmt: skip
         for number, phase in enumerate(module.phases(stage.epochs)):
             space.forget()
+            module.on_phase_start(number)
             address = (round_, client, stage.label, number)
             for order in orders(len(y), phase.epochs, self.seed, *address):
                 shuffled_x, shuffled_y = x[order], y[order]
@@ -145,6 +146,7 @@ class Sequential:
                     total += loss.detach()
                     count += 1
         loss_end = mean_loss(space, x, y) if stage.losses else torch.nan
+        module.steps = count
         extras = {k: v.detach().clone() for k, v in module.on_local_end(x, y).items()}
         return Outcome(
             steps=count,

@@ -136,6 +136,7 @@ class Vectorised(Sequential):
         total, taken = torch.zeros(count, dtype=torch.float64, device=space.device), 0
         lane = torch.arange(count)[:, None]
         for number, phase in enumerate(module.phases(stage.epochs)):
+            module.on_phase_start(number)
             optimizer = type(space.optimizer)([lanes.theta], **space.optimizer.defaults)
             shuffles = [
                 orders(samples, phase.epochs, self.seed, round_, client, stage.label, number)
@@ -162,7 +163,7 @@ class Vectorised(Sequential):
                 loss=float(total[i]) / taken if taken else torch.nan,
                 loss_start=before[i],
                 loss_end=after[i],
-                extras=self._report(lanes, i),
+                extras=self._report(lanes, i, taken),
             )
             for i in range(count)
         ]
@@ -203,11 +204,13 @@ class Vectorised(Sequential):
             losses.append(mean_loss(self.workspace, lanes.x[lane], lanes.y[lane]))
         return losses
 
-    def _report(self, lanes: _Lanes, lane: int) -> dict[str, Tensor]:
+    def _report(self, lanes: _Lanes, lane: int, taken: int) -> dict[str, Tensor]:
         """What the module wants uploaded beside the parameters."""
         if type(self.workspace.module).on_local_end is ClientModule.on_local_end:
             return {}
-        answer = self._put(lanes, lane).on_local_end(lanes.x[lane], lanes.y[lane])
+        module = self._put(lanes, lane)
+        module.steps = taken
+        answer = module.on_local_end(lanes.x[lane], lanes.y[lane])
         return {name: value.detach().clone() for name, value in answer.items()}
 
 
