@@ -92,20 +92,28 @@ def run(
     if seed is not None and seeds is not None:
         raise typer.BadParameter("--seed names one seed, --seeds N runs 0..N-1: give one of them")
     methods, chosen = _split(plugin), _settings(settings or [])
-    from flbench.datasets import data_root as locate
-    from flbench.job import Job
-    from flbench.methods import compose, suite_overrides
-    from flbench.registry import find
-    from flbench.suite import load_suite
+    from flbench.sinks.console import Console
+
+    console = Console()
+    with console.waiting("importing torch and lightning"):
+        from flbench.datasets import data_root as locate
+        from flbench.job import Job
+        from flbench.methods import compose, suite_overrides
+        from flbench.registry import find
+        from flbench.suite import load_suite
+
+        methods_named = [compose(method, chosen) for method in methods]
+        import flbench.runner  # noqa: F401 - so that the wait is over when this block is
 
     overrides = suite_overrides(chosen, methods)
     if rounds is not None:
         overrides["rounds"] = rounds
-    sinks = {name: find("sinks", name).load()() for name in ("console", *_split(sink or []))}
+    sinks = {name: find("sinks", name).load()() for name in _split(sink or [])}
+    sinks["console"] = console
     jobs = [
         Job(
             suite=load_suite(name, dataset, overrides),
-            method=compose(method, chosen),
+            method=method,
             seed=number,
             data_root=locate(data_root),
             out=out,
@@ -116,13 +124,13 @@ def run(
             resume=resume,
             force=force,
             sinks=tuple(sinks.items()),
-            say=sinks["console"].say,
+            say=console.say,
         )
         for name in _split(suite)
-        for method in methods
+        for method in methods_named
         for number in (range(seeds) if seeds is not None else [seed or 0])
     ]
-    _run_all(list({job.path: job for job in jobs}.values()), sinks["console"])
+    _run_all(list({job.path: job for job in jobs}.values()), console)
 
 
 def _run_all(jobs: list[Job], console: Console) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import AbstractContextManager, nullcontext
 
 from rich.console import Console as Terminal
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -25,6 +26,10 @@ class Console:
         self._began = 0.0
         self._first = 1
         self._accuracy = "-"
+
+    def waiting(self, what: str) -> AbstractContextManager[object]:
+        """Show in a terminal what a person is waiting for."""
+        return self._terminal.status(what) if self._terminal.is_terminal else nullcontext()
 
     @hookimpl
     def run_started(self, info: RunInfo) -> None:
