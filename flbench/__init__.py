@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flbench import clustering as clustering
+    from flbench.averaging import Weighting as Weighting
+    from flbench.averaging import member_mean as member_mean
     from flbench.averaging import weighted_mean as weighted_mean
     from flbench.client import ClientModule as ClientModule
     from flbench.client import LocalPhase as LocalPhase
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "averaging": ("weighted_mean",),
+    "averaging": ("Weighting", "member_mean", "weighted_mean"),
     "client": ("ClientModule", "LocalPhase"),
     "context": ("Context",),
     "errors": ("UserError",),

@@ -7,8 +7,14 @@ however many processes share the work.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
+
+from flbench.state import Membership, Upload
+
+Weighting = Literal["samples", "uniform"]
 
 
 def weighted_mean(
@@ -49,4 +55,36 @@ def weighted_mean(
         if counters is not None and bool(counters.any()):
             mean[counters] = uploads[members][:, counters].amax(dim=0).double()
         averaged[pattern_of == index] = mean.to(rows.dtype)
+    return averaged
+
+
+def member_mean(
+    models: Tensor,
+    upload: Upload,
+    membership: Membership,
+    counters: Tensor | None = None,
+    weighting: Weighting = "samples",
+) -> Tensor:
+    """The mean of each row's members' uploads, which is what FedAvg does.
+
+    Args:
+        models: the bank, shape (K, W); rows without an upload are kept.
+        upload: its kept candidates are averaged; candidates for several rows (`upload.rows`) go
+            to the rows they are for.
+        membership: who belongs to which row, with which share.
+        counters: see `weighted_mean`.
+        weighting: shares are multiplied by the clients' sample counts, or not.
+
+    Returns:
+        The new bank, shape (K, W).
+    """
+    shares = membership.shares(upload.ids, len(models))
+    if weighting == "samples":
+        shares = shares * upload.samples
+    if upload.rows is None:
+        return weighted_mean(models, upload.kept(), shares, counters)
+    averaged = models.clone()
+    for candidate, row in enumerate(upload.rows.tolist()):
+        trained, share = upload.params[:, candidate], shares[row] * upload.active[:, candidate]
+        averaged[row] = weighted_mean(averaged[row, None], trained, share[None], counters)[0]
     return averaged

@@ -17,6 +17,7 @@ from flbench.errors import PluginError
 from flbench.state import (
     Kind,
     Membership,
+    Memory,
     Models,
     Personal,
     Scores,
@@ -85,11 +86,18 @@ def fits(answer: Answer, merged: Setup, ctx: Context) -> None:
     if value.membership is not None and value.membership is merged.membership:
         _membership(who, value.membership, len(merged.models), ctx)
     for name, memory in value.memory.items():
-        if memory.scope == "model" and len(memory.value) != len(merged.models):
+        if memory.scope == "model" and len(memory.value) not in (1, len(merged.models)):
             raise PluginError(
                 f"{who}: memory '{name}' has {len(memory.value)} entries,"
                 f" expected {len(merged.models)}: one per model"
             )
+
+
+def per_row(memory: Memory, rows: int) -> Memory:
+    """Memory of scope "model" with one entry is meant for every row alike."""
+    if memory.scope != "model" or len(memory.value) == rows:
+        return memory
+    return Memory(memory.value.expand(rows, *memory.value.shape[1:]).clone(), "model")
 
 
 def plan(answer: Answer | None, ctx: Context) -> Sequence[Stage]:

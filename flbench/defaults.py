@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from flbench.averaging import weighted_mean
+from flbench.averaging import member_mean
 from flbench.client import ClientModule
 from flbench.context import Context
 from flbench.errors import UserError
@@ -60,15 +60,7 @@ def client_module(net: nn.Module, ctx: Context) -> ClientModule:
 @hookimpl
 def aggregate(state: State, upload: Upload, membership: Membership, ctx: Context) -> Models:
     """The sample-weighted mean of each row's members."""
-    shares = membership.shares(upload.ids, len(state.models)) * upload.samples
-    counters = ctx.layout.counters
-    if upload.rows is None:
-        return Models(weighted_mean(state.models, upload.kept(), shares, counters))
-    models = state.models.clone()
-    for candidate, row in enumerate(upload.rows.tolist()):
-        trained, share = upload.params[:, candidate], shares[row] * upload.active[:, candidate]
-        models[row] = weighted_mean(models[row, None], trained, share[None], counters)[0]
-    return Models(models)
+    return Models(member_mean(state.models, upload, membership, ctx.layout.counters))
 
 
 @hookimpl

@@ -78,7 +78,8 @@ def setup(ctx: Context) -> Setup | None:
     """Declare the first bank, the first membership and what is to be remembered.
 
     All, merged: memories add up (a name twice is an error); the bank and the membership of the
-    plugin named last count. Default: one row of common initial weights that serves everybody.
+    plugin named last count; memory of scope "model" with one entry is given to every row.
+    Default: one row of common initial weights that serves everybody.
     """
 
 

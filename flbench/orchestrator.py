@@ -87,7 +87,7 @@ def play_round(run: Run, state: State) -> tuple[State, list[float]]:
                 policy, start, state, stage.clients, ctx.layout, ctx.initial
             )
             run.ledger.start(start, stage)
-            terms = hooks.local_terms(state, stage, ctx)
+            terms = hooks.local_terms(state, stage, ctx) if stage.kind != "probe" else []
         with clock("train"):
             upload = run.executor.fit(start, stage, terms, ctx.round)
             refuse_divergence(upload, stage, ctx)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pluggy
@@ -178,7 +179,10 @@ class Hooks:
             )
         for answer in answers:
             checks.fits(answer, merged, ctx)
-        return merged
+        assert merged.models is not None, "the defaults answer"
+        rows = len(merged.models)
+        memory = {name: checks.per_row(kept, rows) for name, kept in merged.memory.items()}
+        return replace(merged, memory=memory)
 
     def plan(self, state: State, ctx: Context) -> Sequence[Stage]:
         """The stages of this round."""

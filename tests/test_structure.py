@@ -286,7 +286,9 @@ def test_every_public_name_resolves_and_explains_itself(name: str) -> None:
     elif inspect.isfunction(thing):
         assert thing.__doc__
     else:
-        assert name in ("Kind", "Phase", "hookimpl"), "type aliases and pluggy's marker"
+        assert name in ("Kind", "Phase", "Weighting", "hookimpl"), (
+            "type aliases and pluggy's marker"
+        )
 
 
 @pytest.mark.slow

@@ -1,0 +1,88 @@
+"""FedNova: normalised averaging, so that clients that step more do not pull harder.
+
+Wang, Liu, Liang, Joshi, Poor, "Tackling the objective inconsistency problem in heterogeneous
+federated optimization", NeurIPS 2020.
+
+    d_i = (w - u_i) / a_i;  tau = sum p_i a_i;  w <- w - tau sum p_i d_i,  p_i = n_i / sum n_j
+    a_i = T_i (SGD); [T - rho (1 - rho^T) / (1 - rho)] / (1 - rho) (momentum rho);
+          (1 - (1 - eta mu)^T) / (eta mu) (proximal term mu, where tau = sum p_i T_i)
+
+Buffers are averaged plainly. Departure: a proximal term and momentum together are refused; the
+released optimiser adds the term into the momentum buffer, which the paper does not describe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from annotated_types import Ge
+from torch import Tensor
+
+import flbench as fl
+
+
+def normaliser(steps: Tensor, momentum: float = 0.0, shrink: float = 0.0) -> Tensor:
+    """The a_i of local steps, shape (n,), float64.
+
+    Args:
+        steps: T_i, shape (n,).
+        momentum: rho of local SGD.
+        shrink: eta mu of a proximal term.
+
+    Example:
+        >>> normaliser(torch.tensor([3]), momentum=0.5), normaliser(torch.tensor([2]), shrink=0.1)
+        (tensor([4.2500], dtype=torch.float64), tensor([1.9000], dtype=torch.float64))
+    """
+    steps = steps.double()
+    if shrink:
+        return (1 - (1 - shrink) ** steps) / shrink
+    return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
+
+
+@dataclass(frozen=True)
+class FedNova:
+    """Normalised averaging: clients that step more do not pull harder."""
+
+    mu: Annotated[float, Ge(0), "strength of a proximal term, as in FedProx"] = 0.0
+
+    @fl.hookimpl
+    def setup(self, ctx: fl.Context) -> None:
+        """Refuse what the normaliser is not defined for."""
+        if ctx.local.optimizer != "sgd":
+            raise fl.UserError(
+                f"FedNova is defined for SGD, the suite trains with {ctx.local.optimizer}"
+            )
+        if self.mu and ctx.local.momentum:
+            raise fl.UserError("FedNova with mu > 0 needs local.momentum=0")
+
+    @fl.hookimpl
+    def local_term(self) -> Callable[[fl.ClientModule], Tensor] | None:
+        """The proximal term, if there is one."""
+        if not self.mu:
+            return None
+        return lambda module: (
+            self.mu / 2 * (module.flat() - module.start[: len(module.flat())]).square().sum()
+        )
+
+    @fl.hookimpl
+    def aggregate(
+        self, state: fl.State, upload: fl.Upload, membership: fl.Membership, ctx: fl.Context
+    ) -> fl.Models:
+        """Step by tau times the weighted mean of the normalised moves."""
+        if membership.weights is not None:
+            raise fl.UserError("FedNova needs disjoint groups: members start from one model")
+        ctx.send("up", upload.ids, "a_i", 1)
+        a = normaliser(upload.steps, ctx.local.momentum, ctx.local.lr * self.mu)
+        size, rows = ctx.layout.parameters, state.models
+        averaged = fl.member_mean(rows, upload, membership, ctx.layout.counters)
+        shares = membership.shares(upload.ids, len(rows)) * upload.samples
+        tau = (shares * (upload.steps.double() if self.mu else a)).sum(dim=1)
+        tau = tau / shares.sum(dim=1).clamp(min=1)  # a row without uploads has no shares
+        start = rows[membership.home[upload.ids], :size]
+        normalised = (start - upload.kept()[:, :size]) / a.clamp(min=1e-12)[:, None].to(rows)
+        mean = fl.weighted_mean(torch.zeros_like(rows[:, :size]), normalised, shares)
+        averaged[:, :size] = rows[:, :size] - tau[:, None].to(rows) * mean
+        return fl.Models(averaged)

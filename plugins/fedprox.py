@@ -1,0 +1,35 @@
+"""FedProx: FedAvg whose clients are held near the model they downloaded.
+
+Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, "Federated optimization in heterogeneous networks",
+MLSys 2020.
+
+    client i minimises  f_i(u) + mu/2 ||u - w||^2,  w = what it downloaded
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge
+from torch import Tensor
+
+import flbench as fl
+
+
+@dataclass(frozen=True)
+class FedProx:
+    """FedAvg whose clients are held near the model they downloaded."""
+
+    mu: Annotated[float, Ge(0), "strength of the pull"] = 0.01
+
+    @fl.hookimpl
+    def local_term(self) -> Callable[[fl.ClientModule], Tensor]:
+        """Half mu times the squared distance of the trainable scalars from the start."""
+
+        def term(module: fl.ClientModule) -> Tensor:
+            here = module.flat()
+            return self.mu / 2 * (here - module.start[: len(here)]).square().sum()
+
+        return term

@@ -1,0 +1,106 @@
+"""SCAFFOLD: control variates correct the drift of the clients.
+
+Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, "SCAFFOLD: stochastic controlled averaging for
+federated learning", ICML 2020, option II.
+
+    local steps   u <- u - eta (g_i(u) + c - c_i)                 the term <c - c_i, u> of the loss
+    afterwards    c_i' = c_i - c + (w - u) / (a_i eta);  upload u and c_i' - c_i
+    server        w <- w + eta_g mean(u - w);  c <- c + 1/N sum(c_i' - c_i)
+
+All variates start at zero, so c is always the mean of the members' c_i; it is computed as that,
+which also gives every group its own after a split. Departures: a_i is T_i for plain SGD and the
+sum of momentum's weights otherwise (`momentum_fix`); a client's own T_i is used where they differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from annotated_types import Gt
+from torch import Tensor, nn
+
+import flbench as fl
+
+
+def momentum_steps(steps: int, rho: float) -> float:
+    """What `steps` steps of SGD with momentum rho weigh, the a_i of FedNova.
+
+    Example:
+        >>> momentum_steps(3, 0.5), momentum_steps(3, 0.0)
+        (4.25, 3.0)
+    """
+    return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
+
+
+class Corrected(fl.ClientModule):
+    """Reports how its control variate changed."""
+
+    momentum_fix = True
+
+    def on_local_end(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """c_i' - c_i = (w - u) / (a_i eta) - c, shape (P,)."""
+        if "c" not in self.received or not self.steps:
+            return {}
+        rho = self.local.momentum if self.momentum_fix else 0.0
+        moved = self.start[: len(self.received["c"])] - self.flat().detach()
+        weight = momentum_steps(self.steps, rho) * self.local.lr
+        return {"c_change": moved / weight - self.received["c"]}
+
+
+@dataclass(frozen=True)
+class Scaffold:
+    """Control variates correct the drift of the clients."""
+
+    server_lr: Annotated[float, Gt(0), "learning rate of the server, eta_g"] = 1.0
+    momentum_fix: Annotated[bool, "divide by what momentum makes of the steps"] = True
+
+    @fl.hookimpl
+    def setup(self, ctx: fl.Context) -> fl.Setup:
+        """One control variate per client, zero at first."""
+        if ctx.local.optimizer != "sgd":
+            raise fl.UserError(
+                f"SCAFFOLD is defined for SGD, the suite trains with {ctx.local.optimizer}"
+            )
+        own = torch.zeros(ctx.clients, ctx.layout.parameters, device=ctx.initial.device)
+        return fl.Setup(memory={"scaffold.c_i": fl.Memory(own, "client")})
+
+    @fl.hookimpl
+    def client_module(self, net: nn.Module, ctx: fl.Context) -> fl.ClientModule:
+        """The module that reports its variate's change."""
+        module = Corrected(net, ctx.local)
+        module.momentum_fix = self.momentum_fix
+        return module
+
+    @fl.hookimpl
+    def dispatch(self, state: fl.State, stage: fl.Stage, ctx: fl.Context) -> fl.Start | None:
+        """Send c of the client's group; c_i is the client's own."""
+        if stage.kind == "probe":
+            return None
+        if state.membership.weights is not None:
+            raise fl.UserError("SCAFFOLD needs disjoint groups: overlapping rows share no variate")
+        own, home = state.memory["scaffold.c_i"], state.membership.home
+        c = torch.stack([own[home == row].mean(dim=0) for row in home[stage.clients].tolist()])
+        return fl.Start(extras={"c": c}, own={"c_i": own[stage.clients]})
+
+    @fl.hookimpl
+    def local_term(self) -> Callable[[fl.ClientModule], Tensor]:
+        """<c - c_i, u>, whose gradient is the correction."""
+        return lambda module: (module.received["c"] - module.received["c_i"]) @ module.flat()
+
+    @fl.hookimpl
+    def aggregate(
+        self, state: fl.State, upload: fl.Upload, membership: fl.Membership, ctx: fl.Context
+    ) -> fl.Models:
+        """Step along the uniform mean of the moves; keep the clients' new variates."""
+        counters, size = ctx.layout.counters, ctx.layout.parameters
+        rows = fl.member_mean(state.models, upload, membership, counters, "uniform")
+        if self.server_lr != 1:
+            before = state.models[:, :size]
+            rows[:, :size] = before + self.server_lr * (rows[:, :size] - before)
+        own = state.memory["scaffold.c_i"].clone()
+        if "c_change" in upload.extras:
+            own[upload.ids] += upload.extras["c_change"]
+        return fl.Models(rows, {"scaffold.c_i": own})
