@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Console as Terminal
 from rich.table import Table
@@ -18,7 +19,8 @@ def print_table(finished: Sequence[tuple[Path, Result]]) -> None:
     for title, rows in rows_of([result for _, result in finished]).items():
         table = Table(title=title, title_justify="left")
         for column in ("method", "accuracy", "worst decile", "ARI", "MB/client", "seconds"):
-            table.add_column(column, justify="left" if column == "method" else "right")
+            side: Literal["left", "right"] = "left" if column == "method" else "right"
+            table.add_column(column, justify=side, no_wrap=True)
         for row in rows:
             seconds = [result.seconds.get("total", 0.0) for result in row.results]
             table.add_row(
