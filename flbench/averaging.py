@@ -88,3 +88,31 @@ def member_mean(
         trained, share = upload.params[:, candidate], shares[row] * upload.active[:, candidate]
         averaged[row] = weighted_mean(averaged[row, None], trained, share[None], counters)[0]
     return averaged
+
+
+def shared_mean(
+    models: Tensor,
+    upload: Upload,
+    shared: Tensor,
+    counters: Tensor | None = None,
+    weighting: Weighting = "samples",
+) -> Tensor:
+    """Partial averaging with one row per client: some scalars are common, the others personal.
+
+    Args:
+        models: row i = the model of client i, shape (N, W).
+        upload: acting clients keep what they trained outside `shared`.
+        shared: mask of the common scalars, shape (W,), bool.
+        counters: see `weighted_mean`.
+        weighting: by sample counts, or every acting client alike.
+
+    Returns:
+        Rows that agree in the common scalars (the acting clients' mean), shape (N, W); clients
+        that did not act keep their personal scalars bit for bit.
+    """
+    weights = upload.samples if weighting == "samples" else torch.ones_like(upload.samples)
+    mean = weighted_mean(models[:1], upload.kept(), weights.double()[None], counters)[0]
+    rows = models.clone()
+    rows[upload.ids] = upload.kept()
+    rows[:, shared] = mean[shared]
+    return rows

@@ -16,7 +16,7 @@ from typing import Annotated, ClassVar
 import torch
 from annotated_types import Ge
 
-from flbench import Context, Membership, Setup, State, hookimpl
+from flbench import Context, Membership, Phase, Setup, State, UserError, hookimpl
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,13 @@ class Oracle:
         return None
 
     @hookimpl
-    def cluster(self, state: State, ctx: Context) -> Membership | None:
+    def cluster(self, state: State, phase: Phase, ctx: Context) -> Membership | None:
         """Copy the one model to every true group after the warm-up."""
-        if ctx.round != self.warmup + 1 or len(state.models) > 1:
+        if ctx.round != self.warmup + 1 or phase != "before":
             return None
         home = torch.unique(ctx.true_groups, return_inverse=True)[1]
+        if not bool((state.models == state.models[0]).all()):
+            if torch.equal(state.membership.home, home):
+                return None  # a later stage of the same round
+            raise UserError(f"expected one model to copy, found {len(state.models)} that differ")
         return Membership(home=home, parent=torch.zeros(int(home.max()) + 1, dtype=torch.int64))

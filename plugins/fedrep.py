@@ -1,0 +1,91 @@
+"""FedRep: a common body, personal heads, trained one after the other.
+
+Collins, Hassani, Mokhtari, Shakkottai, "Exploiting shared representations for personalized
+federated learning", ICML 2021.
+
+    download theta; E_h epochs move only phi_i, then E_b epochs only theta_i;
+    theta <- sum n_i theta_i / sum n_i;  the model of client i is [theta, phi_i]
+
+The masks act on the update, so momentum and weight decay cannot move the frozen part, and the
+optimiser is fresh in each phase; in the head's phase BatchNorm statistics stand still.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from annotated_types import Ge
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+import flbench as fl
+
+
+class HeadThenBody(fl.ClientModule):
+    """Moves the head, then the body."""
+
+    def __init__(self, net: nn.Module, local: fl.LocalTraining, head: Tensor, epochs: int) -> None:
+        super().__init__(net, local)
+        self.moving_head, self.body_epochs = head, epochs
+
+    def phases(self, epochs: int) -> Sequence[fl.LocalPhase]:
+        """E - E_b epochs of the head, E_b of the body; the head alone where it is told so."""
+        if "head_only" in self.received:
+            return (fl.LocalPhase(epochs, self.moving_head),)
+        body = min(self.body_epochs, epochs)
+        head = fl.LocalPhase(epochs - body, self.moving_head)
+        return head, fl.LocalPhase(body, ~self.moving_head)
+
+    def on_phase_start(self, number: int) -> None:
+        """Freeze the body's statistics while the head moves."""
+        for child in self.net.modules():
+            if isinstance(child, _BatchNorm):
+                child.train(number == 1)
+
+
+@dataclass(frozen=True)
+class FedRep:
+    """A common body, personal heads, trained one after the other."""
+
+    body_epochs: Annotated[int, Ge(0), "E_b, epochs of the body; the head gets the others"] = 1
+    final_head_epochs: Annotated[int, Ge(0), "head epochs of everybody after the last round"] = 0
+
+    @fl.hookimpl
+    def setup(self, ctx: fl.Context) -> fl.Setup:
+        """One row per client, all equal at first."""
+        if self.body_epochs > ctx.local.epochs:
+            raise fl.UserError(
+                f"body_epochs={self.body_epochs}: expected at most local.epochs={ctx.local.epochs}"
+            )
+        rows = ctx.initial.expand(ctx.clients, -1).clone()
+        return fl.Setup(models=rows, membership=fl.Membership(home=ctx.everybody))
+
+    @fl.hookimpl
+    def client_module(self, net: nn.Module, ctx: fl.Context) -> fl.ClientModule:
+        """The module that trains in two phases."""
+        return HeadThenBody(net, ctx.local, ctx.layout.head, self.body_epochs)
+
+    @fl.hookimpl
+    def dispatch(self, state: fl.State, ctx: fl.Context) -> fl.Start:
+        """Only the body crosses, in both directions."""
+        if not torch.equal(state.membership.home, ctx.everybody):
+            raise fl.UserError("fedrep keeps a head per client: nothing may regroup them")
+        return fl.Start(crosses=ctx.layout.body)
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State, upload: fl.Upload, ctx: fl.Context) -> fl.Models:
+        """The body's mean goes into every row."""
+        body, counters = ctx.layout.body, ctx.layout.counters
+        return fl.Models(fl.shared_mean(state.models, upload, body, counters))
+
+    @fl.hookimpl
+    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
+        """After the last round, heads may be trained once more."""
+        if not self.final_head_epochs or ctx.round != ctx.rounds:
+            return None
+        stage = fl.Stage("train", clients, self.final_head_epochs, name="final-heads")
+        told = {"head_only": torch.ones(len(clients))}
+        return fl.Personal(row=state.membership.home[clients], adaptation=stage, extras=told)

@@ -1,0 +1,71 @@
+"""LG-FedAvg: some layers are averaged, the others stay with their client.
+
+Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov, Morency, "Think locally, act globally:
+federated learning with local and global representations", arXiv 2001.01523 (2020).
+
+    start [q_i, s], train everything, upload s_i;  s <- sum n_i s_i / sum n_i;  q_i stays
+
+Paper, authors' scripts and re-implementations disagree on which layers are shared; here the last
+two of networks with three or more layers, else the last one, unless `k` and `share` say otherwise.
+Departures: sample weights by default (the authors average uniformly); no choice of the best model
+by test accuracy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+from annotated_types import Ge
+from torch import Tensor
+
+import flbench as fl
+
+End = Literal["last", "first"]
+Layers = Annotated[int, Ge(0)] | None
+
+
+@dataclass(frozen=True)
+class LgFedAvg:
+    """Some layers are averaged, the others stay with their client."""
+
+    k: Annotated[Annotated[int, Ge(0)] | None, "shared layers; none = 2 of 3 or more, else 1"] = (
+        None
+    )
+    share: Annotated[End, "which end of the network is shared"] = "last"
+    weighting: Annotated[fl.Weighting, "of the shared layers' mean"] = "samples"
+    warm_rounds: Annotated[int, Ge(0), "rounds of fedavg first"] = 0
+
+    @fl.hookimpl
+    def setup(self, ctx: fl.Context) -> fl.Setup:
+        """One row per client, all equal at first."""
+        rows = ctx.initial.expand(ctx.clients, -1).clone()
+        return fl.Setup(models=rows, membership=fl.Membership(home=ctx.everybody))
+
+    def shared(self, ctx: fl.Context) -> Tensor:
+        """Mask of the shared layers, buffers included, shape (W,), bool."""
+        if ctx.round <= self.warm_rounds:
+            return ctx.layout.everything
+        slots = ctx.layout.slots
+        layers = list(dict.fromkeys(s.layer for s in slots if s.kind == "parameter"))
+        count = len(layers)
+        k = (2 if count > 2 else 1) if self.k is None else min(self.k, count)
+        chosen = layers[count - k :] if self.share == "last" else layers[:k]
+        mask = ctx.layout.nothing
+        for slot in slots:
+            mask[slot.start : slot.stop] = slot.layer in chosen
+        return mask
+
+    @fl.hookimpl
+    def dispatch(self, state: fl.State, ctx: fl.Context) -> fl.Start:
+        """Only the shared layers cross, in both directions."""
+        if not torch.equal(state.membership.home, ctx.everybody):
+            raise fl.UserError("lg-fedavg keeps a model per client: nothing may regroup them")
+        return fl.Start(crosses=self.shared(ctx))
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State, upload: fl.Upload, ctx: fl.Context) -> fl.Models:
+        """The shared layers' mean goes into every row."""
+        mask, counters = self.shared(ctx), ctx.layout.counters
+        return fl.Models(fl.shared_mean(state.models, upload, mask, counters, self.weighting))

@@ -1,0 +1,134 @@
+"""LG-FedAvg and FedRep: what is shared, what stays, and what they become at their ends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from toy import CLIENTS, Play, Played, composition, watching
+
+from flbench.errors import UserError
+from flbench.orchestrator import cohort
+from flbench_plugins.fedrep import FedRep
+from flbench_plugins.lg_fedavg import LgFedAvg
+
+HARD = {"epochs": 3, "batch_size": 4, "lr": 0.1, "momentum": 0.9, "weight_decay": 1e-2}
+HEAD = torch.arange(28) >= 12
+
+
+def batchnorm() -> torch.nn.Module:
+    return torch.nn.Sequential(
+        torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.ReLU(), torch.nn.Linear(4, 4)
+    )
+
+
+def sampled(played: Played, rounds: int) -> set[int]:
+    suite, seed = played.job.suite, played.job.seed
+    return {i for r in range(rounds) for i in cohort(suite, seed, r + 1).tolist()}
+
+
+def test_sharing_every_layer_is_fedavg(play_toy: Play) -> None:  # T06
+    for share in ("last", "first"):
+        lg = play_toy("lg-fedavg", settings={"k": 99, "share": share})
+        fedavg = play_toy("fedavg")
+        assert torch.equal(lg.personal, fedavg.personal)
+        assert lg.run.ledger.totals == fedavg.run.ledger.totals
+    warm = play_toy("lg-fedavg", settings={"k": 0, "warm_rounds": 3})
+    assert torch.equal(warm.personal, play_toy("fedavg").personal)
+
+
+def test_sharing_nothing_is_local_only(play_toy: Play) -> None:  # T06
+    lg, alone = play_toy("lg-fedavg", settings={"k": 0}), play_toy("local-only")
+    assert torch.equal(lg.personal, alone.personal)
+    assert lg.run.history.last == alone.run.history.last
+    assert lg.run.ledger.total("down") == lg.run.ledger.total("up") == 0
+
+
+def test_the_local_part_of_the_unsampled_is_untouched(play_toy: Play) -> None:  # T06
+    played = play_toy("lg-fedavg", rounds=1)
+    rows, initial = played.state.models, played.run.context.initial
+    assert (rows[:, HEAD] == rows[0, HEAD]).all(), "the head is shared by default"
+    assert not torch.equal(rows[0, HEAD], initial[HEAD])
+    for client in range(CLIENTS):
+        same = torch.equal(rows[client, ~HEAD], initial[~HEAD])
+        assert same is (client not in sampled(played, 1))
+    assert played.run.ledger.totals["up"] == {"model": 4 * 3 * 16}
+    assert played.run.ledger.totals["down"] == {"model": 4 * 3 * 16}
+
+
+def test_a_shared_layer_takes_its_buffers_along(play_toy: Play) -> None:
+    played = play_toy("lg-fedavg", settings={"k": 2}, net=batchnorm, rounds=1)
+    layout, rows = played.run.context.layout, played.state.models
+    shared = LgFedAvg(k=2).shared(replace(played.run.context, round=1))
+    names = {slot.name for slot in layout.slots if bool(shared[slot.start])}
+    assert "net.1.running_mean" in names, "layer 1 is BatchNorm"
+    assert "net.0.weight" not in names
+    assert (rows[:, shared] == rows[0, shared]).all()
+
+
+def test_heads_and_bodies_stay_where_they_belong(play_toy: Play) -> None:  # T08
+    played = play_toy("fedrep", local=HARD, rounds=1)
+    rows, initial = played.state.models, played.run.context.initial
+    assert (rows[:, ~HEAD] == rows[0, ~HEAD]).all()
+    for client in range(CLIENTS):
+        same = torch.equal(rows[client, HEAD], initial[HEAD])
+        assert same is (client not in sampled(played, 1)), "never sampled: the initial head"
+    width = int((~HEAD).sum())
+    assert played.run.ledger.totals == {
+        "down": {"model": 4 * 3 * width}, "up": {"model": 4 * 3 * width}, "peer": {}
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorised"])
+def test_a_frozen_part_does_not_move_even_with_momentum_and_decay(
+    play_toy: Play, executor: str
+) -> None:  # T08
+    for body_epochs, frozen in ((0, ~HEAD), (3, HEAD)):
+        uploads: list[Any] = []
+        method = composition(("fedrep", FedRep(body_epochs)), ("watch", watching(uploads)))
+        played = play_toy(method, local=HARD, executor=executor)
+        initial = played.run.context.initial
+        for upload in uploads:
+            assert (upload.kept()[:, frozen] == initial[frozen]).all()
+            assert (upload.kept()[:, ~frozen] != initial[~frozen]).any()
+
+
+def test_statistics_stand_still_while_the_head_moves(play_toy: Play) -> None:
+    uploads: list[Any] = []
+    method = composition(("fedrep", FedRep(0)), ("watch", watching(uploads)))
+    played = play_toy(method, net=batchnorm, rounds=1)
+    p = played.run.context.layout.parameters
+    assert (uploads[0].kept()[:, p:-1] == played.run.context.initial[p:-1]).all()
+    moving: list[Any] = []
+    method = composition(("fedrep", FedRep(1)), ("watch", watching(moving)))
+    play_toy(method, net=batchnorm, rounds=1)
+    assert not (moving[0].kept()[:, p:-1] == played.run.context.initial[p:-1]).any()
+
+
+def test_final_head_epochs_change_what_is_judged_and_nothing_else(play_toy: Play) -> None:
+    plain = play_toy("fedrep")
+    final = play_toy("fedrep", settings={"final_head_epochs": 5})
+    assert torch.equal(plain.state.models, final.state.models)
+    pair = [played.run.history.curves["loss"] for played in (plain, final)]
+    assert pair[0][:2] == pair[1][:2]
+    assert pair[1][2] < pair[0][2]
+
+
+def test_what_keeps_a_part_per_client_refuses_to_be_regrouped(play_toy: Play) -> None:
+    for name in ("lg-fedavg", "fedrep"):
+        with pytest.raises(UserError, match="expected one model to copy, found 6 that differ"):
+            play_toy(f"{name}+oracle", settings={"warmup": 1})
+    for name in ("lg-fedavg", "fedrep"):
+        with pytest.raises(UserError, match="nothing may regroup them"):
+            play_toy(f"{name}+oracle", settings={"warmup": 0})
+    with pytest.raises(UserError, match="body_epochs=9: expected at most"):
+        play_toy("fedrep", settings={"body_epochs": 9})
+
+
+@pytest.mark.parametrize("name", ["lg-fedavg", "fedrep"])
+def test_executors_agree(play_toy: Play, name: str) -> None:
+    pair = [play_toy(name, executor=e) for e in ("sequential", "vectorised")]
+    torch.testing.assert_close(pair[0].personal, pair[1].personal, rtol=0, atol=1e-5)
+    assert pair[0].run.ledger.totals == pair[1].run.ledger.totals
