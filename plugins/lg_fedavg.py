@@ -30,9 +30,7 @@ Layers = Annotated[int, Ge(0)] | None
 class LgFedAvg:
     """Some layers are averaged, the others stay with their client."""
 
-    k: Annotated[Annotated[int, Ge(0)] | None, "shared layers; none = 2 of 3 or more, else 1"] = (
-        None
-    )
+    k: Annotated[Layers, "shared layers; none = 2 of 3 or more, else 1"] = None
     share: Annotated[End, "which end of the network is shared"] = "last"
     weighting: Annotated[fl.Weighting, "of the shared layers' mean"] = "samples"
     warm_rounds: Annotated[int, Ge(0), "rounds of fedavg first"] = 0

@@ -107,6 +107,27 @@ def test_statistics_stand_still_while_the_head_moves(play_toy: Play) -> None:
     assert not (moving[0].kept()[:, p:-1] == played.run.context.initial[p:-1]).any()
 
 
+def test_phases_say_what_moves_and_how_batchnorm_behaves(play_toy: Play) -> None:
+    module = play_toy("fedrep", net=batchnorm, rounds=1).run.executor.workspace.module
+    head = torch.arange(53) >= 24
+    head &= torch.arange(53) < 44
+    module.train()
+    module.received = {}
+    (first, second) = module.phases(5)
+    assert (first.epochs, second.epochs) == (4, 1)
+    assert torch.equal(first.mask, head)
+    assert torch.equal(second.mask, ~head)
+    module.on_phase_start(0)
+    assert not module.net[1].training
+    assert module.net[0].training
+    module.on_phase_start(1)
+    assert module.net[1].training
+    module.received = {"head_only": torch.ones(())}
+    (only,) = module.phases(5)
+    assert only.epochs == 5
+    assert torch.equal(only.mask, head)
+
+
 def test_final_head_epochs_change_what_is_judged_and_nothing_else(play_toy: Play) -> None:
     plain = play_toy("fedrep")
     final = play_toy("fedrep", settings={"final_head_epochs": 5})
