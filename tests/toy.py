@@ -7,16 +7,17 @@ method played through the same `runner` the command line uses.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
 from torch import nn
 
+from flbench import assembly
 from flbench.assembly import prepare
-from flbench.client import ClientModule
 from flbench.dataset import Dataset
 from flbench.hookspecs import hookimpl
 from flbench.job import Job
@@ -115,17 +116,15 @@ class Played:
 Play = Callable[..., Played]
 
 
-@dataclass(frozen=True)
-class _Net:
-    """Replaces the suite's network."""
+def seeded(build: Callable[[], nn.Module]) -> Callable[..., nn.Module]:
+    """Stands in for `assembly.build_network`: the given network with weights of its own."""
 
-    build: Callable[[], nn.Module]
-
-    @hookimpl
-    def client_module(self, ctx: Any) -> Any:
+    def network(*_: Any) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            return ClientModule(self.build(), ctx.local)
+            return build()
+
+    return network
 
 
 def player(folder: Path) -> Play:
@@ -149,9 +148,6 @@ def player(folder: Path) -> Play:
     ) -> Played:
         if isinstance(method, str):
             method = compose(method, settings)
-        if net is not None:
-            build = net
-            method = replace(method, layers=(("net", _Net(build)), *method.layers))
         said: list[str] = []
         job = Job(
             suite=suite or toy_suite(**changes),
@@ -164,7 +160,9 @@ def player(folder: Path) -> Play:
             sinks=sinks,
             say=said.append,
         )
-        run, state = prepare(job, dataset or toy_dataset())
+        network = assembly.build_network if net is None else seeded(net)
+        with patch.object(assembly, "build_network", network):
+            run, state = prepare(job, dataset or toy_dataset())
         return Played(run, play(run, state), job, said)
 
     return played
