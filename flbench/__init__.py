@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from flbench import clustering as clustering
     from flbench.averaging import Weighting as Weighting
+    from flbench.averaging import effective_steps as effective_steps
     from flbench.averaging import member_mean as member_mean
     from flbench.averaging import shared_mean as shared_mean
     from flbench.averaging import weighted_mean as weighted_mean
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "averaging": ("Weighting", "member_mean", "shared_mean", "weighted_mean"),
+    "averaging": ("Weighting", "effective_steps", "member_mean", "shared_mean", "weighted_mean"),
     "client": ("ClientModule", "LocalPhase"),
     "context": ("Context",),
     "errors": ("UserError",),

@@ -116,3 +116,24 @@ def shared_mean(
     rows[upload.ids] = upload.kept()
     rows[:, shared] = mean[shared]
     return rows
+
+
+def effective_steps(steps: Tensor, momentum: float = 0.0, shrink: float = 0.0) -> Tensor:
+    """How many plain gradient steps the local steps weigh: FedNova's a_i (Wang et al., 2020).
+
+    Args:
+        steps: T_i, optimiser steps made, any shape.
+        momentum: rho of local SGD: the sum over the steps of the running counter rho z + 1.
+        shrink: eta mu of a proximal term: (1 - (1 - shrink)^T) / shrink, without momentum.
+
+    Returns:
+        a_i, the shape of `steps`, float64.
+
+    Example:
+        >>> float(effective_steps(torch.tensor(3), 0.5)), float(effective_steps(torch.tensor(3)))
+        (4.25, 3.0)
+    """
+    steps = steps.double()
+    if shrink:
+        return (1 - (1 - shrink) ** steps) / shrink
+    return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)

@@ -22,8 +22,6 @@ from flbench.suite import LocalTraining
 # isort: split
 from lightning.pytorch import LightningModule  # after torchvision_ops, which it needs
 
-Batch = tuple[Tensor, Tensor]
-
 
 @dataclass(frozen=True)
 class LocalPhase:

@@ -24,24 +24,6 @@ from torch import Tensor
 import flbench as fl
 
 
-def normaliser(steps: Tensor, momentum: float = 0.0, shrink: float = 0.0) -> Tensor:
-    """The a_i of local steps, shape (n,), float64.
-
-    Args:
-        steps: T_i, shape (n,).
-        momentum: rho of local SGD.
-        shrink: eta mu of a proximal term.
-
-    Example:
-        >>> normaliser(torch.tensor([3]), momentum=0.5), normaliser(torch.tensor([2]), shrink=0.1)
-        (tensor([4.2500], dtype=torch.float64), tensor([1.9000], dtype=torch.float64))
-    """
-    steps = steps.double()
-    if shrink:
-        return (1 - (1 - shrink) ** steps) / shrink
-    return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
-
-
 @dataclass(frozen=True)
 class FedNova:
     """Normalised averaging: clients that step more do not pull harder."""
@@ -75,7 +57,7 @@ class FedNova:
         if membership.weights is not None:
             raise fl.UserError("FedNova needs disjoint groups: members start from one model")
         ctx.send("up", upload.ids, "a_i", 1)
-        a = normaliser(upload.steps, ctx.local.momentum, ctx.local.lr * self.mu)
+        a = fl.effective_steps(upload.steps, ctx.local.momentum, ctx.local.lr * self.mu)
         size, rows = ctx.layout.parameters, state.models
         averaged = fl.member_mean(rows, upload, membership, ctx.layout.counters)
         shares = membership.shares(upload.ids, len(rows)) * upload.samples

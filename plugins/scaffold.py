@@ -25,16 +25,6 @@ from torch import Tensor, nn
 import flbench as fl
 
 
-def momentum_steps(steps: int, rho: float) -> float:
-    """What `steps` steps of SGD with momentum rho weigh, the a_i of FedNova.
-
-    Example:
-        >>> momentum_steps(3, 0.5), momentum_steps(3, 0.0)
-        (4.25, 3.0)
-    """
-    return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
-
-
 class Corrected(fl.ClientModule):
     """Reports how its control variate changed."""
 
@@ -46,7 +36,7 @@ class Corrected(fl.ClientModule):
             return {}
         rho = self.local.momentum if self.momentum_fix else 0.0
         moved = self.start[: len(self.received["c"])] - self.flat().detach()
-        weight = momentum_steps(self.steps, rho) * self.local.lr
+        weight = float(fl.effective_steps(torch.tensor(self.steps), rho)) * self.local.lr
         return {"c_change": moved / weight - self.received["c"]}
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from flbench.cli import main
+from flbench.results import VOLATILE
 
 QUICK = ("--rounds", "3", "--set", "clients=20", "--set", "participation=0.25")
 LIA = ("--set", "warmup=1", "--set", "probe_epochs=1")
@@ -242,7 +243,7 @@ def test_an_interrupted_run_can_be_resumed_to_the_same_bytes(tmp_path: Path) -> 
 
 def stable(path: Path) -> dict[str, object]:
     table = json.loads(path.read_text())
-    return {key: value for key, value in table.items() if key not in ("seconds", "environment")}
+    return {key: value for key, value in table.items() if key not in VOLATILE}
 
 
 def test_show_explains_suites_and_methods(

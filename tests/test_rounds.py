@@ -18,7 +18,7 @@ from flbench.errors import UserError
 from flbench.job import Job
 from flbench.methods import compose
 from flbench.orchestrator import play
-from flbench.results import read_result
+from flbench.results import VOLATILE, read_result
 from flbench.runner import run_job
 from flbench.state import Dispatched
 
@@ -127,8 +127,7 @@ def test_resuming_after_a_round_ends_in_the_same_bits(
 
 def stable(text: str) -> dict[str, Any]:
     table = json.loads(text)
-    del table["seconds"], table["environment"]
-    return table
+    return {key: value for key, value in table.items() if key not in VOLATILE}
 
 
 def test_a_checkpoint_of_other_data_is_refused(play_toy: Play) -> None:

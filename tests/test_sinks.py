@@ -235,6 +235,7 @@ def fake_wandb(monkeypatch: pytest.MonkeyPatch, fails: str = "", logged_in: bool
     fake = SimpleNamespace(
         init=init,
         login=login,
+        Error=OSError,
         Settings=lambda **given: given,
         Table=lambda **given: ("table", given),
         Image=lambda picture, caption: ("image", picture, caption),
@@ -246,7 +247,15 @@ def fake_wandb(monkeypatch: pytest.MonkeyPatch, fails: str = "", logged_in: bool
     return fake
 
 
-@pytest.mark.parametrize("fails", ["login", "init", "log", "log_artifact", "finish"])
+def test_a_login_that_fails_means_offline(play_toy: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    fake = fake_wandb(monkeypatch, "login")
+    _, played = write(play_toy, "fedavg", sinks=(("wandb", WandB()),))
+    assert [given["mode"] for given in fake.begun] == ["offline"]
+    assert not played.said
+
+
+@pytest.mark.parametrize("fails", ["init", "log", "log_artifact", "finish"])
 def test_a_wandb_that_fails_does_not_stop_the_run(
     play_toy: Play, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:

@@ -116,4 +116,7 @@ def _mode() -> Literal["online", "offline"] | None:
 
     if os.environ.get("WANDB_MODE"):
         return None
-    return "online" if wandb.login(prompt=False) else "offline"
+    try:
+        return "online" if wandb.login(prompt=False) else "offline"
+    except wandb.Error:
+        return "offline"  # credentials that cannot be used, or no way to ask
