@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flbench import clustering as clustering
+    from flbench import curves as curves
+    from flbench import scoring as scoring
     from flbench.averaging import Weighting as Weighting
     from flbench.averaging import effective_steps as effective_steps
     from flbench.averaging import member_mean as member_mean
@@ -21,9 +23,14 @@ if TYPE_CHECKING:
     from flbench.context import Context as Context
     from flbench.dataset import Dataset as Dataset
     from flbench.dataset import Partition as Partition
+    from flbench.errors import Undefined as Undefined
     from flbench.errors import UserError as UserError
     from flbench.hookspecs import hookimpl as hookimpl
     from flbench.layout import ParameterLayout as ParameterLayout
+    from flbench.personal import newcomers as newcomers
+    from flbench.personal import own_rows as own_rows
+    from flbench.personal import refuse_regrouping as refuse_regrouping
+    from flbench.personal import same_group as same_group
     from flbench.results import Result as Result
     from flbench.results import RoundRecord as RoundRecord
     from flbench.results import RunInfo as RunInfo
@@ -47,9 +54,10 @@ _HOMES = {
     "averaging": ("Weighting", "effective_steps", "member_mean", "shared_mean", "weighted_mean"),
     "client": ("ClientModule", "LocalPhase"),
     "context": ("Context",),
-    "errors": ("UserError",),
+    "errors": ("Undefined", "UserError"),
     "hookspecs": ("hookimpl",),
     "layout": ("ParameterLayout",),
+    "personal": ("newcomers", "own_rows", "refuse_regrouping", "same_group"),
     "results": ("Result", "RoundRecord", "RunInfo"),
     "dataset": ("Dataset", "Partition"),
     "state": (
@@ -70,14 +78,16 @@ _HOMES = {
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
-__all__ = sorted([*_HOME_OF, "__version__", "clustering"])
+_TOOLBOX = ("clustering", "curves", "scoring")
+
+__all__ = sorted([*_HOME_OF, *_TOOLBOX, "__version__"])
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public name
     if name in _HOME_OF:
         return getattr(importlib.import_module(f"flbench.{_HOME_OF[name]}"), name)
-    if name == "clustering":
-        return importlib.import_module("flbench.clustering")
+    if name in _TOOLBOX:
+        return importlib.import_module(f"flbench.{name}")
     raise AttributeError(f"module 'flbench' has no attribute '{name}'")
 
 

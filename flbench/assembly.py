@@ -21,7 +21,7 @@ from flbench.engine.sequential import Sequential
 from flbench.engine.vectorised import Vectorised
 from flbench.engine.workspace import Workspace
 from flbench.errors import UserError
-from flbench.federation import Federation, Samples, federate, server_indices
+from flbench.federation import Federation, Samples, federate, label_counts, server_indices
 from flbench.history import History
 from flbench.job import Job
 from flbench.layout import ParameterLayout
@@ -44,7 +44,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 def prepare(job: Job, dataset: Dataset) -> tuple[Run, State]:
     """Build a run: partition, federation, network, hooks, State(0) or the checkpoint's."""
     suite, seed = job.suite, job.seed
-    services = RunServices(Ledger(suite.clients), job.say)
+    services = RunServices(Ledger(suite.training_clients), job.say)
     hooks = Hooks((suite.name, suite), job.method.layers, job.sinks, job.say)
     federation = divide(suite, hooks, dataset, seed)
     fabric = open_fabric(job)
@@ -74,6 +74,7 @@ def prepare(job: Job, dataset: Dataset) -> tuple[Run, State]:
         context=replace(context, layout=layout, initial=space.row.clone()),
         services=services,
         held_out=federation.held_out.to(fabric.device),
+        newcomers=federation.newcomers,
         groups=federation.groups,
         ledger=services.ledger,
         history=History(),
@@ -114,23 +115,24 @@ def first_context(
 ) -> Context:
     """The context before round 1; layout and weights are the network's alone."""
     samples, layout = federation.visible, ParameterLayout.of(net)
-    train = samples.splits["train"]
-    counts = [torch.bincount(samples.y[rows], minlength=federation.classes) for rows in train]
+    counts = label_counts(samples, federation.classes)
     groups = federation.groups
     return Context(
         seed=job.seed,
         round=0,
         rounds=job.suite.rounds,
-        clients=job.suite.clients,
+        clients=federation.clients,
         cohort=torch.empty(0, dtype=torch.int64),
         samples=samples.sizes("train"),
-        label_counts=torch.stack(counts),
+        label_counts=counts,
         classes=federation.classes,
         layout=layout,
         initial=layout.flatten(net),
         local=job.suite.local,
         services=services,
         truth=(lambda: groups) if job.method.uses_true_groups else None,
+        newcomers=0 if federation.newcomers is None else len(federation.newcomers),
+        pools_data=job.method.pools_data,
     )
 
 
@@ -177,7 +179,16 @@ def divide(suite: Suite, hooks: Hooks, dataset: Dataset, seed: int) -> Federatio
         suite.clients,
         rng(seed, "partition"),
     )
-    owned = replace(partition, clients=tuple(left[rows] for rows in partition.clients))
+    guests = set(
+        rng(seed, "newcomers").permutation(suite.clients)[suite.training_clients :].tolist()
+    )
+    order = sorted(range(suite.clients), key=lambda client: (client in guests, client))
+    groups = partition.groups
+    owned = replace(
+        partition,
+        clients=tuple(left[partition.clients[client]] for client in order),
+        groups=None if groups is None else np.asarray(groups)[order],
+    )
     return federate(
         dataset,
         owned,
@@ -185,6 +196,7 @@ def divide(suite: Suite, hooks: Hooks, dataset: Dataset, seed: int) -> Federatio
         test_fraction=suite.test_fraction,
         validation_fraction=suite.validation_fraction,
         server=server,
+        newcomers=len(guests),
     )
 
 

@@ -115,6 +115,10 @@ def plan(answer: Answer | None, ctx: Context) -> Sequence[Stage]:
             raise expect.in_round(
                 ctx, f"{where} is of kind '{stage.kind}', expected one of {kinds}"
             )
+        if stage.pooled and not ctx.pools_data:
+            raise expect.in_round(
+                ctx, f"{where} pools all clients' data; a method says so with `pools_data = True`"
+            )
         if stage.epochs < 0:
             raise expect.in_round(ctx, f"{where} has {stage.epochs} epochs, expected 0 or more")
         expect.indices(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flbench import __version__
-from flbench.errors import Diverged, FlbenchError, Interrupted, UserError
+from flbench.errors import Diverged, FlbenchError, Interrupted, Undefined, UserError
 
 if TYPE_CHECKING:
     from flbench.job import Job
@@ -134,7 +134,7 @@ def run(
 
 
 def _run_all(jobs: list[Job], console: Console) -> None:
-    """Run the jobs in turn; a run that diverges does not keep the others from running."""
+    """Run the jobs in turn; one that diverges or is undefined does not keep others from running."""
     from functools import lru_cache
 
     from flbench.leaderboard.terminal import print_table
@@ -143,6 +143,7 @@ def _run_all(jobs: list[Job], console: Console) -> None:
     load = lru_cache(maxsize=1)(load_dataset)
     finished: list[tuple[Path, Result]] = []
     diverged: Diverged | None = None
+    undefined: Undefined | None = None
     try:
         for job in jobs:
             try:
@@ -150,6 +151,9 @@ def _run_all(jobs: list[Job], console: Console) -> None:
             except Diverged as error:
                 console.say(f"{job.title}: {error}")
                 diverged = error
+            except Undefined as error:
+                console.say(f"{job.title}: skipped, {error}")
+                undefined = error
             except KeyboardInterrupt:
                 raise Interrupted(f"interrupted{_how_to_go_on(job.checkpoint)}") from None
     finally:
@@ -158,6 +162,8 @@ def _run_all(jobs: list[Job], console: Console) -> None:
             print_table(finished)
     if diverged is not None:
         raise diverged
+    if undefined is not None and not finished:
+        raise undefined
 
 
 @app.command("list")
@@ -166,38 +172,28 @@ def list_(
         str, typer.Argument(help="methods, suites, datasets, models, partitions or sinks")
     ] = "",
     json: Annotated[bool, typer.Option("--json", help="machine-readable")] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="methods with paper, hooks and parameters")
+    ] = False,
 ) -> None:
     """List what is installed; nothing of it is imported."""
+    from flbench.catalogue import cards, listing, page, plain
     from flbench.errors import UnknownName
-    from flbench.registry import KINDS, entries
+    from flbench.registry import KINDS
 
     if kind and kind not in KINDS:
         raise UnknownName("kind", kind, KINDS)
-    table = {one: entries(one) for one in ([kind] if kind else KINDS)}
-    if json:
+    if markdown:
+        if kind != "methods":
+            raise UserError("--markdown describes methods: type flbench list methods --markdown")
+        print(page(cards()), end="")
+    elif json:
         import json as text
 
-        rows = {
-            one: [
-                {
-                    "name": entry.name,
-                    "summary": entry.summary(),
-                    "distribution": entry.distribution,
-                    "version": entry.version,
-                }
-                for entry in found.values()
-            ]
-            for one, found in table.items()
-        }
-        print(text.dumps(rows, indent=2))
-        return
-    for one, found in table.items():
-        print(f"{one}:")
-        width = max((len(name) for name in found), default=0)
-        for entry in found.values():
-            also = f", also offered by {', '.join(entry.rivals)}" if entry.rivals else ""
-            package = f"[{entry.distribution} {entry.version}{also}]"
-            print(f"  {entry.name:<{width}}  {entry.summary()}  {package}")
+        print(text.dumps({one: plain(one) for one in ([kind] if kind else KINDS)}, indent=2))
+    else:
+        for one in [kind] if kind else KINDS:
+            print("\n".join(listing(one, details=bool(kind))))
 
 
 @show.command("suite")

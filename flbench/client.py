@@ -16,6 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from flbench import torchvision_ops as torchvision_ops
+from flbench.errors import Undefined
+from flbench.layout import head_of
 from flbench.state import Extras
 from flbench.suite import LocalTraining
 
@@ -31,10 +33,12 @@ class LocalPhase:
         epochs: epochs of this phase.
         mask: scalars of the row that may move, shape (W,), bool; None = all. The mask acts on the
             update, not on the gradient, so momentum and weight decay cannot move the others.
+        batches_per_step: batches one step takes in this phase; None = the module's.
     """
 
     epochs: int
     mask: Tensor | None = None
+    batches_per_step: int | None = None
 
 
 class ClientModule(LightningModule):
@@ -67,6 +71,27 @@ class ClientModule(LightningModule):
         """Return the loss of one batch, a scalar in nats."""
         x, y = batch
         return F.cross_entropy(self(x), y)
+
+    def features(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what enters the head, shape (b, d), and the logits, shape (b, classes).
+
+        The head is the network's last `nn.Linear`.
+
+        Raises:
+            Undefined: the network has none.
+        """
+        caught: list[Tensor] = []
+        name = head_of(self.net)
+        if name is None:
+            raise Undefined("the network has no head: no part of it is an nn.Linear")
+        hook = self.net.get_submodule(name).register_forward_pre_hook(
+            lambda _, inputs: caught.append(inputs[0])
+        )
+        try:
+            logits: Tensor = self(x)
+        finally:
+            hook.remove()
+        return caught[0], logits
 
     def predict(self, x: Tensor) -> Tensor:
         """Return the logits this client is judged by, shape (b, classes)."""

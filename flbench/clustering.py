@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -204,3 +205,92 @@ def two_means(values: Floats) -> npt.NDArray[np.bool_]:
     upper = np.zeros(len(values), dtype=bool)
     upper[order[int(between.argmax()) + 1 :]] = True
     return upper
+
+
+def threshold_sets(scores: Floats, threshold: float) -> npt.NDArray[np.bool_]:
+    """Overlapping neighbourhoods: everybody whose score reaches the threshold, and oneself (FLIS).
+
+    Args:
+        scores: shape (n, n).
+
+    Returns:
+        Shape (n, n), bool; row i = the set of client i.
+    """
+    chosen: npt.NDArray[np.bool_] = (scores >= threshold) | np.eye(len(scores), dtype=bool)
+    return chosen
+
+
+def dendrogram(distances: Floats, method: str = "average") -> Floats:
+    """Agglomerative clustering of a distance matrix: scipy's linkage, shape (n - 1, 4).
+
+    Args:
+        distances: shape (n, n), symmetric; its diagonal is not read.
+        method: "average", "complete" or "single".
+    """
+    from scipy.cluster.hierarchy import linkage
+
+    upper: Floats = distances[np.triu_indices(len(distances), 1)]
+    merges: Floats = linkage(upper, method)
+    return merges
+
+
+def cut(merges: Floats, height: float) -> Labels:
+    """Groups of a dendrogram whose merges lie at most at a height.
+
+    Args:
+        merges: from `dendrogram`, shape (n - 1, 4).
+
+    Returns:
+        Labels 0..k-1 by first appearance, shape (n,), int64.
+
+    Example:
+        >>> far = np.array([[0, 1, 9], [1, 0, 9], [9, 9, 0]], float)
+        >>> [cut(dendrogram(far), height).tolist() for height in (0.5, 1, 9)]
+        [[0, 1, 2], [0, 0, 1], [0, 0, 0]]
+    """
+    from scipy.cluster.hierarchy import fcluster
+
+    return by_appearance(fcluster(merges, height, "distance"))
+
+
+def by_appearance(labels: npt.NDArray[Any]) -> Labels:
+    """Labels renumbered 0..k-1 in order of first appearance, shape (n,), int64."""
+    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), dtype=np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    renumbered: Labels = rank[inverse]
+    return renumbered
+
+
+def bipartition(similarity: Floats, method: str = "single") -> npt.NDArray[np.bool_]:
+    """Two groups of a similarity matrix (CFL).
+
+    With "single" linkage the largest similarity across the groups is as small as it can be.
+
+    Args:
+        similarity: shape (n, n), n >= 2.
+
+    Returns:
+        Mask of the second group, shape (n,), bool; the first client is in the first.
+    """
+    merges = dendrogram(1 - similarity, method)
+    merges[:, 2] = np.arange(len(merges))  # ranks: undo the last merge alone, ties or not
+    second: npt.NDArray[np.bool_] = cut(merges, len(merges) - 1.5) > 0
+    return second
+
+
+def k_means(rows: Floats, k: int, rng: np.random.Generator) -> Labels:
+    """Lloyd's k-means with ten k-means++ starts.
+
+    Args:
+        rows: shape (n, d), n >= k.
+
+    Returns:
+        Labels by first appearance, shape (n,), int64.
+    """
+    from sklearn.cluster import KMeans
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # fewer distinct points than k: fewer groups
+        rule = KMeans(k, n_init=10, random_state=int(rng.integers(2**31)))
+        return by_appearance(rule.fit_predict(rows))

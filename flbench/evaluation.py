@@ -1,6 +1,8 @@
-"""Evaluation of every client's personal model; the only reader of the test split."""
+"""Evaluation of clients' personal models; the only reader of the test split."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -9,70 +11,46 @@ from flbench.engine.cross_eval import judge
 from flbench.engine.sequential import Sequential
 from flbench.federation import Samples
 from flbench.history import Evaluation
-from flbench.state import Dispatched, Personal, State
+from flbench.state import Dispatched, Personal, Stage, State
 
 
 def evaluate(
-    executor: Sequential,
-    personal: Personal,
-    state: State,
-    held_out: Samples,
-    round_: int,
+    executor: Sequential, personal: Personal, state: State, held_out: Samples, clients: Tensor
 ) -> Evaluation:
-    """Judge all N clients on their test samples (and, for choosing, their validation samples).
+    """Judge clients on their test samples (and, for choosing, their validation samples).
 
     Args:
         executor: trains the adaptation stage, if there is one; its workspace judges.
-        personal: the checked answer of `personalise` for clients 0..N-1.
+        personal: the checked answer of `personalise` for these clients.
         state: where rows of the bank are looked up.
         held_out: the pool with the split "test".
-        round_: the round just played.
+        clients: ids, shape (n,).
     """
-    clients = torch.arange(len(state.membership.home))
-    if personal.adaptation is not None:
-        personal = _adapted(executor, personal, state, round_)
-    tables = {}
-    for split, samples in (("test", held_out), ("validation", executor.samples)):
-        table = torch.zeros(len(clients), 3, dtype=torch.float64)
-        for row, served in _models(personal, state, clients):
-            received = {name: tensor[served[0]] for name, tensor in personal.extras.items()}
-            table[served] = judge(
-                executor.workspace,
-                row,
-                samples,
-                split,
-                served,
-                personal.predictor,
-                received,
-            ).cpu()
-        tables[split] = table
-    test, validation = tables["test"], tables["validation"]
+    others = {
+        name: _tested(executor, other, state, held_out, clients)
+        for name, other in personal.others.items()
+    }
+    personal = trained(executor, personal, state, personal.adaptation)
+    test = _judged(executor, personal, state, held_out, "test", clients)
+    validation = _judged(executor, personal, state, executor.samples, "validation", clients)
     return Evaluation(
-        round=round_,
+        round=state.round,
         correct=test[:, 1].long().tolist(),
         judged=test[:, 2].long().tolist(),
         loss=test[:, 0].tolist(),
         validation_correct=validation[:, 1].long().tolist(),
         validation_judged=validation[:, 2].long().tolist(),
         labels=_plain_labels(state.membership.labels()),
+        others=others,
     )
 
 
-def _models(personal: Personal, state: State, clients: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Each distinct model and the clients it is judged on: one pass per model."""
-    if personal.params is not None:
-        return [(personal.params[i], clients[i : i + 1]) for i in range(len(clients))]
-    assert personal.row is not None
-    if personal.extras:
-        return [(state.models[personal.row[i]], clients[i : i + 1]) for i in range(len(clients))]
-    rows = personal.row.unique()
-    return [(state.models[row], clients[personal.row == row]) for row in rows]
-
-
-def _adapted(executor: Sequential, personal: Personal, state: State, round_: int) -> Personal:
-    """Train a copy of each personal model as `personal.adaptation` says."""
-    stage = personal.adaptation
-    assert stage is not None
+def trained(
+    executor: Sequential, personal: Personal, state: State, stage: Stage | None
+) -> Personal:
+    """Train a copy of each personal model for a stage; None = leave them as they are."""
+    if stage is None:
+        return personal
     rows = state.models[personal.row] if personal.params is None else personal.params
     everything = torch.ones(rows.shape, dtype=torch.bool)
     start = Dispatched(
@@ -83,8 +61,46 @@ def _adapted(executor: Sequential, personal: Personal, state: State, round_: int
         returns=everything,
         own=personal.extras,
     )
-    upload = executor.fit(start, stage, (), round_)
-    return Personal(params=upload.kept(), predictor=personal.predictor, extras=personal.extras)
+    upload = executor.fit(start, stage, (), state.round)
+    return replace(personal, row=None, params=upload.kept(), adaptation=None, others={})
+
+
+def _tested(
+    executor: Sequential, personal: Personal, state: State, held_out: Samples, clients: Tensor
+) -> float:
+    """Mean test accuracy over clients."""
+    personal = trained(executor, personal, state, personal.adaptation)
+    table = _judged(executor, personal, state, held_out, "test", clients)
+    return round(float((table[:, 1] / table[:, 2]).mean()), 6)
+
+
+def _judged(
+    executor: Sequential,
+    personal: Personal,
+    state: State,
+    samples: Samples,
+    split: str,
+    clients: Tensor,
+) -> Tensor:
+    """Loss sum, number correct, number judged per client, shape (n, 3), float64."""
+    table = torch.zeros(len(clients), 3, dtype=torch.float64)
+    for row, places in _models(personal, state):
+        received = {name: tensor[places[0]] for name, tensor in personal.extras.items()}
+        ids, rule = clients[places], personal.predictor
+        judged = judge(executor.workspace, row, samples, split, ids, rule, received)
+        table[places] = judged.cpu()
+    return table
+
+
+def _models(personal: Personal, state: State) -> list[tuple[Tensor, Tensor]]:
+    """Each distinct model and the places of the clients it is judged on: one pass per model."""
+    if personal.params is not None:
+        return [(row, torch.tensor([place])) for place, row in enumerate(personal.params)]
+    assert personal.row is not None
+    if personal.extras:
+        return [(state.models[r], torch.tensor([i])) for i, r in enumerate(personal.row)]
+    rows = personal.row.unique()
+    return [(state.models[row], (personal.row == row).nonzero()[:, 0]) for row in rows]
 
 
 def _plain_labels(labels: Tensor) -> list[int]:

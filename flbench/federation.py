@@ -39,9 +39,35 @@ class Samples:
         """Samples of each client in a split, shape (N,), int64."""
         return torch.tensor([len(rows) for rows in self.splits[split]])
 
+    def joined(self, other: Samples) -> Samples:
+        """One pool of both: the other's lists behind mine; of its splits only those I have."""
+        shift = len(self.y)
+        splits = {
+            name: (*lists, *(rows + shift for rows in other.splits.get(name, ())))
+            for name, lists in self.splits.items()
+        }
+        return Samples(torch.cat([self.x, other.x]), torch.cat([self.y, other.y]), splits)
+
     def to(self, device: torch.device) -> Samples:
         """Move the pool; row lists stay on the CPU."""
         return replace(self, x=self.x.to(device), y=self.y.to(device))
+
+
+@dataclass(frozen=True)
+class Newcomers:
+    """Clients that no method meets before the last round is over.
+
+    Attributes:
+        samples: their own pool; splits "train", "validation" and "test", one list per newcomer.
+        groups: true group per newcomer, shape (M,), int64, or None.
+    """
+
+    samples: Samples
+    groups: Tensor | None
+
+    def __len__(self) -> int:
+        """M."""
+        return len(self.samples.splits["test"])
 
 
 @dataclass(frozen=True)
@@ -54,6 +80,7 @@ class Federation:
         groups: true group per client, shape (N,), int64, or None.
         classes: number of labels.
         fingerprint: hashes of the data and of every index list, hex.
+        newcomers: clients held out of training, or None.
     """
 
     visible: Samples
@@ -61,6 +88,7 @@ class Federation:
     groups: Tensor | None
     classes: int
     fingerprint: Mapping[str, str]
+    newcomers: Newcomers | None = None
 
     @property
     def clients(self) -> int:
@@ -101,6 +129,7 @@ def federate(
     test_fraction: float,
     validation_fraction: float,
     server: Indices | None = None,
+    newcomers: int = 0,
 ) -> Federation:
     """Split every client's samples into training, validation and test, stratified by label.
 
@@ -109,6 +138,7 @@ def federate(
         test_fraction: share of a client's samples that is tested on.
         validation_fraction: share of the remaining samples that is validated on.
         server: samples the server owns, outside every client's.
+        newcomers: how many of the clients, from the end, are held out of training.
 
     Raises:
         UserError: a client has too few samples to split.
@@ -131,13 +161,20 @@ def federate(
         splits["test"].append(owned[test])
     if server is not None and len(server):
         splits["server"] = [server]
-    visible = {name: lists for name, lists in splits.items() if name != "test"}
+    n = len(partition.clients) - newcomers
+    groups = None if partition.groups is None else torch.as_tensor(partition.groups)
+    visible = {name: lists[:n] for name, lists in splits.items() if name != "test"}
+    later = {name: lists[n:] for name, lists in splits.items() if name != "server"}
+    guests = None
+    if newcomers:
+        guests = Newcomers(_pool(dataset, later), None if groups is None else groups[n:])
     return Federation(
         visible=_pool(dataset, visible),
-        held_out=_pool(dataset, {"test": splits["test"]}),
-        groups=None if partition.groups is None else torch.as_tensor(partition.groups),
+        held_out=_pool(dataset, {"test": splits["test"][:n]}),
+        groups=None if groups is None else groups[:n],
         classes=dataset.classes,
         fingerprint={"data": _data_hash(dataset), "partition": _index_hash(splits)},
+        newcomers=guests,
     )
 
 
@@ -150,6 +187,12 @@ def _pool(dataset: Dataset, splits: Mapping[str, list[Indices]]) -> Samples:
     }
     kept = torch.as_tensor(used)
     return Samples(dataset.x[kept], dataset.y[kept], rows)
+
+
+def label_counts(samples: Samples, classes: int) -> Tensor:
+    """Training samples per client and label, shape (clients, C), int64."""
+    lists = samples.splits["train"]
+    return torch.stack([torch.bincount(samples.y[rows], minlength=classes) for rows in lists])
 
 
 def _data_hash(dataset: Dataset) -> str:

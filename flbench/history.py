@@ -14,7 +14,8 @@ from flbench.metrics import accuracy_summary, clustering_summary
 class Evaluation:
     """Every client's personal model judged in one round; lists are per client.
 
-    Losses are sums over the client's samples, in nats.
+    Losses are sums over the client's samples, in nats; `others` are mean test accuracies of further
+    models (`Personal.others`).
     """
 
     round: int
@@ -24,6 +25,7 @@ class Evaluation:
     validation_correct: list[int]
     validation_judged: list[int]
     labels: list[int]
+    others: dict[str, float] = field(default_factory=dict)
 
     def accuracy(self) -> float:
         """Unweighted mean over clients of test accuracy."""
@@ -64,8 +66,9 @@ class History:
 
     def add_round(self, metrics: dict[str, float | None], evaluation: Evaluation | None) -> None:
         """Append one round."""
-        for name, value in metrics.items():
-            self.curves.setdefault(name, []).append(value)
+        past = max((len(curve) for curve in self.curves.values()), default=0)
+        for name in {**self.curves, **metrics}:
+            self.curves.setdefault(name, [None] * past).append(metrics.get(name))
         if evaluation is None:
             return
         self.last = evaluation

@@ -37,6 +37,12 @@ class Slot:
         return self.name.rpartition(".")[0]
 
 
+def head_of(module: nn.Module) -> str | None:
+    """Name of the submodule that is the head: the last `nn.Linear`; None = there is none."""
+    linears = [name for name, child in module.named_modules() if type(child) is nn.Linear]
+    return linears[-1] if linears else None
+
+
 @dataclass(frozen=True)
 class ParameterLayout:
     """Names, slices and masks of one network's row.
@@ -61,9 +67,7 @@ class ParameterLayout:
             module: any module; shared tensors are counted once.
             head: name of the submodule that is the head; None = the last `nn.Linear`.
         """
-        if head is None:
-            linears = [name for name, child in module.named_modules() if type(child) is nn.Linear]
-            head = linears[-1] if linears else None
+        head = head_of(module) if head is None else head
         slots: list[Slot] = []
         offset = 0
         named: Iterable[tuple[str, Tensor]] = [*module.named_parameters(), *module.named_buffers()]
@@ -111,6 +115,16 @@ class ParameterLayout:
     def counters(self) -> Tensor:
         """Mask of integer buffers, shape (W,), bool: the maximum is kept, never the mean."""
         return self._mask(slot for slot in self.slots if slot.kind == "counter")
+
+    @cached_property
+    def layers(self) -> Tensor:
+        """Mask of each layer with parameters, its buffers too, in order, shape (L, W), bool."""
+        names = dict.fromkeys(slot.layer for slot in self.slots if slot.kind == "parameter")
+        return torch.stack([self._mask(s for s in self.slots if s.layer == n) for n in names])
+
+    def of_layers(self, flags: Tensor) -> Tensor:
+        """Mask of the scalars of some layers: flags (n, L) -> (n, W), bool."""
+        return (flags.float() @ self.layers.float()) > 0
 
     @property
     def everything(self) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any
 
@@ -25,6 +25,11 @@ class Composition:
     def uses_true_groups(self) -> bool:
         """Whether a plugin openly asks for the truth."""
         return any(plugin.uses_true_groups for plugin in self.described.plugins)
+
+    @property
+    def pools_data(self) -> bool:
+        """Whether a plugin trains on all clients' data in one place."""
+        return any(plugin.pools_data for plugin in self.described.plugins)
 
     @property
     def paper_leak(self) -> bool:
@@ -63,7 +68,8 @@ def compose(text: str, settings: Mapping[str, object] | None = None) -> Composit
         except ValueError as error:
             raise BadParameter(f"method '{name}': {error}") from None
         built.append((entry, plugin))
-    acting = [(entry, plugin) for entry, plugin in built if _has_hooks(plugin)] or built[:1]
+    refuse_rivals([(entry.name, plugin) for entry, plugin in built])
+    acting = [(entry, plugin) for entry, plugin in built if _hooks_of(plugin)] or built[:1]
     alone = len(acting) == 1
     described = Method(
         name="+".join(entry.name for entry, _ in acting),
@@ -79,11 +85,32 @@ def compose(text: str, settings: Mapping[str, object] | None = None) -> Composit
                 version=entry.version,
                 uses_true_groups=bool(getattr(plugin, "uses_true_groups", False)),
                 paper_leak=bool(getattr(plugin, "paper_leak", False)),
+                pools_data=bool(getattr(plugin, "pools_data", False)),
             )
             for entry, plugin in acting
         ],
     )
     return Composition(tuple((entry.name, plugin) for entry, plugin in acting), described)
+
+
+def refuse_rivals(plugins: Sequence[tuple[str, object]]) -> None:
+    """Refuse two plugins that both need the last word about the same thing.
+
+    Raises:
+        UserError: two group the clients, or two average, or two replace the local objective.
+    """
+    meanings = {
+        "cluster": "decide who is grouped with whom",
+        "aggregate": "decide how models are averaged",
+        "client_module": "replace the local objective",
+    }
+    for hook, meaning in meanings.items():
+        rivals = [name for name, plugin in plugins if hook in _hooks_of(plugin)]
+        if len(rivals) > 1:
+            raise UserError(
+                f"'{'+'.join(name for name, _ in plugins)}' cannot be composed: {rivals[0]} and"
+                f" {rivals[1]} both {meaning}; name one of them"
+            )
 
 
 def suite_overrides(settings: Mapping[str, object], texts: list[str]) -> dict[str, object]:
@@ -132,6 +159,6 @@ def _given(
     return {**bare, **full}
 
 
-def _has_hooks(plugin: object) -> bool:
-    marker = f"{hookimpl.project_name}_impl"
-    return any(hasattr(getattr(type(plugin), name, None), marker) for name in dir(type(plugin)))
+def _hooks_of(plugin: object) -> list[str]:
+    marker, kind = f"{hookimpl.project_name}_impl", type(plugin)
+    return [name for name in dir(kind) if hasattr(getattr(kind, name, None), marker)]

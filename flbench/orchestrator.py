@@ -17,15 +17,16 @@ from flbench.context import Context, Direction
 from flbench.engine.cross_eval import cross_evaluate, features_of, logits_of
 from flbench.engine.ledger import DIRECTIONS, Ledger
 from flbench.engine.sequential import Sequential
-from flbench.errors import Diverged, UserError
+from flbench.errors import Diverged, Undefined, UserError
 from flbench.evaluation import evaluate
-from flbench.federation import Samples
+from flbench.federation import Newcomers, Samples
 from flbench.history import Evaluation, History
 from flbench.metrics import clustering_summary
 from flbench.plugins import Hooks
 from flbench.results import Fingerprint, RoundRecord
 from flbench.seeding import rng
 from flbench.state import (
+    Dispatched,
     Phase,
     Plain,
     Stage,
@@ -43,6 +44,7 @@ class Run:
         context: the context of round 0; each round gets a copy.
         held_out: the test samples, which no hook can reach from its context.
         groups: the true groups, for the evaluation.
+        newcomers: clients that join after the last round, or None.
         checkpoint: where the state is kept after every round; None = nowhere.
     """
 
@@ -57,6 +59,7 @@ class Run:
     ledger: Ledger
     history: History
     marks: Fingerprint
+    newcomers: Newcomers | None = None
     checkpoint: Path | None = None
 
 
@@ -119,10 +122,10 @@ def judge_round(run: Run, state: State, losses: list[float]) -> RoundRecord:
     found: Evaluation | None = None
     if state.round % suite.eval_every == 0 or state.round == suite.rounds:
         with run.services.clock("evaluate"):
-            everybody = torch.arange(ctx.clients)
+            everybody = ctx.everybody
             personal = run.hooks.personalise(state, everybody, ctx)
             personal = buffers.when_judged(suite.buffers, personal, state, everybody, ctx.layout)
-            found = evaluate(run.executor, personal, state, run.held_out, state.round)
+            found = evaluate(run.executor, personal, state, run.held_out, everybody)
     heard = [loss for loss in losses if loss == loss]
     metrics: dict[str, float | None] = {
         "accuracy": None if found is None else found.accuracy(),
@@ -130,6 +133,7 @@ def judge_round(run: Run, state: State, losses: list[float]) -> RoundRecord:
         "loss": None if found is None else found.mean_loss(),
         "train_loss": sum(heard) / len(heard) if heard else None,
         **clustering_metrics(run, found),
+        **{f"accuracy_{name}": value for name, value in (found.others if found else {}).items()},
     }
     metrics |= {f"bytes_{way}": float(run.ledger.total(way)) for way in DIRECTIONS}
     run.history.add_round({name: _short(value) for name, value in metrics.items()}, found)
@@ -161,7 +165,7 @@ def round_context(run: Run, round_: int) -> Context:
 
 def cohort(suite: Suite, seed: int, round_: int) -> Tensor:
     """Ids sampled in a round, uniformly without replacement, ascending, shape (n,)."""
-    drawn = rng(seed, "cohort", round_).permutation(suite.clients)[: suite.cohort_size]
+    drawn = rng(seed, "cohort", round_).permutation(suite.training_clients)[: suite.cohort_size]
     return torch.as_tensor(drawn).sort().values
 
 
@@ -218,7 +222,7 @@ class RunServices:
         """See `Context.client_data` and `Context.server_data`."""
         samples = self._executor().samples
         if split not in samples.splits:
-            raise UserError("the server owns no samples: set `server_samples` of the suite")
+            raise Undefined("the server owns no samples: set `server_samples` of the suite")
         rows = samples.splits[split][owner]
         return samples.x[rows], samples.y[rows]
 
@@ -235,6 +239,19 @@ class RunServices:
         if self.draw is None:
             raise UserError("fresh weights can be drawn from `setup` on, not in `client_module`")
         return self.draw(index)
+
+    def train(self, models: Tensor, clients: Tensor, epochs: int, round_: int) -> Tensor:
+        """See `Context.train`."""
+        executor = self._executor()
+        everything = torch.ones(models.shape, dtype=torch.bool)
+        start = Dispatched(
+            params=models[:, None],
+            active=everything[:, :1],
+            rows=None,
+            crosses=everything,
+            returns=everything,
+        )
+        return executor.fit(start, Stage("join", clients, epochs), (), round_).kept()
 
     def _executor(self) -> Sequential:
         if self.executor is None:

@@ -18,7 +18,7 @@ import torch
 
 from flbench import checks, defaults, expect, hookspecs
 from flbench.dataset import Indices, Partition
-from flbench.errors import FlbenchError, PluginError, UserError
+from flbench.errors import FlbenchError, PluginError, Undefined, UserError
 from flbench.state import (
     Dispatched,
     Membership,
@@ -71,6 +71,8 @@ def _answering(
     def call(*args: object) -> Answer | None:
         try:
             value = function(*args)
+        except Undefined as error:
+            raise Undefined(f"{name}: {error}") from error
         except UserError as error:
             raise PluginError(f"{name}.{hook}: {error}") from error
         except FlbenchError:
@@ -201,6 +203,10 @@ class Hooks:
                     found.setdefault(name, Answer(answer.plugin, getattr(start, name)))
         params: Tensor = found["params"].value
         acting, candidates, width = params.shape
+        lost = stage.clients[state.membership.home[stage.clients] < 0].tolist()
+        if lost and found["params"].plugin == "defaults":
+            text = f"client {lost[0]} has no home model: answer `dispatch` for undecided clients"
+            raise expect.in_round(ctx, f"defaults.dispatch: {text}")
         for name, (plugin, tensor) in found.items():
             if name != "params":
                 checks.start_field(plugin, name, tensor, candidates, stage, ctx)

@@ -82,6 +82,7 @@ class Plugin(BaseModel):
     version: str
     uses_true_groups: bool = False
     paper_leak: bool = False
+    pools_data: bool = False
 
 
 class Method(BaseModel):
@@ -122,6 +123,21 @@ class Clients(BaseModel):
     bytes: list[int]
 
 
+class Unseen(BaseModel):
+    """Clients that joined after the last round, index = newcomer.
+
+    `correct` is of the model they got, `correct_tuned` of the same after `epochs` local epochs.
+    """
+
+    model_config = ConfigDict(frozen=True)
+    epochs: int
+    train: list[int]
+    test: list[int]
+    correct: list[int]
+    correct_tuned: list[int]
+    group: list[int] | None
+
+
 class Result(BaseModel):
     """Everything a run leaves behind."""
 
@@ -136,6 +152,7 @@ class Result(BaseModel):
     summary: dict[str, float | int | None]
     curves: dict[str, list[float | None]]
     clients: Clients
+    unseen: Unseen | None = None
     membership: list[dict[str, Any]]
     bytes: dict[str, dict[str, int]]
     notes: list[dict[str, Any]]
@@ -152,6 +169,35 @@ class Result(BaseModel):
             for key in sorted(table)
         )
         return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+class Skip(BaseModel):
+    """Why a method was not run on a suite: it is not defined there. Lies where results would."""
+
+    model_config = ConfigDict(frozen=True)
+    suite: dict[str, Any]
+    suite_hash: str
+    dataset: str
+    method: Method
+    reason: str
+
+    def canonical(self) -> str:
+        """The file's text."""
+        return json.dumps(self.model_dump(), sort_keys=True, indent=1) + "\n"
+
+
+def skip_path(result: Path) -> Path:
+    """Where the reason is kept why there is no result."""
+    return result.with_name("skipped.json")
+
+
+def read_skips(folder: Path) -> Iterator[Skip]:
+    """All reasons below a folder, in path order."""
+    for path in sorted(folder.rglob("skipped.json")):
+        try:
+            yield Skip.model_validate_json(path.read_text(encoding="utf-8"))
+        except (OSError, ValidationError, ValueError) as error:
+            raise UserError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
 
 
 def result_path(

@@ -6,13 +6,16 @@ import platform
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from flbench.assembly import prepare
 from flbench.dataset import Dataset
 from flbench.engine.ledger import DIRECTIONS
+from flbench.errors import Undefined
 from flbench.job import Job
+from flbench.joining import welcome
 from flbench.metrics import clustering_error
 from flbench.orchestrator import Run, play
 from flbench.registry import find
@@ -20,7 +23,10 @@ from flbench.results import (
     Clients,
     Result,
     RunInfo,
+    Skip,
+    Unseen,
     read_result,
+    skip_path,
     write_atomically,
 )
 from flbench.state import State
@@ -47,6 +53,7 @@ def run_job(job: Job, load: Callable[[str, Path], Dataset] = load_dataset) -> Re
 
     Raises:
         UserError: something the person can mend.
+        Undefined: the method has no meaning on this suite; the reason is kept in a file.
         Diverged: a client's parameters left the finite numbers.
     """
     if job.path.is_file() and not job.force:
@@ -54,7 +61,32 @@ def run_job(job: Job, load: Callable[[str, Path], Dataset] = load_dataset) -> Re
         return read_result(job.path)
     if job.checkpoint.is_file() and not job.resume:
         job.say(f"{job.title}: starts over; --resume would go on from its checkpoint")
-    run, state = prepare(job, load(job.suite.dataset, job.data_root))
+    dataset = load(job.suite.dataset, job.data_root)
+    try:
+        result = _played(job, dataset)
+    except Undefined as error:
+        write_atomically(skip_path(job.path), skipped(job, str(error)).canonical().encode())
+        raise
+    job.checkpoint.unlink(missing_ok=True)
+    skip_path(job.path).unlink(missing_ok=True)
+    return result
+
+
+def skipped(job: Job, reason: str) -> Skip:
+    """What is kept of a run that has no meaning."""
+    suite = job.suite
+    return Skip(
+        suite={"name": suite.name, "paper": suite.paper, **suite.settings()},
+        suite_hash=suite.hash(),
+        dataset=suite.dataset,
+        method=job.method.described,
+        reason=reason,
+    )
+
+
+def _played(job: Job, dataset: Dataset) -> Result:
+    """Play the job's rounds, tell the sinks, write the result."""
+    run, state = prepare(job, dataset)
     described = job.method.described
     info = RunInfo(
         method=described.name,
@@ -70,14 +102,13 @@ def run_job(job: Job, load: Callable[[str, Path], Dataset] = load_dataset) -> Re
     )
     run.hooks.listen("run_started", info=info)
     state = play(run, state)
-    result = conclude(job, run, state)
+    result = conclude(job, run, state, welcome(run, state))
     write_atomically(job.path, result.canonical().encode())
-    job.checkpoint.unlink(missing_ok=True)
     run.hooks.listen("run_finished", result=result, path=str(job.path))
     return result
 
 
-def conclude(job: Job, run: Run, state: State) -> Result:
+def conclude(job: Job, run: Run, state: State, unseen: Unseen | None = None) -> Result:
     """Everything the run leaves behind."""
     history, suite = run.history, job.suite
     groups = None if run.groups is None else run.groups.tolist()
@@ -91,8 +122,9 @@ def conclude(job: Job, run: Run, state: State) -> Result:
         seed=job.seed,
         fingerprint=run.marks,
         summary={
-            **history.summary(suite.headline, groups, suite.clients),
+            **history.summary(suite.headline, groups, suite.training_clients),
             **_selection_quality(state, run.groups),
+            **_unseen_quality(unseen),
         },
         curves=history.curves,
         clients=Clients(
@@ -104,10 +136,11 @@ def conclude(job: Job, run: Run, state: State) -> Result:
             group=groups,
             bytes=moved.tolist(),
         ),
+        unseen=unseen,
         membership=history.membership,
         bytes={way: dict(run.ledger.totals[way]) for way in DIRECTIONS},
         notes=history.notes,
-        warnings=history.warnings,
+        warnings=history.warnings + run.services.drain()[1],
         seconds={part: round(spent, 3) for part, spent in history.seconds.items()},
         environment={
             "python": platform.python_version(),
@@ -118,6 +151,19 @@ def conclude(job: Job, run: Run, state: State) -> Result:
             "threads": str(torch.get_num_threads()),
         },
     )
+
+
+def _unseen_quality(unseen: Unseen | None) -> dict[str, float | None]:
+    """Unweighted mean accuracy of the newcomers, as they came and after their local epochs."""
+    if unseen is None:
+        return {}
+    return {
+        name: float(np.mean(np.divide(correct, unseen.test)))
+        for name, correct in (
+            ("unseen_accuracy", unseen.correct),
+            ("unseen_accuracy_tuned", unseen.correct_tuned),
+        )
+    }
 
 
 def _selection_quality(state: State, groups: Tensor | None) -> dict[str, float | None]:

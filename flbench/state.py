@@ -56,7 +56,7 @@ class Membership:
         if self.weights is None:
             return self.home
         labels: Tensor = torch.unique(self.weights[self.home], dim=0, return_inverse=True)[1]
-        return labels
+        return torch.where(self.home < 0, self.home, labels)
 
 
 @dataclass(frozen=True)
@@ -135,6 +135,8 @@ class Stage:
         name: part of the batches' address; two stages of one round need two names.
         samples: train on a fixed random subset of this many samples; None = all.
         losses: also measure each candidate's loss on the client's training split, before and after.
+        pooled: train on the union of all clients' training samples instead of the client's own;
+            only for a method that declares `pools_data = True`.
     """
 
     kind: Kind
@@ -143,6 +145,7 @@ class Stage:
     name: str = ""
     samples: int | None = None
     losses: bool = False
+    pooled: bool = False
 
     @property
     def label(self) -> str:
@@ -262,6 +265,8 @@ class Personal:
         adaptation: local training made before judging, on a copy; None = none.
         predictor: `(module, x) -> logits`, where the module's own prediction is not meant.
         extras: per-client context that `module.received` holds while predicting, name -> (n, ...).
+        others: further models to judge beside this one, reported as `accuracy_<name>` (the generic
+            model of FedRoD, the nearest-prototype rule of FedProto).
     """
 
     row: Tensor | None = None
@@ -269,6 +274,7 @@ class Personal:
     adaptation: Stage | None = None
     predictor: Callable[[ClientModule, Tensor], Tensor] | None = None
     extras: Extras = field(default_factory=dict)
+    others: Mapping[str, Personal] = field(default_factory=dict)
 
 
 Plain = bool | int | float | str | None | list[Any] | dict[str, Any]

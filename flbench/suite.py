@@ -86,6 +86,12 @@ class Suite(BaseModel):
         default="global", description="what happens to BatchNorm statistics"
     )
     eval_every: Count = Field(default=1, description="rounds between evaluations")
+    unseen: float = Field(
+        default=0, ge=0, lt=1, description="share of the clients that join after the last round"
+    )
+    unseen_epochs: int = Field(
+        default=0, ge=0, description="local epochs each of those trains before it is judged again"
+    )
     headline: Literal["last", "validation"] = Field(
         default="last", description="round the summary reports"
     )
@@ -102,17 +108,27 @@ class Suite(BaseModel):
         return answer
 
     @property
+    def training_clients(self) -> int:
+        """N, the clients that take part in training; the others join after the last round."""
+        return self.clients - int(self.unseen * self.clients + 1e-9)
+
+    @property
     def cohort_size(self) -> int:
-        """Clients sampled per round: max(1, floor(participation * clients))."""
-        return max(1, int(self.participation * self.clients + 1e-9))
+        """Clients sampled per round: max(1, floor(participation * N))."""
+        return max(1, int(self.participation * self.training_clients + 1e-9))
 
     def hash(self) -> str:
         """Hash of everything that can change a number, 8 hex digits."""
         return fingerprint(self.settings())
 
     def settings(self) -> dict[str, Any]:
-        """The fields that can change a number, as plain data."""
-        return self.model_dump(mode="json", exclude={"summary", "changes", "paper"})
+        """The fields that can change a number, as plain data.
+
+        Fields that were added later are left out where they change nothing, so that results
+        from before stay comparable.
+        """
+        added_later = {name for name in ("unseen", "unseen_epochs") if not getattr(self, name)}
+        return self.model_dump(mode="json", exclude={"summary", "changes", "paper"} | added_later)
 
 
 def fingerprint(settings: Mapping[str, Any]) -> str:

@@ -11,8 +11,13 @@ It is what flbench's defaults do (`flbench/defaults.py`), so it changes nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 
 @dataclass(frozen=True)
 class FedAvg:
     """One global model, averaged by sample counts."""
+
+    paper: ClassVar[str] = "McMahan, Moore, Ramage, Hampson, Agüera y Arcas, AISTATS 2017"
+    year: ClassVar[int] = 2017
+    kind: ClassVar[str] = "global"

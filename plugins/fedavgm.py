@@ -12,7 +12,7 @@ in a round, and their momentum, are kept.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from annotated_types import Ge, Gt, Lt
@@ -23,6 +23,10 @@ import flbench as fl
 @dataclass(frozen=True)
 class FedAvgM:
     """FedAvg with momentum at the server."""
+
+    paper: ClassVar[str] = "Hsu, Qi, Brown, arXiv 1909.06335"
+    year: ClassVar[int] = 2019
+    kind: ClassVar[str] = "global"
 
     beta: Annotated[float, Ge(0), Lt(1), "momentum of the server"] = 0.9
     server_lr: Annotated[float, Gt(0), "learning rate of the server, eta_s"] = 1.0

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from annotated_types import Ge
@@ -28,17 +28,21 @@ import flbench as fl
 class FedNova:
     """Normalised averaging: clients that step more do not pull harder."""
 
+    paper: ClassVar[str] = "Wang, Liu, Liang, Joshi, Poor, NeurIPS 2020"
+    year: ClassVar[int] = 2020
+    kind: ClassVar[str] = "global"
+
     mu: Annotated[float, Ge(0), "strength of a proximal term, as in FedProx"] = 0.0
 
     @fl.hookimpl
     def setup(self, ctx: fl.Context) -> None:
         """Refuse what the normaliser is not defined for."""
         if ctx.local.optimizer != "sgd":
-            raise fl.UserError(
+            raise fl.Undefined(
                 f"FedNova is defined for SGD, the suite trains with {ctx.local.optimizer}"
             )
         if self.mu and ctx.local.momentum:
-            raise fl.UserError("FedNova with mu > 0 needs local.momentum=0")
+            raise fl.Undefined("FedNova with mu > 0 needs local.momentum=0")
 
     @fl.hookimpl
     def local_term(self) -> Callable[[fl.ClientModule], Tensor] | None:
@@ -55,7 +59,7 @@ class FedNova:
     ) -> fl.Models:
         """Step by tau times the weighted mean of the normalised moves."""
         if membership.weights is not None:
-            raise fl.UserError("FedNova needs disjoint groups: members start from one model")
+            raise fl.Undefined("FedNova needs disjoint groups: members start from one model")
         ctx.send("up", upload.ids, "a_i", 1)
         a = fl.effective_steps(upload.steps, ctx.local.momentum, ctx.local.lr * self.mu)
         size, rows = ctx.layout.parameters, state.models

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from annotated_types import Ge
 from torch import Tensor
@@ -21,6 +21,10 @@ import flbench as fl
 @dataclass(frozen=True)
 class FedProx:
     """FedAvg whose clients are held near the model they downloaded."""
+
+    paper: ClassVar[str] = "Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, MLSys 2020"
+    year: ClassVar[int] = 2020
+    kind: ClassVar[str] = "global"
 
     mu: Annotated[float, Ge(0), "strength of the pull"] = 0.01
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from annotated_types import Ge
@@ -50,6 +50,10 @@ class HeadThenBody(fl.ClientModule):
 class FedRep:
     """A common body, personal heads, trained one after the other."""
 
+    paper: ClassVar[str] = "Collins, Hassani, Mokhtari, Shakkottai, ICML 2021"
+    year: ClassVar[int] = 2021
+    kind: ClassVar[str] = "personalised"
+
     body_epochs: Annotated[int, Ge(0), "E_b, epochs of the body; the head gets the others"] = 1
     final_head_epochs: Annotated[int, Ge(0), "head epochs of everybody after the last round"] = 0
 
@@ -57,11 +61,10 @@ class FedRep:
     def setup(self, ctx: fl.Context) -> fl.Setup:
         """One row per client, all equal at first."""
         if self.body_epochs > ctx.local.epochs:
-            raise fl.UserError(
+            raise fl.Undefined(
                 f"body_epochs={self.body_epochs}: expected at most local.epochs={ctx.local.epochs}"
             )
-        rows = ctx.initial.expand(ctx.clients, -1).clone()
-        return fl.Setup(models=rows, membership=fl.Membership(home=ctx.everybody))
+        return fl.own_rows(ctx)
 
     @fl.hookimpl
     def client_module(self, net: nn.Module, ctx: fl.Context) -> fl.ClientModule:
@@ -71,8 +74,7 @@ class FedRep:
     @fl.hookimpl
     def dispatch(self, state: fl.State, ctx: fl.Context) -> fl.Start:
         """Only the body crosses, in both directions."""
-        if not torch.equal(state.membership.home, ctx.everybody):
-            raise fl.UserError("fedrep keeps a head per client: nothing may regroup them")
+        fl.refuse_regrouping(state, ctx)
         return fl.Start(crosses=ctx.layout.body)
 
     @fl.hookimpl
@@ -83,7 +85,9 @@ class FedRep:
 
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
-        """After the last round, heads may be trained once more."""
+        """A newcomer has the initial head; after the last round heads may be trained once more."""
+        if ctx.joining:
+            return fl.newcomers(state, clients, ctx, ctx.layout.body)
         if not self.final_head_epochs or ctx.round != ctx.rounds:
             return None
         stage = fl.Stage("train", clients, self.final_head_epochs, name="final-heads")

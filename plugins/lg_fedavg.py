@@ -14,9 +14,8 @@ by test accuracy.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-import torch
 from annotated_types import Ge
 from torch import Tensor
 
@@ -30,6 +29,12 @@ Layers = Annotated[int, Ge(0)] | None
 class LgFedAvg:
     """Some layers are averaged, the others stay with their client."""
 
+    paper: ClassVar[str] = (
+        "Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov, Morency, arXiv 2001.01523"
+    )
+    year: ClassVar[int] = 2020
+    kind: ClassVar[str] = "personalised"
+
     k: Annotated[Layers, "shared layers; none = 2 of 3 or more, else 1"] = None
     share: Annotated[End, "which end of the network is shared"] = "last"
     weighting: Annotated[fl.Weighting, "of the shared layers' mean"] = "samples"
@@ -38,28 +43,21 @@ class LgFedAvg:
     @fl.hookimpl
     def setup(self, ctx: fl.Context) -> fl.Setup:
         """One row per client, all equal at first."""
-        rows = ctx.initial.expand(ctx.clients, -1).clone()
-        return fl.Setup(models=rows, membership=fl.Membership(home=ctx.everybody))
+        return fl.own_rows(ctx)
 
     def shared(self, ctx: fl.Context) -> Tensor:
         """Mask of the shared layers, buffers included, shape (W,), bool."""
         if ctx.round <= self.warm_rounds:
             return ctx.layout.everything
-        slots = ctx.layout.slots
-        layers = list(dict.fromkeys(s.layer for s in slots if s.kind == "parameter"))
+        layers = ctx.layout.layers
         count = len(layers)
         k = (2 if count > 2 else 1) if self.k is None else min(self.k, count)
-        chosen = layers[count - k :] if self.share == "last" else layers[:k]
-        mask = ctx.layout.nothing
-        for slot in slots:
-            mask[slot.start : slot.stop] = slot.layer in chosen
-        return mask
+        return (layers[count - k :] if self.share == "last" else layers[:k]).any(dim=0)
 
     @fl.hookimpl
     def dispatch(self, state: fl.State, ctx: fl.Context) -> fl.Start:
         """Only the shared layers cross, in both directions."""
-        if not torch.equal(state.membership.home, ctx.everybody):
-            raise fl.UserError("lg-fedavg keeps a model per client: nothing may regroup them")
+        fl.refuse_regrouping(state, ctx)
         return fl.Start(crosses=self.shared(ctx))
 
     @fl.hookimpl
@@ -67,3 +65,8 @@ class LgFedAvg:
         """The shared layers' mean goes into every row."""
         mask, counters = self.shared(ctx), ctx.layout.counters
         return fl.Models(fl.shared_mean(state.models, upload, mask, counters, self.weighting))
+
+    @fl.hookimpl
+    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
+        """A newcomer has the shared layers and initial others."""
+        return fl.newcomers(state, clients, ctx, self.shared(ctx)) if ctx.joining else None

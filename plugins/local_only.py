@@ -10,16 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-import torch
+from torch import Tensor
 
-from flbench import Context, Membership, Setup, Stage, Start, hookimpl
+import flbench as fl
 
 
 @dataclass(frozen=True)
 class LocalOnly:
     """Every client trains alone; nothing is exchanged."""
+
+    paper: ClassVar[str] = "Rokvic, Danassis, Faltings, IJCNN 2025"
+    year: ClassVar[int] = 2025
+    kind: ClassVar[str] = "personalised"
 
     schedule: Annotated[
         Literal["matched", "full"],
@@ -27,20 +31,24 @@ class LocalOnly:
         " federated methods; 'full' everybody",
     ] = "matched"
 
-    @hookimpl
-    def setup(self, ctx: Context) -> Setup:
+    @fl.hookimpl
+    def setup(self, ctx: fl.Context) -> fl.Setup:
         """One row per client, all equal at first."""
-        rows = ctx.initial.expand(ctx.clients, -1).clone()
-        return Setup(models=rows, membership=Membership(home=torch.arange(ctx.clients)))
+        return fl.own_rows(ctx)
 
-    @hookimpl
-    def plan(self, ctx: Context) -> Sequence[Stage] | None:
+    @fl.hookimpl
+    def plan(self, ctx: fl.Context) -> Sequence[fl.Stage] | None:
         """Everybody, if asked for."""
         if self.schedule == "matched":
             return None
-        return (Stage("train", torch.arange(ctx.clients), ctx.local.epochs),)
+        return (fl.Stage("train", ctx.everybody, ctx.local.epochs),)
 
-    @hookimpl
-    def dispatch(self, ctx: Context) -> Start:
+    @fl.hookimpl
+    def dispatch(self, ctx: fl.Context) -> fl.Start:
         """Nothing crosses, in either direction."""
-        return Start(crosses=ctx.layout.nothing)
+        return fl.Start(crosses=ctx.layout.nothing)
+
+    @fl.hookimpl
+    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
+        """A newcomer has the initial weights."""
+        return fl.newcomers(state, clients, ctx, ctx.layout.nothing) if ctx.joining else None

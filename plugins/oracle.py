@@ -15,27 +15,34 @@ from typing import Annotated, ClassVar
 
 import torch
 from annotated_types import Ge
+from torch import Tensor
 
-from flbench import Context, Membership, Phase, Setup, State, UserError, hookimpl
+import flbench as fl
 
 
 @dataclass(frozen=True)
 class Oracle:
     """FedAvg within the true groups: an upper bound, never ranked."""
 
+    paper: ClassVar[str] = "Rokvic, Danassis, Faltings, IJCNN 2025"
+    year: ClassVar[int] = 2025
+    kind: ClassVar[str] = "clustered"
+
     uses_true_groups: ClassVar[bool] = True
 
     warmup: Annotated[int, Ge(0), "rounds of fedavg before the groups are told"] = 20
 
-    @hookimpl
-    def setup(self, ctx: Context) -> Setup | None:
-        """Say so when the groups never come into play."""
+    @fl.hookimpl
+    def setup(self, ctx: fl.Context) -> fl.Setup | None:
+        """Ask for the groups at once; say so when they never come into play."""
+        groups = len(ctx.true_groups.unique())
         if ctx.rounds <= self.warmup:
-            ctx.warn(f"oracle: {ctx.rounds} rounds do not exceed warmup={self.warmup}: fedavg")
+            told = f"{ctx.rounds} rounds do not exceed warmup={self.warmup}"
+            ctx.warn(f"oracle: {told}: fedavg, the {groups} groups stay unused")
         return None
 
-    @hookimpl
-    def cluster(self, state: State, phase: Phase, ctx: Context) -> Membership | None:
+    @fl.hookimpl
+    def cluster(self, state: fl.State, phase: fl.Phase, ctx: fl.Context) -> fl.Membership | None:
         """Copy the one model to every true group after the warm-up."""
         if ctx.round != self.warmup + 1 or phase != "before":
             return None
@@ -43,5 +50,12 @@ class Oracle:
         if not bool((state.models == state.models[0]).all()):
             if torch.equal(state.membership.home, home):
                 return None  # a later stage of the same round
-            raise UserError(f"expected one model to copy, found {len(state.models)} that differ")
-        return Membership(home=home, parent=torch.zeros(int(home.max()) + 1, dtype=torch.int64))
+            raise fl.UserError(f"expected one model to copy, found {len(state.models)} that differ")
+        return fl.Membership(home=home, parent=torch.zeros(int(home.max()) + 1, dtype=torch.int64))
+
+    @fl.hookimpl
+    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
+        """A newcomer's group is told as well."""
+        if not ctx.joining or len(state.models) == 1:
+            return None
+        return fl.Personal(row=torch.unique(ctx.true_groups, return_inverse=True)[1][clients])

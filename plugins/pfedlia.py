@@ -16,10 +16,12 @@ all N clients probe (B7), counted in bytes; BatchNorm statistics travel with a p
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
+import numpy as np
 import torch
 from annotated_types import Ge, Gt, Lt
+from torch import Tensor
 
 import flbench as fl
 
@@ -31,6 +33,10 @@ Several = Annotated[int, Ge(2)] | None
 @dataclass(frozen=True)
 class PFedLIA:
     """Clients grouped once by lazy influence, centrally (OPTICS) or by each peer (2-means)."""
+
+    paper: ClassVar[str] = "Rokvic, Danassis, Faltings, IJCNN 2025, arXiv 2505.02540"
+    year: ClassVar[int] = 2025
+    kind: ClassVar[str] = "clustered"
 
     mode: Annotated[Literal["central", "peer"], "who groups the clients"] = "central"
     warmup: Annotated[int, Ge(1), "rounds of fedavg before the probe"] = 20
@@ -52,7 +58,10 @@ class PFedLIA:
         if ctx.rounds <= self.warmup:
             ctx.warn(f"pfedlia: {ctx.rounds} rounds do not exceed warmup={self.warmup}: fedavg")
         influence = torch.zeros(ctx.clients, ctx.clients, dtype=torch.float64)
-        return fl.Setup(memory={"pfedlia.influence": fl.Memory(influence, "client")})
+        memory = {"pfedlia.influence": fl.Memory(influence, "client")}
+        if ctx.newcomers:
+            memory["pfedlia.probed"] = fl.Memory(ctx.initial[:0])
+        return fl.Setup(memory=memory)
 
     @fl.hookimpl
     def plan(self, ctx: fl.Context) -> tuple[fl.Stage, ...] | None:
@@ -90,9 +99,11 @@ class PFedLIA:
             raise fl.UserError(f"expected one warm model to probe from, found {len(state.models)}")
         others = (ctx.clients - 1) * ctx.layout.width
         ctx.send("peer" if self.topology == "p2p" else "down", upload.ids, "partial models", others)
-        losses = ctx.evaluate(torch.cat([state.models, upload.kept()]), upload.ids)
-        influence = losses[:, :1] - losses[:, 1:]
+        probed = torch.cat([state.models, upload.kept()])
+        influence = saved(probed, upload.ids, ctx)
         kept = {"pfedlia.influence": influence}
+        if ctx.newcomers:
+            kept["pfedlia.probed"] = probed
         return fl.Scores(influence, upload.ids, "clients", upload.ids, kept)
 
     @fl.hookimpl
@@ -117,3 +128,27 @@ class PFedLIA:
         if not home.any():
             ctx.warn("pfedlia: OPTICS found no groups, so everybody stays in one: fedavg")
         return fl.Membership(home, parent=torch.zeros_like(home.unique()))
+
+    @fl.hookimpl
+    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
+        """The home model; a newcomer scores the stored partial models and joins by its own row."""
+        if not ctx.joining or len(state.models) == 1:
+            return None
+        rows = saved(state.memory["pfedlia.probed"], clients, ctx)
+        if self.mode == "peer":
+            helpful = [fl.clustering.two_means(row) for row in rows.numpy()]
+            shares = torch.as_tensor(np.stack(helpful)).double() * ctx.samples[: ctx.clients]
+            start = state.models[:1].expand(len(clients), -1)
+            return fl.Personal(params=fl.weighted_mean(start, state.models, shares))
+        known = fl.clustering.standardised_rows(state.memory["pfedlia.influence"].numpy())
+        distance = torch.cdist(
+            torch.as_tensor(fl.clustering.standardised_rows(rows.numpy())), torch.as_tensor(known)
+        )
+        home = state.membership.home[: ctx.clients]
+        return fl.Personal(row=fl.scoring.best_group(-distance, home))
+
+
+def saved(probed: Tensor, clients: Tensor, ctx: fl.Context) -> Tensor:
+    """Validation loss saved by each partial model against the first row, shape (n, N), in nats."""
+    losses = ctx.evaluate(probed, clients)
+    return losses[:, :1] - losses[:, 1:]

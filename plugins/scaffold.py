@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from annotated_types import Gt
@@ -44,6 +44,10 @@ class Corrected(fl.ClientModule):
 class Scaffold:
     """Control variates correct the drift of the clients."""
 
+    paper: ClassVar[str] = "Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, ICML 2020"
+    year: ClassVar[int] = 2020
+    kind: ClassVar[str] = "global"
+
     server_lr: Annotated[float, Gt(0), "learning rate of the server, eta_g"] = 1.0
     momentum_fix: Annotated[bool, "divide by what momentum makes of the steps"] = True
 
@@ -51,7 +55,7 @@ class Scaffold:
     def setup(self, ctx: fl.Context) -> fl.Setup:
         """One control variate per client, zero at first."""
         if ctx.local.optimizer != "sgd":
-            raise fl.UserError(
+            raise fl.Undefined(
                 f"SCAFFOLD is defined for SGD, the suite trains with {ctx.local.optimizer}"
             )
         own = torch.zeros(ctx.clients, ctx.layout.parameters, device=ctx.initial.device)
@@ -70,7 +74,7 @@ class Scaffold:
         if stage.kind == "probe":
             return None
         if state.membership.weights is not None:
-            raise fl.UserError("SCAFFOLD needs disjoint groups: overlapping rows share no variate")
+            raise fl.Undefined("SCAFFOLD needs disjoint groups: overlapping rows share no variate")
         own, home = state.memory["scaffold.c_i"], state.membership.home
         c = torch.stack([own[home == row].mean(dim=0) for row in home[stage.clients].tolist()])
         return fl.Start(extras={"c": c}, own={"c_i": own[stage.clients]})

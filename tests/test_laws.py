@@ -12,6 +12,7 @@ import torch
 from toy import CLIENTS, Play, Played, composition
 
 from flbench import Context, Membership, Stage, hookimpl
+from flbench.methods import compose
 from flbench_plugins.oracle import Oracle
 from flbench_plugins.pfedlia import PROBE, PFedLIA
 
@@ -152,7 +153,9 @@ def test_composition_with_fedavg_is_the_method_itself(play_toy: Play) -> None:
 
 
 def test_the_plugin_named_last_wins_and_the_run_says_so(play_toy: Play) -> None:
-    last = play_toy("pfedlia+oracle", settings={"warmup": 1, "probe_epochs": 3})
+    settings = {"warmup": 1, "probe_epochs": 3}
+    layers = [compose(name, settings).layers[0] for name in ("pfedlia", "oracle")]
+    last = play_toy(composition(*layers))
     assert "cluster: oracle (named last) wins over pfedlia" in last.said
     assert last.said == last.result.warnings
     same_run(last, play_toy("oracle", settings={"warmup": 1}))

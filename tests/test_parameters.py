@@ -184,11 +184,11 @@ def test_a_method_takes_its_settings_bare_or_with_its_name() -> None:
 
 
 def test_a_composition_names_its_parameters_by_plugin() -> None:
-    made = compose("pfedlia + oracle", {"warmup": 2, "oracle.warmup": 7})
-    assert [name for name, _ in made.layers] == ["pfedlia", "oracle"]
-    assert made.described.name == "pfedlia+oracle"
-    assert made.described.params["pfedlia.warmup"] == 2
-    assert made.described.params["oracle.warmup"] == 7
+    made = compose("oracle + fednova", {"warmup": 2, "mu": 0.5, "fednova.mu": 0.25})
+    assert [name for name, _ in made.layers] == ["oracle", "fednova"]
+    assert made.described.name == "oracle+fednova"
+    assert made.described.params["oracle.warmup"] == 2
+    assert made.described.params["fednova.mu"] == 0.25
     assert "warmup" not in made.described.params
     assert made.uses_true_groups, "oracle is told"
     assert not made.paper_leak

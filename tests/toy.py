@@ -21,6 +21,7 @@ from flbench.assembly import prepare
 from flbench.dataset import Dataset
 from flbench.hookspecs import hookimpl
 from flbench.job import Job
+from flbench.joining import welcome
 from flbench.methods import Composition, compose
 from flbench.orchestrator import Run, play
 from flbench.results import Fingerprint, Method, Plugin, Result
@@ -71,6 +72,7 @@ def composition(*plugins: tuple[str, object]) -> Composition:
                 version="0",
                 uses_true_groups=bool(getattr(plugin, "uses_true_groups", False)),
                 paper_leak=bool(getattr(plugin, "paper_leak", False)),
+                pools_data=bool(getattr(plugin, "pools_data", False)),
             )
             for name, plugin in plugins
         ],
@@ -101,7 +103,7 @@ class Played:
 
     @property
     def result(self) -> Result:
-        return conclude(self.job, self.run, self.state)
+        return conclude(self.job, self.run, self.state, welcome(self.run, self.state))
 
     @property
     def marks(self) -> Fingerprint:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
 
 from flbench.client import ClientModule
 from flbench.engine.workspace import Workspace
@@ -18,6 +19,9 @@ from flbench.federation import Samples
 
 CHUNK = 512
 """Samples per forward pass: activations of small images stay in the cache."""
+
+MODELS = 64
+"""Models that answer together where many judge the same few samples."""
 
 Predictor = Callable[[ClientModule, Tensor], Tensor]
 
@@ -108,13 +112,30 @@ def mean_loss(space: Workspace, x: Tensor, y: Tensor) -> float:
 
 @torch.inference_mode()
 def logits_of(space: Workspace, models: Tensor, x: Tensor) -> Tensor:
-    """Logits of every model on the same samples, shape (m, len(x), C)."""
-    answers = []
-    for row in models:
-        space.load(row)
-        space.module.eval()
-        answers.append(torch.cat([space.module.predict(part).float() for part in x.split(CHUNK)]))
-    return torch.stack(answers)
+    """Logits of every model on the same samples, shape (m, len(x), C); models are batched."""
+    space.module.eval()
+    space.module.received = {}
+    answer = _Answer(space.module)
+
+    def logits(row: Tensor, part: Tensor) -> Tensor:
+        named = {f"module.{name}": value for name, value in space.layout.unflatten(row).items()}
+        found: Tensor = functional_call(answer, named, (part,))
+        return found.float()
+
+    batched = vmap(logits, in_dims=(0, None), chunk_size=MODELS)
+    return torch.cat([batched(models, part) for part in x.split(CHUNK)], dim=1)
+
+
+class _Answer(nn.Module):
+    """Stands around a module so that calling it is its `predict`."""
+
+    def __init__(self, module: ClientModule) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the module's logits."""
+        return self.module.predict(x)
 
 
 @torch.inference_mode()

@@ -54,6 +54,12 @@ class Sequential:
         self.samples = samples
         self.seed = seed
 
+    def owned(self, client: int, stage: Stage) -> Tensor:
+        """Rows of the pool that a client trains on in a stage, shape (m,), int64."""
+        lists = self.samples.splits["train"]
+        rows = torch.cat(lists) if stage.pooled else lists[client]
+        return rows[subset(len(rows), stage, self.seed, client)]
+
     def fit(self, start: Dispatched, stage: Stage, terms: Sequence[Term], round_: int) -> Upload:
         """Train every acting client from its start.
 
@@ -72,8 +78,7 @@ class Sequential:
         cuda = [self.workspace.device] if self.workspace.device.type == "cuda" else []
         with torch.random.fork_rng(devices=cuda):
             for place, client in enumerate(stage.clients.tolist()):
-                rows = self.samples.splits["train"][client]
-                rows = rows[subset(len(rows), stage, self.seed, client)]
+                rows = self.owned(client, stage)
                 x, y = self.samples.x[rows], self.samples.y[rows]
                 told = {
                     name: tensor[place].to(self.workspace.device)
@@ -119,11 +124,12 @@ class Sequential:
         loss_start = mean_loss(space, x, y) if stage.losses else torch.nan
         module.train()
         total, count = torch.zeros((), dtype=torch.float64, device=space.device), 0
-        batches = steps(
-            len(y), module.local.batch_size, module.batches_per_step,
-            skip_single=space.has_batchnorm,
-        )  # fmt: skip
         for number, phase in enumerate(module.phases(stage.epochs)):
+            batches = steps(
+                len(y), module.local.batch_size,
+                phase.batches_per_step or module.batches_per_step,
+                skip_single=space.has_batchnorm,
+            )  # fmt: skip
             space.forget()
             module.on_phase_start(number)
             address = (round_, client, stage.label, number)

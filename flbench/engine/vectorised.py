@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from flbench.client import ClientModule, LocalPhase
-from flbench.engine.batches import orders, steps, subset
+from flbench.engine.batches import orders, steps
 from flbench.engine.cross_eval import mean_loss
 from flbench.engine.sequential import IDLE, Outcome, Sequential, Term, stack_upload
 from flbench.errors import FlbenchError, PluginError
@@ -69,10 +69,7 @@ class Vectorised(Sequential):
         acting, candidates, _ = start.params.shape
         trained = start.params.to(self.workspace.device).clone()
         outcomes = [[IDLE] * candidates for _ in range(acting)]
-        rows = []
-        for client in stage.clients.tolist():
-            owned = self.samples.splits["train"][client]
-            rows.append(owned[subset(len(owned), stage, self.seed, client)])
+        rows = [self.owned(client, stage) for client in stage.clients.tolist()]
         sizes = [len(owned) for owned in rows]
         for size in sorted(set(sizes)):
             places = [
@@ -93,7 +90,8 @@ class Vectorised(Sequential):
                         f" {type(error).__name__}: {error}; use --executor sequential"
                     ) from error
                 for lane, (place, candidate) in enumerate(places):
-                    trained[place, candidate] = torch.cat([lanes.theta[lane], lanes.buffers[lane]])
+                    own = [lanes.theta[lane].detach(), lanes.buffers[lane]]
+                    trained[place, candidate] = torch.cat(own)
                     outcomes[place][candidate] = found[lane]
         return stack_upload(stage, start, trained.detach(), sizes, outcomes)
 
@@ -126,17 +124,19 @@ class Vectorised(Sequential):
         module, samples = space.module, lanes.y.shape[1]
         ids = stage.clients[torch.tensor([place for place, _ in lanes.places])].tolist()
         before = self._losses(lanes) if stage.losses else [torch.nan] * count
+        self._put(lanes, 0)  # phases may depend on what the stage's clients were told
         module.train()
         lane_step = _Step(module, terms, space.layout)
         batched = vmap(grad_and_value(lane_step.loss, has_aux=True))
-        plan = steps(
-            samples, module.local.batch_size, module.batches_per_step,
-            skip_single=space.has_batchnorm,
-        )  # fmt: skip
         total, taken = torch.zeros(count, dtype=torch.float64, device=space.device), 0
         lane = torch.arange(count)[:, None]
         for number, phase in enumerate(module.phases(stage.epochs)):
             module.on_phase_start(number)
+            plan = steps(
+                samples, module.local.batch_size,
+                phase.batches_per_step or module.batches_per_step,
+                skip_single=space.has_batchnorm,
+            )  # fmt: skip
             optimizer = type(space.optimizer)([lanes.theta], **space.optimizer.defaults)
             shuffles = [
                 orders(samples, phase.epochs, self.seed, round_, client, stage.label, number)

@@ -9,7 +9,7 @@ from typing import Literal
 from rich.console import Console as Terminal
 from rich.table import Table
 
-from flbench.leaderboard import mean_std, rows_of
+from flbench.leaderboard import mean_std, rows_of, unseen_columns
 from flbench.results import Result
 
 
@@ -18,7 +18,9 @@ def print_table(finished: Sequence[tuple[Path, Result]]) -> None:
     terminal = Terminal()
     for title, rows in rows_of([result for _, result in finished]).items():
         table = Table(title=title, title_justify="left")
-        for column in ("method", "accuracy", "worst decile", "ARI", "MB/client", "seconds"):
+        joined = unseen_columns(rows)
+        headings = ("method", "accuracy", "worst decile", "ARI", "MB/client", *joined.values())
+        for column in (*headings, "seconds"):
             side: Literal["left", "right"] = "left" if column == "method" else "right"
             table.add_column(column, justify=side, no_wrap=True)
         for row in rows:
@@ -29,6 +31,7 @@ def print_table(finished: Sequence[tuple[Path, Result]]) -> None:
                 mean_std(row.column("accuracy_worst_decile"), spread=False),
                 mean_std(row.column("ari"), spread=False),
                 mean_std(row.column("mb_per_client"), spread=False),
+                *(mean_std(row.column(name)) for name in joined),
                 f"{sum(seconds) / len(seconds):.1f}",
             )
         terminal.print(table)

@@ -1,0 +1,191 @@
+"""Catalogue: what methods say about themselves, read from their source without importing it.
+
+A method's class may name its `paper`, `year` and `kind` (global, personalised or clustered) as
+plain constants; its hooks, parameters and docstrings are there anyway. `flbench list methods`, its
+markdown and the documentation are all made from this.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from flbench.registry import Entry, entries
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a method: its type and default as written, and what it means."""
+
+    name: str
+    type: str
+    default: str
+    doc: str
+
+
+@dataclass(frozen=True)
+class Card:
+    """What is known of a method before it is imported; "" and 0 where it does not say."""
+
+    name: str
+    summary: str
+    paper: str
+    year: int
+    kind: str
+    hooks: tuple[str, ...]
+    parameters: tuple[Parameter, ...]
+    text: str
+    package: str
+
+    @property
+    def source(self) -> str:
+        """Paper, with its year where it is not part of it."""
+        known = not self.year or str(self.year) in self.paper
+        return self.paper if known else f"{self.paper} ({self.year})"
+
+
+def cards() -> list[Card]:
+    """A card for every installed method, by name."""
+    return [card(entry) for entry in entries("methods").values()]
+
+
+def card(entry: Entry) -> Card:
+    """The card of one method; a source that cannot be read leaves it empty."""
+    package = f"{entry.distribution} {entry.version}"
+    try:
+        path = entry.source()
+        tree = _tree(path) if path else None
+    except (OSError, SyntaxError, UnicodeDecodeError):
+        tree = None
+    classes = list(_line(tree, entry.value.partition(":")[2])) if tree else []
+    if tree is None or not classes:
+        return Card(entry.name, entry.summary(), "", 0, "", (), (), "", package)
+    constants: dict[str, str | int] = {}
+    parameters: dict[str, Parameter] = {}
+    hooks: list[str] = []
+    for node in reversed(classes):  # the class itself last: what it says counts
+        for item in node.body:
+            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+                name = item.target.id
+                if "ClassVar" not in ast.unparse(item.annotation):
+                    parameters[name] = _parameter(name, item)
+                elif isinstance(item.value, ast.Constant):
+                    constants[name] = item.value.value  # type: ignore[assignment]
+            elif isinstance(item, ast.FunctionDef) and _is_hook(item) and item.name not in hooks:
+                hooks.append(item.name)
+    return Card(
+        name=entry.name,
+        summary=(ast.get_docstring(classes[0]) or "").partition("\n")[0],
+        paper=str(constants.get("paper", "")),
+        year=int(constants.get("year", 0)),
+        kind=str(constants.get("kind", "")),
+        hooks=tuple(hooks),
+        parameters=tuple(parameters.values()),
+        text=ast.get_docstring(tree) or "",
+        package=package,
+    )
+
+
+@lru_cache(maxsize=64)
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _line(tree: ast.Module, name: str) -> Iterator[ast.ClassDef]:
+    """A class and its ancestors within the module, nearest first."""
+    known = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    while name in known:
+        node = known.pop(name)
+        yield node
+        name = next((base.id for base in node.bases if isinstance(base, ast.Name)), "")
+
+
+def _is_hook(function: ast.FunctionDef) -> bool:
+    return any("hookimpl" in ast.unparse(mark) for mark in function.decorator_list)
+
+
+def _parameter(name: str, item: ast.AnnAssign) -> Parameter:
+    """A dataclass field; of `Annotated[type, bounds, "doc"]` the type and the doc."""
+    kind, doc = item.annotation, ""
+    if isinstance(kind, ast.Subscript) and ast.unparse(kind.value).endswith("Annotated"):
+        parts = kind.slice.elts if isinstance(kind.slice, ast.Tuple) else [kind.slice]
+        doc = next((str(p.value) for p in parts[1:] if isinstance(p, ast.Constant)), "")
+        kind = parts[0]
+    default = ast.unparse(item.value) if item.value else ""
+    return Parameter(name, ast.unparse(kind), default, doc)
+
+
+def listing(kind: str, details: bool = False) -> list[str]:
+    """Lines that list what is installed of one kind; of methods their cards, if asked for."""
+    found = entries(kind)
+    width = max((len(name) for name in found), default=0)
+    lines = [f"{kind}:"]
+    for name, entry in found.items():
+        also = f", also offered by {', '.join(entry.rivals)}" if entry.rivals else ""
+        package = f"[{entry.distribution} {entry.version}{also}]"
+        lines.append(f"  {name:<{width}}  {entry.summary()}  {package}")
+        if details and kind == "methods":
+            about = card(entry)
+            hooks = f"hooks: {', '.join(about.hooks) or 'none'}"
+            told = "; ".join(filter(None, (about.kind, about.source, hooks)))
+            lines.append(f"  {'':<{width}}  {told}")
+    return lines
+
+
+def plain(kind: str) -> list[dict[str, object]]:
+    """The same as JSON-plain rows."""
+    rows = []
+    for entry in entries(kind).values():
+        row: dict[str, object] = {
+            "name": entry.name,
+            "summary": entry.summary(),
+            "distribution": entry.distribution,
+            "version": entry.version,
+        }
+        if kind == "methods":
+            about = card(entry)
+            row |= {"paper": about.paper, "year": about.year, "kind": about.kind}
+            row["hooks"] = list(about.hooks)
+        rows.append(row)
+    return rows
+
+
+def table(found: list[Card]) -> list[str]:
+    """Markdown: one row per method."""
+    lines = ["| method | what it is | kind | paper | hooks |", "|---|---|---|---|---|"]
+    for one in found:
+        cells = (f"`{one.name}`", one.summary, one.kind, one.source, ", ".join(one.hooks))
+        lines.append(f"| {' | '.join(_cell(cell) for cell in cells)} |")
+    return lines
+
+
+def page(found: list[Card]) -> str:
+    """Markdown: the table, then every method's documentation and parameters."""
+    lines = [
+        "# Methods",
+        "",
+        "Generated by `flbench list methods --markdown` from what the plugins say; do not edit.",
+        "",
+        *table(found),
+    ]
+    told: dict[str, str] = {}
+    for one in found:
+        lines += ["", f"## {one.name}", "", f"{one.summary} *{one.source or 'no paper named'}*"]
+        if one.text in told:
+            lines += ["", f"See [{told[one.text]}](#{told[one.text]}), of which it is a variant."]
+        else:
+            told[one.text] = one.name
+            lines += ["", "```text", one.text, "```"]
+        if one.parameters:
+            lines += ["", "| parameter | type | default | meaning |", "|---|---|---|---|"]
+        for p in one.parameters:
+            cells = (f"`{p.name}`", f"`{p.type}`", f"`{p.default}`", p.doc)
+            lines.append(f"| {' | '.join(_cell(cell) for cell in cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|") or "-"

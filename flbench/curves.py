@@ -1,0 +1,35 @@
+"""Curves: where a curve of losses turns, as pure functions (DC-PFL)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def radii(losses: Tensor, window: int) -> Tensor:
+    """Radius of a smoothed curve: r = (1 + l'^2)^1.5 / l'', l = means over `window` entries.
+
+    Args:
+        losses: shape (t,).
+        window: entries per mean.
+
+    Returns:
+        Shape (max(0, t - window - 1),): the first belongs to entry window + 2, counted from 1;
+        inf where l'' <= 1e-12, so that noise never looks like a turn.
+
+    Example:
+        >>> round(float(radii(torch.tensor([2.0, 1.25, 0.75]), 1)), 3)
+        5.59
+    """
+    if len(losses) < window + 2:
+        return torch.empty(0, dtype=losses.dtype)
+    slope = losses.unfold(0, window, 1).mean(dim=1).diff()
+    bend = slope.diff()
+    radius = (1 + slope[1:] ** 2) ** 1.5 / bend.clamp(min=1e-12)
+    return torch.where(bend > 1e-12, radius, torch.inf)
+
+
+def turned(losses: Tensor, window: int, held: int) -> bool:
+    """Whether the radius `held` entries ago is finite and smaller than all since."""
+    found = radii(losses, window)
+    return len(found) > held and bool(found[-1 - held] < found[len(found) - held :].min())

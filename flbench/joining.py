@@ -1,0 +1,101 @@
+"""Newcomers: clients held out of training join after the last round, and are judged.
+
+Each gets its model through the `personalise` hook, by the method's own rule; then it may train a
+few local epochs. The state is frozen: nothing that happens here can change the main result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from flbench import buffers
+from flbench.engine.ledger import Ledger
+from flbench.errors import PluginError
+from flbench.evaluation import evaluate, trained
+from flbench.federation import Newcomers, label_counts
+from flbench.orchestrator import Run, round_context
+from flbench.results import Unseen
+from flbench.state import Personal, Stage, State
+
+TUNING = "fine-tune"
+
+
+def welcome(run: Run, state: State) -> Unseen | None:
+    """Let the suite's newcomers join a finished run; None where there are none.
+
+    A method without a rule for them costs its run nothing but this: the reason becomes a warning.
+    """
+    if run.newcomers is None:
+        return None
+    executor, services = run.executor, run.services
+    before = executor.samples, services.ledger
+    guests = replace(run.newcomers, samples=run.newcomers.samples.to(executor.workspace.device))
+    executor.samples = executor.samples.joined(guests.samples)
+    services.ledger = Ledger(run.context.clients + len(guests))
+    try:
+        return judge_newcomers(run, state, guests)
+    except PluginError as error:
+        services.warn(f"unseen clients are not reported: {error}")
+        return None
+    finally:
+        executor.samples, services.ledger = before
+
+
+def judge_newcomers(run: Run, state: State, guests: Newcomers) -> Unseen:
+    """Ask `personalise` for them, judge, fine-tune, judge again."""
+    ctx, suite = round_context(run, run.suite.rounds), run.suite
+    ids = torch.arange(ctx.clients, ctx.clients + len(guests))
+    train = guests.samples.sizes("train")
+    counts = label_counts(guests.samples, ctx.classes)
+    ctx = replace(
+        ctx,
+        joining=True,
+        samples=torch.cat([ctx.samples, train]),
+        label_counts=torch.cat([ctx.label_counts, counts]),
+        truth=None if ctx.truth is None else lambda: all_groups(run, guests),
+    )
+    state = extended(run, state, len(guests))
+    personal = run.hooks.personalise(state, ids, ctx)
+    personal = buffers.when_judged(suite.buffers, personal, state, ids, ctx.layout)
+    personal = replace(personal, others={})
+    empty = torch.empty(0, dtype=torch.int64)
+    lists = (*[empty] * ctx.clients, *guests.samples.splits["test"])
+    held_out = replace(guests.samples, splits={"test": lists})
+
+    def correct(personal: Personal) -> list[int]:
+        return evaluate(run.executor, personal, state, held_out, ids).correct
+
+    first = correct(personal)
+    personal = trained(run.executor, personal, state, personal.adaptation)
+    if suite.unseen_epochs:
+        tuning = Stage("join", ids, suite.unseen_epochs, TUNING)
+        personal = trained(run.executor, personal, state, tuning)
+    return Unseen(
+        epochs=suite.unseen_epochs,
+        train=train.tolist(),
+        test=guests.samples.sizes("test").tolist(),
+        correct=first,
+        correct_tuned=correct(personal) if suite.unseen_epochs else first,
+        group=None if guests.groups is None else guests.groups.tolist(),
+    )
+
+
+def all_groups(run: Run, guests: Newcomers) -> Tensor | None:
+    """True groups of the training clients, then of the newcomers."""
+    if run.groups is None or guests.groups is None:
+        return None
+    return torch.cat([run.groups, guests.groups])
+
+
+def extended(run: Run, state: State, newcomers: int) -> State:
+    """The state with a home for everybody: the only model where there is one, else undecided."""
+    lost = torch.full((newcomers,), 0 if len(state.models) == 1 else -1)
+    home = torch.cat([state.membership.home, lost])
+    memory = dict(state.memory)
+    if buffers.OWN in memory:
+        fresh = run.context.initial[run.context.layout.parameters :].expand(newcomers, -1)
+        memory[buffers.OWN] = torch.cat([memory[buffers.OWN], fresh])
+    return replace(state, membership=replace(state.membership, home=home), memory=memory)

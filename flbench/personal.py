@@ -1,0 +1,52 @@
+"""What methods with one model per client share: their first bank, and a newcomer's model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from flbench.errors import Undefined
+from flbench.state import Membership, Memory, Personal, Setup, State
+
+if TYPE_CHECKING:
+    from flbench.context import Context
+
+
+def own_rows(ctx: Context, memory: Mapping[str, Memory] | None = None) -> Setup:
+    """A `setup` with one row per client, all equal at first, served to that client alone.
+
+    Args:
+        memory: what else to remember, "<method>.<name>" -> Memory.
+    """
+    rows = ctx.initial.expand(ctx.clients, -1).clone()
+    return Setup(models=rows, membership=Membership(home=ctx.everybody), memory=memory or {})
+
+
+def refuse_regrouping(state: State, ctx: Context) -> None:
+    """Refuse to go on where another plugin regrouped clients that have a row each.
+
+    Raises:
+        Undefined: some client's home is not its own row.
+    """
+    if not torch.equal(state.membership.home[: ctx.clients], ctx.everybody):
+        raise Undefined("it keeps a model per client, so nothing may regroup them")
+
+
+def same_group(labels: Tensor) -> Tensor:
+    """Who shares a group with whom, 0 or 1, shape (N, N): weights of rows that stay personal."""
+    return (labels[:, None] == labels).float()
+
+
+def newcomers(state: State, clients: Tensor, ctx: Context, shared: Tensor) -> Personal:
+    """Initial weights, with the scalars that all rows of the bank share.
+
+    Args:
+        clients: ids of newcomers, shape (n,).
+        shared: mask of the scalars that all clients have in common, shape (W,), bool.
+    """
+    rows = ctx.initial.expand(len(clients), -1).clone()
+    rows[:, shared] = state.models[0, shared]
+    return Personal(params=rows)

@@ -1,0 +1,140 @@
+"""Scorers: who benefits from what, as pure functions of tensors, shared by methods.
+
+Every function returns scores: higher is better, row i is the judge. Loss-based scores come from
+`Context.evaluate`, negated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def cosine(rows: Tensor, others: Tensor | None = None) -> Tensor:
+    """Cosine similarity of vectors (CFL: of updates).
+
+    Args:
+        rows: shape (n, d); NaN rows give NaN.
+        others: shape (m, d); None = `rows`.
+
+    Returns:
+        Shape (n, m), float64, in [-1, 1]; 0 where a vector is zero.
+
+    Example:
+        >>> cosine(torch.tensor([[1.0, 0.0], [0.0, 2.0], [-3.0, 0.0]]))[0].tolist()
+        [1.0, 0.0, -1.0]
+    """
+    left = F.normalize(rows.double(), dim=1)
+    right = left if others is None else F.normalize(others.double(), dim=1)
+    return (left @ right.T).clamp(-1, 1)
+
+
+def neg_distance(rows: Tensor, centres: Tensor) -> Tensor:
+    """Negated Euclidean distance to centres (FeSEM).
+
+    Args:
+        rows: shape (n, d).
+        centres: shape (k, d).
+
+    Returns:
+        Shape (n, k), float64, <= 0.
+
+    Example:
+        >>> neg_distance(torch.zeros(1, 2), torch.tensor([[3.0, 4.0]])).tolist()
+        [[-5.0]]
+    """
+    return -torch.cdist(
+        rows.double(), centres.double(), compute_mode="donot_use_mm_for_euclid_dist"
+    )
+
+
+def answers(logits: Tensor, kind: Literal["onehot", "softmax"] = "onehot") -> Tensor:
+    """What models say about samples: one-hot rows of the largest logit, or probabilities.
+
+    Args:
+        logits: shape (n, M, C).
+    """
+    if kind == "softmax":
+        return F.softmax(logits, dim=2)
+    return F.one_hot(logits.argmax(dim=2), logits.shape[2])
+
+
+def agreement(predictions: Tensor) -> Tensor:
+    """How alike models answer on the same samples: <B_i, B_j> / (|B_i| |B_j|) (FLIS).
+
+    Args:
+        predictions: rows per sample, one-hot or probabilities, shape (n, M, C).
+
+    Returns:
+        Shape (n, n), float64, symmetric, in [0, 1] with diagonal 1; for one-hot rows the share of
+        samples on which two models agree.
+    """
+    flat = predictions.flatten(1).double()
+    scores = flat @ flat.T
+    norms = scores.diagonal().clamp(min=1e-30).sqrt()
+    scores = (scores / (norms[:, None] * norms)).clamp(0, 1)
+    scores = (scores + scores.T) / 2
+    return scores.fill_diagonal_(1.0)
+
+
+def best_group(scores: Tensor, labels: Tensor) -> Tensor:
+    """The group whose members score best on average, for whoever joins later.
+
+    Args:
+        scores: of each newcomer for each client, shape (n, N).
+        labels: group of each client, shape (N,), 0..k-1.
+
+    Returns:
+        A group for each newcomer, shape (n,), int64.
+
+    Example:
+        >>> best_group(torch.tensor([[1.0, 0.0, 0.6]]), torch.tensor([0, 0, 1])).tolist()
+        [1]
+    """
+    members = F.one_hot(labels).to(scores)
+    return (scores @ (members / members.sum(dim=0).clamp(min=1))).argmax(dim=1)
+
+
+def min_max(rows: Tensor) -> Tensor:
+    """(x - min x) / (max x - min x) of each row, shape as given, float64; 0 where constant."""
+    rows = rows.double()
+    low, high = rows.amin(dim=-1, keepdim=True), rows.amax(dim=-1, keepdim=True)
+    return (rows - low) / torch.where(high > low, high - low, 1.0)
+
+
+def neg_discrepancy(rows: Tensor, parts: Sequence[int] | None = None) -> Tensor:
+    """Negated mean absolute difference of min-max scaled vectors (DC-PFL).
+
+    Args:
+        rows: shape (n, d).
+        parts: lengths of stretches that are scaled apart, summing to d; None = scaled whole.
+
+    Returns:
+        Shape (n, n), float64, symmetric, in [-1, 0] with diagonal 0; the same for a x + c, a > 0.
+
+    Example:
+        >>> round(float(neg_discrepancy(torch.tensor([[0.0, 1, 2], [2.0, 1, 0]]))[0, 1]), 4)
+        -0.6667
+    """
+    stretches = [rows] if parts is None else rows.split(list(parts), dim=1)
+    scaled = torch.cat([min_max(part) for part in stretches], dim=1)
+    return -torch.cdist(scaled, scaled, p=1) / rows.shape[1]
+
+
+def layer_discrepancy(rows: Tensor, others: Tensor, layers: Tensor) -> Tensor:
+    """Mean absolute difference of min-max scaled layers of two stacks of models (DC-PFL).
+
+    Args:
+        rows: shape (n, W).
+        others: what each is compared with, shape (n, W).
+        layers: masks, shape (L, W), bool.
+
+    Returns:
+        Shape (n, L), float64, in [0, 1].
+    """
+    apart = [(min_max(rows[:, mask]) - min_max(others[:, mask])).abs().mean(1) for mask in layers]
+    return torch.stack(apart, dim=1)

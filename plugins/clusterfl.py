@@ -1,0 +1,147 @@
+"""ClusterFL: every client keeps its model and is pulled towards the centre of its cluster.
+
+Ouyang, Xie, Zhou, Huang, Xing, "ClusterFL: a similarity-aware federated learning system for human
+activity recognition", MobiSys 2021.
+
+    min  sum_i f_i(w_i) + alpha ||W||_F^2 - beta ||F^T W||_F^2,   F_ik = 1 / sqrt(|G_k|) for members
+    local gradient of client i:  grad f_i(u) + 2 alpha u - 2 beta (F F^T W)_i
+
+F F^T W holds each client's cluster mean; it is fixed during a round, in which everybody trains.
+Every `refresh` rounds F is made anew: k-means on the models' trainable scalars, or
+`clusterer=affinity`, from the divergences of the models' softened answers on the server's
+samples: rows centred, their inner products (those of all principal components) clipped at 0,
+columns summing to 1. Departures: this direct form of the objective, not ADMM; no straggler is
+dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from annotated_types import Ge, Gt
+from torch import Tensor
+
+import flbench as fl
+
+
+@dataclass(frozen=True)
+class ClusterFL:
+    """Every client keeps its model and is pulled towards the centre of its cluster."""
+
+    paper: ClassVar[str] = "Ouyang, Xie, Zhou, Huang, Xing, MobiSys 2021"
+    year: ClassVar[int] = 2021
+    kind: ClassVar[str] = "clustered"
+
+    k: Annotated[int, Ge(1), "K, number of clusters of the k-means"] = 3
+    alpha: Annotated[float, Ge(0), "weight of ||W||^2; at least beta keeps it convex"] = 1e-3
+    beta: Annotated[float, Ge(0), "weight of the pull to the cluster's centre"] = 5e-4
+    refresh: Annotated[int, Ge(1), "rounds between two clusterings"] = 3
+    clusterer: Annotated[Literal["kmeans", "affinity"], "on weights, or on answers"] = "kmeans"
+    temperature: Annotated[float, Gt(0), "softens the answers of `affinity`"] = 6.0
+
+    @fl.hookimpl
+    def setup(self, ctx: fl.Context) -> fl.Setup:
+        """One model per client; everybody is in one cluster until the first clustering."""
+        if self.beta > self.alpha:
+            ctx.warn(f"clusterfl: beta={self.beta} above alpha={self.alpha} is not convex")
+        if self.clusterer == "affinity":
+            ctx.server_data()
+        n = ctx.clients
+        indicator = torch.zeros(n, n if self.clusterer == "affinity" else self.k)
+        indicator[:, 0] = n**-0.5
+        return fl.own_rows(ctx, {"clusterfl.f": fl.Memory(indicator, "client")})
+
+    @fl.hookimpl
+    def plan(self, ctx: fl.Context) -> Sequence[fl.Stage]:
+        """Everybody trains in every round."""
+        return (fl.Stage("train", ctx.everybody, ctx.local.epochs),)
+
+    @fl.hookimpl
+    def dispatch(self, state: fl.State, stage: fl.Stage, ctx: fl.Context) -> fl.Start:
+        """Own models stay; the centre goes down, the trained model up."""
+        fl.refuse_regrouping(state, ctx)
+        f = state.memory["clusterfl.f"].to(state.models)
+        centre = (f @ (f.T @ state.models[:, : ctx.layout.parameters]))[stage.clients]
+        nothing, everything = ctx.layout.nothing, ctx.layout.everything
+        return fl.Start(crosses=nothing, returns=everything, extras={"centre": centre})
+
+    @fl.hookimpl
+    def local_term(self) -> Callable[[fl.ClientModule], Tensor]:
+        """Alpha ||u||^2 - 2 beta <u, centre>."""
+
+        def term(module: fl.ClientModule) -> Tensor:
+            u, centre = module.flat(), module.received["centre"]
+            return self.alpha * u.square().sum() - 2 * self.beta * (u @ centre)
+
+        return term
+
+    @fl.hookimpl
+    def score(self, stage: fl.Stage, upload: fl.Upload | None, ctx: fl.Context) -> fl.Scores | None:
+        """Every `refresh` rounds: negated distances of the trained models, or of their answers."""
+        if upload is None or stage.kind != "train" or ctx.round % self.refresh:
+            return None
+        kept, ids = upload.kept(), upload.ids
+        if self.clusterer == "affinity":
+            x, _ = ctx.server_data()
+            values = -divergence(ctx.logits(kept, x) / self.temperature)
+            f = soft_indicator(values)
+        else:
+            rows = kept[:, ctx.layout.trainable]
+            values = fl.scoring.neg_distance(rows, rows)
+            labels = fl.clustering.k_means(
+                rows.double().cpu().numpy(), self.k, ctx.rng("clusterfl", ctx.round)
+            )
+            f = hard_indicator(torch.as_tensor(labels), self.k)
+        return fl.Scores(values.cpu(), ids, "clients", ids, {"clusterfl.f": f.float().cpu()})
+
+    @fl.hookimpl
+    def cluster(
+        self, state: fl.State, scores: fl.Scores | None, ctx: fl.Context
+    ) -> fl.Membership | None:
+        """Rows stay personal; the clusters are shown as who pulls whom."""
+        if scores is None:
+            return None
+        f = state.memory["clusterfl.f"]
+        return fl.Membership(ctx.everybody, ((f @ f.T) > 0).float())
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State, upload: fl.Upload) -> fl.Models:
+        """Everybody keeps what was trained."""
+        rows = state.models.clone()
+        rows[upload.ids] = upload.kept()
+        return fl.Models(rows)
+
+    @fl.hookimpl
+    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
+        """Own model; a newcomer trains once and takes the nearest cluster's mean."""
+        if not ctx.joining:
+            return None
+        size, f = ctx.layout.parameters, state.memory["clusterfl.f"].to(state.models)
+        centres = f @ (f.T @ state.models)
+        moved = ctx.train(ctx.initial, clients)
+        near = fl.scoring.neg_distance(moved[:, :size], centres[:, :size]).argmax(dim=1)
+        return fl.Personal(params=centres[near])
+
+
+def hard_indicator(labels: Tensor, k: int) -> Tensor:
+    """F with F_ik = 1 / sqrt(|G_k|) for the members of G_k, shape (n, k); F^T F = I."""
+    members = F.one_hot(labels, k).double()
+    return members / members.sum(dim=0).clamp(min=1).sqrt()
+
+
+def divergence(logits: Tensor) -> Tensor:
+    """KL(p_i || p_j), the mean over samples, shape (n, n), float64; logits (n, M, C)."""
+    log_p = F.log_softmax(logits.double(), dim=2).flatten(1)
+    p, samples = log_p.exp(), logits.shape[1]
+    return ((p * log_p).sum(dim=1, keepdim=True) - p @ log_p.T) / samples
+
+
+def soft_indicator(values: Tensor) -> Tensor:
+    """F from a score matrix: centred rows' inner products, >= 0, columns summing to 1, (n, n)."""
+    centred = values - values.mean(dim=0)
+    products = (centred @ centred.T).clamp(min=0)
+    return products / products.sum(dim=0).clamp(min=1e-12)

@@ -1,0 +1,224 @@
+"""DC-PFL: groups are cut finer while that lowers the training loss, and alike layers cross rarely.
+
+Liu, Huang, He, Cao, "Dynamic clustering for personalized federated learning on heterogeneous edge
+devices", arXiv 2508.01580 (2025).
+
+    S(x) = (x - min x) / (max x - min x);  D = mean over rounds 1..t_start of mean |S(w_i) - S(w_j)|
+    groups(g): average linkage of D cut at g times its last merge; g = 1 at first
+    l'' of the loss, averaged over `window` rounds, gives its curve's radius
+    r = (1 + l'^2)^1.5 / l''; when r is smaller than in the t_obs rounds after it, g - step is
+    tried: every client trains the old and the new group's model, the lower mean loss wins; a
+    refused trial is repeated after t_sp rounds
+    a layer l of group g is low if its discrepancy D_gl < threshold D_g; low layers cross every
+    alpha-th round, the others every round; a client alone exchanges nothing
+
+Round t starts from the layers averaged after round t - 1. Departures: g is lowered (the text says
+the step is added) on an integer grid, to the next g that changes the groups; exactly `window`
+terms; r is infinite where l'' <= 0; trials come in rounds that start from complete models; all
+clients take part in every round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from annotated_types import Ge, Gt, Le
+from torch import Tensor
+
+import flbench as fl
+
+Share = Annotated[float, Gt(0), Le(1)] | None
+
+
+@dataclass(frozen=True)
+class DCPFL:
+    """Groups cut finer while that lowers the loss; layers that are alike cross rarely."""
+
+    paper: ClassVar[str] = "Liu, Huang, He, Cao, arXiv 2508.01580"
+    year: ClassVar[int] = 2025
+    kind: ClassVar[str] = "clustered"
+
+    tau: Annotated[int, Ge(1), "local epochs of a round"] = 5
+    alpha: Annotated[int, Ge(1), "low layers cross every alpha-th round"] = 3
+    lambda_step: Annotated[float, Ge(0), Le(1), "by how much g falls; 0 = no trials"] = 0.2
+    t_start: Annotated[int, Ge(1), "rounds in one group that measure the discrepancy"] = 5
+    t_obs: Annotated[int, Ge(1), "rounds a smallest radius must hold"] = 3
+    t_sp: Annotated[int, Ge(1), "rounds after which a refused trial is repeated"] = 6
+    window: Annotated[int, Ge(1), "s, rounds the loss is averaged over"] = 5
+    threshold: Annotated[float, Ge(0), "a layer is low below this share of D_g"] = 0.1
+    scale: Annotated[Literal["model", "tensor"], "what S scales at once"] = "model"
+    trial_metric: Annotated[Literal["train", "val"], "whose loss decides a trial"] = "train"
+    fixed: Annotated[Share, "g from t_start on, without trials"] = None
+
+    @fl.hookimpl
+    def setup(self, ctx: fl.Context) -> fl.Setup:
+        """One model per client in one group; nothing measured; g = 1."""
+        n, layers = ctx.clients, len(ctx.layout.layers)
+        if n < 2:
+            raise fl.Undefined("groups need at least two clients")
+        steps = round(1 / self.lambda_step) if self.lambda_step and self.fixed is None else 0
+        none = torch.zeros(n, layers, dtype=torch.bool)
+        memory = {
+            "dc-pfl.discrepancy": fl.Memory(torch.zeros(n, n, dtype=torch.float64), "client"),
+            "dc-pfl.low": fl.Memory(none, "client"),
+            "dc-pfl.crossed": fl.Memory(~none, "client"),  # layers averaged after the last round
+            "dc-pfl.last": fl.Memory(ctx.initial.expand(n, -1).clone(), "client"),
+            "dc-pfl.losses": fl.Memory(torch.full((ctx.rounds,), torch.nan).double()),
+            "dc-pfl.step": fl.Memory(torch.tensor([steps, steps])),  # g = first / second
+            "dc-pfl.changed": fl.Memory(torch.tensor(0)),  # round of the last change of groups
+            "dc-pfl.trial": fl.Memory(torch.tensor(0)),  # round of the next trial; 0 = none
+        }
+        own = fl.own_rows(ctx, memory)
+        return fl.Setup(own.models, fl.Membership(ctx.everybody, torch.ones(n, n)), own.memory)
+
+    @fl.hookimpl
+    def plan(self, state: fl.State, ctx: fl.Context) -> Sequence[fl.Stage]:
+        """Everybody trains; a trial has the batches of the round it replaces."""
+        kind: fl.Kind = "trial" if int(state.memory["dc-pfl.trial"]) == ctx.round else "train"
+        return (fl.Stage(kind, ctx.everybody, self.tau, name="train", losses=True),)
+
+    @fl.hookimpl
+    def dispatch(self, state: fl.State, stage: fl.Stage, ctx: fl.Context) -> fl.Start:
+        """Averaged layers go down, due ones up; a trial sends two models down and one back."""
+        trial = stage.kind == "trial"
+        ctx.send("up", stage.clients, "loss", 2 if trial else 1)
+        if not trial:
+            down, up = state.memory["dc-pfl.crossed"], self.due(state, ctx)
+            return fl.Start(crosses=ctx.layout.of_layers(down), returns=ctx.layout.of_layers(up))
+        finer = fl.same_group(self.groups(state, self.finer(state))).double()
+        last = state.memory["dc-pfl.last"]
+        new = fl.weighted_mean(last, last, finer, ctx.layout.counters)
+        return fl.Start(torch.stack([state.models, new], dim=1), crosses=ctx.layout.everything)
+
+    def due(self, state: fl.State, ctx: fl.Context, adopted: bool = False) -> Tensor:
+        """Layers to be averaged after this round, shape (N, L), bool: all, or the high ones."""
+        low, weights = state.memory["dc-pfl.low"], state.membership.weights
+        assert weights is not None
+        return (adopted | self.complete(ctx) | ~low) & (weights.sum(dim=1) > 1)[:, None]
+
+    def groups(self, state: fl.State, g: float) -> Tensor:
+        """Group of each client at g, shape (N,): the dendrogram cut at g times its last merge."""
+        merges = fl.clustering.dendrogram(state.memory["dc-pfl.discrepancy"].numpy())
+        return torch.as_tensor(fl.clustering.cut(merges, g * merges[-1, 2]))
+
+    def finer(self, state: fl.State) -> float:
+        """The next lower g that changes the groups, or 0."""
+        (step, steps), now = state.memory["dc-pfl.step"].tolist(), state.membership.weights
+        assert now is not None
+        while step > 1 and fl.same_group(self.groups(state, (step - 1) / steps)).equal(now):
+            step -= 1
+        return float((step - 1) / steps)
+
+    @fl.hookimpl
+    def score(
+        self, state: fl.State, stage: fl.Stage, upload: fl.Upload | None, ctx: fl.Context
+    ) -> fl.Scores | None:
+        """Negated discrepancy of the models over the first rounds; the loss of every round."""
+        if upload is None:
+            return None
+        losses, ids = state.memory["dc-pfl.losses"].clone(), upload.ids
+        losses[ctx.round - 1] = upload.loss_start[:, 0].mean()
+        kept = {"dc-pfl.losses": losses}
+        if stage.kind == "trial":
+            after = upload.loss_end
+            if self.trial_metric == "val":
+                pairs = zip(upload.params, ids, strict=True)
+                after = torch.cat([ctx.evaluate(both, client[None]) for both, client in pairs])
+            return fl.Scores(-after, ids, "models", torch.arange(2), kept)
+        summed = state.memory["dc-pfl.discrepancy"]
+        if ctx.round <= self.t_start:
+            tensors = [s for s in ctx.layout.slots if s.kind == "parameter"]
+            cuts = [s.stop - s.start for s in tensors] if self.scale == "tensor" else None
+            alike = fl.scoring.neg_discrepancy(upload.kept()[:, : ctx.layout.parameters], cuts)
+            kept["dc-pfl.discrepancy"] = summed = summed - alike.cpu() / self.t_start
+        return fl.Scores(-summed, ids, "clients", ids, kept)
+
+    @fl.hookimpl
+    def cluster(
+        self, state: fl.State, stage: fl.Stage, scores: fl.Scores | None, ctx: fl.Context
+    ) -> fl.Membership | None:
+        """Decide a trial, or see whether the loss curve asks for one."""
+        if scores is None or ctx.round < self.t_start:
+            return None
+        weights, kept = state.membership.weights, dict[str, Any]()
+        step, steps = state.memory["dc-pfl.step"].tolist()
+        if ctx.round == self.t_start:
+            counts = {str(i / 5): int(self.groups(state, i / 5).max()) + 1 for i in range(6)}
+            ctx.note("dc-pfl.groups_by_g", counts)
+            if self.fixed is not None:
+                weights = fl.same_group(self.groups(state, self.fixed))
+        elif stage.kind == "trial":
+            kept = {"trial": self.next_trial(ctx.round + self.t_sp)}
+            old, new = scores.values.mean(dim=0).tolist()
+            if new > old:
+                g = self.finer(state)
+                weights = fl.same_group(self.groups(state, g))
+                kept = {"step": [round(g * steps), steps], "changed": ctx.round, "trial": 0}
+            ctx.note("dc-pfl.trial", {"old": -old, "new": -new})
+        elif step and not state.memory["dc-pfl.trial"]:
+            losses = state.memory["dc-pfl.losses"][int(state.memory["dc-pfl.changed"]) : ctx.round]
+            radius = fl.curves.radii(losses, self.window)[-1:].tolist()
+            ctx.note("dc-pfl.radius", [r if r < torch.inf else None for r in radius])
+            late = ctx.round - self.t_obs > self.t_start
+            if late and fl.curves.turned(losses, self.window, self.t_obs):
+                kept = {"trial": self.next_trial(ctx.round + 1)}
+        memory = {f"dc-pfl.{name}": torch.tensor(value) for name, value in kept.items()}
+        return fl.Membership(ctx.everybody, weights, memory=memory)
+
+    def complete(self, ctx: fl.Context) -> bool:
+        """Whether all layers are averaged after this round."""
+        return ctx.round <= self.t_start or (ctx.round + 1) % self.alpha == 0
+
+    def next_trial(self, round_: int) -> int:
+        """The first round from a given one that starts with all layers averaged."""
+        return -(-round_ // self.alpha) * self.alpha
+
+    @fl.hookimpl
+    def aggregate(
+        self, state: fl.State, upload: fl.Upload, membership: fl.Membership, ctx: fl.Context
+    ) -> fl.Models:
+        """The uniform mean within groups of the layers that are due; the others stay local."""
+        assert membership.weights is not None
+        adopted = upload.params.shape[1] == 2 and int(state.memory["dc-pfl.changed"]) == ctx.round
+        trained, shares = upload.params[:, int(adopted)], membership.weights.double()
+        mean = fl.weighted_mean(trained, trained, shares, ctx.layout.counters)
+        crossed = self.due(state, ctx, adopted)
+        kept = {"dc-pfl.crossed": crossed}
+        if adopted or self.complete(ctx):
+            kept["dc-pfl.last"] = trained
+            if ctx.round >= self.t_start:
+                layers = ctx.layout.layers & ctx.layout.trainable
+                apart = fl.scoring.layer_discrepancy(trained, mean, layers).cpu()
+                of_group = (shares / shares.sum(dim=1, keepdim=True)) @ apart
+                low = of_group < self.threshold * of_group.mean(dim=1, keepdim=True)
+                kept["dc-pfl.low"] = low
+        return fl.Models(torch.where(ctx.layout.of_layers(crossed), mean, trained), kept)
+
+    @fl.hookimpl
+    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
+        """Own model; a newcomer trains the mean once and joins the least discrepant group."""
+        if not ctx.joining:
+            return None
+        n, size = ctx.clients, ctx.layout.parameters
+        moved = ctx.train(state.models.double().mean(dim=0).float(), clients)
+        alike = fl.scoring.neg_discrepancy(torch.cat([state.models, moved])[:, :size])[n:, :n]
+        labels = state.membership.labels()[:n]
+        shares = (fl.scoring.best_group(alike.cpu(), labels)[:, None] == labels).double()
+        return fl.Personal(params=fl.weighted_mean(moved, state.models, shares))
+
+
+@dataclass(frozen=True)
+class NoLA(DCPFL):
+    """Ablation of DC-PFL: every layer crosses in every round."""
+
+    alpha: Annotated[int, Ge(1), "low layers cross every alpha-th round"] = 1
+
+
+@dataclass(frozen=True)
+class NoDC(DCPFL):
+    """Ablation of DC-PFL: the groups of g = 0.8 from the start, without trials."""
+
+    fixed: Annotated[Share, "g from t_start on, without trials"] = 0.8

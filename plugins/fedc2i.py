@@ -1,0 +1,216 @@
+"""FedC2I: every client mixes all models by how much each would be missed.
+
+Tan, Long, Jiang, Zhang, "Influence-oriented personalized federated learning", arXiv 2410.03315
+(2024).
+
+    theta^-i, phi^-i   means over everybody but i                                    (Eq. 4, 7)
+    l_m[i]    = CE of (theta^-i, phi_m) on one batch of client m
+    lambda_m  = l_m^gamma / sum l_m^gamma                                            (Eq. 5)
+    h_m[i, c] = CE of (theta_m, phi_m with row c of phi^-i); Lambda_m[., c] likewise   (Eq. 9)
+    start     theta = sum_i lambda_m[i] theta_i,  phi_c = sum_i Lambda_m[i, c] phi_{i, c}  (Eq. 10)
+
+A larger loss without client i means a larger influence of i. theta is the body, phi the head, a
+row of which is a class's weights and bias. Everybody takes part in every round; a client is
+judged by its model after local training, and beside it by the mixed one. Departures: summation
+indices as the text means them; weights as softmax(gamma log l); BatchNorm statistics are mixed
+like the body.
+
+Ablations (Table 3): `fedc2i-lambda` mixes the body alone, heads are averaged; `fedc2i-class-
+local` (the paper's Lambda/l) mixes heads, bodies stay; `fedc2i-class-global` (Lambda/g) mixes
+heads, bodies are averaged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from annotated_types import Ge
+from torch import Tensor
+
+import flbench as fl
+
+Body = Literal["lambda", "mean", "local"]
+Head = Literal["Lambda", "lambda", "mean", "local"]
+
+
+@dataclass(frozen=True)
+class FedC2I:
+    """Every client mixes all models, body and class by class, by how much each would be missed."""
+
+    paper: ClassVar[str] = "Tan, Long, Jiang, Zhang, arXiv 2410.03315"
+    year: ClassVar[int] = 2024
+    kind: ClassVar[str] = "personalised"
+
+    gamma: Annotated[float, Ge(0), "how sharply losses become weights; 0 = uniform"] = 5.0
+    body: Annotated[Body, "how bodies are made: mixed, averaged or kept"] = "lambda"
+    head: Annotated[Head, "how heads are made: by class, like the body, averaged or kept"] = (
+        "Lambda"
+    )
+    probe_split: Annotated[Literal["train", "validation"], "where the batch comes from"] = "train"
+
+    @fl.hookimpl
+    def setup(self, ctx: fl.Context) -> fl.Setup:
+        """One model per client, and what each client last mixed."""
+        if ctx.clients < 2:
+            raise fl.Undefined("leaving one client out needs at least two")
+        if ctx.layout.head_name is None:
+            raise fl.Undefined("the network has no head whose classes could be told apart")
+        mixed = ctx.initial.expand(ctx.clients, -1).clone()
+        return fl.own_rows(ctx, {"fedc2i.mixed": fl.Memory(mixed, "client")})
+
+    @fl.hookimpl
+    def plan(self, ctx: fl.Context) -> Sequence[fl.Stage]:
+        """Everybody, in every round."""
+        return (fl.Stage("train", ctx.everybody, ctx.local.epochs),)
+
+    @fl.hookimpl
+    def score(
+        self, state: fl.State, stage: fl.Stage, phase: fl.Phase, ctx: fl.Context
+    ) -> fl.Scores | None:
+        """l: the loss of client m without client i, row m; what each client mixes from it."""
+        if phase == "after" or stage.kind != "train":
+            return None
+        fl.refuse_regrouping(state, ctx)
+        without = left_out(state.models)
+        mine = [self.mix(row, state.models, without, m, ctx) for m, row in enumerate(state.models)]
+        mixed = torch.stack([row for row, _ in mine])
+        losses, ids = torch.stack([loss for _, loss in mine]).cpu(), ctx.everybody
+        ctx.send("down", ids, "models", self.scalars(ctx, ctx.clients - 1))
+        return fl.Scores(losses, ids, "clients", ids, {"fedc2i.mixed": mixed})
+
+    def scalars(self, ctx: fl.Context, others: int) -> int:
+        """Scalars a client downloads: everybody's part, their mean, or nothing."""
+        parts = ((self.body, ctx.layout.body), (self.head, ctx.layout.head))
+        times = {"local": 0, "mean": 1}
+        return sum(times.get(how, others) * int(mask.sum()) for how, mask in parts)
+
+    def mix(
+        self, own: Tensor, models: Tensor, without: Tensor, client: int, ctx: fl.Context
+    ) -> tuple[Tensor, Tensor]:
+        """What one client starts from, shape (W,), and its l, shape (N,), NaN if it needs none."""
+        x, y = ctx.client_data(client, self.probe_split)
+        rng = ctx.rng("fedc2i", ctx.round, client)
+        batch = torch.as_tensor(rng.permutation(len(y))[: ctx.local.batch_size])
+        x, y = x[batch], y[batch]
+        body, head, result = ctx.layout.body, ctx.layout.head, own.clone()
+        losses = torch.full((len(models),), torch.nan, dtype=torch.float64)
+        if "lambda" in (self.body, self.head):
+            others = torch.where(body, without, own)
+            logits = ctx.logits(others, x).double()
+            losses = (
+                F.cross_entropy(logits.flatten(0, 1), y.repeat(len(logits)), reduction="none")
+                .view(len(logits), -1)
+                .mean(dim=1)
+            )
+            client_level = influence(losses, self.gamma)
+        for how, mask in ((self.body, body), (self.head, head)):
+            if how == "lambda":
+                result[mask] = (client_level @ models[:, mask].double()).float()
+            elif how == "mean":
+                result[mask] = models[:, mask].double().mean(dim=0).float()
+        if self.head == "Lambda":
+            by_class = influence(class_losses(own, without, x, y, ctx), self.gamma)
+            weights = by_class[:, class_of(ctx)]
+            result[head] = (weights * models[:, head].double()).sum(dim=0).float()
+        counters = ctx.layout.counters
+        result[counters] = models[:, counters].amax(dim=0)
+        return result, losses
+
+    @fl.hookimpl
+    def dispatch(self, state: fl.State, stage: fl.Stage, ctx: fl.Context) -> fl.Start:
+        """Clients start from what they mixed; what others may mix goes up."""
+        sent = ctx.layout.nothing
+        for how, mask in ((self.body, ctx.layout.body), (self.head, ctx.layout.head)):
+            sent = sent | mask if how != "local" else sent
+        mixed = state.memory["fedc2i.mixed"][stage.clients, None]
+        return fl.Start(params=mixed, crosses=ctx.layout.nothing, returns=sent)
+
+    @fl.hookimpl
+    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
+        """The model after local training; a newcomer mixes once, as if it held the mean."""
+        if ctx.joining:
+            mean = state.models.double().mean(dim=0).float()
+            without = left_out(state.models)
+            rows = [self.mix(mean, state.models, without, int(m), ctx)[0] for m in clients]
+            return fl.Personal(params=torch.stack(rows))
+        mixed = fl.Personal(params=state.memory["fedc2i.mixed"][clients])
+        return fl.Personal(row=state.membership.home[clients], others={"mixed": mixed})
+
+
+def left_out(models: Tensor) -> Tensor:
+    """Row i: the uniform mean of all models but the i-th, shape (N, W)."""
+    total = models.double().sum(dim=0)
+    return ((total - models.double()) / (len(models) - 1)).float()
+
+
+def influence(losses: Tensor, gamma: float) -> Tensor:
+    """l^gamma / sum l^gamma along the first dimension, float64; uniform where all are 0.
+
+    Example:
+        >>> influence(torch.tensor([1.0, 2.0]), 2.0).tolist()
+        [0.2, 0.8]
+    """
+    return F.softmax(gamma * losses.double().clamp(min=1e-12).log(), dim=0)
+
+
+def class_losses(own: Tensor, without: Tensor, x: Tensor, y: Tensor, ctx: fl.Context) -> Tensor:
+    """h[i, c]: loss of a client's model with class c's row of the head left-out-i's, shape (N, C).
+
+    One pass: replacing row c changes logit column c alone, so the loss is the log-sum of the other
+    columns and the new one, less the logit of the label.
+    """
+    features = ctx.features(own[None], x)[0].double()
+    logits = head_logits(features, own[None], ctx)[0]
+    changed = head_logits(features, without, ctx)
+    eye = torch.eye(logits.shape[1], dtype=torch.bool, device=logits.device)
+    rest = logits[:, None, :].masked_fill(eye, -torch.inf).logsumexp(dim=2)
+    labelled = torch.where(
+        F.one_hot(y, logits.shape[1]).bool(), changed, logits.gather(1, y[:, None])
+    )
+    return (torch.logaddexp(rest.expand_as(changed), changed) - labelled).mean(dim=1)
+
+
+def head_logits(features: Tensor, models: Tensor, ctx: fl.Context) -> Tensor:
+    """Logits of the models' heads on features (b, d): shape (m, b, C), float64."""
+    found: Tensor = torch.zeros((), dtype=torch.float64, device=models.device)
+    for slot in ctx.layout.slots:
+        if slot.head:
+            part = models[:, slot.start : slot.stop].double().view(-1, *slot.shape)
+            found = found + (features @ part.mT if len(slot.shape) == 2 else part[:, None])
+    return found
+
+
+def class_of(ctx: fl.Context) -> Tensor:
+    """The class of each scalar of the head, in the row's order, shape (P_h,), int64."""
+    slots = [slot for slot in ctx.layout.slots if slot.head]
+    return torch.cat(
+        [
+            torch.arange(s.shape[0]).repeat_interleave((s.stop - s.start) // s.shape[0])
+            for s in slots
+        ]
+    )
+
+
+@dataclass(frozen=True)
+class FedC2ILambda(FedC2I):
+    """Ablation of FedC2I: client-level influence mixes bodies, heads are averaged."""
+
+    head: Annotated[Head, "how heads are made"] = "mean"
+
+
+@dataclass(frozen=True)
+class FedC2IClassLocal(FedC2I):
+    """Ablation of FedC2I: class-level influence mixes heads, bodies stay with their clients."""
+
+    body: Annotated[Body, "how bodies are made"] = "local"
+
+
+@dataclass(frozen=True)
+class FedC2IClassGlobal(FedC2I):
+    """Ablation of FedC2I: class-level influence mixes heads, bodies are averaged."""
+
+    body: Annotated[Body, "how bodies are made"] = "mean"

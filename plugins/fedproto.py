@@ -1,0 +1,152 @@
+"""FedProto: clients exchange class prototypes instead of models.
+
+Tan, Long, Liu, Zhou, Lu, Jiang, Zhang, "FedProto: federated prototype learning across heterogeneous
+clients", AAAI 2022.
+
+    local loss   CE(head(z), y) + lambda mean_{batch, dim} (z - c_y)^2,  0 while c_y is unknown
+    upload       c_{i,y}: mean feature of class y over client i's training samples, and its count
+    server       c_y <- mean of c_{i,y} over the clients that sent one; classes nobody sent are kept
+
+z is what enters the head. Every client keeps a model of its own. Judged by the head, and beside it
+by the nearest prototype among the client's classes (`predictor` says which is the main figure).
+Departures: the squared error is the mean over dimensions, not their sum; prototypes are taken after
+local training (`protos=running`: over the features seen while training, as released code does);
+`weighting=samples` weighs clients by their counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from annotated_types import Ge
+from torch import Tensor, nn
+
+import flbench as fl
+
+FAR = -1e4
+"""Logit of a class without a prototype: finite, so that a loss stays a number."""
+
+
+class Prototypical(fl.ClientModule):
+    """Pulls features towards the prototypes it was told, and reports its own."""
+
+    seen: Tensor
+
+    def __init__(
+        self, net: nn.Module, local: fl.LocalTraining, weight: float, table: Tensor, running: bool
+    ) -> None:
+        super().__init__(net, local)
+        self.weight, self.running, self.shape = weight, running, table.shape
+        if running:  # buffers ride in the row, so that any executor carries them along
+            self.register_buffer("seen", torch.zeros(table.shape[0], table.shape[1] + 1))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:  # noqa: ANN401
+        """Cross-entropy plus the distance to known prototypes."""
+        x, y = batch
+        z, logits = self.features(x)
+        if self.running:
+            ones = torch.ones_like(z[:, :1])
+            self.seen.index_add_(0, y, torch.cat([z, ones], dim=1).detach())
+        loss = F.cross_entropy(logits, y)
+        if not self.weight or "known" not in self.received:
+            return loss
+        target = self.received["known"][y]
+        gap = torch.where(target.isnan(), torch.zeros_like(z), z - target.nan_to_num())
+        return loss + self.weight * gap.square().mean()
+
+    @torch.no_grad()
+    def on_local_end(self, x: Tensor, y: Tensor) -> Mapping[str, Tensor]:
+        """Class means of features, shape (C, d), and counts, shape (C,); NaN where none."""
+        counts = torch.bincount(y, minlength=self.shape[0]).to(x)
+        if self.running:
+            sums, counts = self.seen[:, :-1], self.seen[:, -1]
+        else:
+            self.eval()
+            z = self.features(x)[0]
+            sums = torch.zeros(self.shape, device=z.device).index_add_(0, y, z)
+        counts = torch.where(counts > 0, counts, torch.nan)
+        return {"prototypes": sums / counts[:, None], "counts": counts}
+
+
+def nearest(module: fl.ClientModule, x: Tensor) -> Tensor:
+    """Logits that are the negated distances to the client's own classes' prototypes."""
+    known = module.received["mine"]
+    z = module.features(x)[0]
+    distances = torch.cdist(z, known.nan_to_num())
+    return torch.where(known.isnan().any(dim=1), torch.full_like(distances, FAR), -distances)
+
+
+@dataclass(frozen=True)
+class FedProto:
+    """Clients keep their models and exchange class prototypes."""
+
+    paper: ClassVar[str] = "Tan, Long, Liu, Zhou, Lu, Jiang, Zhang, AAAI 2022"
+    year: ClassVar[int] = 2022
+    kind: ClassVar[str] = "personalised"
+
+    weight: Annotated[float, Ge(0), "weight of the prototype distance"] = 1.0
+    protos: Annotated[Literal["end_pass", "running"], "when prototypes are taken"] = "end_pass"
+    weighting: Annotated[fl.Weighting, "of the clients in a prototype's mean"] = "uniform"
+    predictor: Annotated[Literal["head", "nearest"], "what the main figure judges"] = "head"
+
+    @fl.hookimpl
+    def client_module(self, net: nn.Module, ctx: fl.Context) -> fl.ClientModule:
+        """The module that knows prototypes."""
+        running = self.protos == "running"
+        return Prototypical(net, ctx.local, self.weight, unknown(ctx), running)
+
+    @fl.hookimpl
+    def setup(self, ctx: fl.Context) -> fl.Setup:
+        """One model per client; no prototype is known."""
+        return fl.own_rows(ctx, {"fedproto.known": fl.Memory(unknown(ctx), "run")})
+
+    @fl.hookimpl
+    def dispatch(self, state: fl.State, stage: fl.Stage, ctx: fl.Context) -> fl.Start:
+        """Only the known prototypes go down; no parameter crosses."""
+        fl.refuse_regrouping(state, ctx)
+        rows = state.models[stage.clients].clone()
+        for slot in ctx.layout.slots:
+            if slot.name == "seen":
+                rows[:, slot.start : slot.stop] = 0
+        known = state.memory["fedproto.known"].expand(len(rows), -1, -1)
+        nothing = ctx.layout.nothing
+        return fl.Start(params=rows[:, None], crosses=nothing, extras={"known": known})
+
+    @fl.hookimpl
+    def aggregate(
+        self, state: fl.State, upload: fl.Upload, membership: fl.Membership, ctx: fl.Context
+    ) -> fl.Models:
+        """Each class's mean over the clients that sent one."""
+        sent, counts = upload.extras["prototypes"].double(), upload.extras["counts"].double()
+        weights = counts if self.weighting == "samples" else counts / counts
+        total = weights.nansum(dim=0)[:, None]
+        mean = (weights[:, :, None] * sent).nansum(dim=0) / total
+        known = state.memory["fedproto.known"]
+        fresh = torch.where(total > 0, mean.to(known), known)
+        rows = fl.member_mean(state.models, upload, membership, ctx.layout.counters)
+        return fl.Models(rows, {"fedproto.known": fresh})
+
+    @fl.hookimpl
+    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
+        """Each client's own model, read by its head and by the nearest prototype."""
+        known = state.memory["fedproto.known"].expand(len(clients), -1, -1)
+        mine = torch.where((ctx.label_counts[clients] > 0)[:, :, None], known, torch.nan)
+        rows = ctx.initial.expand(len(clients), -1) if ctx.joining else state.models[clients]
+        told = {"known": known, "mine": mine}
+        head = fl.Personal(params=rows, extras=told)
+        near = fl.Personal(params=rows, extras=told, predictor=nearest)
+        if self.predictor == "head":
+            return fl.Personal(params=rows, extras=told, others={"nearest": near})
+        return fl.Personal(params=rows, extras=told, predictor=nearest, others={"head": head})
+
+
+def unknown(ctx: fl.Context) -> Tensor:
+    """A table of prototypes that nobody has sent yet: NaN, shape (C, d)."""
+    wide = [slot.shape for slot in ctx.layout.slots if slot.head and len(slot.shape) == 2]
+    if not wide:
+        raise fl.Undefined("the network has no head, and prototypes are what enters it")
+    return torch.full((ctx.classes, wide[0][1]), torch.nan, device=ctx.initial.device)

@@ -1,0 +1,106 @@
+"""FLIS-DC: overlapping groups, found anew in every round by how alike models answer.
+
+Morafah, Vahidian, Wang, Lin, "FLIS: clustered federated learning via inference similarity for
+non-IID data distribution", FL@NeurIPS 2022, arXiv 2208.09754.
+
+    every cohort client trains the model of last round's bank with the least loss on its data;
+    A[i, j] = <B_i, B_j> / (|B_i| |B_j|), B_i = answers of w_i on the server's samples
+    set_i = { j : A[i, j] >= beta } and i itself;  bank_i = sum_{j in set_i} n_j w_j / sum n_j
+
+One model per cohort client is kept, equal ones too, and everybody downloads all of them.
+Departures: the released cosine, because the printed norm of the element-wise product accepts
+nobody; >= beta, so that beta = 0 is fedavg; clients choose by validation loss (three versions are
+published); the server's samples are the suite's, outside all clients'; `hard_accept` is the
+released code's 0.96.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from annotated_types import Ge
+from torch import Tensor
+
+import flbench as fl
+
+
+@dataclass(frozen=True)
+class FlisDC:
+    """Overlapping groups per round, by inference similarity on the server's samples."""
+
+    paper: ClassVar[str] = "Morafah, Vahidian, Wang, Lin, FL@NeurIPS 2022"
+    year: ClassVar[int] = 2022
+    kind: ClassVar[str] = "clustered"
+
+    beta: Annotated[float, Ge(0), "least similarity of a group's members"] = 0.5
+    answers: Annotated[Literal["onehot", "softmax"], "what is compared"] = "onehot"
+    hard_accept: Annotated[float | None, "similarity that is accepted whatever beta is"] = None
+    eval: Annotated[Literal["pick", "last_local"], "the best model, or the last trained one"] = (
+        "pick"
+    )
+    dedup: Annotated[bool, "send equal models once"] = False
+    paper_leak: Annotated[bool, "choose on the test split, as the released code does"] = False
+
+    @fl.hookimpl
+    def setup(self, ctx: fl.Context) -> fl.Setup | None:
+        """The server must own samples; `last_local` remembers every client's model."""
+        ctx.server_data()
+        if self.eval == "pick":
+            return None
+        own = ctx.initial.expand(ctx.clients, -1).clone()
+        return fl.Setup(memory={"flis-dc.last": fl.Memory(own, "client")})
+
+    @fl.hookimpl
+    def score(
+        self,
+        state: fl.State,
+        stage: fl.Stage,
+        upload: fl.Upload | None,
+        ctx: fl.Context,
+    ) -> fl.Scores | None:
+        """Before: negated validation losses of the bank. After: agreement of the uploads."""
+        ids = stage.clients
+        if stage.kind != "train":
+            return None
+        if upload is None:
+            ctx.send_models(ids, state.models.unique(dim=0) if self.dedup else state.models)
+            losses = ctx.evaluate(state.models, ids)
+            return fl.Scores(-losses, ids, "models", torch.arange(len(state.models)))
+        said = fl.scoring.answers(ctx.logits(upload.kept(), ctx.server_data()[0]), self.answers)
+        alike = fl.scoring.agreement(said).cpu()
+        memory = {}
+        if self.eval == "last_local":
+            last = state.memory["flis-dc.last"].clone()
+            last[ids] = upload.kept()
+            memory["flis-dc.last"] = last
+        return fl.Scores(alike, ids, "clients", ids, memory)
+
+    @fl.hookimpl
+    def cluster(
+        self, state: fl.State, scores: fl.Scores | None, ctx: fl.Context
+    ) -> fl.Membership | None:
+        """Before: the best model of the bank. After: one overlapping group per cohort client."""
+        if scores is None:
+            return None
+        ids, n = scores.row_ids, len(scores.row_ids)
+        if scores.columns == "models":
+            home = state.membership.home.clone()
+            home[ids] = scores.values.argmax(dim=1)
+            return fl.Membership(home, state.membership.weights)
+        threshold = min(self.beta, self.hard_accept or self.beta)
+        chosen = torch.as_tensor(fl.clustering.threshold_sets(scores.values.numpy(), threshold))
+        weights = torch.zeros(n, ctx.clients)
+        weights[:, ids] = chosen.float()
+        home = torch.full((ctx.clients,), -1)
+        home[ids] = torch.arange(n)
+        ctx.note("flis-dc.sizes", chosen.sum(dim=1).tolist())
+        return fl.Membership(home, weights, parent=state.membership.home[ids])
+
+    @fl.hookimpl
+    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
+        """The best model of the bank on the client's validation samples."""
+        if self.eval == "last_local" and not ctx.joining:
+            return fl.Personal(params=state.memory["flis-dc.last"][clients])
+        return fl.Personal(row=ctx.evaluate(state.models, clients).argmin(dim=1))

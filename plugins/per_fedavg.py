@@ -1,0 +1,171 @@
+"""Per-FedAvg: one model from which every client adapts well in a step.
+
+Fallah, Mokhtari, Ozdaglar, "Personalized federated learning with theoretical guarantees: a
+model-agnostic meta-learning approach", NeurIPS 2020.
+
+Each local step takes fresh batches A (support), Q (query) and, but for `fo`, H (Hessian):
+
+    u' = u - alpha grad f(u; A);  g = grad f(u'; Q)
+    fo:     u <- u - beta g
+    hf:     u <- u - beta (g - alpha [grad f(u + d g; H) - grad f(u - d g; H)] / 2d)
+    exact:  u <- u - beta (g - alpha Hess f(u; H) g)
+
+The cohort's models are averaged uniformly. A client is judged by a copy that took `adapt_steps`
+plain steps of size alpha on its training data (or `adapt_epochs` epochs). Departures: alpha
+and beta are the suite's learning rate unless given (the released 0.01 and 0.001 are slow); the
+local optimiser is the suite's with learning rate beta; `scale_delta` divides d by |g|, so that a
+large gradient is not probed far away. Passes that only look do not touch BatchNorm statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from annotated_types import Ge, Gt
+from torch import Tensor, nn
+from torch.func import functional_call, grad
+
+import flbench as fl
+
+Weights = dict[str, Tensor]
+Version = Literal["fo", "hf", "exact"]
+Rate0 = Annotated[float, Ge(0)] | None
+Rate = Annotated[float, Gt(0)] | None
+
+
+class MetaStep(fl.ClientModule):
+    """Takes the step of the adapted model's gradient; adapts plainly where it is told so."""
+
+    method: PerFedAvg
+    alpha: float
+
+    @property
+    def batches_per_step(self) -> int:  # type: ignore[override]
+        """Support and query; and a batch for the Hessian."""
+        return 2 if self.method.version == "fo" else 3
+
+    def phases(self, epochs: int) -> tuple[fl.LocalPhase, ...]:
+        """Adaptation takes one batch a step."""
+        return (fl.LocalPhase(epochs, None, 1 if "adapt" in self.received else None),)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:  # noqa: ANN401
+        """A loss whose gradient is the meta-gradient; its value is the query's loss."""
+        if "adapt" in self.received:
+            loss = super().training_step(batch, batch_idx)
+            scaled = loss * (self.alpha / self.local.lr)
+            return scaled - scaled.detach() + loss.detach()
+        alpha, (support, query, *hessian) = self.alpha, batch
+        here = {name: p.detach() for name, p in self.net.named_parameters()}
+        ahead = moved(here, self.slope(here, support), -alpha)
+        value = self.value(ahead, query).detach()
+        step = g = self.slope(ahead, query)
+        if hessian:
+            step = moved(g, self.curved(here, g, hessian[0]), -alpha)
+        live = torch.stack([(step[name] * p).sum() for name, p in self.net.named_parameters()])
+        if next(self.net.buffers(), None) is not None:
+            super().training_step(query, batch_idx)  # moves the statistics along, nothing else
+        return live.sum() - live.sum().detach() + value
+
+    def value(self, weights: Weights, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """Loss of other weights on a batch; statistics are those of the batch, and not kept."""
+        x, y = batch
+        kept: Mapping[str, Tensor] = {n: b.clone() for n, b in self.net.named_buffers()}
+        return F.cross_entropy(functional_call(self.net, {**weights, **kept}, (x,)), y)
+
+    def slope(self, weights: Weights, batch: tuple[Tensor, Tensor]) -> Weights:
+        """Gradient of the loss at some weights."""
+        found: Weights = grad(self.value)(weights, batch)
+        return {name: value.detach() for name, value in found.items()}
+
+    def curved(self, here: Weights, g: Weights, batch: tuple[Tensor, Tensor]) -> Weights:
+        """The Hessian at `here` times g: exactly, or from two gradients."""
+        if self.method.version == "exact":
+
+            def along(weights: Weights) -> Tensor:
+                slope = grad(self.value)(weights, batch)
+                return torch.stack([(slope[name] * g[name]).sum() for name in g]).sum()
+
+            found: Weights = grad(along)(here)
+            return {name: value.detach() for name, value in found.items()}
+        d = torch.as_tensor(self.method.delta)
+        if self.method.scale_delta:
+            d = d / torch.stack([v.square().sum() for v in g.values()]).sum().sqrt().clamp(
+                min=1e-12
+            )
+        up, down = (self.slope(moved(here, g, sign * d), batch) for sign in (1, -1))
+        return {name: (up[name] - down[name]) / (2 * d) for name in g}
+
+
+def moved(weights: Weights, direction: Weights, by: float | Tensor) -> Weights:
+    """Weights + by * direction."""
+    return {name: value + by * direction[name] for name, value in weights.items()}
+
+
+@dataclass(frozen=True)
+class PerFedAvg:
+    """One model from which every client adapts well in a step."""
+
+    paper: ClassVar[str] = "Fallah, Mokhtari, Ozdaglar, NeurIPS 2020"
+    year: ClassVar[int] = 2020
+    kind: ClassVar[str] = "personalised"
+
+    version: Annotated[Version, "first order, Hessian-free, or the exact Hessian"] = "fo"
+    alpha: Annotated[Rate0, "size of the adapting step; none = the suite's lr"] = None
+    beta: Annotated[Rate, "learning rate of the meta-steps; none = the suite's lr"] = None
+    delta: Annotated[float, Gt(0), "step of the finite difference of hf"] = 0.001
+    scale_delta: Annotated[bool, "divide delta by the gradient's norm"] = False
+    adapt: Annotated[Literal["steps", "epochs"], "how a client adapts before it is judged"] = (
+        "steps"
+    )
+    adapt_steps: Annotated[int, Ge(0), "steps of one batch each, with adapt=steps"] = 1
+    adapt_epochs: Annotated[int, Ge(0), "epochs, with adapt=epochs"] = 1
+
+    @fl.hookimpl
+    def setup(self, ctx: fl.Context) -> None:
+        """Refuse data of which no client has batches enough for one step."""
+        needed, size = (2 if self.version == "fo" else 3), ctx.local.batch_size
+        short = int(((ctx.samples + size - 1) // size < needed).sum())
+        if short == ctx.clients:
+            raise fl.Undefined(
+                f"a meta-step takes {needed} batches and no client has more than"
+                f" {int(ctx.samples.max())} samples: lower local.batch_size={size}"
+            )
+        if short:
+            ctx.warn(
+                f"per-fedavg: {short} clients have fewer than {needed} batches and stand still"
+            )
+
+    @fl.hookimpl
+    def client_module(self, net: nn.Module, ctx: fl.Context) -> fl.ClientModule:
+        """The module that takes meta-steps, at learning rate beta."""
+        module = MetaStep(net, replace(ctx.local, lr=self.beta or ctx.local.lr))
+        module.method = self
+        module.alpha = ctx.local.lr if self.alpha is None else self.alpha
+        return module
+
+    @fl.hookimpl
+    def aggregate(
+        self, state: fl.State, upload: fl.Upload, membership: fl.Membership, ctx: fl.Context
+    ) -> fl.Models:
+        """The uniform mean."""
+        counters = ctx.layout.counters
+        return fl.Models(fl.member_mean(state.models, upload, membership, counters, "uniform"))
+
+    @fl.hookimpl
+    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
+        """Each client adapts a copy; the model itself is judged beside it."""
+        home = state.membership.home[clients]
+        steps, epochs = self.adapt == "steps", self.adapt_epochs
+        stage = fl.Stage(
+            "join" if ctx.joining else "train",
+            clients,
+            min(self.adapt_steps, 1) if steps else epochs,
+            name="adapt",
+            samples=self.adapt_steps * ctx.local.batch_size if steps and self.adapt_steps else None,
+        )
+        told = {"adapt": torch.ones(len(clients))}
+        return fl.Personal(home, adaptation=stage, extras=told, others={"meta": fl.Personal(home)})
