@@ -72,4 +72,8 @@ def when_judged(
         return personal
     rows = state.models[personal.row] if personal.params is None else personal.params.clone()
     rows[:, layout.parameters :] = state.memory[OWN][ids]
-    return replace(personal, row=None, params=rows)
+    others = {
+        name: when_judged(policy, other, state, ids, layout)
+        for name, other in personal.others.items()
+    }
+    return replace(personal, row=None, params=rows, others=others)

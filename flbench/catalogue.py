@@ -44,7 +44,7 @@ class Card:
     def source(self) -> str:
         """Paper, with its year where it is not part of it."""
         known = not self.year or str(self.year) in self.paper
-        return self.paper if known else f"{self.paper} ({self.year})"
+        return self.paper if known else f"{self.paper} ({self.year})".strip()
 
 
 def cards() -> list[Card]:
@@ -54,57 +54,68 @@ def cards() -> list[Card]:
 
 def card(entry: Entry) -> Card:
     """The card of one method; a source that cannot be read leaves it empty."""
-    package = f"{entry.distribution} {entry.version}"
-    try:
-        path = entry.source()
-        tree = _tree(path) if path else None
-    except (OSError, SyntaxError, UnicodeDecodeError):
-        tree = None
-    classes = list(_line(tree, entry.value.partition(":")[2])) if tree else []
-    if tree is None or not classes:
-        return Card(entry.name, entry.summary(), "", 0, "", (), (), "", package)
-    constants: dict[str, str | int] = {}
+    tree = _tree(entry.source())
+    constants: dict[str, object] = {}
     parameters: dict[str, Parameter] = {}
-    hooks: list[str] = []
+    hooks: dict[str, str] = {}
+    classes = list(_line(tree, entry.value.partition(":")[2]))
     for node in reversed(classes):  # the class itself last: what it says counts
         for item in node.body:
-            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
-                name = item.target.id
-                if "ClassVar" not in ast.unparse(item.annotation):
-                    parameters[name] = _parameter(name, item)
-                elif isinstance(item.value, ast.Constant):
-                    constants[name] = item.value.value  # type: ignore[assignment]
-            elif isinstance(item, ast.FunctionDef) and _is_hook(item) and item.name not in hooks:
-                hooks.append(item.name)
+            if isinstance(item, ast.FunctionDef):
+                hooks[item.name] = _hook(item)
+            elif isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+                if "ClassVar" in ast.unparse(item.annotation):
+                    constants[item.target.id] = _constant(item.value)
+                else:
+                    parameters[item.target.id] = _parameter(item.target.id, item)
+            elif isinstance(item, ast.Assign) and isinstance(item.targets[0], ast.Name):
+                constants[item.targets[0].id] = _constant(item.value)
+    paper, year, kind = (constants.get(name) for name in ("paper", "year", "kind"))
     return Card(
         name=entry.name,
-        summary=(ast.get_docstring(classes[0]) or "").partition("\n")[0],
-        paper=str(constants.get("paper", "")),
-        year=int(constants.get("year", 0)),
-        kind=str(constants.get("kind", "")),
-        hooks=tuple(hooks),
+        summary=entry.summary(),
+        paper=paper if isinstance(paper, str) else "",
+        year=year if isinstance(year, int) else 0,
+        kind=kind if isinstance(kind, str) else "",
+        hooks=tuple(filter(None, hooks.values())),
         parameters=tuple(parameters.values()),
-        text=ast.get_docstring(tree) or "",
-        package=package,
+        text=(ast.get_docstring(tree) or "") if classes else "",
+        package=f"{entry.distribution} {entry.version}",
     )
 
 
 @lru_cache(maxsize=64)
-def _tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+def _tree(path: Path | None) -> ast.Module:
+    """The source, parsed; empty where there is none or it cannot be read."""
+    try:
+        return ast.parse(path.read_text(encoding="utf-8") if path else "")
+    except (OSError, SyntaxError, ValueError):
+        return ast.parse("")
 
 
 def _line(tree: ast.Module, name: str) -> Iterator[ast.ClassDef]:
     """A class and its ancestors within the module, nearest first."""
     known = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-    while name in known:
-        node = known.pop(name)
-        yield node
-        name = next((base.id for base in node.bases if isinstance(base, ast.Name)), "")
+    todo = [name]
+    while todo:
+        node = known.pop(todo.pop(0), None)
+        if node is not None:
+            yield node
+            todo = [base.id for base in node.bases if isinstance(base, ast.Name)] + todo
 
 
-def _is_hook(function: ast.FunctionDef) -> bool:
-    return any("hookimpl" in ast.unparse(mark) for mark in function.decorator_list)
+def _hook(function: ast.FunctionDef) -> str:
+    """The hook that a method of the class answers; "" = none."""
+    for mark in function.decorator_list:
+        if "hookimpl" in ast.unparse(mark):
+            given = mark.keywords if isinstance(mark, ast.Call) else []
+            other = [_constant(option.value) for option in given if option.arg == "specname"]
+            return str(other[0]) if other and other[0] else function.name
+    return ""
+
+
+def _constant(value: ast.expr | None) -> object:
+    return value.value if isinstance(value, ast.Constant) else None
 
 
 def _parameter(name: str, item: ast.AnnAssign) -> Parameter:
@@ -112,7 +123,8 @@ def _parameter(name: str, item: ast.AnnAssign) -> Parameter:
     kind, doc = item.annotation, ""
     if isinstance(kind, ast.Subscript) and ast.unparse(kind.value).endswith("Annotated"):
         parts = kind.slice.elts if isinstance(kind.slice, ast.Tuple) else [kind.slice]
-        doc = next((str(p.value) for p in parts[1:] if isinstance(p, ast.Constant)), "")
+        notes = [_constant(part) for part in parts[1:]]
+        doc = " ".join(note for note in notes if isinstance(note, str))
         kind = parts[0]
     default = ast.unparse(item.value) if item.value else ""
     return Parameter(name, ast.unparse(kind), default, doc)
@@ -173,19 +185,20 @@ def page(found: list[Card]) -> str:
     ]
     told: dict[str, str] = {}
     for one in found:
-        lines += ["", f"## {one.name}", "", f"{one.summary} *{one.source or 'no paper named'}*"]
+        summary = f"{one.summary} *{one.source or 'no paper named'}*".strip()
+        lines += ["", f"## {one.name}", "", summary]
         if one.text in told:
             lines += ["", f"See [{told[one.text]}](#{told[one.text]}), of which it is a variant."]
-        else:
+        elif one.text:
             told[one.text] = one.name
             lines += ["", "```text", one.text, "```"]
         if one.parameters:
             lines += ["", "| parameter | type | default | meaning |", "|---|---|---|---|"]
         for p in one.parameters:
-            cells = (f"`{p.name}`", f"`{p.type}`", f"`{p.default}`", p.doc)
+            cells = (f"`{p.name}`", f"`{p.type}`", f"`{p.default}`" if p.default else "", p.doc)
             lines.append(f"| {' | '.join(_cell(cell) for cell in cells)} |")
     return "\n".join(lines) + "\n"
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|") or "-"
+    return " ".join(text.split()).replace("|", "\\|") or "-"

@@ -277,6 +277,10 @@ def personalise(answer: Answer | None, state: State, clients: Tensor, ctx: Conte
     answer = expect.need(answer, "personalise")
     value = expect.of_type("personalise", answer, Personal, ctx)
     who = f"{answer.plugin}.personalise"
+    for name, other in value.others.items():
+        if name == "validation":
+            raise expect.in_round(ctx, f"{who}: others '{name}' is the name of another curve")
+        personalise(type(answer)(answer.plugin, other), state, clients, ctx)
     if (value.row is None) == (value.params is None):
         raise expect.in_round(ctx, f"{who} must give either `row` or `params`")
     if value.row is None:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import cdist
 
 from flbench.errors import UserError
@@ -227,10 +228,8 @@ def dendrogram(distances: Floats, method: str = "average") -> Floats:
         distances: shape (n, n), symmetric; its diagonal is not read.
         method: "average", "complete" or "single".
     """
-    from scipy.cluster.hierarchy import linkage
-
     upper: Floats = distances[np.triu_indices(len(distances), 1)]
-    merges: Floats = linkage(upper, method)
+    merges: Floats = linkage(upper, method) if len(upper) else np.empty((0, 4))
     return merges
 
 
@@ -248,9 +247,7 @@ def cut(merges: Floats, height: float) -> Labels:
         >>> [cut(dendrogram(far), height).tolist() for height in (0.5, 1, 9)]
         [[0, 1, 2], [0, 0, 1], [0, 0, 0]]
     """
-    from scipy.cluster.hierarchy import fcluster
-
-    return by_appearance(fcluster(merges, height, "distance"))
+    return by_appearance(fcluster(merges, height, "distance") if len(merges) else np.zeros(1))
 
 
 def by_appearance(labels: npt.NDArray[Any]) -> Labels:
@@ -286,7 +283,11 @@ def k_means(rows: Floats, k: int, rng: np.random.Generator) -> Labels:
         rows: shape (n, d), n >= k.
 
     Returns:
-        Labels by first appearance, shape (n,), int64.
+        Labels by first appearance, shape (n,), int64; fewer groups where points coincide.
+
+    Example:
+        >>> k_means(np.array([[0.0], [9.0], [1.0]]), 2, np.random.default_rng(0)).tolist()
+        [0, 1, 0]
     """
     from sklearn.cluster import KMeans
 

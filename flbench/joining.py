@@ -13,7 +13,7 @@ from torch import Tensor
 
 from flbench import buffers
 from flbench.engine.ledger import Ledger
-from flbench.errors import PluginError
+from flbench.errors import UserError
 from flbench.evaluation import evaluate, trained
 from flbench.federation import Newcomers, label_counts
 from flbench.orchestrator import Run, round_context
@@ -37,7 +37,7 @@ def welcome(run: Run, state: State) -> Unseen | None:
     services.ledger = Ledger(run.context.clients + len(guests))
     try:
         return judge_newcomers(run, state, guests)
-    except PluginError as error:
+    except UserError as error:
         services.warn(f"unseen clients are not reported: {error}")
         return None
     finally:

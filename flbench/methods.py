@@ -161,4 +161,5 @@ def _given(
 
 def _hooks_of(plugin: object) -> list[str]:
     marker, kind = f"{hookimpl.project_name}_impl", type(plugin)
-    return [name for name in dir(kind) if hasattr(getattr(kind, name, None), marker)]
+    marked = ((name, getattr(getattr(kind, name, None), marker, None)) for name in dir(kind))
+    return [options.get("specname") or name for name, options in marked if options is not None]

@@ -75,6 +75,26 @@ def patho5_noisy(
     return Partition(_deal(labels, holders, rng), group)
 
 
+def by_domain(
+    labels: Indices, domains: Indices | None, clients: int, rng: np.random.Generator
+) -> Partition:
+    """Feature shift: every client holds samples of one domain, which is its group (FedC2I).
+
+    Client i belongs to domain i * D // clients; each domain is dealt evenly to its clients.
+
+    Raises:
+        UserError: the data set has no domains, or more of them than there are clients.
+    """
+    if domains is None:
+        raise UserError("partition 'by-domain' needs a data set with domains, such as digits-shift")
+    count = len(np.unique(domains))
+    if clients < count:
+        raise UserError(f"{count} domains need at least {count} clients, got {clients}")
+    group = np.arange(clients, dtype=np.int64) * count // clients
+    holders = group[:, None] == np.arange(count)
+    return Partition(_deal(domains, holders, rng), group)
+
+
 def _label_groups(
     labels: Indices, clients: int, rng: np.random.Generator, groups: int, order: str
 ) -> tuple[BoolMatrix, Indices]:

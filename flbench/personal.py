@@ -36,8 +36,12 @@ def refuse_regrouping(state: State, ctx: Context) -> None:
 
 
 def same_group(labels: Tensor) -> Tensor:
-    """Who shares a group with whom, 0 or 1, shape (N, N): weights of rows that stay personal."""
-    return (labels[:, None] == labels).float()
+    """Who shares a group with whom, 0 or 1, shape (N, N): weights of rows that stay personal.
+
+    Undecided clients (-1) are alone.
+    """
+    alone = torch.eye(len(labels), dtype=torch.bool)
+    return ((labels[:, None] == labels) & (labels >= 0) | alone).float()
 
 
 def newcomers(state: State, clients: Tensor, ctx: Context, shared: Tensor) -> Personal:

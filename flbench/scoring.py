@@ -57,6 +57,14 @@ def answers(logits: Tensor, kind: Literal["onehot", "softmax"] = "onehot") -> Te
 
     Args:
         logits: shape (n, M, C).
+        kind: what is kept of them.
+
+    Returns:
+        Shape (n, M, C): int64 zeros and ones, or floats that sum to 1 per sample.
+
+    Example:
+        >>> answers(torch.tensor([[[0.1, 2.0], [3.0, 1.0]]])).tolist()
+        [[[0, 1], [1, 0]]]
     """
     if kind == "softmax":
         return F.softmax(logits, dim=2)
@@ -71,12 +79,17 @@ def agreement(predictions: Tensor) -> Tensor:
 
     Returns:
         Shape (n, n), float64, symmetric, in [0, 1] with diagonal 1; for one-hot rows the share of
-        samples on which two models agree.
+        samples on which two models agree, exactly.
+
+    Example:
+        >>> said = torch.tensor([[0, 1, 0, 1], [0, 1, 1, 1]])  # two models, four samples
+        >>> agreement(F.one_hot(said)).tolist()
+        [[1.0, 0.75], [0.75, 1.0]]
     """
     flat = predictions.flatten(1).double()
     scores = flat @ flat.T
-    norms = scores.diagonal().clamp(min=1e-30).sqrt()
-    scores = (scores / (norms[:, None] * norms)).clamp(0, 1)
+    squares = scores.diagonal().clamp(min=1e-30)
+    scores = (scores / (squares[:, None] * squares).sqrt()).clamp(0, 1)
     scores = (scores + scores.T) / 2
     return scores.fill_diagonal_(1.0)
 
@@ -85,22 +98,29 @@ def best_group(scores: Tensor, labels: Tensor) -> Tensor:
     """The group whose members score best on average, for whoever joins later.
 
     Args:
-        scores: of each newcomer for each client, shape (n, N).
-        labels: group of each client, shape (N,), 0..k-1.
+        scores: of each newcomer for each client, shape (n, N), finite.
+        labels: group of each client, shape (N,), 0..k-1; a group may be empty.
 
     Returns:
-        A group for each newcomer, shape (n,), int64.
+        A group for each newcomer, shape (n,), int64: never an empty one, the first of equals.
 
     Example:
         >>> best_group(torch.tensor([[1.0, 0.0, 0.6]]), torch.tensor([0, 0, 1])).tolist()
         [1]
     """
     members = F.one_hot(labels).to(scores)
-    return (scores @ (members / members.sum(dim=0).clamp(min=1))).argmax(dim=1)
+    sizes = members.sum(dim=0)
+    means = (scores @ members / sizes.clamp(min=1)).masked_fill(sizes == 0, -torch.inf)
+    return means.argmax(dim=1)
 
 
 def min_max(rows: Tensor) -> Tensor:
-    """(x - min x) / (max x - min x) of each row, shape as given, float64; 0 where constant."""
+    """(x - min x) / (max x - min x) of each row, shape as given, float64; 0 where constant.
+
+    Example:
+        >>> min_max(torch.tensor([[1.0, 3.0, 5.0], [7.0, 7.0, 7.0]])).tolist()
+        [[0.0, 0.5, 1.0], [0.0, 0.0, 0.0]]
+    """
     rows = rows.double()
     low, high = rows.amin(dim=-1, keepdim=True), rows.amax(dim=-1, keepdim=True)
     return (rows - low) / torch.where(high > low, high - low, 1.0)
@@ -135,6 +155,12 @@ def layer_discrepancy(rows: Tensor, others: Tensor, layers: Tensor) -> Tensor:
 
     Returns:
         Shape (n, L), float64, in [0, 1].
+
+    Example:
+        >>> layers = torch.tensor([[True, True, False, False], [False, False, True, True]])
+        >>> mine, mean = torch.tensor([[0.0, 1, 0, 1]]), torch.tensor([[0.0, 1, 1, 0]])
+        >>> layer_discrepancy(mine, mean, layers).tolist()
+        [[0.0, 1.0]]
     """
     apart = [(min_max(rows[:, mask]) - min_max(others[:, mask])).abs().mean(1) for mask in layers]
     return torch.stack(apart, dim=1)

@@ -99,7 +99,7 @@ class CFL:
         for group in range(len(parent)):
             members = (home == group).nonzero()[:, 0]
             acted = members[torch.isin(members, stage.clients)]
-            if not self.at_odds(memory["cfl.updates"][acted], len(members)):
+            if not self.at_odds(memory["cfl.updates"][acted], ctx.samples[acted], len(members)):
                 continue
             cosines = scores.values[members][:, members]
             if cosines.isnan().any() or (self.full_on_split and len(acted) < len(members)):
@@ -116,11 +116,13 @@ class CFL:
         kept["cfl.asked"] = torch.tensor(ctx.round + 1 if asked else 0)
         return fl.Membership(home, parent=torch.tensor(parent), memory=kept)
 
-    def at_odds(self, updates: Tensor, members: int) -> bool:
+    def at_odds(self, updates: Tensor, samples: Tensor, members: int) -> bool:
         """Whether a group's mean update is short and its longest one is not."""
         if len(updates) < 2 or members <= self.min_size:
             return False
-        mean = float(updates.double().mean(dim=0).norm())
+        shares = samples if self.weighting == "samples" else torch.ones_like(samples)
+        weighted = shares.double().to(updates.device) @ updates.double()
+        mean = float(weighted.norm()) / float(shares.sum())
         longest = float(updates.double().norm(dim=1).max())
         if self.eps_mode == "relative":
             return mean < 0.25 * longest

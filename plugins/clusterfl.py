@@ -80,21 +80,23 @@ class ClusterFL:
         return term
 
     @fl.hookimpl
-    def score(self, stage: fl.Stage, upload: fl.Upload | None, ctx: fl.Context) -> fl.Scores | None:
+    def score(
+        self, state: fl.State, stage: fl.Stage, upload: fl.Upload | None, ctx: fl.Context
+    ) -> fl.Scores | None:
         """Every `refresh` rounds: negated distances of the trained models, or of their answers."""
         if upload is None or stage.kind != "train" or ctx.round % self.refresh:
             return None
-        kept, ids = upload.kept(), upload.ids
+        models, ids = state.models.clone(), ctx.everybody
+        models[upload.ids] = upload.kept()  # whoever did not train is known by an older model
         if self.clusterer == "affinity":
             x, _ = ctx.server_data()
-            values = -divergence(ctx.logits(kept, x) / self.temperature)
+            values = -divergence(ctx.logits(models, x) / self.temperature)
             f = soft_indicator(values)
         else:
-            rows = kept[:, ctx.layout.trainable]
+            rows = models[:, ctx.layout.trainable]
             values = fl.scoring.neg_distance(rows, rows)
-            labels = fl.clustering.k_means(
-                rows.double().cpu().numpy(), self.k, ctx.rng("clusterfl", ctx.round)
-            )
+            k, rng = min(self.k, len(rows)), ctx.rng("clusterfl", ctx.round)
+            labels = fl.clustering.k_means(rows.double().cpu().numpy(), k, rng)
             f = hard_indicator(torch.as_tensor(labels), self.k)
         return fl.Scores(values.cpu(), ids, "clients", ids, {"clusterfl.f": f.float().cpu()})
 

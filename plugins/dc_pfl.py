@@ -83,21 +83,19 @@ class DCPFL:
     @fl.hookimpl
     def dispatch(self, state: fl.State, stage: fl.Stage, ctx: fl.Context) -> fl.Start:
         """Averaged layers go down, due ones up; a trial sends two models down and one back."""
-        trial = stage.kind == "trial"
-        ctx.send("up", stage.clients, "loss", 2 if trial else 1)
-        if not trial:
-            down, up = state.memory["dc-pfl.crossed"], self.due(state, ctx)
-            return fl.Start(crosses=ctx.layout.of_layers(down), returns=ctx.layout.of_layers(up))
+        ctx.send("up", stage.clients, "loss", 2 if stage.kind == "trial" else 1)
+        down = ctx.layout.of_layers(state.memory["dc-pfl.crossed"])  # before a trial: all layers
+        if stage.kind != "trial":
+            return fl.Start(crosses=down, returns=ctx.layout.of_layers(self.due(state, ctx)))
         finer = fl.same_group(self.groups(state, self.finer(state))).double()
         last = state.memory["dc-pfl.last"]
         new = fl.weighted_mean(last, last, finer, ctx.layout.counters)
-        return fl.Start(torch.stack([state.models, new], dim=1), crosses=ctx.layout.everything)
+        return fl.Start(torch.stack([state.models, new], dim=1), crosses=down)
 
     def due(self, state: fl.State, ctx: fl.Context, adopted: bool = False) -> Tensor:
         """Layers to be averaged after this round, shape (N, L), bool: all, or the high ones."""
-        low, weights = state.memory["dc-pfl.low"], state.membership.weights
-        assert weights is not None
-        return (adopted | self.complete(ctx) | ~low) & (weights.sum(dim=1) > 1)[:, None]
+        alone = state.membership.shares(ctx.everybody, ctx.clients).sum(dim=1) == 1
+        return (adopted | self.complete(ctx) | ~state.memory["dc-pfl.low"]) & ~alone[:, None]
 
     def groups(self, state: fl.State, g: float) -> Tensor:
         """Group of each client at g, shape (N,): the dendrogram cut at g times its last merge."""
@@ -105,10 +103,10 @@ class DCPFL:
         return torch.as_tensor(fl.clustering.cut(merges, g * merges[-1, 2]))
 
     def finer(self, state: fl.State) -> float:
-        """The next lower g that changes the groups, or 0."""
-        (step, steps), now = state.memory["dc-pfl.step"].tolist(), state.membership.weights
-        assert now is not None
-        while step > 1 and fl.same_group(self.groups(state, (step - 1) / steps)).equal(now):
+        """The lowest g that gives the next finer groups: where nothing is left to cut, 0."""
+        step, steps = state.memory["dc-pfl.step"].tolist()
+        finer = self.groups(state, (step - 1) / steps)
+        while step > 1 and self.groups(state, (step - 2) / steps).equal(finer):
             step -= 1
         return float((step - 1) / steps)
 
@@ -130,11 +128,15 @@ class DCPFL:
             return fl.Scores(-after, ids, "models", torch.arange(2), kept)
         summed = state.memory["dc-pfl.discrepancy"]
         if ctx.round <= self.t_start:
-            tensors = [s for s in ctx.layout.slots if s.kind == "parameter"]
-            cuts = [s.stop - s.start for s in tensors] if self.scale == "tensor" else None
-            alike = fl.scoring.neg_discrepancy(upload.kept()[:, : ctx.layout.parameters], cuts)
-            kept["dc-pfl.discrepancy"] = summed = summed - alike.cpu() / self.t_start
+            alike = self.alike(upload.kept(), ctx)
+            kept["dc-pfl.discrepancy"] = summed = summed - alike / self.t_start
         return fl.Scores(-summed, ids, "clients", ids, kept)
+
+    def alike(self, models: Tensor, ctx: fl.Context) -> Tensor:
+        """Negated discrepancy of all pairs of models, shape (n, n)."""
+        tensors = [s.stop - s.start for s in ctx.layout.slots if s.kind == "parameter"]
+        parts = tensors if self.scale == "tensor" else None
+        return fl.scoring.neg_discrepancy(models[:, : ctx.layout.parameters], parts).cpu()
 
     @fl.hookimpl
     def cluster(
@@ -157,13 +159,13 @@ class DCPFL:
                 g = self.finer(state)
                 weights = fl.same_group(self.groups(state, g))
                 kept = {"step": [round(g * steps), steps], "changed": ctx.round, "trial": 0}
-            ctx.note("dc-pfl.trial", {"old": -old, "new": -new})
-        elif step and not state.memory["dc-pfl.trial"]:
+            ctx.note("dc-pfl.trial", [-old, -new])
+        elif step:
             losses = state.memory["dc-pfl.losses"][int(state.memory["dc-pfl.changed"]) : ctx.round]
-            radius = fl.curves.radii(losses, self.window)[-1:].tolist()
-            ctx.note("dc-pfl.radius", [r if r < torch.inf else None for r in radius])
-            late = ctx.round - self.t_obs > self.t_start
-            if late and fl.curves.turned(losses, self.window, self.t_obs):
+            radius = fl.curves.radii(losses, self.window)[-1:]
+            ctx.note("dc-pfl.radius", radius[radius < torch.inf].tolist())
+            free = not state.memory["dc-pfl.trial"] and ctx.round - self.t_obs > self.t_start
+            if free and fl.curves.turned(losses, self.window, self.t_obs):
                 kept = {"trial": self.next_trial(ctx.round + 1)}
         memory = {f"dc-pfl.{name}": torch.tensor(value) for name, value in kept.items()}
         return fl.Membership(ctx.everybody, weights, memory=memory)
@@ -181,9 +183,8 @@ class DCPFL:
         self, state: fl.State, upload: fl.Upload, membership: fl.Membership, ctx: fl.Context
     ) -> fl.Models:
         """The uniform mean within groups of the layers that are due; the others stay local."""
-        assert membership.weights is not None
-        adopted = upload.params.shape[1] == 2 and int(state.memory["dc-pfl.changed"]) == ctx.round
-        trained, shares = upload.params[:, int(adopted)], membership.weights.double()
+        adopted = int(state.memory["dc-pfl.changed"]) == ctx.round
+        trained, shares = upload.params[:, int(adopted)], membership.shares(upload.ids, ctx.clients)
         mean = fl.weighted_mean(trained, trained, shares, ctx.layout.counters)
         crossed = self.due(state, ctx, adopted)
         kept = {"dc-pfl.crossed": crossed}
@@ -195,18 +196,18 @@ class DCPFL:
                 of_group = (shares / shares.sum(dim=1, keepdim=True)) @ apart
                 low = of_group < self.threshold * of_group.mean(dim=1, keepdim=True)
                 kept["dc-pfl.low"] = low
-        return fl.Models(torch.where(ctx.layout.of_layers(crossed), mean, trained), kept)
+        averaged = ctx.layout.of_layers(crossed).to(mean.device)
+        return fl.Models(torch.where(averaged, mean, trained), kept)
 
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
         """Own model; a newcomer trains the mean once and joins the least discrepant group."""
         if not ctx.joining:
             return None
-        n, size = ctx.clients, ctx.layout.parameters
         moved = ctx.train(state.models.double().mean(dim=0).float(), clients)
-        alike = fl.scoring.neg_discrepancy(torch.cat([state.models, moved])[:, :size])[n:, :n]
-        labels = state.membership.labels()[:n]
-        shares = (fl.scoring.best_group(alike.cpu(), labels)[:, None] == labels).double()
+        alike = self.alike(torch.cat([state.models, moved]), ctx)[ctx.clients :, : ctx.clients]
+        labels = state.membership.labels()[: ctx.clients]
+        shares = (fl.scoring.best_group(alike, labels)[:, None] == labels).double()
         return fl.Personal(params=fl.weighted_mean(moved, state.models, shares))
 
 

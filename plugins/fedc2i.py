@@ -93,13 +93,16 @@ class FedC2I:
     ) -> tuple[Tensor, Tensor]:
         """What one client starts from, shape (W,), and its l, shape (N,), NaN if it needs none."""
         x, y = ctx.client_data(client, self.probe_split)
+        if not len(y):
+            raise fl.UserError(f"client {client} has no {self.probe_split} samples")
         rng = ctx.rng("fedc2i", ctx.round, client)
         batch = torch.as_tensor(rng.permutation(len(y))[: ctx.local.batch_size])
         x, y = x[batch], y[batch]
         body, head, result = ctx.layout.body, ctx.layout.head, own.clone()
         losses = torch.full((len(models),), torch.nan, dtype=torch.float64)
         if "lambda" in (self.body, self.head):
-            others = torch.where(body, without, own)
+            others = without.clone()
+            others[:, head] = own[head]
             logits = ctx.logits(others, x).double()
             losses = (
                 F.cross_entropy(logits.flatten(0, 1), y.repeat(len(logits)), reduction="none")

@@ -70,6 +70,7 @@ class FedFomo:
             return None
         models = upload.kept() if upload else state.models[there]
         offered = self.candidates(state.memory["fedfomo.q"][ids][:, there], ids, there, ctx)
+        ctx.send("up", ids, "gains", offered.sum(dim=1))  # what Q is made of
         if not upload:
             offered |= ids[:, None] == there  # its own latest model costs nothing and has v = 0
         crossing = (offered & (ids[:, None] != there)).sum(dim=1)
@@ -104,6 +105,7 @@ class FedFomo:
     @fl.hookimpl
     def dispatch(self, state: fl.State, stage: fl.Stage, ctx: fl.Context) -> fl.Start:
         """Clients hold their models already; in the other variant they start from the mix."""
+        fl.refuse_regrouping(state, ctx)
         everything, nothing = ctx.layout.everything, ctx.layout.nothing
         params = state.models[stage.clients]
         if self.variant == "flbench":
@@ -136,5 +138,6 @@ def gains(starts: Tensor, models: Tensor, ids: Tensor, ctx: fl.Context) -> Tenso
     """v: validation loss saved per distance moved, shape (n, m); 0 for the start itself."""
     before = torch.cat([ctx.evaluate(s[None], i[None]) for s, i in zip(starts, ids, strict=True)])
     size = ctx.layout.parameters
-    distance = -fl.scoring.neg_distance(starts[:, :size], models[:, :size])
-    return (before - ctx.evaluate(models, ids)) / (distance.cpu() + 1e-5)
+    distance = -fl.scoring.neg_distance(starts[:, :size], models[:, :size]).cpu()
+    saved = (before - ctx.evaluate(models, ids)) / (distance + 1e-5)
+    return torch.where(distance > 0, saved, 0.0)  # else rounding over 1e-5 would count

@@ -49,8 +49,10 @@ class Prototypical(fl.ClientModule):
         x, y = batch
         z, logits = self.features(x)
         if self.running:
-            ones = torch.ones_like(z[:, :1])
-            self.seen.index_add_(0, y, torch.cat([z, ones], dim=1).detach())
+            seen = self.seen.data  # autograd guards the row that BatchNorm's statistics are in, too
+            if batch_idx == 0:
+                seen.zero_()
+            seen.index_add_(0, y, torch.cat([z, torch.ones_like(z[:, :1])], dim=1).detach())
         loss = F.cross_entropy(logits, y)
         if not self.weight or "known" not in self.received:
             return loss
@@ -108,13 +110,8 @@ class FedProto:
     def dispatch(self, state: fl.State, stage: fl.Stage, ctx: fl.Context) -> fl.Start:
         """Only the known prototypes go down; no parameter crosses."""
         fl.refuse_regrouping(state, ctx)
-        rows = state.models[stage.clients].clone()
-        for slot in ctx.layout.slots:
-            if slot.name == "seen":
-                rows[:, slot.start : slot.stop] = 0
-        known = state.memory["fedproto.known"].expand(len(rows), -1, -1)
-        nothing = ctx.layout.nothing
-        return fl.Start(params=rows[:, None], crosses=nothing, extras={"known": known})
+        known = state.memory["fedproto.known"].expand(len(stage.clients), -1, -1)
+        return fl.Start(crosses=ctx.layout.nothing, extras={"known": known})
 
     @fl.hookimpl
     def aggregate(

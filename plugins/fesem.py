@@ -51,6 +51,11 @@ class FeSEM:
                 models[k] = ctx.fresh_initial(k)
         undecided = torch.full((ctx.clients,), 0 if self.k == 1 else -1)
         random = self.init == "random" or self.k == 1
+        if not random and (self.k > ctx.clients or self.fit_round > ctx.rounds):
+            raise fl.Undefined(
+                f"k-means of k={self.k} centres in round {self.fit_round} never takes place:"
+                f" there are {ctx.clients} clients and {ctx.rounds} rounds"
+            )
         memory = {"fesem.fitted": fl.Memory(torch.tensor(0 if random else -1))}
         if not random:
             size = ctx.layout.parameters

@@ -89,7 +89,7 @@ class FlisDC:
             home = state.membership.home.clone()
             home[ids] = scores.values.argmax(dim=1)
             return fl.Membership(home, state.membership.weights)
-        threshold = min(self.beta, self.hard_accept or self.beta)
+        threshold = self.beta if self.hard_accept is None else min(self.beta, self.hard_accept)
         chosen = torch.as_tensor(fl.clustering.threshold_sets(scores.values.numpy(), threshold))
         weights = torch.zeros(n, ctx.clients)
         weights[:, ids] = chosen.float()

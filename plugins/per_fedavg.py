@@ -11,10 +11,11 @@ Each local step takes fresh batches A (support), Q (query) and, but for `fo`, H 
     exact:  u <- u - beta (g - alpha Hess f(u; H) g)
 
 The cohort's models are averaged uniformly. A client is judged by a copy that took `adapt_steps`
-plain steps of size alpha on its training data (or `adapt_epochs` epochs). Departures: alpha
-and beta are the suite's learning rate unless given (the released 0.01 and 0.001 are slow); the
-local optimiser is the suite's with learning rate beta; `scale_delta` divides d by |g|, so that a
-large gradient is not probed far away. Passes that only look do not touch BatchNorm statistics.
+plain steps of size alpha on one fixed batch of its training data (or `adapt_epochs` epochs, with
+the suite's momentum). Departures: alpha and beta are the suite's learning rate unless given (the
+released 0.01 and 0.001 are slow); meta-steps are the suite's SGD with learning rate beta;
+`scale_delta` divides d by |g|, so that a large gradient is not probed far away. Passes that only
+look do not touch BatchNorm statistics.
 """
 
 from __future__ import annotations
@@ -49,14 +50,17 @@ class MetaStep(fl.ClientModule):
         return 2 if self.method.version == "fo" else 3
 
     def phases(self, epochs: int) -> tuple[fl.LocalPhase, ...]:
-        """Adaptation takes one batch a step."""
-        return (fl.LocalPhase(epochs, None, 1 if "adapt" in self.received else None),)
+        """Adaptation takes one batch a step, and no momentum from one epoch to the next."""
+        if "adapt" in self.received:
+            return (fl.LocalPhase(1, None, 1),) * epochs
+        return (fl.LocalPhase(epochs),)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:  # noqa: ANN401
         """A loss whose gradient is the meta-gradient; its value is the query's loss."""
         if "adapt" in self.received:
             loss = super().training_step(batch, batch_idx)
-            scaled = loss * (self.alpha / self.local.lr)
+            decay = self.local.weight_decay / 2 * self.flat().square().sum()  # what SGD adds
+            scaled = loss * (self.alpha / self.local.lr) - decay
             return scaled - scaled.detach() + loss.detach()
         alpha, (support, query, *hessian) = self.alpha, batch
         here = {name: p.detach() for name, p in self.net.named_parameters()}
@@ -121,12 +125,16 @@ class PerFedAvg:
     adapt: Annotated[Literal["steps", "epochs"], "how a client adapts before it is judged"] = (
         "steps"
     )
-    adapt_steps: Annotated[int, Ge(0), "steps of one batch each, with adapt=steps"] = 1
+    adapt_steps: Annotated[int, Ge(0), "steps on one fixed batch, with adapt=steps"] = 1
     adapt_epochs: Annotated[int, Ge(0), "epochs, with adapt=epochs"] = 1
 
     @fl.hookimpl
     def setup(self, ctx: fl.Context) -> None:
         """Refuse data of which no client has batches enough for one step."""
+        if ctx.local.optimizer != "sgd":
+            raise fl.Undefined(
+                f"Per-FedAvg is defined for SGD, the suite trains with {ctx.local.optimizer}"
+            )
         needed, size = (2 if self.version == "fo" else 3), ctx.local.batch_size
         short = int(((ctx.samples + size - 1) // size < needed).sum())
         if short == ctx.clients:
@@ -159,13 +167,13 @@ class PerFedAvg:
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
         """Each client adapts a copy; the model itself is judged beside it."""
         home = state.membership.home[clients]
-        steps, epochs = self.adapt == "steps", self.adapt_epochs
+        steps = self.adapt == "steps"  # on a batch's worth of samples an epoch is a step
         stage = fl.Stage(
             "join" if ctx.joining else "train",
             clients,
-            min(self.adapt_steps, 1) if steps else epochs,
+            self.adapt_steps if steps else self.adapt_epochs,
             name="adapt",
-            samples=self.adapt_steps * ctx.local.batch_size if steps and self.adapt_steps else None,
+            samples=ctx.local.batch_size if steps else None,
         )
         told = {"adapt": torch.ones(len(clients))}
         return fl.Personal(home, adaptation=stage, extras=told, others={"meta": fl.Personal(home)})

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from flbench.assembly import build_network
-from flbench.datasets import data_root, digits, fashion_mnist
+from flbench.datasets import data_root, digits, digits_shift, fashion_mnist
 from flbench.errors import BadParameter, MissingData, UnknownName, UserError
 from flbench.models import lenet5, mlp
 from flbench.runner import load_dataset
@@ -55,6 +55,24 @@ def test_digits_are_the_same_each_time_and_found_by_name(tmp_path: Path) -> None
 def test_an_unknown_dataset_lists_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(UnknownName, match=r"unknown dataset 'digit'; did you mean 'digits'\?"):
         load_dataset("digit", tmp_path)
+
+
+def test_the_shifted_digits_are_the_digits_in_five_domains(tmp_path: Path) -> None:
+    plain, shifted = digits.load(tmp_path), digits_shift.load(tmp_path)
+    assert shifted.domains is not None
+    assert torch.bincount(shifted.domains).tolist() == [360, 360, 359, 359, 359]
+    assert torch.equal(plain.y, shifted.y), "no label changes"
+    assert (float(shifted.x.min()), float(shifted.x.max())) == (0.0, 1.0)
+    seen = [shifted.x[shifted.domains == number] for number in range(5)]
+    real = [plain.x[shifted.domains == number] for number in range(5)]
+    assert torch.equal(seen[0], real[0]), "plain"
+    assert torch.equal(seen[1][..., 1:], real[1][..., :-1]), "shifted by a pixel"
+    torch.testing.assert_close(seen[2][:, :, 1, 1], real[2][:, :, :3, :3].mean(dim=(2, 3)))
+    assert not torch.equal(seen[3], real[3]), "textured"
+    torch.testing.assert_close(seen[4], 0.35 + 0.3 * real[4])
+    again = digits_shift.load(tmp_path)
+    assert torch.equal(again.x, shifted.x)
+    assert torch.equal(again.domains, shifted.domains)
 
 
 # --- Fashion-MNIST ----------------------------------------------------------------------------

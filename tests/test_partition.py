@@ -9,7 +9,7 @@ import pytest
 
 from flbench.dataset import Indices, Partition
 from flbench.errors import UserError
-from flbench.partition import iid, patho5, patho5_noisy, split_off
+from flbench.partition import by_domain, iid, patho5, patho5_noisy, split_off
 
 PARTITIONS = (iid, patho5, patho5_noisy)
 
@@ -254,3 +254,26 @@ def test_split_off_of_fraction_0_takes_nothing() -> None:
     keep, taken = split_off(np.array([0, 1, 1]), 0.0, rng())
     assert keep.tolist() == [0, 1, 2]
     assert taken.tolist() == []
+
+
+# --- by domain --------------------------------------------------------------------------------
+
+
+def test_by_domain_gives_every_client_samples_of_one_domain() -> None:
+    domains = rng(3).permutation(np.repeat(np.arange(3), (10, 11, 12)))
+    found = by_domain(np.zeros(33, dtype=np.int64), domains, 6, rng())
+    assert found.groups is not None
+    assert found.groups.tolist() == [0, 0, 1, 1, 2, 2]
+    assert [set(domains[rows]) for rows in found.clients] == [{0}, {0}, {1}, {1}, {2}, {2}]
+    assert [len(rows) for rows in found.clients] == [5, 5, 6, 5, 6, 6]
+    assert_dealt_once(found, 33)
+    again = by_domain(np.zeros(33, dtype=np.int64), domains, 6, rng())
+    assert all(np.array_equal(a, b) for a, b in zip(found.clients, again.clients, strict=True))
+
+
+def test_by_domain_says_what_it_needs() -> None:
+    labels = np.zeros(6, dtype=np.int64)
+    with pytest.raises(UserError, match="needs a data set with domains, such as digits-shift"):
+        by_domain(labels, None, 2, rng())
+    with pytest.raises(UserError, match="3 domains need at least 3 clients, got 2"):
+        by_domain(labels, np.arange(6) % 3, 2, rng())

@@ -6,6 +6,9 @@ method played through the same `runner` the command line uses.
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,12 +16,14 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
 from flbench import assembly
 from flbench.assembly import prepare
 from flbench.dataset import Dataset
+from flbench.errors import PluginError, Undefined
 from flbench.hookspecs import hookimpl
 from flbench.job import Job
 from flbench.joining import welcome
@@ -32,6 +37,7 @@ from flbench.suite import Suite
 torch.set_num_threads(1)
 
 CLIENTS, GROUPS = 6, 2
+WIDTH = 3 * 3 + 3 + 3 * 4 + 4  # the perceptron: 3 -> 3 -> 4
 
 
 def toy_dataset(seed: int = 0, samples: int = 72) -> Dataset:
@@ -168,3 +174,41 @@ def player(folder: Path) -> Play:
         return Played(run, play(run, state), job, said)
 
     return played
+
+
+def bad(**hooks: Callable[..., Any]) -> Composition:
+    """A method named `bad` whose hooks are the given functions."""
+    body = {name: hookimpl(function) for name, function in hooks.items()}
+    return composition(("bad", dataclass(frozen=True)(type("Bad", (), body))()))
+
+
+def refused(play_toy: Play, method: str | Composition, **changes: Any) -> str:
+    """The line a person reads where a plugin is refused."""
+    with pytest.raises((PluginError, Undefined)) as caught:
+        play_toy(method, **changes)
+    return str(caught.value)
+
+
+def install(folder: Path, name: str, points: str, **modules: str) -> None:
+    """Put a distribution on a folder of sys.path, as pip would."""
+    info = folder / f"{name.replace('-', '_')}-1.0.dist-info"
+    info.mkdir(parents=True)
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
+    (info / "METADATA").write_text(metadata, encoding="utf-8")
+    (info / "entry_points.txt").write_text(points, encoding="utf-8")
+    for module, text in modules.items():
+        (folder / f"{module}.py").write_text(text, encoding="utf-8")
+
+
+def python(code: str, *folders: Path) -> str:
+    """What a fresh interpreter prints."""
+    path = os.pathsep.join([*map(str, folders), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": path.strip(os.pathsep)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -1,0 +1,149 @@
+"""What the laws about every installed method share: settings, a film of a run, its canonical text.
+
+A method that is not in the tables below runs with its defaults; only its bytes need a formula
+(`ledger_formulas.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from toy import Play, Played, toy_dataset
+
+from flbench import State, hookimpl
+from flbench.assembly import prepare
+from flbench.joining import welcome
+from flbench.orchestrator import play
+from flbench.registry import entries
+from flbench.results import VOLATILE
+from flbench.runner import conclude
+
+METHODS = list(entries("methods"))
+
+TRIALS = {"tau": 1, "window": 1, "t_start": 1, "t_obs": 1, "t_sp": 1, "threshold": 1.0}
+SETTINGS: dict[str, dict[str, object]] = {
+    "cfl": {"eps1": 9, "eps2": 0, "start_round": 1},
+    "clusterfl": {"k": 2, "refresh": 2},
+    "dc-pfl": {**TRIALS, "alpha": 2},
+    "dc-pfl-nodc": {**TRIALS, "alpha": 2},
+    "dc-pfl-nola": TRIALS,
+    "fesem": {"k": 2},
+    "lg-fedavg": {"warm_rounds": 1},
+    "oracle": {"warmup": 1},
+    "pfedlia": {"warmup": 1, "probe_epochs": 2},
+}
+"""So that what makes a method special happens on the toy, and soon."""
+
+ROUNDS = {"dc-pfl": 7, "dc-pfl-nola": 6}
+"""Rounds until it has happened, where three do not suffice."""
+
+
+def memory(name: str) -> Callable[[Played], bool]:
+    return lambda played: bool(played.state.memory[name].nan_to_num().any())
+
+
+def several_rows(played: Played) -> bool:
+    return len(played.state.models) > 1
+
+
+def regrouped(played: Played) -> bool:
+    return played.result.summary["groups"] not in (1, 6)
+
+
+def trial_adopted(played: Played) -> bool:
+    noted = [note["value"] for note in played.run.history.notes if note["name"] == "dc-pfl.trial"]
+    return regrouped(played) and any(new < old for old, new in noted)
+
+
+def mixed_apart(played: Played) -> bool:
+    mixed = played.state.memory["fedc2i.mixed"]
+    return bool((mixed != mixed[0]).any(dim=0).sum() > 8)
+
+
+HAPPENED: dict[str, Callable[[Played], bool]] = {
+    "cfl": lambda played: len(played.state.memory["cfl.splits"]) > 0,
+    "clusterfl": regrouped,
+    "dc-pfl": trial_adopted,
+    "dc-pfl-nodc": regrouped,
+    "dc-pfl-nola": trial_adopted,
+    **dict.fromkeys(("fedc2i", "fedc2i-class-global", "fedc2i-class-local"), mixed_apart),
+    "fedavgm": memory("fedavgm.momentum"),
+    "fedfomo": lambda played: bool(played.state.memory["fedfomo.q"].triu(1).any()),
+    "fedproto": memory("fedproto.known"),
+    "fedrod": memory("fedrod.psi"),
+    "fesem": lambda played: int(played.state.memory["fesem.fitted"]) > 0 and regrouped(played),
+    "flis-dc": lambda played: played.state.membership.weights is not None,
+    "flis-hc": several_rows,
+    "ifca": lambda played: len(set(played.run.history.last.labels)) > 1,
+    "oracle": several_rows,
+    "pfedlia": lambda played: several_rows(played) and memory("pfedlia.influence")(played),
+    "scaffold": memory("scaffold.c_i"),
+}
+"""Whether what makes a method special has happened in a run."""
+
+
+def run_of(play_toy: Play, method: str, **changes: Any) -> Played:
+    """A run in which the method's special stage takes place, or the settings that are given."""
+    settings = changes.pop("settings", SETTINGS.get(method))
+    rounds = changes.pop("rounds", ROUNDS.get(method, 3))
+    return play_toy(method, settings=settings, rounds=rounds, **{"server_samples": 8, **changes})
+
+
+@dataclass
+class Film:
+    """A sink that keeps the state of every round, and a copy of its checkpoint."""
+
+    folder: Path | None = None
+    states: list[State] = field(default_factory=list)
+
+    @hookimpl
+    def round_finished(self, record: Any, state: State) -> None:
+        self.states.append(state)
+        if self.folder is not None:
+            (found,) = (self.folder / "out").rglob("*.checkpoint.safetensors")
+            shutil.copy(found, self.checkpoint(record.round))
+
+    def checkpoint(self, round_: int) -> Path:
+        assert self.folder is not None
+        return self.folder / f"round-{round_}.safetensors"
+
+
+def resumed(whole: Played, checkpoint: Path, out: Path) -> Played:
+    """The same run again, from a checkpoint that was left behind by an interruption."""
+    job = replace(whole.job, out=out, resume=True, sinks=())
+    job.checkpoint.parent.mkdir(parents=True)
+    shutil.copy(checkpoint, job.checkpoint)
+    run, state = prepare(job, toy_dataset())
+    assert 0 < state.round < whole.state.round
+    return Played(run, play(run, state), job)
+
+
+def same_state(one: State, other: State) -> bool:
+    """Bit for bit: bank, membership, memories; NaN is NaN."""
+    pairs = [(one.models, other.models), (one.membership.home, other.membership.home)]
+    weights = one.membership.weights, other.membership.weights
+    if (weights[0] is None) != (weights[1] is None) or one.memory.keys() != other.memory.keys():
+        return False
+    if weights[0] is not None and weights[1] is not None:
+        pairs.append((weights[0], weights[1]))
+    pairs += [(value, other.memory[name]) for name, value in one.memory.items()]
+    return all(a.shape == b.shape and a.dtype == b.dtype and equal(a, b) for a, b in pairs)
+
+
+def equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.is_floating_point():
+        one, other = one.nan_to_num(7e7), other.nan_to_num(7e7)
+    return torch.equal(one, other)
+
+
+def stable(played: Played) -> dict[str, Any]:
+    """The result file's content, but for what differs between two runs of the same thing."""
+    unseen = welcome(played.run, played.state)
+    text = conclude(played.job, played.run, played.state, unseen).canonical()
+    return {key: value for key, value in json.loads(text).items() if key not in VOLATILE}

@@ -1,0 +1,328 @@
+"""What every method moves, item by item, as formulas of the federation's and the network's sizes.
+
+A formula counts scalars; four bytes each. It may look at who was sampled, at the groups that were
+found and at the labels clients own, but not at the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from every import Film, regrouped
+from torch import nn
+from toy import Played
+
+from flbench import State
+from flbench.orchestrator import cohort
+
+
+def batchnorm() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 4))
+
+
+@dataclass(frozen=True)
+class Net:
+    """Scalars of each layer, its buffers (counters too), and what enters the head."""
+
+    build: Callable[[], nn.Module] | None
+    parameters: tuple[int, ...]
+    buffers: tuple[int, ...]
+    features: int
+
+    @property
+    def p(self) -> int:
+        return sum(self.parameters)
+
+    @property
+    def w(self) -> int:
+        return self.p + sum(self.buffers)
+
+    @property
+    def head(self) -> int:
+        return self.parameters[-1]
+
+    @property
+    def layers(self) -> torch.Tensor:
+        return torch.tensor(self.parameters) + torch.tensor(self.buffers)
+
+
+PLAIN = Net(None, (3 * 3 + 3, 3 * 4 + 4), (0, 0), 3)
+NORMED = Net(batchnorm, (3 * 4 + 4, 4 + 4, 4 * 4 + 4), (0, 4 + 4 + 1, 0), 4)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A finished run and what its formula may look at."""
+
+    played: Played
+    film: Film
+    net: Net
+
+    @property
+    def clients(self) -> int:
+        return 6
+
+    @property
+    def sampled(self) -> int:
+        return 3
+
+    @property
+    def rounds(self) -> int:
+        return self.played.job.suite.rounds
+
+    def setting(self, name: str) -> int:
+        return int(self.played.job.method.described.params[name])
+
+    def cohorts(self) -> list[list[int]]:
+        suite, seed = self.played.job.suite, self.played.job.seed
+        return [cohort(suite, seed, t).tolist() for t in range(1, self.rounds + 1)]
+
+    def classes_of(self, client: int) -> set[int]:
+        return set(self.played.run.context.label_counts[client].nonzero()[:, 0].tolist())
+
+
+Scalars = dict[str, dict[str, int]]
+Formula = Callable[[Case], Scalars]
+
+
+def cohort_models(c: Case) -> Scalars:
+    """n (P + B) each way in every round."""
+    moved = c.rounds * c.sampled * c.net.w
+    return {"down": {"model": moved}, "up": {"model": moved}}
+
+
+def nothing(c: Case) -> Scalars:
+    return {}
+
+
+def centralised(c: Case) -> Scalars:
+    """Three features and a label of every training sample, once."""
+    return {"up": {"samples": (3 + 1) * int(c.played.run.context.samples.sum())}}
+
+
+def clusterfl(c: Case) -> Scalars:
+    """Everybody: a centre of P scalars down, the model up."""
+    times = c.rounds * c.clients
+    return {"down": {"centre": times * c.net.p}, "up": {"model": times * c.net.w}}
+
+
+def fednova(c: Case) -> Scalars:
+    moved = cohort_models(c)
+    moved["up"]["a_i"] = c.rounds * c.sampled
+    return moved
+
+
+def scaffold(c: Case) -> Scalars:
+    """2 n P (+ n B) each way."""
+    moved, variates = cohort_models(c), c.rounds * c.sampled * c.net.p
+    moved["down"]["c"] = moved["up"]["c_change"] = variates
+    return moved
+
+
+def lg_fedavg(c: Case) -> Scalars:
+    """Everything in the warm rounds, then the last layers: 1 of 2, 2 of 3."""
+    shared = int(c.net.layers[-1:].sum() if len(c.net.layers) < 3 else c.net.layers[-2:].sum())
+    warm = c.setting("warm_rounds")
+    moved = c.sampled * (warm * c.net.w + (c.rounds - warm) * shared)
+    return {"down": {"model": moved}, "up": {"model": moved}}
+
+
+def fedrep(c: Case) -> Scalars:
+    """n (P_b + B) each way."""
+    moved = c.rounds * c.sampled * (c.net.w - c.net.head)
+    return {"down": {"model": moved}, "up": {"model": moved}}
+
+
+def fedproto(c: Case) -> Scalars:
+    """Down: the classes heard of so far; up: those the client owns, and their counts."""
+    down, up, known = 0, 0, set[int]()
+    for ids in c.cohorts():
+        down += len(ids) * len(known)
+        up += sum(len(c.classes_of(client)) for client in ids)
+        known |= set().union(*(c.classes_of(client) for client in ids))
+    d = c.net.features
+    return {"down": {"known": down * d}, "up": {"prototypes": up * d, "counts": up}}
+
+
+def fedfomo(c: Case) -> Scalars:
+    """Up n P; down n min(M - 1, n - 1) P, for nobody downloads itself."""
+    offered = min(c.setting("m") - 1, c.sampled - 1)
+    times = c.rounds * c.sampled
+    return {
+        "down": {"candidates": times * offered * c.net.w},
+        "up": {"model": times * c.net.w},
+    }
+
+
+def fedfomo_flbench(c: Case) -> Scalars:
+    """Candidates come from the cohort of the round before; oneself is no download."""
+    ids = c.cohorts()
+    offered = sum(
+        min(c.setting("m"), len(set(before) - {client}))
+        for before, now in pairwise(ids)
+        for client in now
+    )
+    up = c.rounds * c.sampled * c.net.w
+    return {"down": {"candidates": offered * c.net.w}, "up": {"model": up}}
+
+
+def ifca(c: Case) -> Scalars:
+    """Down n K P, the chosen one among them; up n P and the choice."""
+    times = c.rounds * c.sampled
+    down, up = c.setting("k") * times * c.net.w, times * c.net.w
+    return {"down": {"model": down}, "up": {"model": up, "cluster": times}}
+
+
+def ifca_heads(c: Case) -> Scalars:
+    """Everybody trains one of the K models once before."""
+    moved, once = ifca(c), c.clients * c.net.w
+    moved["down"]["model"] += once
+    moved["up"]["model"] += once
+    return moved
+
+
+def pfedlia(c: Case) -> Scalars:
+    """The probe: theta_0 to N, N models back, N (N - 1) relayed, N^2 scores."""
+    moved, n = cohort_models(c), c.clients
+    moved["down"] = {
+        "model": moved["down"]["model"] + n * c.net.w,
+        "partial models": n * (n - 1) * c.net.w,
+    }
+    moved["up"] = {"model": moved["up"]["model"] + n * c.net.w, "influence": n * n}
+    return moved
+
+
+def pfedlia_peer(c: Case) -> Scalars:
+    """Instead of scores the server hears who was selected; a row goes to each that trains."""
+    moved, chosen = pfedlia(c), c.played.state.membership.weights
+    assert chosen is not None
+    del moved["up"]["influence"]
+    moved["up"]["selection"] = int((chosen > 0).sum())
+    return moved
+
+
+def flis_dc(c: Case) -> Scalars:
+    """Round 1: the model; then all n models of the round before."""
+    n, w = c.sampled, c.net.w
+    down = n * w + (c.rounds - 1) * n * n * w
+    return {"down": {"model": down}, "up": {"model": c.rounds * n * w}}
+
+
+def cfl_full(c: Case) -> Scalars:
+    """The round that decides a split is everybody's."""
+    asked = [int(state.memory["cfl.asked"]) for state in c.film.states]
+    assert asked == [0, 3, 0], "asked for after round 2, done in round 3"
+    assert len(c.played.state.models) == 2
+    each = (2 * c.sampled + c.clients) * c.net.w
+    return {"down": {"model": each}, "up": {"model": each}}
+
+
+def flis_hc(c: Case) -> Scalars:
+    """The probe sends w_0 to N, so that the first cohort holds it; every client's group once."""
+    down = c.clients + (c.rounds - 1) * c.sampled
+    up = c.clients + c.rounds * c.sampled
+    return {
+        "down": {"model": down * c.net.w},
+        "up": {"model": up * c.net.w, "cluster": c.clients},
+    }
+
+
+def fedc2i(body: str, head: str) -> Formula:
+    """N each up; down everybody else's, or one mean, or nothing, of body and of head."""
+
+    def formula(c: Case) -> Scalars:
+        times = {"all": c.clients - 1, "mean": 1, "local": 0}
+        sizes = ((body, c.net.w - c.net.head), (head, c.net.head))
+        down = sum(times[how] * size for how, size in sizes)
+        up = sum(size for how, size in sizes if how != "local")
+        each = c.rounds * c.clients
+        return {"down": {"models": each * down}, "up": {"model": each * up}}
+
+    return formula
+
+
+def dc_pfl(c: Case) -> Scalars:
+    """Down what was averaged after the round before, up what will be; two models in a trial."""
+    layers, everything = c.net.layers, torch.ones(c.clients, len(c.net.layers), dtype=torch.bool)
+    down, up, losses = 0, 0, 0
+    alpha, t_start = c.setting("alpha"), c.setting("t_start")
+    notes = c.played.run.history.notes
+    trials = [note["round"] for note in notes if note["name"] == "dc-pfl.trial"]
+    averaged, low, company = everything, ~everything, torch.full((c.clients,), c.clients)
+
+    def due(t: int) -> torch.Tensor:
+        whole = t <= t_start or (t + 1) % alpha == 0
+        return everything if whole else ~low
+
+    for t, state in enumerate(c.film.states, 1):
+        found, trial = together(state), t in trials
+        if trial:
+            before = c.film.states[t - 2].membership.weights
+            assert not torch.equal(state.membership.weights, before), "it was adopted"
+            assert bool((found != company).all()), "everybody's group is another one"
+            down, up, losses = down + 2 * c.clients * c.net.w, up + c.clients * c.net.w, losses + 12
+            averaged = everything & (found > 1)[:, None]
+        else:
+            down += int((averaged * layers).sum())
+            up += int(((due(t) & (company > 1)[:, None]) * layers).sum())
+            losses += 6
+            averaged = due(t) & (found > 1)[:, None]
+        company, low = found, state.memory["dc-pfl.low"]
+    assert regrouped(c.played)
+    assert alpha == 1 or down < (c.rounds + len(trials)) * c.clients * c.net.w, "a layer was low"
+    return {"down": {"model": down}, "up": {"model": up, "loss": losses}}
+
+
+def together(state: State) -> torch.Tensor:
+    """Size of everybody's group."""
+    assert state.membership.weights is not None
+    return (state.membership.weights > 0).sum(dim=1)
+
+
+SAME_AS_FEDAVG = (
+    "cfl", "fedavg", "fedavgm", "fedprox", "fedrod", "fesem", "oracle", "per-fedavg",
+)  # fmt: skip
+FORMULAS: dict[str, Formula] = {
+    **dict.fromkeys(SAME_AS_FEDAVG, cohort_models),
+    "centralised": centralised,
+    "clusterfl": clusterfl,
+    "dc-pfl": dc_pfl,
+    "dc-pfl-nodc": dc_pfl,
+    "dc-pfl-nola": dc_pfl,
+    "fedc2i": fedc2i("all", "all"),
+    "fedc2i-class-global": fedc2i("mean", "all"),
+    "fedc2i-class-local": fedc2i("local", "all"),
+    "fedc2i-lambda": fedc2i("all", "mean"),
+    "fedfomo": fedfomo,
+    "fednova": fednova,
+    "fedproto": fedproto,
+    "fedrep": fedrep,
+    "flis-dc": flis_dc,
+    "flis-hc": flis_hc,
+    "ifca": ifca,
+    "lg-fedavg": lg_fedavg,
+    "local-only": nothing,
+    "pfedlia": pfedlia,
+    "scaffold": scaffold,
+}
+"""A formula per installed method."""
+
+VARIANTS: list[tuple[str, dict[str, object], Formula]] = [
+    ("cfl", {"eps1": 9, "eps2": 0, "start_round": 1, "full_on_split": True}, cfl_full),
+    ("clusterfl", {"clusterer": "affinity"}, clusterfl),
+    ("fedfomo", {"m": 2}, fedfomo),
+    ("fedfomo", {"variant": "flbench", "m": 2}, fedfomo_flbench),
+    ("fedfomo", {"variant": "flbench"}, fedfomo_flbench),
+    ("fedproto", {"protos": "running"}, fedproto),
+    ("flis-dc", {"beta": 0}, flis_dc),
+    ("flis-dc", {"beta": 0, "dedup": True}, cohort_models),
+    ("ifca", {"k": 3}, ifca),
+    ("ifca", {"init": "heads"}, ifca_heads),
+    ("local-only", {"schedule": "full"}, nothing),
+    ("pfedlia", {"warmup": 1, "probe_epochs": 2, "mode": "peer"}, pfedlia_peer),
+    ("pfedlia", {"warmup": 2, "probe_epochs": 1, "start": "lia_mean"}, pfedlia),
+]
+"""Formulas of settings that move something else, or the same on another path."""

@@ -1,0 +1,123 @@
+"""Methods joined by +: rivals are refused; what goes together serves everybody by its own rule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import permutations
+from typing import Any
+
+import pytest
+import torch
+from every import METHODS
+from joined import N, joined
+from torch import nn
+from toy import Play, bad
+
+import flbench as fl
+from flbench.errors import PluginError, UserError
+from flbench.methods import compose, refuse_rivals
+from flbench.registry import find
+
+MEANINGS = {
+    "cluster": "decide who is grouped with whom",
+    "aggregate": "decide how models are averaged",
+    "client_module": "replace the local objective",
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "hook"),
+    [
+        ("oracle+pfedlia", "cluster"),
+        ("ifca+flis-hc", "cluster"),
+        ("fedavgm+scaffold", "aggregate"),
+        ("lg-fedavg+fedrep", "aggregate"),
+        ("per-fedavg+fednova", "aggregate"),
+    ],
+)
+def test_two_that_decide_the_same_are_refused(text: str, hook: str) -> None:
+    one, other = text.split("+")
+    said = f"'{text}' cannot be composed: {one} and {other} both {MEANINGS[hook]}; name one of them"
+    with pytest.raises(UserError) as caught:
+        compose(text)
+    assert str(caught.value) == said
+
+
+def test_two_local_objectives_are_refused() -> None:
+    def client_module(self: Any, net: nn.Module, ctx: fl.Context) -> fl.ClientModule:
+        return fl.ClientModule(net, ctx.local)
+
+    mine = bad(client_module=client_module).layers[0][1]
+    with pytest.raises(UserError, match="mine and yours both replace the local objective"):
+        refuse_rivals([("mine", mine), ("between", object()), ("yours", mine)])
+
+
+@pytest.mark.parametrize(
+    "text", ["oracle+scaffold", "pfedlia+fedprox", "fedavgm+ifca", "fedrod+flis-hc"]
+)
+def test_a_grouping_and_a_rule_of_averaging_go_together(text: str) -> None:
+    assert compose(text).described.name == text
+
+
+def test_any_two_methods_are_refused_just_where_they_share_a_decision() -> None:
+    kinds = {name: find("methods", name).load() for name in METHODS}
+    decides = {
+        name: {hook for hook in MEANINGS if hasattr(getattr(kind, hook, None), "flbench_impl")}
+        for name, kind in kinds.items()
+    }
+    refused = 0
+    for pair in permutations(METHODS, 2):
+        plugins = [(name, kinds[name]()) for name in pair]
+        shared = decides[pair[0]] & decides[pair[1]]
+        if not shared:
+            refuse_rivals(plugins)
+            continue
+        refused += 1
+        with pytest.raises(UserError, match="|".join(MEANINGS[hook] for hook in shared)):
+            refuse_rivals(plugins)
+    assert len(METHODS) < refused < len(METHODS) ** 2
+
+
+def test_a_rival_is_known_under_another_name() -> None:
+    @dataclass(frozen=True)
+    class Renamed:
+        @fl.hookimpl(specname="aggregate")
+        def average(self, state: fl.State) -> fl.Models:
+            return fl.Models(state.models)
+
+    with pytest.raises(UserError, match="both decide how models are averaged"):
+        refuse_rivals([("renamed", Renamed()), compose("scaffold").layers[0]])
+
+
+# --- everybody is served by a row of their own ---------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["fedrod", "per-fedavg"])
+@pytest.mark.parametrize("grouping", ["oracle", "ifca"])
+def test_who_has_no_group_is_not_served_by_the_last_one(
+    grouping: str, method: str, play_toy: Play
+) -> None:
+    """The plugin named last answers for newcomers; it must not take "undecided" for a row."""
+    played = joined(play_toy, f"{grouping}+{method}", settings={"oracle.warmup": 1})
+    assert len(played.state.models) == 2
+    result = played.result
+    assert result.unseen is None
+    assert f"names no row for clients {list(range(N, N + 3))}" in result.warnings[-1]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        fl.Personal(row=torch.full((6,), 99)),
+        fl.Personal(row=torch.full((6,), -1)),
+        fl.Personal(params=torch.zeros(2, 2)),
+        fl.Personal(),
+    ],
+    ids=["row 99", "row -1", "shape", "neither"],
+)
+def test_further_models_are_checked_like_the_main_one(other: fl.Personal, play_toy: Play) -> None:
+    def personalise(self: Any, clients: torch.Tensor) -> fl.Personal:
+        return fl.Personal(row=torch.zeros_like(clients), others={"further": other})
+
+    with pytest.raises(PluginError, match=r"^round 1: bad\.personalise"):
+        play_toy(bad(personalise=personalise))

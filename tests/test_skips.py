@@ -1,0 +1,273 @@
+"""What is not defined on a suite is skipped, with its reason; other runs go on."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import permutations
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+from torch import nn
+from toy import Play, bad, composition, toy_dataset, toy_suite
+
+import flbench as fl
+from flbench.cli import _run_all, main
+from flbench.errors import Diverged, PluginError, Undefined, UserError
+from flbench.job import Job
+from flbench.leaderboard import page
+from flbench.methods import compose
+from flbench.results import Skip, read_skips, skip_path
+from flbench.runner import run_job
+
+
+def undefined() -> None:
+    raise fl.Undefined("there is no water")
+
+
+NOT_HERE = bad(setup=lambda self: undefined())
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Callable[..., Job]:
+    """A toy job that lies in the test's folder."""
+
+    def made(method: Any, said: list[str] | None = None, **changes: Any) -> Job:
+        method = compose(method) if isinstance(method, str) else method
+        say = [].append if said is None else said.append
+        suite = toy_suite(**changes)
+        return Job(suite, method, 0, tmp_path, tmp_path / "out", accelerator="cpu", say=say)
+
+    return made
+
+
+def run(job: Job) -> Any:
+    return run_job(job, lambda *_: toy_dataset())
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.rglob("*") if path.is_file())
+
+
+# --- the reason is kept where the result would lie ----------------------------------------------
+
+
+def test_the_reason_is_kept_where_the_result_would_lie(job: Any) -> None:
+    one = job(NOT_HERE)
+    with pytest.raises(Undefined, match=r"^bad: there is no water$"):
+        run(one)
+    assert files(one.out) == ["skipped.json"]
+    path = skip_path(one.path)
+    assert path == one.path.parent / "skipped.json"
+    (skip,) = read_skips(one.out)
+    assert skip == Skip.model_validate_json(path.read_text())
+    assert skip.reason == "bad: there is no water"
+    assert skip.suite_hash == one.suite.hash()
+    assert skip.suite["name"] == skip.dataset == "toy"
+    assert skip.suite["rounds"] == 3
+    assert skip.method == one.method.described
+    assert json.loads(path.read_text())["reason"] == skip.reason
+
+
+@pytest.mark.parametrize(
+    "hook",
+    ["setup", "client_module", "plan", "dispatch", "score", "cluster", "aggregate", "personalise"],
+)
+def test_every_hook_may_find_that_a_method_is_not_defined(hook: str, job: Any) -> None:
+    one = job(bad(**{hook: lambda self: undefined()}))
+    with pytest.raises(Undefined):
+        run(one)
+    assert [skip.reason for skip in read_skips(one.out)] == ["bad: there is no water"]
+    assert not one.path.exists()
+
+
+def test_what_the_person_can_mend_leaves_no_reason(job: Any) -> None:
+    def refuse(self: Any) -> None:
+        raise UserError("lower alpha")
+
+    one = job(bad(setup=refuse))
+    with pytest.raises(PluginError, match="lower alpha"):
+        run(one)
+    assert not one.out.exists()
+
+
+@dataclass(frozen=True)
+class Moody:
+    """Undefined until somebody flips the switch."""
+
+    defined: ClassVar[bool] = False
+
+    @fl.hookimpl
+    def setup(self, ctx: fl.Context) -> None:
+        if not self.defined:
+            raise fl.Undefined("not today")
+
+
+def test_a_later_success_removes_the_reason(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = job(composition(("moody", Moody())))
+    with pytest.raises(Undefined):
+        run(one)
+    assert skip_path(one.path).is_file()
+    monkeypatch.setattr(Moody, "defined", True)
+    run(one)
+    assert files(one.out) == ["seed-0.json"]
+    monkeypatch.setattr(Moody, "defined", False)
+    with pytest.raises(Undefined):
+        run(replace(one, force=True))
+    assert files(one.out) == ["seed-0.json", "skipped.json"], "an older result is not thrown away"
+
+
+ADAM = {"epochs": 1, "batch_size": 4, "lr": 0.01, "optimizer": "adam"}
+ONE = {"clients": 1, "participation": 1.0, "partition": {"name": "iid"}}
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "changes", "reason"),
+    [
+        (
+            "scaffold",
+            {},
+            {"local": ADAM},
+            "SCAFFOLD is defined for SGD",
+        ),
+        ("fednova", {}, {"local": ADAM}, "FedNova is defined for SGD"),
+        ("fednova", {"mu": 0.1}, {}, "FedNova with mu > 0 needs local.momentum=0"),
+        ("flis-dc", {}, {}, "the server owns no samples: set `server_samples` of the suite"),
+        ("flis-hc", {}, {}, "the server owns no samples: set `server_samples` of the suite"),
+        ("clusterfl", {"clusterer": "affinity"}, {}, "the server owns no samples"),
+        ("dc-pfl", {}, ONE, "groups need at least two clients"),
+        ("fedc2i", {}, ONE, "leaving one client out needs at least two"),
+        ("per-fedavg", {}, {"local": {"batch_size": 64}}, "a meta-step takes 2 batches"),
+        ("fedrep", {"body_epochs": 5}, {}, "body_epochs=5: expected at most local.epochs=2"),
+        ("fedrep+flis-dc", {}, {"server_samples": 8}, "it keeps a model per client"),
+        ("flis-dc+scaffold", {}, {"server_samples": 8}, "SCAFFOLD needs disjoint groups"),
+    ],
+)
+def test_built_in_methods_say_where_they_are_not_defined(
+    method: str, settings: Any, changes: dict[str, Any], reason: str, job: Any
+) -> None:
+    one = job(compose(method, settings), **changes)
+    with pytest.raises(Undefined) as caught:
+        run(one)
+    assert str(caught.value).split(": ", 1)[1].startswith(reason)
+    assert str(caught.value).split(":")[0] in method.split("+")
+    assert [skip.reason for skip in read_skips(one.out)] == [str(caught.value)]
+
+
+@pytest.mark.parametrize("method", ["fedrod", "fedc2i", "fedproto"])
+def test_a_network_without_a_head_is_no_place_for_methods_that_need_one(
+    method: str, play_toy: Play
+) -> None:
+    def headless() -> nn.Module:
+        return nn.Sequential(nn.Unflatten(1, (1, 3)), nn.Conv1d(1, 4, 3), nn.Flatten())
+
+    assert play_toy("fedavg", net=headless).result.summary["accuracy_mean"] > 0
+    with pytest.raises(Undefined, match=rf"^{method}: the network has no head"):
+        play_toy(method, net=headless)
+
+
+# --- of several runs the others go on -----------------------------------------------------------
+
+
+@pytest.fixture
+def run_all(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """What a command does with its jobs; gives what it said."""
+    monkeypatch.setattr("flbench.runner.load_dataset", lambda *_: toy_dataset())
+
+    def ran(*jobs: Job) -> list[str]:
+        said: list[str] = []
+        _run_all(list(jobs), SimpleNamespace(say=said.append, close=lambda: None))  # type: ignore[arg-type]
+        return said
+
+    return ran
+
+
+LINE = "bad on toy (toy), seed 0: skipped, bad: there is no water"
+
+
+@pytest.mark.parametrize("order", list(permutations((0, 1, 2)))[:4])
+def test_the_others_go_on(order: tuple[int, ...], job: Any, run_all: Any) -> None:
+    jobs = [job(NOT_HERE), job("fedavg"), job("local-only")]
+    assert run_all(*(jobs[place] for place in order)) == [LINE]
+    assert files(jobs[0].out) == ["seed-0.json", "seed-0.json", "skipped.json"]
+
+
+def test_a_command_that_finished_nothing_fails(job: Any, run_all: Any) -> None:
+    one = job(NOT_HERE)
+    with pytest.raises(Undefined, match=r"^bad: there is no water$") as caught:
+        run_all(one, job(NOT_HERE, rounds=5))
+    assert caught.value.exit_code == 1
+    assert files(one.out) == ["skipped.json", "skipped.json"]
+
+
+def test_divergence_weighs_more_than_what_is_undefined(job: Any, run_all: Any) -> None:
+    diverging = job("fedavg", local={"lr": 1e30})
+    with pytest.raises(Diverged):
+        run_all(job(NOT_HERE), diverging, job("local-only"))
+    assert files(diverging.out) == ["seed-0.json", "skipped.json"]
+
+
+def test_a_mistake_stops_everything(job: Any, run_all: Any) -> None:
+    wrong = job(bad(setup=lambda self: 1 / 0))
+    with pytest.raises(PluginError, match="ZeroDivisionError"):
+        run_all(wrong, job("fedavg"))
+    assert not wrong.out.exists()
+
+
+@pytest.mark.parametrize(("others", "code"), [(("-p", "fedavg"), 0), ((), 1)])
+def test_the_exit_code_is_0_if_something_finished_and_1_if_nothing_did(
+    others: tuple[str, ...],
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ("--rounds", "1", "--set", "clients=20", "--set", "server_samples=0")
+    typed = ["flbench", "run", "-p", "flis-hc", *others, "-s", "noisy-noniid", *arguments]
+    monkeypatch.setattr(sys, "argv", typed)
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert int(stopped.value.code or 0) == code
+    said = capsys.readouterr()
+    reason = "flis-hc: the server owns no samples: set `server_samples` of the suite"
+    assert f"flis-hc on noisy-noniid (digits), seed 0: skipped, {reason}" in said.err
+    assert (f"flbench: {reason}" in said.err.splitlines()) is (code == 1)
+    assert ("accuracy" in said.out) is (code == 0)
+    assert ("seed-0.json" in files(tmp_path)) is (code == 0)
+    assert "skipped.json" in files(tmp_path)
+
+
+# --- the leaderboard says so ---------------------------------------------------------------------
+
+
+def test_the_leaderboard_says_what_is_not_defined_where(job: Any, run_all: Any) -> None:
+    dry = bad(setup=lambda self: undefined())
+    scaffold = job("scaffold", local=ADAM)
+    run_all(job("fedavg"), job(NOT_HERE), job(dry), job("flis-dc"))
+    text = page(scaffold.out)
+    lines = [line for line in text.splitlines() if line.startswith("Not defined here: ")]
+    reason = "flis-dc: the server owns no samples: set `server_samples` of the suite"
+    assert lines == ["Not defined here: bad: there is no water.", f"Not defined here: {reason}."]
+    run_all(job("fedavg", local=ADAM), scaffold)
+    first, second = page(scaffold.out).split("\n## ")[1:]
+    if "SCAFFOLD" in first:
+        first, second = second, first
+    assert "SCAFFOLD is defined for SGD" in second
+    assert "no water" not in second, "another suite"
+    assert "no water" in first
+    assert "SCAFFOLD" not in first
+
+
+def test_a_reason_that_cannot_be_read_is_one_line(job: Any) -> None:
+    one = job(NOT_HERE)
+    with pytest.raises(Undefined):
+        run(one)
+    skip_path(one.path).write_text('{"reason": 1}')
+    with pytest.raises(UserError, match=r"skipped\.json: cannot be read: ") as caught:
+        page(one.out)
+    assert "\n" not in str(caught.value)
