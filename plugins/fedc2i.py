@@ -76,7 +76,8 @@ class FedC2I:
             return None
         fl.refuse_regrouping(state, ctx)
         without = left_out(state.models)
-        mine = [self.mix(row, state.models, without, m, ctx) for m, row in enumerate(state.models)]
+        exact = state.models.double()
+        mine = [self.mix(row, exact, without, m, ctx) for m, row in enumerate(state.models)]
         mixed = torch.stack([row for row, _ in mine])
         losses, ids = torch.stack([loss for _, loss in mine]).cpu(), ctx.everybody
         ctx.send("down", ids, "models", self.scalars(ctx, ctx.clients - 1))
@@ -98,12 +99,11 @@ class FedC2I:
         rng = ctx.rng("fedc2i", ctx.round, client)
         batch = torch.as_tensor(rng.permutation(len(y))[: ctx.local.batch_size])
         x, y = x[batch], y[batch]
-        body, head, result = ctx.layout.body, ctx.layout.head, own.clone()
+        body, head, counters = ctx.layout.body, ctx.layout.head, ctx.layout.counters
+        models, result = models.double(), own.double()
         losses = torch.full((len(models),), torch.nan, dtype=torch.float64)
         if "lambda" in (self.body, self.head):
-            others = without.clone()
-            others[:, head] = own[head]
-            logits = ctx.logits(others, x).double()
+            logits = ctx.logits(torch.where(head.to(own.device), own, without), x).double()
             losses = (
                 F.cross_entropy(logits.flatten(0, 1), y.repeat(len(logits)), reduction="none")
                 .view(len(logits), -1)
@@ -112,16 +112,15 @@ class FedC2I:
             client_level = influence(losses, self.gamma)
         for how, mask in ((self.body, body), (self.head, head)):
             if how == "lambda":
-                result[mask] = (client_level @ models[:, mask].double()).float()
+                result[mask] = (client_level @ models)[mask]
             elif how == "mean":
-                result[mask] = models[:, mask].double().mean(dim=0).float()
+                result[mask] = models.mean(dim=0)[mask]
         if self.head == "Lambda":
             by_class = influence(class_losses(own, without, x, y, ctx), self.gamma)
             weights = by_class[:, class_of(ctx)]
-            result[head] = (weights * models[:, head].double()).sum(dim=0).float()
-        counters = ctx.layout.counters
+            result[head] = (weights * models[:, head]).sum(dim=0)
         result[counters] = models[:, counters].amax(dim=0)
-        return result, losses
+        return result.float(), losses
 
     @fl.hookimpl
     def dispatch(self, state: fl.State, stage: fl.Stage, ctx: fl.Context) -> fl.Start:

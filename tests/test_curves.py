@@ -40,6 +40,8 @@ def test_a_smallest_radius_must_hold() -> None:
     assert fl.curves.radii(late, 1).isfinite().tolist() == [False] * 3 + [True] + [False] * 2
     assert [held for held in range(1, 6) if fl.curves.turned(late, 1, held)] == [2]
     assert not fl.curves.turned(torch.ones(9), 1, 3), "nothing is smaller than nothing"
+    wavy = torch.tensor([10.0, 8, 6.25, 4.625, 3.5]).double()  # bends by .25, .125, .5
+    assert not fl.curves.turned(wavy, 1, 2), "smaller than the next alone"
 
 
 def test_the_discrepancy_of_models_by_hand() -> None:  # T22

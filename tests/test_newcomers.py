@@ -264,7 +264,8 @@ def test_a_result_reports_them(written: tuple[Played, Result]) -> None:
     assert unseen.train == samples.sizes("train").tolist()
     assert unseen.test == samples.sizes("test").tolist()
     assert unseen.group == played.run.newcomers.groups.tolist()
-    assert len(result.clients.test) == N, "the others are not among the clients"
+    for column in (result.clients.test, result.clients.bytes):
+        assert len(column) == N, "the others are not among the clients"
     moved = sum(sum(items.values()) for items in result.bytes.values())
     assert result.summary["mb_per_client"] == pytest.approx(moved / N / 1e6)
 
