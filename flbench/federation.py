@@ -58,16 +58,18 @@ class Newcomers:
     """Clients that no method meets before the last round is over.
 
     Attributes:
-        samples: their own pool; splits "train", "validation" and "test", one list per newcomer.
+        visible: splits "train" and "validation", one list per newcomer, in a pool of their own.
+        held_out: split "test", in another.
         groups: true group per newcomer, shape (M,), int64, or None.
     """
 
-    samples: Samples
+    visible: Samples
+    held_out: Samples
     groups: Tensor | None
 
     def __len__(self) -> int:
         """M."""
-        return len(self.samples.splits["test"])
+        return len(self.held_out.splits["test"])
 
 
 @dataclass(frozen=True)
@@ -164,14 +166,18 @@ def federate(
     n = len(partition.clients) - newcomers
     groups = None if partition.groups is None else torch.as_tensor(partition.groups)
     visible = {name: lists[:n] for name, lists in splits.items() if name != "test"}
-    later = {name: lists[n:] for name, lists in splits.items() if name != "server"}
     guests = None
     if newcomers:
-        guests = Newcomers(_pool(dataset, later), None if groups is None else groups[n:])
+        later = {name: splits[name][n:] for name in ("train", "validation")}
+        guests = Newcomers(
+            visible=_pool(dataset, later),
+            held_out=_pool(dataset, {"test": splits["test"][n:]}),
+            groups=None if groups is None else groups[n:].clone(),
+        )
     return Federation(
         visible=_pool(dataset, visible),
         held_out=_pool(dataset, {"test": splits["test"][:n]}),
-        groups=None if groups is None else groups[:n],
+        groups=None if groups is None else groups[:n].clone(),
         classes=dataset.classes,
         fingerprint={"data": _data_hash(dataset), "partition": _index_hash(splits)},
         newcomers=guests,

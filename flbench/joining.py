@@ -32,8 +32,8 @@ def welcome(run: Run, state: State) -> Unseen | None:
         return None
     executor, services = run.executor, run.services
     before = executor.samples, services.ledger
-    guests = replace(run.newcomers, samples=run.newcomers.samples.to(executor.workspace.device))
-    executor.samples = executor.samples.joined(guests.samples)
+    guests, device = run.newcomers, executor.workspace.device
+    executor.samples = executor.samples.joined(guests.visible.to(device))
     services.ledger = Ledger(run.context.clients + len(guests))
     try:
         return judge_newcomers(run, state, guests)
@@ -48,8 +48,8 @@ def judge_newcomers(run: Run, state: State, guests: Newcomers) -> Unseen:
     """Ask `personalise` for them, judge, fine-tune, judge again."""
     ctx, suite = round_context(run, run.suite.rounds), run.suite
     ids = torch.arange(ctx.clients, ctx.clients + len(guests))
-    train = guests.samples.sizes("train")
-    counts = label_counts(guests.samples, ctx.classes)
+    train = guests.visible.sizes("train")
+    counts = label_counts(guests.visible, ctx.classes)
     ctx = replace(
         ctx,
         joining=True,
@@ -62,8 +62,9 @@ def judge_newcomers(run: Run, state: State, guests: Newcomers) -> Unseen:
     personal = buffers.when_judged(suite.buffers, personal, state, ids, ctx.layout)
     personal = replace(personal, others={})
     empty = torch.empty(0, dtype=torch.int64)
-    lists = (*[empty] * ctx.clients, *guests.samples.splits["test"])
-    held_out = replace(guests.samples, splits={"test": lists})
+    lists = (*[empty] * ctx.clients, *guests.held_out.splits["test"])
+    device = run.executor.workspace.device
+    held_out = replace(guests.held_out, splits={"test": lists}).to(device)
 
     def correct(personal: Personal) -> list[int]:
         return evaluate(run.executor, personal, state, held_out, ids).correct
@@ -76,7 +77,7 @@ def judge_newcomers(run: Run, state: State, guests: Newcomers) -> Unseen:
     return Unseen(
         epochs=suite.unseen_epochs,
         train=train.tolist(),
-        test=guests.samples.sizes("test").tolist(),
+        test=guests.held_out.sizes("test").tolist(),
         correct=first,
         correct_tuned=correct(personal) if suite.unseen_epochs else first,
         group=None if guests.groups is None else guests.groups.tolist(),

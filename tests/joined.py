@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from every import run_of
-from toy import Play, Played, toy_dataset
+from toy import Play, Played, both, toy_dataset
 
 from flbench import Personal, joining
 from flbench.engine.batches import orders
@@ -49,7 +49,7 @@ def rows(played: Played, personal: Personal) -> torch.Tensor:
 
 def by_hand(played: Played, row: torch.Tensor, guest: int, epochs: int, name: str) -> torch.Tensor:
     """Plain cross-entropy with torch's SGD on a newcomer's training samples."""
-    run, samples = played.run, played.run.newcomers.samples
+    run, samples = played.run, both(played.run.newcomers)
     space, own = run.executor.workspace, samples.splits["train"][guest]
     space.load(row)
     net = space.module

@@ -148,12 +148,12 @@ def fedproto(c: Case) -> Scalars:
 
 
 def fedfomo(c: Case) -> Scalars:
-    """Up n P; down n min(M - 1, n - 1) P, for nobody downloads itself."""
+    """Up n P and a gain per candidate, its own too; down n min(M - 1, n - 1) P: not itself."""
     offered = min(c.setting("m") - 1, c.sampled - 1)
     times = c.rounds * c.sampled
     return {
         "down": {"candidates": times * offered * c.net.w},
-        "up": {"model": times * c.net.w},
+        "up": {"model": times * c.net.w, "gains": times * (offered + 1)},
     }
 
 
@@ -165,8 +165,8 @@ def fedfomo_flbench(c: Case) -> Scalars:
         for before, now in pairwise(ids)
         for client in now
     )
-    up = c.rounds * c.sampled * c.net.w
-    return {"down": {"candidates": offered * c.net.w}, "up": {"model": up}}
+    up = {"model": c.rounds * c.sampled * c.net.w, "gains": offered}
+    return {"down": {"candidates": offered * c.net.w}, "up": up}
 
 
 def ifca(c: Case) -> Scalars:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from toy import CLIENTS, Play, Played, composition, toy_dataset, watching
+from toy import CLIENTS, Play, Played, both, composition, toy_dataset, watching
 
 import flbench as fl
 from flbench.engine.batches import orders
@@ -110,7 +110,7 @@ def test_newcomers_are_judged_by_it_and_stay_out_of_the_pool(play_toy: Play) -> 
     torch.testing.assert_close(played.state.models[0], plain_loop(played, 3, 1), rtol=0, atol=1e-5)
     unseen = played.result.unseen
     assert len(unseen.correct) == len(unseen.correct_tuned) == 3
-    x, y = played.run.newcomers.samples.x, played.run.newcomers.samples.y
-    rows = played.run.newcomers.samples.splits["test"]
+    x, y = both(played.run.newcomers).x, both(played.run.newcomers).y
+    rows = both(played.run.newcomers).splits["test"]
     found = played.run.context.logits(played.state.models, x)[0].argmax(dim=1) == y
     assert unseen.correct == [int(found[own].sum()) for own in rows]

@@ -222,9 +222,9 @@ def test_affinity_compares_softened_answers_on_the_servers_samples(play_toy: Pla
     torch.testing.assert_close(f.sum(dim=0), torch.ones(N))
     assert torch.equal(played.state.membership.weights > 0, f @ f.T > 0)
     torch.testing.assert_close(centres_of(played), f @ f.T @ played.state.models)
-    assert ClusterFL().temperature == 6.0
+    assert ClusterFL() == ClusterFL(3, 1e-3, 5e-4, 3, "kmeans", 6.0)
     with pytest.raises(fl.Undefined, match="the server owns no samples"):
-        play_toy("clusterfl", settings=SOFT)
+        play_toy("clusterfl", settings=SOFT, rounds=1)
 
 
 @dataclass(frozen=True)
@@ -257,6 +257,7 @@ def test_whoever_does_not_train_is_clustered_by_an_older_model(
 def test_fewer_clients_than_clusters_are_a_cluster_each(play_toy: Play) -> None:
     played = play_toy("clusterfl", clients=2, partition={"name": "iid"})
     assert torch.equal(played.state.membership.weights, torch.eye(2))
+    assert len(play_toy("clusterfl").state.membership.weights.unique(dim=0)) == 3
 
 
 # --- laws, bytes, compositions, newcomers -------------------------------------------------------
@@ -302,6 +303,24 @@ def test_what_would_average_or_regroup_own_models_is_refused(play_toy: Play) -> 
     forced = composition(("clusterfl", ClusterFL()), ("oracle", Oracle(warmup=0)))
     with pytest.raises(fl.Undefined, match=r"clusterfl: .* nothing may regroup them"):
         play_toy(forced)
+
+
+def test_the_nearest_centre_by_hand() -> None:
+    told: list[Any] = []
+
+    def train(models: torch.Tensor, clients: torch.Tensor, epochs: int | None = None) -> Any:
+        told.append((models, clients, epochs))
+        return torch.tensor([[2.5, -4.0], [9.0, 0.0]])
+
+    f = hard_indicator(torch.tensor([0, 0, 1]), 2).float()
+    bank = torch.tensor([[0.0, 10], [2, 10], [5, -4]])  # one parameter and one buffer each
+    state = fl.State(3, bank, fl.Membership(torch.arange(5)), {"clusterfl.f": f})
+    ctx = SimpleNamespace(
+        joining=True, layout=SimpleNamespace(parameters=1), initial="w", train=train
+    )
+    found = ClusterFL().personalise(state, torch.tensor([3, 4]), ctx)
+    torch.testing.assert_close(found.params, torch.tensor([[1.0, 10], [5, -4]]))
+    assert [(told[0][0], told[0][1].tolist(), told[0][2])] == [("w", [3, 4], None)]
 
 
 @pytest.mark.parametrize("settings", [{"k": 2}, SOFT, {"k": 2, "refresh": 9}])

@@ -249,6 +249,26 @@ def test_every_group_has_a_variate_of_its_own(play_toy: Play) -> None:
 # --- newcomers ----------------------------------------------------------------------------------
 
 
+def test_the_mean_agreement_with_a_group_counts_by_hand() -> None:
+    told: list[Any] = []
+
+    def train(models: Any, clients: torch.Tensor, epochs: int | None = None) -> torch.Tensor:
+        told.append((models, clients.tolist(), epochs))
+        return torch.zeros(1, 1)
+
+    said = F.one_hot(torch.tensor([[0, 0, 0, 0], [1, 1, 1, 1], [0, 0, 0, 2]]), 3)
+    state = fl.State(3, torch.zeros(2, 1), fl.Membership(torch.tensor([0, 0, 1, -1])),
+                     {"flis-hc.answers": said})  # fmt: skip
+    ctx = SimpleNamespace(
+        joining=True, clients=3, initial="w_0", train=train,
+        server_data=lambda: (None, None),
+        logits=lambda models, x: F.one_hot(torch.zeros(1, 4, dtype=torch.int64), 3).float(),
+    )  # fmt: skip
+    found = FlisHC().personalise(state, torch.tensor([3]), ctx)
+    assert found.row.tolist() == [1], "(1 + 0) / 2 of the first group, 3/4 of the second"
+    assert told == [("w_0", [3], None)]
+
+
 @pytest.mark.parametrize("settings", [{}, {"answers": "softmax", "beta": 0.85}])
 def test_a_newcomer_joins_whom_its_own_model_agrees_with_most(
     play_toy: Play, settings: Any

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 import torch
 import torch.nn.functional as F
-from toy import CLIENTS, Play, Played, composition, toy_dataset
+from toy import CLIENTS, Play, Played, both, composition, toy_dataset
 
 import flbench as fl
 from flbench.engine.cross_eval import cross_evaluate
@@ -83,7 +83,7 @@ def losses(played: Played, models: torch.Tensor, split: str) -> torch.Tensor:
 
 def unseen_correct(played: Played, models: torch.Tensor) -> list[int]:
     """How often the model of each newcomer answers its test samples rightly."""
-    space, samples, right = played.run.executor.workspace, played.run.newcomers.samples, []
+    space, samples, right = played.run.executor.workspace, both(played.run.newcomers), []
     for row, rows in zip(models, samples.splits["test"], strict=True):
         space.load(row)
         space.module.eval()
@@ -141,6 +141,7 @@ def test_uniform_shares_undo_the_sample_counts() -> None:
     found = IFCA(weighting="uniform").grouped(torch.tensor([1, 0, 1]), ctx)
     assert (found.weights * ctx.samples).tolist() == [[0, 1, 0], [1, 0, 1]]
     assert IFCA().grouped(torch.tensor([1, 0, 1]), ctx).weights is None
+    assert IFCA() == IFCA(2, "fresh", False, "train", "samples")
 
 
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])
@@ -177,7 +178,7 @@ def test_the_least_loss_decides_and_not_the_accuracy(play_toy: Play) -> None:
 
 
 def test_unsampled_models_and_unsampled_clients_stay(play_toy: Play) -> None:
-    played, spy = spied(play_toy, "ifca", IFCA(k=4), rounds=1)
+    played, spy = spied(play_toy, "ifca", IFCA(k=4), rounds=1, seed=1)
     acting, context = spy.seen[0].upload.ids, played.run.context
     fresh = torch.stack([context.initial, *(context.fresh_initial(i) for i in (1, 2, 3))])
     assert torch.equal(spy.seen[0].state.models, fresh)
@@ -290,7 +291,8 @@ def test_a_balanced_start_attracts_half_of_the_clients(play_toy: Play) -> None:
 
 
 def test_heads_on_one_body_train_an_epoch_in_random_groups_first(play_toy: Play) -> None:
-    played, spy = spied(play_toy, "ifca", IFCA(k=2, init="heads"), rounds=2, seed=1)
+    rule = IFCA(k=2, init="heads", weighting="uniform")
+    played, spy = spied(play_toy, "ifca", rule, rounds=2, seed=1)
     body, (first, *later) = played.run.context.layout.body, spy.seen
     start, initial = first.state.models, played.run.context.initial
     assert torch.equal(start[:, body], initial[body].expand(2, -1))
@@ -299,11 +301,12 @@ def test_heads_on_one_body_train_an_epoch_in_random_groups_first(play_toy: Play)
     assert first.upload.ids.tolist() == [*range(N)]
     assert first.upload.steps.tolist() == [2] * N, "one epoch of seven samples, four a batch"
     home = first.membership.home
+    assert first.membership.weights is not None
     assert sorted(home.tolist()) == [0, 0, 0, 1, 1, 1]
     assert home.tolist() not in ([0, 1] * 3, [0, 0, 0, 1, 1, 1], [1, 0] * 3), "random"
     means = torch.stack([first.upload.kept()[home == k].mean(dim=0) for k in (0, 1)])
     torch.testing.assert_close(later[0].state.models, means)
-    assert [len(at.upload.ids) for at in later] == [3, 3], "once"
+    assert [at.upload.steps.tolist() for at in later] == [[4] * 3] * 2, "once, then as always"
     assert [at.stage.label for at in spy.scored] == ["train", "train"] != [HEADS]
     down, up = 4 * W * (N + 2 * 3 * 2), {"model": 4 * W * (N + 2 * 3), "cluster": 4 * 2 * 3}
     assert played.run.ledger.totals == {"down": {"model": down}, "up": up, "peer": {}}
@@ -332,7 +335,7 @@ def test_a_newcomer_takes_the_model_with_the_least_loss(play_toy: Play, split: A
     more = {"dataset": toy_dataset(samples=180), **UNSEEN}
     played = play_toy("ifca", settings={"k": 3, "split": split}, **more)
     bank, space = played.state.models, played.run.executor.workspace
-    table = cross_evaluate(space, bank, played.run.newcomers.samples, split, torch.arange(3))
+    table = cross_evaluate(space, bank, both(played.run.newcomers), split, torch.arange(3))
     best = table[..., 0].argmin(dim=1)
     unseen = played.result.unseen
     assert unseen.correct == unseen_correct(played, bank[best])

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from joined import JOIN, M, N, by_hand, greeted, joined
 from test_hidden import holds_sample_of, reachable, shares_memory
-from toy import Play, Played, bad, composition, toy_suite
+from toy import Play, Played, bad, both, composition, toy_suite
 
 import flbench as fl
 from flbench.errors import UserError
@@ -54,7 +54,7 @@ def test_the_partition_is_dealt_to_all_and_newcomers_are_drawn_from_it(play_toy:
     assert run.context.newcomers == len(guests) == M
     assert len(run.groups) == N
     assert len(guests.groups) == M
-    pools = (run.executor.samples, run.held_out, guests.samples)
+    pools = (run.executor.samples, run.held_out, both(guests))
     owned = [
         pool.x[rows] for pool in pools for name, split in pool.splits.items() if name != "server"
         for rows in split
@@ -65,7 +65,7 @@ def test_the_partition_is_dealt_to_all_and_newcomers_are_drawn_from_it(play_toy:
     for client in range(N):
         labels[int(run.groups[client])] |= owned_labels(run.executor.samples, client)
     for guest in range(M):
-        assert owned_labels(guests.samples, guest) <= labels[int(guests.groups[guest])]
+        assert owned_labels(both(guests), guest) <= labels[int(guests.groups[guest])]
     assert labels[0] | labels[1] == {0, 1, 2, 3}
     assert not labels[0] & labels[1]
 
@@ -82,7 +82,7 @@ def test_who_joins_depends_on_the_seed_alone(play_toy: Play) -> None:
     assert one.run.newcomers.groups.tolist() == [0, 0, 1], "not the last ones dealt to"
     assert one.marks.partition == again.marks.partition
     assert one.marks.partition != other.marks.partition
-    own = [played.run.newcomers.samples.x for played in (one, again, other)]
+    own = [both(played.run.newcomers).x for played in (one, again, other)]
     assert torch.equal(own[0], own[1])
     assert own[0].shape != own[2].shape or not torch.equal(own[0], own[2])
 
@@ -140,14 +140,15 @@ def test_no_hook_reaches_a_newcomers_sample_before_the_end(play_toy: Play) -> No
     played = walked(play_toy, walker)
     guests = played.run.newcomers
     assert guests is not None
-    hidden = [guests.samples.x, guests.samples.y]
-    hidden += [rows for split in guests.samples.splits.values() for rows in split]
+    hidden = [guests.visible.x, guests.visible.y, guests.held_out.x, guests.held_out.y]
+    for pool in (guests.visible, guests.held_out):
+        hidden += [rows for split in pool.splits.values() for rows in split]
     assert not shares_memory(walker.before, [*hidden, guests.groups])
-    assert not holds_sample_of(walker.before, guests.samples.x)
+    assert not holds_sample_of(walker.before, both(guests).x)
     assert holds_sample_of(walker.before, played.run.executor.samples.x[:1]), "the walk gets there"
     greeted(played)
     assert walker.contexts[-1].joining
-    own = guests.samples.x[guests.samples.splits["train"][0]]
+    own = both(guests).x[both(guests).splits["train"][0]]
     assert holds_sample_of(walker.after, own), "training samples are there once they join"
 
 
@@ -155,7 +156,7 @@ def test_not_even_then_is_a_test_sample_in_reach(play_toy: Play) -> None:  # T29
     walker = Walker([], [], [])
     played = walked(play_toy, walker)
     greeted(played)
-    samples = played.run.newcomers.samples
+    samples = both(played.run.newcomers)
     test = torch.cat([samples.x[rows] for rows in samples.splits["test"]])
     assert not holds_sample_of(walker.after, test)
     assert not holds_sample_of(walker.after, played.run.held_out.x)
@@ -219,7 +220,7 @@ def asked(play_toy: Play, ask: Callable[[Any, fl.Context, torch.Tensor], Any]) -
 
 def test_the_context_knows_newcomers_once_they_join(play_toy: Play) -> None:
     (ctx, clients, state), played = asked(play_toy, lambda state, ctx, ids: (ctx, ids, state))
-    guests = played.run.newcomers.samples
+    guests = both(played.run.newcomers)
     assert clients.tolist() == [N, N + 1, N + 2]
     assert (ctx.clients, ctx.newcomers, ctx.round) == (N, M, 3)
     assert torch.equal(ctx.everybody, torch.arange(N))
@@ -238,7 +239,7 @@ def test_newcomers_can_be_evaluated_and_their_data_read(play_toy: Play) -> None:
         return ctx.evaluate(state.models, ids), ctx.evaluate(state.models, ids, "train"), data
 
     (validation, train, data), played = asked(play_toy, ask)
-    guests, net = played.run.newcomers.samples, played.run.executor.workspace
+    guests, net = both(played.run.newcomers), played.run.executor.workspace
     net.load(played.state.models[0])
     for split, found in (("train", train), ("validation", validation)):
         x, y = data[split]

@@ -14,7 +14,7 @@ import torch
 from every import METHODS, Film, same_state, stable
 from joined import JOIN, M, N, by_hand, greeted, joined, rows
 from ledger_formulas import batchnorm
-from toy import Play, Played, bad, player, toy_dataset
+from toy import Play, Played, bad, both, player, toy_dataset
 
 import flbench as fl
 from flbench.assembly import prepare
@@ -37,8 +37,8 @@ def main_part(played: Played) -> dict[str, Any]:
 def other_newcomers(played: Played) -> Dataset:
     """The same data set, but every sample of a newcomer is another one."""
     dataset: Dataset = JOIN["dataset"]
-    theirs = (dataset.x[:, None] == played.run.newcomers.samples.x).all(dim=2).any(dim=1)
-    assert int(theirs.sum()) == len(played.run.newcomers.samples.x) > 30
+    theirs = (dataset.x[:, None] == both(played.run.newcomers).x).all(dim=2).any(dim=1)
+    assert int(theirs.sum()) == len(both(played.run.newcomers).x) > 30
     return replace(dataset, x=torch.where(theirs[:, None], -dataset.x, dataset.x))
 
 
@@ -73,7 +73,7 @@ def copied(memory: Any) -> dict[str, torch.Tensor]:
 
 def losses(played: Played, split: str) -> torch.Tensor:
     """Cross-entropy of every newcomer under every row, shape (M, K)."""
-    space, samples = played.run.executor.workspace, played.run.newcomers.samples
+    space, samples = played.run.executor.workspace, both(played.run.newcomers)
     found = torch.zeros(M, len(played.state.models))
     for place, row in enumerate(played.state.models):
         space.load(row)
@@ -260,7 +260,7 @@ def test_a_result_reports_them(written: tuple[Played, Result]) -> None:
     for name, correct in (("", unseen.correct), ("_tuned", unseen.correct_tuned)):
         mean = sum(c / t for c, t in zip(correct, unseen.test, strict=True)) / M
         assert result.summary[f"unseen_accuracy{name}"] == pytest.approx(mean)
-    samples = played.run.newcomers.samples
+    samples = both(played.run.newcomers)
     assert unseen.train == samples.sizes("train").tolist()
     assert unseen.test == samples.sizes("test").tolist()
     assert unseen.group == played.run.newcomers.groups.tolist()

@@ -24,6 +24,7 @@ from flbench import assembly
 from flbench.assembly import prepare
 from flbench.dataset import Dataset
 from flbench.errors import PluginError, Undefined
+from flbench.federation import Newcomers, Samples
 from flbench.hookspecs import hookimpl
 from flbench.job import Job
 from flbench.joining import welcome
@@ -212,3 +213,11 @@ def python(code: str, *folders: Path) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def both(guests: Newcomers) -> Samples:
+    """What newcomers own, in one pool: splits "train", "validation" and "test"."""
+    seen, hidden = guests.visible, guests.held_out
+    test = tuple(rows + len(seen.y) for rows in hidden.splits["test"])
+    x, y = torch.cat([seen.x, hidden.x]), torch.cat([seen.y, hidden.y])
+    return Samples(x, y, {**seen.splits, "test": test})
