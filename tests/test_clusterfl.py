@@ -79,9 +79,8 @@ def test_the_regulariser_is_the_scatter_within_clusters() -> None:  # T15
     labels = torch.tensor([0, 1, 1, 0, 2, 1, 0])
     w = torch.randn(7, 5, generator=torch.Generator().manual_seed(0)).double()
     f = hard_indicator(labels, 3)
-    scatter = sum(
-        (w[labels == k] - w[labels == k].mean(dim=0)).square().sum() for k in range(3)
-    )  # fmt: skip
+    groups = [w[labels == k] for k in range(3)]
+    scatter = sum((rows - rows.mean(dim=0)).square().sum() for rows in groups)
     torch.testing.assert_close(w.square().sum() - (f.T @ w).square().sum(), scatter)
 
 
@@ -162,14 +161,6 @@ def test_the_centre_is_the_mean_of_the_own_cluster(play_toy: Play, net: Any) -> 
     torch.testing.assert_close(centres_of(later), own)
     assert len(own.unique(dim=0)) == 2
     torch.testing.assert_close(centres_of(later, [1, 4]), own[[1, 4]])
-
-
-def test_a_pull_brings_the_members_of_a_cluster_together(play_toy: Play) -> None:
-    scatter = []
-    for beta in (0.0, 0.3):
-        played = play_toy("clusterfl", settings={"k": 1, "alpha": beta, "beta": beta}, rounds=6)
-        scatter.append(float((played.state.models - played.state.models.mean(dim=0)).norm()))
-    assert scatter[1] < scatter[0] / 2
 
 
 # --- clusterings --------------------------------------------------------------------------------
@@ -344,8 +335,7 @@ def test_a_newcomer_trains_once_and_takes_the_nearest_centre(play_toy: Play, set
     assert (len(given.unique(dim=0)) > 1) is (settings.get("refresh") != 9), (
         "one cluster until then"
     )
-    assert len(unseen.correct) == len(unseen.correct_tuned) == 3
-    assert (unseen.epochs, unseen.group) == (1, [0, 0, 1])
+    assert (unseen.epochs, unseen.group, len(unseen.correct)) == (1, [0, 0, 1], 3)
 
 
 @pytest.mark.parametrize("settings", [{"k": 2}, SOFT])

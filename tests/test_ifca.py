@@ -192,10 +192,13 @@ def test_unsampled_models_and_unsampled_clients_stay(play_toy: Play) -> None:
 
 @pytest.mark.parametrize("split", ["train", "validation"])
 def test_everybody_is_judged_by_the_best_model_now(play_toy: Play, split: Any) -> None:
-    played = play_toy("ifca", settings={"k": 3, "split": split}, rounds=1, participation=0.2)
+    changes = {"rounds": 1, "participation": 0.2, "seed": 3}
+    played = play_toy("ifca", settings={"k": 3, "split": split}, **changes)
     state, ctx = played.state, round_context(played.run, 1)
     row = played.run.hooks.personalise(state, ctx.everybody, ctx).row
-    assert torch.equal(row, losses(played, state.models, split).argmin(dim=1))
+    best = {s: losses(played, state.models, s).argmin(dim=1) for s in ("train", "validation")}
+    assert torch.equal(row, best[split])
+    assert not torch.equal(best["train"], best["validation"])
     assert not torch.equal(row, state.membership.home), "the unsampled too"
 
 
@@ -223,11 +226,9 @@ def test_equal_models_tie_and_everybody_takes_the_first(play_toy: Play) -> None:
 
 
 def test_different_models_separate_the_groups(play_toy: Play) -> None:  # T14
-    played = play_toy("ifca", rounds=6)
-    assert played.result.summary["ari"] == 1.0
-    assert played.result.summary["accuracy_mean"] > play_toy("fedavg", rounds=6).result.summary[
-        "accuracy_mean"
-    ]  # fmt: skip
+    ifca, fedavg = (play_toy(name, rounds=6).result.summary for name in ("ifca", "fedavg"))
+    assert ifca["ari"] == 1.0
+    assert ifca["accuracy_mean"] > fedavg["accuracy_mean"]
 
 
 def test_swapped_models_are_the_same_run(play_toy: Play) -> None:
@@ -281,7 +282,7 @@ def test_twenty_starts_are_tried_and_then_the_person_is_told(
 
 
 def test_a_balanced_start_attracts_half_of_the_clients(play_toy: Play) -> None:
-    for seed in range(4):
+    for seed in range(2):
         _, plain = spied(play_toy, "ifca", IFCA(), seed=seed, rounds=1)
         played, spy = spied(play_toy, "ifca", IFCA(balanced=True), seed=seed, rounds=1)
         first, found = plain.seen[0].state.models, spy.seen[0].state.models
@@ -291,14 +292,13 @@ def test_a_balanced_start_attracts_half_of_the_clients(play_toy: Play) -> None:
 
 
 def test_heads_on_one_body_train_an_epoch_in_random_groups_first(play_toy: Play) -> None:
-    rule = IFCA(k=2, init="heads", weighting="uniform")
+    rule = IFCA(init="heads", weighting="uniform")
     played, spy = spied(play_toy, "ifca", rule, rounds=2, seed=1)
     body, (first, *later) = played.run.context.layout.body, spy.seen
     start, initial = first.state.models, played.run.context.initial
     assert torch.equal(start[:, body], initial[body].expand(2, -1))
     assert torch.equal(start[0], initial)
     assert torch.equal(start[1, ~body], played.run.context.fresh_initial(1)[~body])
-    assert first.upload.ids.tolist() == [*range(N)]
     assert first.upload.steps.tolist() == [2] * N, "one epoch of seven samples, four a batch"
     home = first.membership.home
     assert first.membership.weights is not None
@@ -337,10 +337,8 @@ def test_a_newcomer_takes_the_model_with_the_least_loss(play_toy: Play, split: A
     bank, space = played.state.models, played.run.executor.workspace
     table = cross_evaluate(space, bank, both(played.run.newcomers), split, torch.arange(3))
     best = table[..., 0].argmin(dim=1)
-    unseen = played.result.unseen
-    assert unseen.correct == unseen_correct(played, bank[best])
+    assert played.result.unseen.correct == unseen_correct(played, bank[best])
     assert len({tuple(unseen_correct(played, bank[[k] * 3])) for k in range(3)}) > 1
-    assert unseen.epochs == 1
 
 
 @pytest.mark.parametrize("settings", [{"k": 3}, {"init": "heads"}, {"weighting": "uniform"}])
