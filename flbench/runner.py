@@ -171,6 +171,8 @@ def _selection_quality(state: State, groups: Tensor | None) -> dict[str, float |
     chosen = state.membership.weights
     if chosen is None or groups is None:
         return dict.fromkeys(SELECTION)
+    known = state.membership.home >= 0  # flis-dc: the last cohort
+    home, groups = state.membership.home[known], groups[known]
     truth = (groups[:, None] == groups).numpy()
-    quality = clustering_error(truth, (chosen[state.membership.home] > 0).numpy())
+    quality = clustering_error(truth, (chosen[home][:, known] > 0).numpy())
     return {name: quality[name.removeprefix("selection_")] for name in SELECTION}

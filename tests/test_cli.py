@@ -118,7 +118,7 @@ def test_the_main_job_ends_in_a_table_and_a_result(tmp_path: Path) -> None:
     assert result["method"]["name"] == "pfedlia"
     assert [file.name for file in path.parent.iterdir()] == ["seed-0.json"], "nothing is left over"
     assert "accuracy" in done.stdout
-    assert "60/60" in done.stderr
+    assert "100/100" in done.stderr
 
 
 @pytest.mark.slow
