@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from flbench.errors import UserError as UserError
     from flbench.hookspecs import hookimpl as hookimpl
     from flbench.layout import ParameterLayout as ParameterLayout
+    from flbench.parameters import Presets as Presets
     from flbench.personal import newcomers as newcomers
     from flbench.personal import own_rows as own_rows
-    from flbench.personal import refuse_regrouping as refuse_regrouping
     from flbench.personal import same_group as same_group
     from flbench.results import Result as Result
     from flbench.results import RoundRecord as RoundRecord
@@ -57,7 +57,8 @@ _HOMES = {
     "errors": ("Undefined", "UserError"),
     "hookspecs": ("hookimpl",),
     "layout": ("ParameterLayout",),
-    "personal": ("newcomers", "own_rows", "refuse_regrouping", "same_group"),
+    "parameters": ("Presets",),
+    "personal": ("newcomers", "own_rows", "same_group"),
     "results": ("Result", "RoundRecord", "RunInfo"),
     "dataset": ("Dataset", "Partition"),
     "state": (

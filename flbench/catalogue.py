@@ -8,7 +8,7 @@ markdown and the documentation are all made from this.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -37,6 +37,7 @@ class Card:
     kind: str
     hooks: tuple[str, ...]
     parameters: tuple[Parameter, ...]
+    presets: Mapping[str, Mapping[str, object]]
     text: str
     package: str
 
@@ -70,7 +71,9 @@ def card(entry: Entry) -> Card:
                     parameters[item.target.id] = _parameter(item.target.id, item)
             elif isinstance(item, ast.Assign) and isinstance(item.targets[0], ast.Name):
                 constants[item.targets[0].id] = _constant(item.value)
-    paper, year, kind = (constants.get(name) for name in ("paper", "year", "kind"))
+    paper, year, kind, presets = (
+        constants.get(name) for name in ("paper", "year", "kind", "presets")
+    )
     return Card(
         name=entry.name,
         summary=entry.summary(),
@@ -79,6 +82,7 @@ def card(entry: Entry) -> Card:
         kind=kind if isinstance(kind, str) else "",
         hooks=tuple(filter(None, hooks.values())),
         parameters=tuple(parameters.values()),
+        presets=presets if isinstance(presets, dict) else {},
         text=(ast.get_docstring(tree) or "") if classes else "",
         package=f"{entry.distribution} {entry.version}",
     )
@@ -115,7 +119,10 @@ def _hook(function: ast.FunctionDef) -> str:
 
 
 def _constant(value: ast.expr | None) -> object:
-    return value.value if isinstance(value, ast.Constant) else None
+    try:
+        return ast.literal_eval(value) if value is not None else None
+    except ValueError:
+        return None
 
 
 def _parameter(name: str, item: ast.AnnAssign) -> Parameter:
@@ -197,6 +204,10 @@ def page(found: list[Card]) -> str:
         for p in one.parameters:
             cells = (f"`{p.name}`", f"`{p.type}`", f"`{p.default}`" if p.default else "", p.doc)
             lines.append(f"| {' | '.join(_cell(cell) for cell in cells)} |")
+        lines += [""] if one.presets else []
+        for name, values in one.presets.items():
+            told_values = ", ".join(f"`{key}={value}`" for key, value in values.items())
+            lines.append(f"- `--preset {name}`: {told_values or 'the defaults'}")
     return "\n".join(lines) + "\n"
 
 

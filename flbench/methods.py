@@ -8,7 +8,7 @@ from typing import Any
 
 from flbench.errors import BadParameter, PluginError, UnknownName, UserError
 from flbench.hookspecs import hookimpl
-from flbench.parameters import checked, declared
+from flbench.parameters import Presets, checked, declared
 from flbench.registry import find
 from flbench.results import Method, Plugin
 from flbench.suite import suite_field, suite_fields
@@ -37,7 +37,9 @@ class Composition:
         return any(plugin.paper_leak for plugin in self.described.plugins)
 
 
-def compose(text: str, settings: Mapping[str, object] | None = None) -> Composition:
+def compose(
+    text: str, settings: Mapping[str, object] | None = None, preset: str | None = None
+) -> Composition:
     """Build the plugins of `name` or `name+name`.
 
     Plugins without hooks (fedavg: the defaults themselves) add nothing and are left out of the
@@ -46,7 +48,8 @@ def compose(text: str, settings: Mapping[str, object] | None = None) -> Composit
     Args:
         text: names joined by "+".
         settings: `--set` values; those that a plugin declares are taken, others ignored (see
-            `refuse_unused`). Keys are `field` or `plugin.field`.
+            `suite_overrides`). Keys are `field` or `plugin.field`.
+        preset: name of a preset; plugins that have it start from its values, not their defaults.
 
     Raises:
         UnknownName: no such method.
@@ -62,7 +65,8 @@ def compose(text: str, settings: Mapping[str, object] | None = None) -> Composit
         kind = entry.load()
         if not (isinstance(kind, type) and is_dataclass(kind) and kind.__dataclass_params__.frozen):  # type: ignore[attr-defined]
             raise PluginError(f"method '{name}': {entry.value} is not a frozen dataclass")
-        given = _given(name, declared(kind), settings or {})
+        of_preset = presets_of(kind).get(preset or "", {})
+        given = {**of_preset, **_given(name, declared(kind), settings or {})}
         try:
             plugin = kind(**checked(f"method '{name}'", kind, given))
         except ValueError as error:
@@ -93,12 +97,39 @@ def compose(text: str, settings: Mapping[str, object] | None = None) -> Composit
     return Composition(tuple((entry.name, plugin) for entry, plugin in acting), described)
 
 
-def refuse_rivals(plugins: Sequence[tuple[str, object]]) -> None:
-    """Refuse two plugins that both need the last word about the same thing.
+def presets_of(kind: object) -> Presets:
+    """The presets a method declares."""
+    presets: Presets = getattr(kind, "presets", {})
+    return presets
+
+
+def without_preset(preset: str, texts: list[str]) -> list[str]:
+    """Those of some methods that do not have a preset: they run with their defaults.
 
     Raises:
-        UserError: two group the clients, or two average, or two replace the local objective.
+        UnknownName: none of them has it.
     """
+    lacking, known = [], set[str]()
+    for text in texts:
+        kinds = [find("methods", name.strip()).load() for name in text.split("+")]
+        offered = {name for kind in kinds for name in presets_of(kind)}
+        known |= offered
+        if preset not in offered:
+            lacking.append(text)
+    if preset not in known:
+        raise UnknownName(f"preset of {', '.join(texts)}", preset, known, listed="there are")
+    return lacking
+
+
+def refuse_rivals(plugins: Sequence[tuple[str, object]]) -> None:
+    """Refuse plugins that cannot go together.
+
+    Raises:
+        UserError: two group the clients, or two average, or two replace the local objective; one
+            keeps a model per client and another would group them; one pools all data and
+            another would treat clients apart.
+    """
+    refused = f"'{'+'.join(name for name, _ in plugins)}' cannot be composed"
     meanings = {
         "cluster": "decide who is grouped with whom",
         "aggregate": "decide how models are averaged",
@@ -108,8 +139,20 @@ def refuse_rivals(plugins: Sequence[tuple[str, object]]) -> None:
         rivals = [name for name, plugin in plugins if hook in _hooks_of(plugin)]
         if len(rivals) > 1:
             raise UserError(
-                f"'{'+'.join(name for name, _ in plugins)}' cannot be composed: {rivals[0]} and"
-                f" {rivals[1]} both {meaning}; name one of them"
+                f"{refused}: {rivals[0]} and {rivals[1]} both {meaning}; name one of them"
+            )
+    for name, plugin in plugins:
+        others = [(one, _hooks_of(other)) for one, other in plugins if one != name]
+        grouping = [one for one, hooks in others if "cluster" in hooks]
+        if grouping and getattr(plugin, "row_per_client", False):
+            raise UserError(
+                f"{refused}: {name} keeps a model per client, so nothing may regroup them, and"
+                f" {grouping[0]} does"
+            )
+        apart = [one for one, hooks in others if {"cluster", "aggregate", "personalise"} & {*hooks}]
+        if apart and getattr(plugin, "pools_data", False):
+            raise UserError(
+                f"{refused}: {name} has one trainer for all data; {apart[0]} treats clients apart"
             )
 
 

@@ -16,6 +16,9 @@ from typing import Any
 
 from flbench.errors import BadParameter, UnknownName
 
+Presets = Mapping[str, Mapping[str, object]]
+"""A method's presets, a class constant: name -> parameter -> value; the rest are the defaults."""
+
 
 @dataclass(frozen=True)
 class Parameter:

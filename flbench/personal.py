@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from flbench.errors import Undefined
 from flbench.state import Membership, Memory, Personal, Setup, State
 
 if TYPE_CHECKING:
@@ -23,16 +22,6 @@ def own_rows(ctx: Context, memory: Mapping[str, Memory] | None = None) -> Setup:
     """
     rows = ctx.initial.expand(ctx.clients, -1).clone()
     return Setup(models=rows, membership=Membership(home=ctx.everybody), memory=memory or {})
-
-
-def refuse_regrouping(state: State, ctx: Context) -> None:
-    """Refuse to go on where another plugin regrouped clients that have a row each.
-
-    Raises:
-        Undefined: some client's home is not its own row.
-    """
-    if not torch.equal(state.membership.home[: ctx.clients], ctx.everybody):
-        raise Undefined("it keeps a model per client, so nothing may regroup them")
 
 
 def same_group(labels: Tensor) -> Tensor:

@@ -35,6 +35,7 @@ class CFL:
     paper: ClassVar[str] = "Sattler, Müller, Samek, IEEE TNNLS 2020"
     year: ClassVar[int] = 2020
     kind: ClassVar[str] = "clustered"
+    presets: ClassVar[fl.Presets] = {"pfedlia": {}, "cfl": {"full_on_split": True}}
 
     eps1: Annotated[float, Ge(0), "a group may split when its mean update is shorter"] = 0.4
     eps2: Annotated[float, Ge(0), "... and its longest update is longer"] = 1.6

@@ -35,6 +35,7 @@ class ClusterFL:
     paper: ClassVar[str] = "Ouyang, Xie, Zhou, Huang, Xing, MobiSys 2021"
     year: ClassVar[int] = 2021
     kind: ClassVar[str] = "clustered"
+    presets: ClassVar[fl.Presets] = {"dc-pfl": {}}
 
     k: Annotated[int, Ge(1), "K, number of clusters of the k-means"] = 3
     alpha: Annotated[float, Ge(0), "weight of ||W||^2; at least beta keeps it convex"] = 1e-3
@@ -63,7 +64,6 @@ class ClusterFL:
     @fl.hookimpl
     def dispatch(self, state: fl.State, stage: fl.Stage, ctx: fl.Context) -> fl.Start:
         """Own models stay; the centre goes down, the trained model up."""
-        fl.refuse_regrouping(state, ctx)
         f = state.memory["clusterfl.f"].to(state.models)
         centre = (f @ (f.T @ state.models[:, : ctx.layout.parameters]))[stage.clients]
         nothing, everything = ctx.layout.nothing, ctx.layout.everything

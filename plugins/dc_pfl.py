@@ -40,6 +40,7 @@ class DCPFL:
     paper: ClassVar[str] = "Liu, Huang, He, Cao, arXiv 2508.01580"
     year: ClassVar[int] = 2025
     kind: ClassVar[str] = "clustered"
+    presets: ClassVar[fl.Presets] = {"dc-pfl": {}}
 
     tau: Annotated[int, Ge(1), "local epochs of a round"] = 5
     alpha: Annotated[int, Ge(1), "low layers cross every alpha-th round"] = 3
@@ -147,6 +148,10 @@ class DCPFL:
             return None
         weights, kept = state.membership.weights, dict[str, Any]()
         step, steps = state.memory["dc-pfl.step"].tolist()
+        losses = state.memory["dc-pfl.losses"][int(state.memory["dc-pfl.changed"]) : ctx.round]
+        free = step and not state.memory["dc-pfl.trial"] and ctx.round - self.t_obs > self.t_start
+        radius = fl.curves.radii(losses, self.window)[-1:].tolist()
+        ctx.note("dc-pfl.radius", [r for r in radius if r < torch.inf])
         if ctx.round == self.t_start:
             counts = {str(i / 5): int(self.groups(state, i / 5).max()) + 1 for i in range(6)}
             ctx.note("dc-pfl.groups_by_g", counts)
@@ -160,13 +165,8 @@ class DCPFL:
                 weights = fl.same_group(self.groups(state, g))
                 kept = {"step": [round(g * steps), steps], "changed": ctx.round, "trial": 0}
             ctx.note("dc-pfl.trial", [-old, -new])
-        elif step:
-            losses = state.memory["dc-pfl.losses"][int(state.memory["dc-pfl.changed"]) : ctx.round]
-            radius = fl.curves.radii(losses, self.window)[-1:]
-            ctx.note("dc-pfl.radius", radius[radius < torch.inf].tolist())
-            free = not state.memory["dc-pfl.trial"] and ctx.round - self.t_obs > self.t_start
-            if free and fl.curves.turned(losses, self.window, self.t_obs):
-                kept = {"trial": self.next_trial(ctx.round + 1)}
+        elif free and fl.curves.turned(losses, self.window, self.t_obs):
+            kept = {"trial": self.next_trial(ctx.round + 1)}
         memory = {f"dc-pfl.{name}": torch.tensor(value) for name, value in kept.items()}
         return fl.Membership(ctx.everybody, weights, memory=memory)
 

@@ -27,6 +27,7 @@ class FedAvgM:
     paper: ClassVar[str] = "Hsu, Qi, Brown, arXiv 1909.06335"
     year: ClassVar[int] = 2019
     kind: ClassVar[str] = "global"
+    presets: ClassVar[fl.Presets] = {"nesterov": {"nesterov": True}}
 
     beta: Annotated[float, Ge(0), Lt(1), "momentum of the server"] = 0.9
     server_lr: Annotated[float, Gt(0), "learning rate of the server, eta_s"] = 1.0

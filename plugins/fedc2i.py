@@ -44,6 +44,8 @@ class FedC2I:
     paper: ClassVar[str] = "Tan, Long, Jiang, Zhang, arXiv 2410.03315"
     year: ClassVar[int] = 2024
     kind: ClassVar[str] = "personalised"
+    row_per_client: ClassVar[bool] = True
+    presets: ClassVar[fl.Presets] = {"fedc2i": {"gamma": 5.0}}
 
     gamma: Annotated[float, Ge(0), "how sharply losses become weights; 0 = uniform"] = 5.0
     body: Annotated[Body, "how bodies are made: mixed, averaged or kept"] = "lambda"
@@ -74,7 +76,6 @@ class FedC2I:
         """l: the loss of client m without client i, row m; what each client mixes from it."""
         if phase == "after" or stage.kind != "train":
             return None
-        fl.refuse_regrouping(state, ctx)
         without = left_out(state.models)
         exact = state.models.double()
         mine = [self.mix(row, exact, without, m, ctx) for m, row in enumerate(state.models)]

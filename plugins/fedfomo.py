@@ -33,6 +33,8 @@ class FedFomo:
     paper: ClassVar[str] = "Zhang, Sapra, Fidler, Yeung, Alvarez, ICLR 2021"
     year: ClassVar[int] = 2021
     kind: ClassVar[str] = "personalised"
+    row_per_client: ClassVar[bool] = True
+    presets: ClassVar[fl.Presets] = {"pfedlia": {"variant": "flbench"}}
 
     variant: Annotated[Literal["paper", "flbench"], "mix after or before training"] = "paper"
     m: Annotated[int, Ge(1), "M, candidates per client; its own model is one of them"] = 5
@@ -61,7 +63,6 @@ class FedFomo:
         ctx: fl.Context,
     ) -> fl.Scores | None:
         """v_j of the offered candidates; NaN for whom was not offered."""
-        fl.refuse_regrouping(state, ctx)
         ids = stage.clients
         if phase != ("after" if self.variant == "paper" else "before") or stage.kind != "train":
             return None
@@ -105,7 +106,6 @@ class FedFomo:
     @fl.hookimpl
     def dispatch(self, state: fl.State, stage: fl.Stage, ctx: fl.Context) -> fl.Start:
         """Clients hold their models already; in the other variant they start from the mix."""
-        fl.refuse_regrouping(state, ctx)
         everything, nothing = ctx.layout.everything, ctx.layout.nothing
         params = state.models[stage.clients]
         if self.variant == "flbench":

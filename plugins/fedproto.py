@@ -89,6 +89,8 @@ class FedProto:
     paper: ClassVar[str] = "Tan, Long, Liu, Zhou, Lu, Jiang, Zhang, AAAI 2022"
     year: ClassVar[int] = 2022
     kind: ClassVar[str] = "personalised"
+    row_per_client: ClassVar[bool] = True
+    presets: ClassVar[fl.Presets] = {"pfedlia": {"predictor": "head"}, "cifar10": {"weight": 0.1}}
 
     weight: Annotated[float, Ge(0), "weight of the prototype distance"] = 1.0
     protos: Annotated[Literal["end_pass", "running"], "when prototypes are taken"] = "end_pass"
@@ -109,7 +111,6 @@ class FedProto:
     @fl.hookimpl
     def dispatch(self, state: fl.State, stage: fl.Stage, ctx: fl.Context) -> fl.Start:
         """Only the known prototypes go down; no parameter crosses."""
-        fl.refuse_regrouping(state, ctx)
         known = state.memory["fedproto.known"].expand(len(stage.clients), -1, -1)
         return fl.Start(crosses=ctx.layout.nothing, extras={"known": known})
 

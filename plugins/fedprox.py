@@ -25,6 +25,7 @@ class FedProx:
     paper: ClassVar[str] = "Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, MLSys 2020"
     year: ClassVar[int] = 2020
     kind: ClassVar[str] = "global"
+    presets: ClassVar[fl.Presets] = {"fedc2i": {"mu": 0.01}}
 
     mu: Annotated[float, Ge(0), "strength of the pull"] = 0.01
 

@@ -53,6 +53,8 @@ class FedRep:
     paper: ClassVar[str] = "Collins, Hassani, Mokhtari, Shakkottai, ICML 2021"
     year: ClassVar[int] = 2021
     kind: ClassVar[str] = "personalised"
+    row_per_client: ClassVar[bool] = True
+    presets: ClassVar[fl.Presets] = {"fedc2i": {"body_epochs": 1}, "cifar100": {"body_epochs": 5}}
 
     body_epochs: Annotated[int, Ge(0), "E_b, epochs of the body; the head gets the others"] = 1
     final_head_epochs: Annotated[int, Ge(0), "head epochs of everybody after the last round"] = 0
@@ -74,7 +76,6 @@ class FedRep:
     @fl.hookimpl
     def dispatch(self, state: fl.State, ctx: fl.Context) -> fl.Start:
         """Only the body crosses, in both directions."""
-        fl.refuse_regrouping(state, ctx)
         return fl.Start(crosses=ctx.layout.body)
 
     @fl.hookimpl

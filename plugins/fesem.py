@@ -33,6 +33,7 @@ class FeSEM:
     paper: ClassVar[str] = "Long, Xie, Shen, Zhou, Wang, Jiang, World Wide Web 2023"
     year: ClassVar[int] = 2023
     kind: ClassVar[str] = "clustered"
+    presets: ClassVar[fl.Presets] = {"pfedlia": {"k": 5}}
 
     k: Annotated[int, Ge(1), "K, number of centres"] = 5
     init: Annotated[Literal["kmeans_first", "random"], "where the centres come from"] = (

@@ -33,6 +33,11 @@ class FlisDC:
     paper: ClassVar[str] = "Morafah, Vahidian, Wang, Lin, FL@NeurIPS 2022"
     year: ClassVar[int] = 2022
     kind: ClassVar[str] = "clustered"
+    presets: ClassVar[fl.Presets] = {
+        "flis": {"beta": 0.4},
+        "flis-cifar10": {"beta": 0.3},
+        "flis-fashion-mnist": {"beta": 0.5},
+    }
 
     beta: Annotated[float, Ge(0), "least similarity of a group's members"] = 0.5
     answers: Annotated[Literal["onehot", "softmax"], "what is compared"] = "onehot"

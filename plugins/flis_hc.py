@@ -7,8 +7,10 @@ non-IID data distribution", FL@NeurIPS 2022, arXiv 2208.09754.
     A as in FLIS-DC; hierarchical clustering of 1 - A, cut at 1 - beta; every group starts from w_0;
     then fedavg within each group
 
-The probe's models are thrown away. Departures: average linkage; the released script does not
-cluster hierarchically at all (only its built-in acceptance at 0.96 acts), the paper is followed.
+The probe's models are thrown away. Departures: average linkage. `mode=released` is what the
+released script does instead, out of curiosity: no hierarchy and no groups; every client that was
+sampled averages the latest models, stale ones too, of those that agreed with its own in the probe
+to 0.96 or more, and starts from that mean the next time.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ from torch import Tensor
 import flbench as fl
 
 PROBE = "flis"
+NEAR = 0.96
+"""The released code's built-in acceptance."""
 
 
 @dataclass(frozen=True)
@@ -33,16 +37,24 @@ class FlisHC:
     paper: ClassVar[str] = "Morafah, Vahidian, Wang, Lin, FL@NeurIPS 2022"
     year: ClassVar[int] = 2022
     kind: ClassVar[str] = "clustered"
+    presets: ClassVar[fl.Presets] = {"flis": {"beta": 0.45}}
 
     beta: Annotated[float, Ge(0), "groups are cut where their similarity falls below"] = 0.5
     linkage: Annotated[Literal["average", "complete", "single"], "of the clustering"] = "average"
     answers: Annotated[Literal["onehot", "softmax"], "what is compared"] = "onehot"
+    mode: Annotated[Literal["paper", "released"], "groups, or fixed neighbourhoods"] = "paper"
 
     @fl.hookimpl
     def setup(self, ctx: fl.Context) -> fl.Setup:
         """The server must own samples; it keeps the probe's answers where newcomers will come."""
         ctx.server_data()
-        return fl.Setup(memory={"flis-hc.answers": fl.Memory(torch.zeros(0))})
+        memory = {"flis-hc.answers": fl.Memory(torch.zeros(0))}
+        if self.mode == "released":
+            rows = ctx.initial.expand(ctx.clients, -1)
+            memory["flis-hc.near"] = fl.Memory(torch.eye(ctx.clients), "client")
+            memory["flis-hc.last"] = fl.Memory(rows.clone(), "client")
+            memory["flis-hc.mean"] = fl.Memory(rows.clone(), "client")
+        return fl.Setup(memory=memory)
 
     @fl.hookimpl
     def plan(self, ctx: fl.Context) -> Sequence[fl.Stage] | None:
@@ -57,21 +69,32 @@ class FlisHC:
         return fl.scoring.answers(ctx.logits(models, ctx.server_data()[0]), self.answers)
 
     @fl.hookimpl
-    def score(self, stage: fl.Stage, upload: fl.Upload | None, ctx: fl.Context) -> fl.Scores | None:
-        """Agreement of the probe's models."""
-        if stage.label != PROBE or upload is None:
+    def score(
+        self, state: fl.State, stage: fl.Stage, upload: fl.Upload | None, ctx: fl.Context
+    ) -> fl.Scores | None:
+        """Agreement of the probe's models; in mode `released` also what clients now start from."""
+        if upload is None or (stage.label != PROBE and self.mode == "paper"):
             return None
-        said = self.ask(upload.kept(), ctx)
-        kept = {"flis-hc.answers": said} if ctx.newcomers else {}
-        alike, ids = fl.scoring.agreement(said).cpu(), upload.ids
-        return fl.Scores(alike, ids, "clients", ids, kept)
+        ids, kept = upload.ids, dict[str, Tensor]()
+        if stage.label == PROBE:
+            said = self.ask(upload.kept(), ctx)
+            alike = fl.scoring.agreement(said).cpu()
+            kept = {"flis-hc.answers": said} if ctx.newcomers else {}
+        if self.mode == "paper":
+            return fl.Scores(alike, ids, "clients", ids, kept)
+        near = (alike >= NEAR).float() if stage.label == PROBE else state.memory["flis-hc.near"]
+        last, mean = (state.memory[f"flis-hc.{name}"].clone() for name in ("last", "mean"))
+        last[ids] = upload.kept()
+        mean[ids] = fl.weighted_mean(mean[ids], last, near[ids] * ctx.samples, ctx.layout.counters)
+        kept |= {"flis-hc.near": near, "flis-hc.last": last, "flis-hc.mean": mean}
+        return fl.Scores(near, ctx.everybody, "clients", ctx.everybody, kept)
 
     @fl.hookimpl
     def cluster(
         self, state: fl.State, stage: fl.Stage, scores: fl.Scores | None, ctx: fl.Context
     ) -> fl.Membership | None:
         """Cut the dendrogram once; every group starts from the one model there is."""
-        if stage.label != PROBE or scores is None:
+        if stage.label != PROBE or scores is None or self.mode == "released":
             return None
         if len(state.models) > 1:
             raise fl.UserError(f"expected one model to copy, found {len(state.models)}")
@@ -84,12 +107,24 @@ class FlisHC:
         return fl.Membership(home, parent=torch.zeros_like(home.unique()))
 
     @fl.hookimpl
+    def dispatch(self, state: fl.State, stage: fl.Stage) -> fl.Start | None:
+        """In mode `released` a client starts from its neighbours' mean."""
+        if self.mode == "paper" or stage.label == PROBE:
+            return None
+        return fl.Start(state.memory["flis-hc.mean"][stage.clients][:, None])
+
+    @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
         """The group's model; a newcomer trains from w_0 and joins whom it agrees with most."""
-        if not ctx.joining or len(state.models) == 1:
+        if self.mode == "released" and not ctx.joining:
+            return fl.Personal(params=state.memory["flis-hc.mean"][clients])
+        if not ctx.joining or (len(state.models) == 1 and self.mode == "paper"):
             return None
         before = state.memory["flis-hc.answers"]
         said = torch.cat([before, self.ask(ctx.train(ctx.initial, clients), ctx)])
         alike = fl.scoring.agreement(said)[len(before) :, : len(before)].cpu()
+        if self.mode == "released":
+            likest = alike.argmax(dim=1)
+            return fl.Personal(params=state.memory["flis-hc.mean"][likest])
         home = state.membership.home[: ctx.clients]
         return fl.Personal(row=fl.scoring.best_group(alike, home))

@@ -37,6 +37,7 @@ class IFCA:
     paper: ClassVar[str] = "Ghosh, Chung, Yin, Ramchandran, NeurIPS 2020"
     year: ClassVar[int] = 2020
     kind: ClassVar[str] = "clustered"
+    presets: ClassVar[fl.Presets] = {"flis": {"k": 2}, "ifca": {"k": 4, "balanced": True}}
 
     k: Annotated[int, Ge(1), "K, number of models"] = 2
     init: Annotated[Literal["fresh", "heads"], "K initial networks, or heads on one body"] = "fresh"

@@ -34,6 +34,8 @@ class LgFedAvg:
     )
     year: ClassVar[int] = 2020
     kind: ClassVar[str] = "personalised"
+    row_per_client: ClassVar[bool] = True
+    presets: ClassVar[fl.Presets] = {"flis": {"k": 2, "share": "last"}}
 
     k: Annotated[Layers, "shared layers; none = 2 of 3 or more, else 1"] = None
     share: Annotated[End, "which end of the network is shared"] = "last"
@@ -57,7 +59,6 @@ class LgFedAvg:
     @fl.hookimpl
     def dispatch(self, state: fl.State, ctx: fl.Context) -> fl.Start:
         """Only the shared layers cross, in both directions."""
-        fl.refuse_regrouping(state, ctx)
         return fl.Start(crosses=self.shared(ctx))
 
     @fl.hookimpl

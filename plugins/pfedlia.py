@@ -37,6 +37,7 @@ class PFedLIA:
     paper: ClassVar[str] = "Rokvic, Danassis, Faltings, IJCNN 2025, arXiv 2505.02540"
     year: ClassVar[int] = 2025
     kind: ClassVar[str] = "clustered"
+    presets: ClassVar[fl.Presets] = {"pfedlia": {}, "robust": {"kmeans_transform": "signed_sqrt"}}
 
     mode: Annotated[Literal["central", "peer"], "who groups the clients"] = "central"
     warmup: Annotated[int, Ge(1), "rounds of fedavg before the probe"] = 20

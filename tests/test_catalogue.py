@@ -233,12 +233,12 @@ def test_a_file_that_is_no_text_leaves_the_card_empty(
 ) -> None:
     (tmp_path / "latin.py").write_bytes(b'"""Gr\xfc\xdfe."""\n')
     monkeypatch.syspath_prepend(str(tmp_path))
-    empty = Card("x", "", "", 0, "", (), (), "", "d 1")
+    empty = Card("x", "", "", 0, "", (), (), {}, "", "d 1")
     assert card(Entry("methods", "x", "latin:X", "d", "1")) == empty
 
 
 def test_two_methods_that_say_nothing_are_no_variants_of_each_other() -> None:
-    silent = [Card(name, "", "", 0, "", (), (), "", "d 1") for name in ("one", "two")]
+    silent = [Card(name, "", "", 0, "", (), (), {}, "", "d 1") for name in ("one", "two")]
     assert "variant" not in page(silent)
     assert page(silent).count("*no paper named*") == 2
 
@@ -323,7 +323,7 @@ def test_the_table_of_methods_is_markdown(typed: Typed) -> None:
 
 def test_what_stands_in_a_table_cannot_break_it() -> None:
     odd = Parameter("x", "int | None", "'a|b'", "one\n  two")
-    told = Card("odd", "A | B.", "P,\nQ", 0, "", (), (odd,), "Text.", "d 1")
+    told = Card("odd", "A | B.", "P,\nQ", 0, "", (), (odd,), {}, "Text.", "d 1")
     assert table([told])[-1] == "| `odd` | A \\| B. | - | P, Q | - |"
     assert "| `x` | `int \\| None` | `'a\\|b'` | one two |" in page([told])
 

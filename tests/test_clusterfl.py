@@ -16,7 +16,6 @@ import flbench as fl
 from flbench.errors import UserError
 from flbench.orchestrator import round_context
 from flbench_plugins.clusterfl import ClusterFL, divergence, hard_indicator, soft_indicator
-from flbench_plugins.oracle import Oracle
 
 N, W = CLIENTS, 28
 PLAIN = {"epochs": 2, "batch_size": 4, "lr": 0.1}
@@ -291,9 +290,6 @@ def test_what_would_average_or_regroup_own_models_is_refused(play_toy: Play) -> 
             play_toy(f"clusterfl+{name}")
     with pytest.raises(UserError, match="clusterfl and oracle both decide who is grouped"):
         play_toy("clusterfl+oracle")
-    forced = composition(("clusterfl", ClusterFL()), ("oracle", Oracle(warmup=0)))
-    with pytest.raises(fl.Undefined, match=r"clusterfl: .* nothing may regroup them"):
-        play_toy(forced)
 
 
 def test_the_nearest_centre_by_hand() -> None:

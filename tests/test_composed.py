@@ -59,6 +59,34 @@ def test_a_grouping_and_a_rule_of_averaging_go_together(text: str) -> None:
     assert compose(text).described.name == text
 
 
+ALONE = {
+    "row_per_client": "keeps a model per client, so nothing may regroup them, and",
+    "pools_data": "has one trainer for all data; .* treats clients apart",
+}
+
+
+def meets(mark: str, pair: Any, kinds: Any) -> bool:
+    """Whether one of two methods has a mark and the other a hook that has no meaning beside it."""
+    hooks = ("cluster",) if mark == "row_per_client" else ("cluster", "aggregate", "personalise")
+    return any(
+        getattr(kinds[one], mark, False)
+        and any(hasattr(getattr(kinds[other], hook, None), "flbench_impl") for hook in hooks)
+        for one, other in (pair, pair[::-1])
+    )
+
+
+@pytest.mark.parametrize(
+    "method", ["fedc2i", "fedfomo", "fedproto", "fedrep", "lg-fedavg", "local-only"]
+)
+def test_a_model_per_client_leaves_nothing_to_group(method: str) -> None:
+    for grouping in ("oracle", "ifca", "flis-hc"):
+        with pytest.raises(UserError, match=f"nothing may regroup them, and {grouping} does"):
+            compose(f"{grouping}+{method}")
+    with pytest.raises(UserError, match="centralised has one trainer for all data; oracle treats"):
+        compose("centralised+oracle")
+    assert compose("centralised+fedprox").described.name == "centralised+fedprox"
+
+
 def test_any_two_methods_are_refused_just_where_they_share_a_decision() -> None:
     kinds = {name: find("methods", name).load() for name in METHODS}
     decides = {
@@ -70,7 +98,12 @@ def test_any_two_methods_are_refused_just_where_they_share_a_decision() -> None:
         plugins = [(name, kinds[name]()) for name in pair]
         shared = decides[pair[0]] & decides[pair[1]]
         if not shared:
-            refuse_rivals(plugins)
+            alone = [kind for kind in ALONE if meets(kind, pair, kinds)]
+            if not alone:
+                refuse_rivals(plugins)
+                continue
+            with pytest.raises(UserError, match="|".join(ALONE[kind] for kind in alone)):
+                refuse_rivals(plugins)
             continue
         refused += 1
         with pytest.raises(UserError, match="|".join(MEANINGS[hook] for hook in shared)):

@@ -134,9 +134,9 @@ def test_rounds_of_trials(settings: Any, wins: Any, expected: list[int]) -> None
 def test_every_radius_is_noted() -> None:
     drive = Drive(DCPFL(), 36, range(99))
     losses, noted = 0.8 ** torch.arange(1, 37).double(), drive.notes["dc-pfl.radius"]
-    assert [*noted] == [r for r in range(6, 36) if r not in (12, 24)], "not in trials"
-    assert [r for r in noted if noted[r]] == [7, 8, 9, 10, 11, 19, 20, 21, 22, 23, *range(31, 36)]
-    for since, round_ in ((0, 7), (0, 11), (12, 19), (24, 35)):
+    assert [*noted] == [*range(5, 37)], "in trials too"
+    assert [r for r in noted if noted[r]] == [*range(7, 13), *range(19, 25), *range(31, 37)]
+    for since, round_ in ((0, 7), (0, 11), (0, 12), (12, 19), (24, 35)):
         expected = fl.curves.radii(losses[since:round_], 5)[-1:].tolist()
         assert noted[round_] == pytest.approx(expected)
 

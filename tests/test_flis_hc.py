@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from small import cohorts
 from toy import CLIENTS, Play, Played, composition, toy_dataset
 
 import flbench as fl
 from flbench.errors import UserError
 from flbench_plugins.fedavgm import FedAvgM
 from flbench_plugins.flis_hc import PROBE, FlisHC
+from flbench_plugins.local_only import LocalOnly
 
 N, W = CLIENTS, 28
 PLAIN = {"epochs": 2, "batch_size": 4, "lr": 0.1}
@@ -237,7 +239,7 @@ def test_every_group_keeps_a_server_momentum_of_its_own(play_toy: Play) -> None:
 
 def test_a_bank_that_is_already_split_is_refused(play_toy: Play) -> None:
     with pytest.raises(UserError, match=r"flis-hc\.cluster: expected one model to copy, found 6"):
-        play_toy("local-only+flis-hc", **SERVER)
+        play_toy(composition(("local-only", LocalOnly()), ("flis-hc", FlisHC())), **SERVER)
 
 
 def test_every_group_has_a_variate_of_its_own(play_toy: Play) -> None:
@@ -325,3 +327,62 @@ def test_executors_agree(play_toy: Play, settings: Any) -> None:
     torch.testing.assert_close(pair[0].personal, pair[1].personal, rtol=0, atol=1e-5)
     assert torch.equal(pair[0].state.membership.home, pair[1].state.membership.home)
     assert pair[0].run.ledger.totals == pair[1].run.ledger.totals
+
+
+# --- what the released script does ----------------------------------------------------------------
+
+
+def released(rows: list[float], ids: list[int], label: str, memory: Any, alike: Any) -> Any:
+    """What `score` keeps after clients `ids` uploaded one scalar each."""
+    ids_ = torch.tensor(ids)
+    rule = FlisHC(mode="released")
+    object.__setattr__(rule, "ask", lambda models, ctx: alike)
+    ctx = SimpleNamespace(
+        newcomers=0,
+        samples=torch.tensor([1, 3, 1]),
+        everybody=torch.arange(3),
+        layout=SimpleNamespace(counters=torch.zeros(1, dtype=torch.bool)),
+    )
+    upload = SimpleNamespace(ids=ids_, kept=lambda: torch.tensor(rows)[:, None])
+    state = fl.State(1, torch.zeros(1, 1), fl.Membership(torch.zeros(3, dtype=torch.int64)),
+                     memory=memory)  # fmt: skip
+    return rule.score(state, fl.Stage("train", ids_, 1, name=label), upload, ctx).memory
+
+
+def test_released_clients_average_the_latest_models_of_those_near_them() -> None:
+    answers = F.one_hot(torch.tensor([[0, 1], [0, 1], [1, 0]]), 2).double()
+    nothing = {f"flis-hc.{name}": torch.zeros(3, 1) for name in ("last", "mean")}
+    kept = released([1.0, 2.0, 10.0], [0, 1, 2], PROBE, nothing, answers)
+    assert kept["flis-hc.near"].tolist() == [[1, 1, 0], [1, 1, 0], [0, 0, 1]]
+    assert kept["flis-hc.mean"][:, 0].tolist() == [1.75, 1.75, 10]  # (1 * 1 + 3 * 2) / 4
+    later = released([5.0], [0], "train", kept, None)
+    assert later["flis-hc.last"][:, 0].tolist() == [5, 2, 10]
+    assert later["flis-hc.mean"][:, 0].tolist() == [2.75, 1.75, 10], "the absent keep what they had"
+
+
+def test_released_has_no_groups_and_the_bytes_of_the_paper_but_for_the_group_ids(
+    play_toy: Play,
+) -> None:
+    paper, _ = hc(play_toy, rounds=3)
+    played, _ = hc(play_toy, rule=FlisHC(mode="released"), rounds=3)
+    assert played.state.membership.home.tolist() == [0] * N
+    totals, other = (run.run.ledger.totals for run in (played, paper))
+    assert other["up"].pop("cluster") == 4 * N
+    first = cohorts(played)[0]
+    assert totals["down"].pop("model") - other["down"].pop("model") == len(first) * W * 4, (
+        "in the paper's round 1 the cohort holds w_0 already"
+    )
+    assert totals == other
+    kept = played.state.memory["flis-hc.mean"]
+    served = played.run.hooks.personalise(played.state, torch.tensor([4, 1]), played.run.context)
+    assert torch.equal(served.params, kept[[4, 1]])
+    assert len(kept.unique(dim=0)) > 1
+
+
+def test_released_newcomers_get_the_mean_of_whom_they_agree_with_most(play_toy: Play) -> None:
+    played, _ = hc(play_toy, rule=FlisHC(mode="released"), rounds=3, **UNSEEN)
+    from flbench.joining import welcome
+
+    welcomed = welcome(played.run, played.state)
+    assert welcomed is not None
+    assert len(welcomed.correct) == 3

@@ -143,7 +143,6 @@ ONE = {"clients": 1, "participation": 1.0, "partition": {"name": "iid"}}
         ("fedc2i", {}, ONE, "leaving one client out needs at least two"),
         ("per-fedavg", {}, {"local": {"batch_size": 64}}, "a meta-step takes 2 batches"),
         ("fedrep", {"body_epochs": 5}, {}, "body_epochs=5: expected at most local.epochs=2"),
-        ("fedrep+flis-dc", {}, {"server_samples": 8}, "it keeps a model per client"),
         ("flis-dc+scaffold", {}, {"server_samples": 8}, "SCAFFOLD needs disjoint groups"),
     ],
 )

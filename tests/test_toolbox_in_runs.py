@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from toy import CLIENTS, WIDTH, Play, bad, composition, refused, toy_dataset, watching
+from toy import CLIENTS, WIDTH, Play, bad, composition, toy_dataset, watching
 
 import flbench as fl
 from flbench.engine import cross_eval
@@ -232,21 +232,6 @@ def test_own_rows_give_every_client_a_row_and_keep_memories(play_toy: Play) -> N
     first.models[0] += 1
     assert torch.equal(first.models[1], initial), "rows share no memory"
     assert torch.equal(played.run.context.initial, initial)
-
-
-def test_rows_of_their_own_cannot_be_regrouped(play_toy: Play) -> None:
-    def keeps(self: Any, state: Any, ctx: Any) -> None:
-        fl.refuse_regrouping(state, ctx)
-
-    own = bad(setup=lambda self, ctx: fl.own_rows(ctx), dispatch=keeps)
-    assert play_toy(own, rounds=1).state.round == 1
-    swapped = torch.tensor([1, 0, *range(2, CLIENTS)])
-    other = bad(cluster=lambda self: fl.Membership(swapped)).layers[0][1]
-    said = refused(play_toy, composition(*own.layers, ("other", other)))
-    assert "it keeps a model per client, so nothing may regroup them" in said
-    ctx: Any = SimpleNamespace(clients=2, everybody=torch.arange(2))
-    joined = fl.State(1, torch.zeros(2, 1), fl.Membership(torch.tensor([0, 1, -1, -1])))
-    fl.refuse_regrouping(joined, ctx)  # newcomers behind them are nobody's regrouping
 
 
 def test_same_group_and_newcomers_by_hand() -> None:
