@@ -1,15 +1,17 @@
 """Suites: one setting is one TOML file, found through the entry points `flbench.suites`.
 
-The attribute `noisy_noniid` of this package is the path of `noisy-noniid.toml`.
+The attribute `noisy_noniid` of this package is the path of `noisy-noniid.toml`; whatever is no
+letter or digit of a file's name is an underscore of its attribute's.
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 
 def __getattr__(name: str) -> Path:
-    path = Path(__file__).with_name(f"{name.replace('_', '-')}.toml")
-    if name.startswith("__") or not path.is_file():
-        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    return path
+    for path in Path(__file__).parent.glob("*.toml"):
+        if re.sub(r"\W", "_", path.stem) == name:
+            return path
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from flbench.averaging import weighted_mean as weighted_mean
     from flbench.client import ClientModule as ClientModule
     from flbench.client import LocalPhase as LocalPhase
+    from flbench.client import cross_entropy as cross_entropy
     from flbench.context import Context as Context
     from flbench.dataset import Dataset as Dataset
     from flbench.dataset import Partition as Partition
@@ -52,7 +53,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "averaging": ("Weighting", "effective_steps", "member_mean", "shared_mean", "weighted_mean"),
-    "client": ("ClientModule", "LocalPhase"),
+    "client": ("ClientModule", "LocalPhase", "cross_entropy"),
     "context": ("Context",),
     "errors": ("Undefined", "UserError"),
     "hookspecs": ("hookimpl",),

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from flbench import buffers
+from flbench import buffers, heldout
 from flbench.checkpoint import load_checkpoint
 from flbench.client import ClientModule
 from flbench.context import Context
@@ -167,12 +167,18 @@ def build_module(hooks: Hooks, net: nn.Module, context: Context) -> ClientModule
 
 def divide(suite: Suite, hooks: Hooks, dataset: Dataset, seed: int) -> Federation:
     """Partition the data set and split every client's share."""
-    labels = dataset.y.numpy()
+    labels = dataset.labels.numpy()
     domains = None if dataset.domains is None else dataset.domains.numpy()
+    pool, source, share = np.arange(0), np.arange(len(labels)), 0.1
+    if suite.test_set != "own":
+        source, share = heldout.test_pool(dataset, suite.test_fraction, seed), 0.25
+        pool = source
     server = np.arange(0)
     if suite.server_samples:
-        server = server_indices(labels, suite.server_samples, rng(seed, "server-samples"))
-    left = np.setdiff1d(np.arange(len(labels)), server)
+        draw = rng(seed, "server-samples")
+        server = source[server_indices(labels[source], suite.server_samples, draw, share)]
+    pool = np.setdiff1d(pool, server)
+    left = np.setdiff1d(np.arange(len(labels)), np.concatenate([server, pool]))
     partition = hooks.partition(
         labels[left],
         None if domains is None else domains[left],
@@ -189,6 +195,12 @@ def divide(suite: Suite, hooks: Hooks, dataset: Dataset, seed: int) -> Federatio
         clients=tuple(left[partition.clients[client]] for client in order),
         groups=None if groups is None else np.asarray(groups)[order],
     )
+    tests = None
+    if suite.test_set == "labels":
+        tests = heldout.by_labels(heldout.kinds(dataset), pool, owned.clients)
+    elif suite.test_set == "proportional":
+        wanted = suite.test_samples
+        tests = heldout.proportional(heldout.kinds(dataset), pool, owned.clients, wanted, seed)
     return federate(
         dataset,
         owned,
@@ -197,6 +209,7 @@ def divide(suite: Suite, hooks: Hooks, dataset: Dataset, seed: int) -> Federatio
         validation_fraction=suite.validation_fraction,
         server=server,
         newcomers=len(guests),
+        tests=tests,
     )
 
 

@@ -11,6 +11,7 @@ import typer
 
 from flbench import __version__
 from flbench.errors import Diverged, FlbenchError, Interrupted, Undefined, UserError
+from flbench.show import show
 
 if TYPE_CHECKING:
     from flbench.job import Job
@@ -24,7 +25,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-show = typer.Typer(help="Show a suite, a method or a result file.", no_args_is_help=True)
 app.add_typer(show, name="show")
 
 
@@ -72,6 +72,9 @@ def run(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="a method's or the suite's parameter"),
     ] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="a method's named parameters, such as its paper's")
+    ] = None,
     dataset: Annotated[str | None, typer.Option(help="data set, instead of the suite's")] = None,
     data_root: Annotated[
         Path | None,
@@ -98,11 +101,13 @@ def run(
     with console.waiting("importing torch and lightning"):
         from flbench.datasets import data_root as locate
         from flbench.job import Job
-        from flbench.methods import compose, suite_overrides
+        from flbench.methods import compose, suite_overrides, without_preset
         from flbench.registry import find
         from flbench.suite import load_suite
 
-        methods_named = [compose(method, chosen) for method in methods]
+        for method in without_preset(preset, methods) if preset is not None else ():
+            console.say(f"{method} has no preset '{preset}': it runs with its defaults")
+        methods_named = [compose(method, chosen, preset) for method in methods]
         import flbench.runner  # noqa: F401 - so that the wait is over when this block is
 
     overrides = suite_overrides(chosen, methods)
@@ -196,49 +201,21 @@ def list_(
             print("\n".join(listing(one, details=bool(kind))))
 
 
-@show.command("suite")
-def show_suite(
-    name: str,
-    dataset: Annotated[str | None, typer.Option(help="as it runs on this data set")] = None,
+@app.command()
+def data(
+    name: Annotated[str, typer.Argument(help="a data set; none = all of them")] = "",
+    data_root: Annotated[
+        Path | None,
+        typer.Option(help="where data sets lie [default: $FLBENCH_DATA, else ~/.cache/flbench]"),
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="load it and compare it")] = False,
+    fetch: Annotated[bool, typer.Option("--fetch", help="download its files first")] = False,
 ) -> None:
-    """Show a suite's settings."""
-    from flbench.suite import load_suite
+    """Say which data sets are there; check them; fetch the files of one."""
+    from flbench.datasets import data_root as locate
+    from flbench.datasets import survey
 
-    suite = load_suite(name, dataset)
-    print(f"{suite.name} (version {suite.version}): {suite.summary}\n{suite.paper}")
-    for key, value in suite.settings().items():
-        print(f"  {key} = {value}")
-
-
-@show.command("method")
-def show_method(name: str) -> None:
-    """Show a method's documentation and parameters."""
-    import inspect
-
-    from flbench.methods import compose
-    from flbench.parameters import declared
-
-    for plugin_name, plugin in compose(name).layers:
-        print(f"{plugin_name}\n\n{inspect.getdoc(inspect.getmodule(plugin))}\n")
-        for key, parameter in declared(type(plugin)).items():
-            print(f"  {key}: {parameter.type} = {parameter.default!r}\n      {parameter.doc}")
-
-
-@show.command("result")
-def show_result(file: Path) -> None:
-    """Show a result file."""
-    from flbench.results import read_result
-
-    result = read_result(file)
-    print(f"{result.method.name} on {result.suite['name']} ({result.dataset}), seed {result.seed}")
-    marks = result.fingerprint
-    print(f"fingerprint {marks.config}, suite {marks.suite}, {result.status}")
-    for key, value in sorted(result.method.params.items()):
-        print(f"  {key} = {value}")
-    for key, number in sorted(result.summary.items()):
-        print(f"  {key:<24} {'-' if number is None else f'{number:.4f}'}")
-    for message in result.warnings:
-        print(f"  note: {message}")
+    survey(locate(data_root), name, check, fetch)
 
 
 @app.command()

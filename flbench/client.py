@@ -41,6 +41,16 @@ class LocalPhase:
     batches_per_step: int | None = None
 
 
+def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
+    """Mean cross-entropy in nats: over samples, of text over tokens.
+
+    Args:
+        logits: shape (b, C), or (b, T, C).
+        y: labels, shape (b,), or next tokens, (b, T).
+    """
+    return F.cross_entropy(logits.movedim(-1, 1), y)
+
+
 class ClientModule(LightningModule):
     """Cross-entropy classification with SGD or Adam; the base of every local objective.
 
@@ -64,13 +74,13 @@ class ClientModule(LightningModule):
         self.steps = 0
 
     def forward(self, x: Tensor) -> Any:  # noqa: ANN401 - Lightning leaves the output open
-        """Return the network's output, logits of shape (b, classes)."""
+        """Return the network's output, logits of shape (b, classes); of text (b, T, classes)."""
         return self.net(x)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:  # noqa: ANN401 - see above
         """Return the loss of one batch, a scalar in nats."""
         x, y = batch
-        return F.cross_entropy(self(x), y)
+        return cross_entropy(self(x), y)
 
     def features(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return what enters the head, shape (b, d), and the logits, shape (b, classes).
@@ -99,10 +109,14 @@ class ClientModule(LightningModule):
         return logits
 
     def measure(self, logits: Tensor, y: Tensor) -> Tensor:
-        """Return loss sum, number correct and number judged of each sample, shape (b, 3)."""
-        loss = F.cross_entropy(logits, y, reduction="none")
-        correct = (logits.argmax(dim=1) == y).to(loss.dtype)
-        return torch.stack([loss, correct, torch.ones_like(loss)], dim=1)
+        """Return loss sum, number correct and number judged of each sample, shape (b, 3).
+
+        A sample is judged once, text once per token.
+        """
+        loss = F.cross_entropy(logits.movedim(-1, 1), y, reduction="none")
+        correct = (logits.argmax(dim=-1) == y).to(loss.dtype)
+        table = torch.stack([loss, correct, torch.ones_like(loss)], dim=1)
+        return table.unsqueeze(-1).flatten(2).sum(dim=2)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return the optimiser; the executor clears its state before every client."""
@@ -110,6 +124,10 @@ class ClientModule(LightningModule):
         weights = list(self.parameters())
         if rule.optimizer == "adam":
             return torch.optim.Adam(weights, lr=rule.lr, weight_decay=rule.weight_decay, fused=True)
+        if rule.optimizer == "adamw":
+            return torch.optim.AdamW(
+                weights, lr=rule.lr, weight_decay=rule.weight_decay, fused=True
+            )
         return torch.optim.SGD(
             weights,
             lr=rule.lr,

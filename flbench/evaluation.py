@@ -11,6 +11,7 @@ from flbench.engine.cross_eval import judge
 from flbench.engine.sequential import Sequential
 from flbench.federation import Samples
 from flbench.history import Evaluation
+from flbench.metrics import BINS, calibration_error
 from flbench.state import Dispatched, Personal, Stage, State
 
 
@@ -31,7 +32,8 @@ def evaluate(
         for name, other in personal.others.items()
     }
     personal = trained(executor, personal, state, personal.adaptation)
-    test = _judged(executor, personal, state, held_out, "test", clients)
+    calibration = torch.zeros(BINS, 3, dtype=torch.float64)
+    test = _judged(executor, personal, state, held_out, "test", clients, calibration)
     validation = _judged(executor, personal, state, executor.samples, "validation", clients)
     return Evaluation(
         round=state.round,
@@ -41,6 +43,7 @@ def evaluate(
         validation_correct=validation[:, 1].long().tolist(),
         validation_judged=validation[:, 2].long().tolist(),
         labels=_plain_labels(state.membership.labels()),
+        ece=calibration_error(calibration.numpy()),
         others=others,
     )
 
@@ -81,13 +84,14 @@ def _judged(
     samples: Samples,
     split: str,
     clients: Tensor,
+    calibration: Tensor | None = None,
 ) -> Tensor:
     """Loss sum, number correct, number judged per client, shape (n, 3), float64."""
     table = torch.zeros(len(clients), 3, dtype=torch.float64)
     for row, places in _models(personal, state):
         received = {name: tensor[places[0]] for name, tensor in personal.extras.items()}
         ids, rule = clients[places], personal.predictor
-        judged = judge(executor.workspace, row, samples, split, ids, rule, received)
+        judged = judge(executor.workspace, row, samples, split, ids, rule, received, calibration)
         table[places] = judged.cpu()
     return table
 

@@ -8,7 +8,7 @@ tensors, so no method can reach a test sample through the first.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -113,10 +113,13 @@ class Federation:
         return replace(self, visible=visible)
 
 
-def server_indices(labels: Indices, wanted: int, generator: np.random.Generator) -> Indices:
-    """Class-balanced samples for the server, at most a tenth of the pool."""
+def server_indices(
+    labels: Indices, wanted: int, generator: np.random.Generator, share: float = 0.1
+) -> Indices:
+    """Class-balanced samples for the server, at most a share of the pool."""
     _, counts = np.unique(labels, return_counts=True)
-    each = min(min(wanted, len(labels) // 10) // len(counts), int(counts.min()))
+    most = int(len(labels) * share + 1e-9)
+    each = min(min(wanted, most) // len(counts), int(counts.min()))
     drawn = [
         generator.permutation(np.flatnonzero(labels == label))[:each] for label in np.unique(labels)
     ]
@@ -132,6 +135,7 @@ def federate(
     validation_fraction: float,
     server: Indices | None = None,
     newcomers: int = 0,
+    tests: Sequence[Indices] | None = None,
 ) -> Federation:
     """Split every client's samples into training, validation and test, stratified by label.
 
@@ -141,26 +145,31 @@ def federate(
         validation_fraction: share of the remaining samples that is validated on.
         server: samples the server owns, outside every client's.
         newcomers: how many of the clients, from the end, are held out of training.
+        tests: test samples of each client, outside everybody's own; None = a share of its own.
 
     Raises:
         UserError: a client has too few samples to split.
     """
-    labels = dataset.y.numpy()
+    labels = dataset.labels.numpy()
+    parts = ("training", "validation") if tests is not None else ("training", "validation", "test")
     splits: dict[str, list[Indices]] = {"train": [], "validation": [], "test": []}
     for client, owned in enumerate(partition.clients):
-        if len(owned) < 3:
+        if len(owned) < len(parts):
             raise UserError(
-                f"client {client} has {len(owned)} samples: expected at least 3 (training,"
-                " validation, test); use fewer clients"
+                f"client {client} has {len(owned)} samples: expected at least {len(parts)}"
+                f" ({', '.join(parts)}); use fewer clients"
             )
-        keep, test = split_off(labels[owned], test_fraction, rng(seed, "test-split", client))
-        rest = owned[keep]
+        if tests is None:
+            keep, test = split_off(labels[owned], test_fraction, rng(seed, "test-split", client))
+            rest, tested = owned[keep], owned[test]
+        else:
+            rest, tested = owned, tests[client]
         train, validation = split_off(
             labels[rest], validation_fraction, rng(seed, "validation-split", client)
         )
         splits["train"].append(rest[train])
         splits["validation"].append(rest[validation])
-        splits["test"].append(owned[test])
+        splits["test"].append(tested)
     if server is not None and len(server):
         splits["server"] = [server]
     n = len(partition.clients) - newcomers
@@ -198,7 +207,9 @@ def _pool(dataset: Dataset, splits: Mapping[str, list[Indices]]) -> Samples:
 def label_counts(samples: Samples, classes: int) -> Tensor:
     """Training samples per client and label, shape (clients, C), int64."""
     lists = samples.splits["train"]
-    return torch.stack([torch.bincount(samples.y[rows], minlength=classes) for rows in lists])
+    return torch.stack(
+        [torch.bincount(samples.y[rows].reshape(-1), minlength=classes) for rows in lists]
+    )
 
 
 def _data_hash(dataset: Dataset) -> str:

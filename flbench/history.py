@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from flbench.metrics import accuracy_summary, clustering_summary
+from flbench.metrics import (
+    accuracy_summary,
+    churn,
+    clustering_summary,
+    link_seconds,
+    to_target,
+)
 
 
 @dataclass
 class Evaluation:
     """Every client's personal model judged in one round; lists are per client.
 
-    Losses are sums over the client's samples, in nats; `others` are mean test accuracies of further
-    models (`Personal.others`).
+    Losses are sums over the client's samples, in nats; `ece` is the expected calibration error over
+    all clients' test samples; `others` are mean test accuracies of further models
+    (`Personal.others`).
     """
 
     round: int
@@ -25,6 +33,7 @@ class Evaluation:
     validation_correct: list[int]
     validation_judged: list[int]
     labels: list[int]
+    ece: float | None = None
     others: dict[str, float] = field(default_factory=dict)
 
     def accuracy(self) -> float:
@@ -79,11 +88,18 @@ class History:
         if not self.membership or self.membership[-1]["labels"] != evaluation.labels:
             self.membership.append({"round": evaluation.round, "labels": evaluation.labels})
 
-    def summary(self, headline: str, groups: list[int] | None, clients: int) -> dict[str, Any]:
-        """The numbers a table shows, at the last round or the one validation chose."""
+    def summary(
+        self, headline: str, groups: list[int] | None, clients: int, target: float | None = None
+    ) -> dict[str, Any]:
+        """The numbers a table shows, at the last round or the one validation chose.
+
+        Args:
+            target: accuracy whose first round and cost are wanted.
+        """
         assert self.last is not None and self.chosen is not None, "the last round is evaluated"
         shown = self.last if headline == "last" else self.chosen
         measured = [value for value in self.curves["accuracy"] if value is not None]
+        waited = sum(int(value or 0) for value in self.curves["slowest_down"])
         moved = sum(self.curves[f"bytes_{name}"][-1] or 0 for name in ("down", "up", "peer"))
         truth = None if groups is None else np.asarray(groups)
         return {
@@ -95,8 +111,19 @@ class History:
             "accuracy_chosen": self.chosen.accuracy(),
             "accuracy_best_test": max(measured),
             "accuracy_last10": float(np.mean(measured[-10:])),
+            "ece": shown.ece,
+            "churn": self.churn(),
             "mb_per_client": moved / clients / 1e6,
+            "link_seconds": link_seconds(waited),
+            **to_target(self.curves, clients, target),
         }
+
+    def churn(self) -> float:
+        """Share of clients that move to another group between two evaluations, on average."""
+        judged = sum(1 for value in self.curves["accuracy"] if value is not None)
+        labels = [np.asarray(entry["labels"]) for entry in self.membership]
+        moved = sum(churn(a, b) for a, b in pairwise(labels))
+        return moved / max(1, judged - 1)
 
     def shown(self, headline: str) -> Evaluation:
         """The evaluation the summary reports."""

@@ -45,18 +45,100 @@ def clustering_summary(labels: Ints, groups: Ints | None) -> Mapping[str, float 
         groups: true group of each client, shape (N,), or None.
 
     Returns:
-        `groups`, the number of groups found; `ari` and `nmi` against the truth.
+        `groups`, the number of groups found; `noise`, clients in none; against the truth `ari`,
+        `nmi` and `purity`, the share of clients whose group is mostly of their true group.
     """
-    found = len(np.unique(labels))
+    found = {"groups": len(np.unique(labels)), "noise": int((labels < 0).sum())}
     if groups is None:
-        return {"groups": found, "ari": None, "nmi": None}
+        return {**found, "ari": None, "nmi": None, "purity": None}
     from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+    from sklearn.metrics.cluster import contingency_matrix
 
     return {
-        "groups": found,
+        **found,
         "ari": float(adjusted_rand_score(groups, labels)),
         "nmi": float(normalized_mutual_info_score(groups, labels)),
+        "purity": float(contingency_matrix(groups, labels).max(axis=0).sum() / len(labels)),
     }
+
+
+def churn(before: Ints, after: Ints) -> float:
+    """Share of clients that moved to another group, under the best matching of group names.
+
+    Args:
+        before: group label of each client, shape (N,).
+        after: the same, later.
+
+    Example:
+        >>> churn(np.array([0, 0, 1, 1]), np.array([5, 5, 5, 2]))
+        0.25
+    """
+    from scipy.optimize import linear_sum_assignment
+    from sklearn.metrics.cluster import contingency_matrix
+
+    together = contingency_matrix(before, after)
+    rows, columns = linear_sum_assignment(together, maximize=True)
+    return float(1 - together[rows, columns].sum() / len(before))
+
+
+BINS = 15
+"""Bins of the expected calibration error."""
+
+
+def calibration_error(table: Floats) -> float:
+    """Expected calibration error: mean gap between confidence and accuracy, weighted by bin.
+
+    Args:
+        table: per bin of confidence the number judged, the sum of confidences and the number
+            correct, shape (bins, 3).
+
+    Example:
+        >>> calibration_error(np.array([[4, 3.5, 2], [0, 0, 0], [1, 1.0, 1]]))
+        0.3
+    """
+    return float(np.abs(table[:, 1] - table[:, 2]).sum() / table[:, 0].sum())
+
+
+def to_target(
+    curves: Mapping[str, list[float | None]], clients: int, target: float | None
+) -> dict[str, float | None]:
+    """First round that reaches an accuracy, and what had crossed until then.
+
+    Args:
+        curves: `accuracy` and the cumulative `bytes_<direction>`, one entry per round.
+        clients: N.
+        target: the accuracy, or None: nothing is reported.
+
+    Returns:
+        `target`, `rounds_to_target` and `megabits_to_target` per client; None where it is never
+        reached.
+    """
+    if target is None:
+        return {}
+    reached = (i for i, value in enumerate(curves["accuracy"]) if (value or 0.0) >= target)
+    first = next(reached, None)
+    if first is None:
+        return {"target": target, "rounds_to_target": None, "megabits_to_target": None}
+    moved = sum(curves[f"bytes_{way}"][first] or 0 for way in ("down", "up", "peer"))
+    return {
+        "target": target,
+        "rounds_to_target": first + 1,
+        "megabits_to_target": megabits_per_client(int(moved), clients),
+    }
+
+
+def flis_compat(megabits: float, parameters: int) -> float:
+    """Megabits as FLIS's tables count them: every LeNet-5 as the one for 3x32x32 images.
+
+    Args:
+        megabits: the honest cost.
+        parameters: of the network that was trained; other networks than LeNet-5 stay as they are.
+
+    Example:
+        >>> round(flis_compat(0.28433, 44_426), 4)
+        0.3968
+    """
+    return megabits * 62_006 / parameters if parameters == 44_426 else megabits
 
 
 def clustering_error(

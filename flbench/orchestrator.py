@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -126,6 +127,8 @@ def judge_round(run: Run, state: State, losses: list[float]) -> RoundRecord:
             personal = run.hooks.personalise(state, everybody, ctx)
             personal = buffers.when_judged(suite.buffers, personal, state, everybody, ctx.layout)
             found = evaluate(run.executor, personal, state, run.held_out, everybody)
+            if not math.isfinite(found.mean_loss()):
+                raise Diverged(f"round {ctx.round}: test loss is not finite: lower local.lr")
     heard = [loss for loss in losses if loss == loss]
     metrics: dict[str, float | None] = {
         "accuracy": None if found is None else found.accuracy(),
@@ -136,6 +139,7 @@ def judge_round(run: Run, state: State, losses: list[float]) -> RoundRecord:
         **{f"accuracy_{name}": value for name, value in (found.others if found else {}).items()},
     }
     metrics |= {f"bytes_{way}": float(run.ledger.total(way)) for way in DIRECTIONS}
+    metrics["slowest_down"] = float(run.ledger.slowest("down"))
     run.history.add_round({name: _short(value) for name, value in metrics.items()}, found)
     run.history.seconds = dict(run.services.seconds)
     notes, warnings = run.services.drain()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -203,8 +204,9 @@ def read_skips(folder: Path) -> Iterator[Skip]:
 def result_path(
     out: Path, suite: str, dataset: str, method: str, fingerprint: str, seed: int
 ) -> Path:
-    """`<out>/<suite>/<dataset>/<method>/<fingerprint8>/seed-<n>.json`."""
-    return out / suite / dataset / method / fingerprint / f"seed-{seed}.json"
+    """`<out>/<suite>/<dataset>/<method>/<fingerprint8>/seed-<n>.json`; the data set as a folder."""
+    folder = re.sub(r"[^\w.,+-]+", "-", dataset).strip("-.")
+    return out / suite / folder / method / fingerprint / f"seed-{seed}.json"
 
 
 def checkpoint_path(result: Path) -> Path:

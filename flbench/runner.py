@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import platform
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from torch import Tensor
 from flbench.assembly import prepare
 from flbench.dataset import Dataset
 from flbench.engine.ledger import DIRECTIONS
-from flbench.errors import Undefined
+from flbench.errors import BadParameter, Undefined
 from flbench.job import Job
 from flbench.joining import welcome
 from flbench.metrics import clustering_error
@@ -35,13 +36,21 @@ SELECTION = ("selection_error", "selection_false_positives", "selection_false_ne
 
 
 def load_dataset(name: str, root: Path) -> Dataset:
-    """Load a data set by name.
+    """Load a data set by name, or through a door: `npz:FILE` gives FILE to the door `npz`.
 
     Raises:
         UnknownName: nobody offers it.
+        BadParameter: a door without an argument, or another with one.
         MissingData: its files are not under the root.
     """
-    dataset: Dataset = find("datasets", name).load()(root)
+    entry, colon, argument = name.partition(":")
+    load = find("datasets", entry).load()
+    door = len(inspect.signature(load).parameters) > 1
+    if door and not argument:
+        raise BadParameter(f"data set '{entry}' needs an argument, as in {entry}:...")
+    if colon and not door:
+        raise BadParameter(f"data set '{entry}' takes no argument, got '{argument}'")
+    dataset: Dataset = load(root, argument) if door else load(root)
     return dataset
 
 
@@ -122,7 +131,8 @@ def conclude(job: Job, run: Run, state: State, unseen: Unseen | None = None) -> 
         seed=job.seed,
         fingerprint=run.marks,
         summary={
-            **history.summary(suite.headline, groups, suite.training_clients),
+            **history.summary(suite.headline, groups, suite.training_clients, suite.target),
+            **({"perplexity": float(np.exp(shown.mean_loss()))} if run.held_out.y.ndim > 1 else {}),
             **_selection_quality(state, run.groups),
             **_unseen_quality(unseen),
         },

@@ -40,7 +40,7 @@ class LocalTraining:
     lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    optimizer: Literal["sgd", "adam"] = "sgd"
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
 
 
 class Component(BaseModel):
@@ -82,6 +82,15 @@ class Suite(BaseModel):
         default=0.2, ge=0, lt=1, description="share of the rest that methods may validate on"
     )
     server_samples: int = Field(default=0, ge=0, description="samples the server owns")
+    test_set: Literal["own", "labels", "proportional"] = Field(
+        default="own",
+        description="what clients are tested on: a share of their own samples; or, of a pool that"
+        " nobody trains on (the original's test part), all samples of their labels, or"
+        " `test_samples` of them in their own proportions",
+    )
+    test_samples: Count = Field(
+        default=200, description="test samples per client where test_set is proportional"
+    )
     buffers: Literal["global", "local", "reset"] = Field(
         default="global", description="what happens to BatchNorm statistics"
     )
@@ -91,6 +100,9 @@ class Suite(BaseModel):
     )
     unseen_epochs: int = Field(
         default=0, ge=0, description="local epochs each of those trains before it is judged again"
+    )
+    target: float | None = Field(
+        default=None, gt=0, le=1, description="accuracy whose first round and cost are reported"
     )
     headline: Literal["last", "validation"] = Field(
         default="last", description="round the summary reports"
@@ -127,8 +139,10 @@ class Suite(BaseModel):
         Fields that were added later are left out where they change nothing, so that results
         from before stay comparable.
         """
-        added_later = {name for name in ("unseen", "unseen_epochs") if not getattr(self, name)}
-        return self.model_dump(mode="json", exclude={"summary", "changes", "paper"} | added_later)
+        later = ("unseen", "unseen_epochs", "test_set", "test_samples")
+        idle = {name for name in later if getattr(self, name) == Suite.model_fields[name].default}
+        told = {"summary", "changes", "paper", "target"}
+        return self.model_dump(mode="json", exclude=told | idle)
 
 
 def fingerprint(settings: Mapping[str, Any]) -> str:

@@ -25,7 +25,6 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from annotated_types import Ge, Gt
 from torch import Tensor, nn
 from torch.func import functional_call, grad
@@ -78,7 +77,7 @@ class MetaStep(fl.ClientModule):
         """Loss of other weights on a batch; statistics are those of the batch, and not kept."""
         x, y = batch
         kept: Mapping[str, Tensor] = {n: b.clone() for n, b in self.net.named_buffers()}
-        return F.cross_entropy(functional_call(self.net, {**weights, **kept}, (x,)), y)
+        return fl.cross_entropy(functional_call(self.net, {**weights, **kept}, (x,)), y)
 
     def slope(self, weights: Weights, batch: tuple[Tensor, Tensor]) -> Weights:
         """Gradient of the loss at some weights."""

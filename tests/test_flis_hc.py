@@ -360,6 +360,15 @@ def test_released_clients_average_the_latest_models_of_those_near_them() -> None
     assert later["flis-hc.mean"][:, 0].tolist() == [2.75, 1.75, 10], "the absent keep what they had"
 
 
+@pytest.mark.parametrize(("agreed", "near"), [(95, 0), (96, 1), (97, 1)])
+def test_released_accepts_whoever_agrees_to_96_percent(agreed: int, near: int) -> None:
+    said = torch.zeros(3, 100, dtype=torch.int64)
+    said[1, agreed:], said[2] = 1, 2
+    nothing = {f"flis-hc.{name}": torch.zeros(3, 1) for name in ("last", "mean")}
+    kept = released([1.0, 2.0, 3.0], [0, 1, 2], PROBE, nothing, F.one_hot(said, 3).double())
+    assert kept["flis-hc.near"].tolist() == [[1, near, 0], [near, 1, 0], [0, 0, 1]]
+
+
 def test_released_has_no_groups_and_the_bytes_of_the_paper_but_for_the_group_ids(
     play_toy: Play,
 ) -> None:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from flbench.metrics import (
+    BINS,
     accuracy_summary,
+    calibration_error,
+    churn,
     clustering_error,
     clustering_summary,
+    flis_compat,
     link_seconds,
     megabits_per_client,
+    to_target,
 )
 from flbench.models.lenet5 import build
 
@@ -98,4 +104,94 @@ def test_the_undecided_count_as_a_group() -> None:
 
 def test_without_true_groups_there_is_nothing_to_agree_with() -> None:  # T28
     found = clustering_summary(np.array([0, 1, 1]), None)
-    assert found == {"groups": 2, "ari": None, "nmi": None}
+    assert found == {"groups": 2, "noise": 0, "ari": None, "nmi": None, "purity": None}
+
+
+def test_purity_and_noise_by_hand() -> None:
+    found = clustering_summary(np.array([0, 0, 0, 1, 1, -1]), np.array([0, 0, 1, 1, 1, 1]))
+    assert found["purity"] == pytest.approx(5 / 6)
+    assert (found["groups"], found["noise"]) == (3, 1), "the undecided are a group of their own"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ([0, 0, 1, 1], [0, 0, 1, 1], 0),
+        ([0, 0, 1, 1], [1, 1, 0, 0], 0),  # names do not matter
+        ([0, 0, 1, 1], [0, 1, 1, 1], 0.25),
+        ([0, 0, 0, 0], [0, 0, 1, 1], 0.5),
+        ([0, 0, 0, 0], [0, 1, 2, 3], 0.75),
+    ],
+)
+def test_churn_by_hand(before: list[int], after: list[int], expected: float) -> None:
+    assert churn(np.array(before), np.array(after)) == pytest.approx(expected)
+    assert churn(np.array(after), np.array(before)) == pytest.approx(expected)
+
+
+def test_calibration_is_torchmetrics() -> None:
+    from torchmetrics.functional.classification import multiclass_calibration_error
+
+    from flbench.engine.cross_eval import confidences
+
+    draw = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(500, 4, generator=draw)
+    y = torch.randint(4, (500,), generator=draw)
+    table = confidences(logits, y, torch.ones(500), BINS)
+    assert table[:, 0].sum() == 500
+    expected = multiclass_calibration_error(logits, y, num_classes=4, n_bins=BINS)
+    assert calibration_error(table.numpy()) == pytest.approx(float(expected), abs=1e-6)
+    twice = confidences(logits, y, torch.where(y == 0, 2, 1), BINS)
+    again = torch.cat([torch.arange(500), (y == 0).nonzero()[:, 0]])
+    longer = confidences(logits[again], y[again], torch.ones(len(again)), BINS)
+    torch.testing.assert_close(twice, longer)
+
+
+def test_tokens_are_judged_one_by_one() -> None:
+    from flbench.engine.cross_eval import confidences
+
+    draw = torch.Generator().manual_seed(1)
+    logits, y = torch.randn(6, 5, 4, generator=draw), torch.randint(4, (6, 5), generator=draw)
+    flat = confidences(logits.flatten(0, 1), y.flatten(), torch.ones(30), BINS)
+    torch.testing.assert_close(confidences(logits, y, torch.ones(6), BINS), flat)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "factor", "rounds", "printed"),
+    [
+        (62_006, 2, 200, 79.36), (62_006, 2, 180, 71.43), (62_006, 2, 60, 23.81),
+        (62_006, 2, 19, 7.54), (62_006, 3, 28, 16.66), (62_006, 3, 19, 11.30),
+        (6_621_540, 2, 100, 4237.37), (6_621_540, 2, 85, 3601.98), (6_621_540, 4, 39, 3305.11),
+        (6_621_540, 3, 55, 3495.19),
+    ],
+)  # fmt: skip
+def test_the_cost_of_a_target_is_what_flis_prints(
+    parameters: int, factor: int, rounds: int, printed: float
+) -> None:
+    """Ten clients of a hundred per round; SCAFFOLD moves twice as much, IFCA downloads twice."""
+    steps = [4.0 * parameters * 10 * (t + 1) for t in range(rounds)]
+    curves: dict[str, list[float | None]] = {
+        "accuracy": [0.1] * (rounds - 1) + [0.8],
+        "bytes_down": [step * (factor - 1) for step in steps],
+        "bytes_up": [*steps],
+        "bytes_peer": [0.0] * rounds,
+    }
+    found = to_target(curves, 100, 0.8)
+    assert found["rounds_to_target"] == rounds
+    assert found["megabits_to_target"] == pytest.approx(printed, rel=1e-3)
+
+
+def test_a_target_that_is_never_reached_has_no_cost_and_none_is_reported_unasked() -> None:
+    curves: dict[str, list[float | None]] = {"accuracy": [0.1, None, 0.2]}
+    assert to_target(curves, 1, 0.5) == {
+        "target": 0.5,
+        "rounds_to_target": None,
+        "megabits_to_target": None,
+    }
+    assert to_target(curves, 1, None) == {}
+
+
+def test_flis_counts_every_lenet_as_the_coloured_one() -> None:
+    grey = 8 * 4 * 44_426 * 2 * 10 / (100 * 1e6)
+    assert grey == pytest.approx(0.2843, abs=1e-4)
+    assert flis_compat(grey, 44_426) == pytest.approx(0.39684, abs=1e-5)
+    assert flis_compat(1.0, 6_621_540) == 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 
 import numpy as np
@@ -187,8 +188,127 @@ def test_a_number_of_groups_that_cannot_be_is_refused(
 
 
 def test_an_unknown_order_is_refused() -> None:
-    with pytest.raises(UserError, match="expected 'shuffled' or 'natural', got 'sorted'"):
+    with pytest.raises(
+        UserError, match="expected 'shuffled', 'natural' or 'domains', got 'sorted'"
+    ):
         patho5(shuffled_labels(), None, 20, rng(), order="sorted")
+
+
+# --- whole superclasses, and some labels only -------------------------------------------------
+
+
+def superclassed(each: int = 40) -> tuple[Indices, Indices]:
+    """Labels 0..19 in superclasses of five that are not neighbours: label % 4."""
+    labels = rng(5).permutation(np.repeat(np.arange(20), each))
+    return labels, labels % 4
+
+
+@pytest.mark.parametrize("partition", [patho5, patho5_noisy])
+@pytest.mark.parametrize("groups", [2, 4])
+def test_label_groups_of_whole_superclasses(
+    partition: Callable[..., Partition], groups: int
+) -> None:
+    labels, domains = superclassed()
+    off = {"extra_probability": 0.0} if partition is patho5_noisy else {}
+    found = partition(labels, domains, 8, rng(), groups=groups, order="domains", **off)
+    assert found.groups is not None
+    assert found.groups.tolist() == [i * groups // 8 for i in range(8)]
+    assert_dealt_once(found, len(labels))
+    seen = set()
+    for group, mine in zip(found.groups.tolist(), held(found, labels), strict=True):
+        above = {label % 4 for label in mine}
+        assert mine == {label for label in range(20) if label % 4 in above}, "whole ones"
+        assert len(above) == 4 // groups
+        seen |= {(group, one) for one in above}
+    assert len(seen) == 4, "each superclass is one group's"
+
+
+def test_superclasses_are_shuffled_and_named_by_any_number() -> None:
+    labels, domains = superclassed()
+    cuts = set()
+    for seed in range(20):
+        found = patho5(labels, 7 - 3 * domains, 4, rng(seed), groups=4, order="domains")
+        cuts.add(tuple(min(mine) for mine in held(found, labels)))
+    assert len(cuts) > 8
+    assert all(sorted(cut) == [0, 1, 2, 3] for cut in cuts)
+
+
+def test_cifar100s_twenty_superclasses_are_cut_into_fives_of_four() -> None:
+    fine = np.repeat(np.arange(100), 6)
+    coarse = rng(3).permutation(np.repeat(np.arange(20), 5))[fine]
+    found = patho5(fine, coarse, 10, rng(), order="domains")
+    assert [len(mine) for mine in held(found, fine)] == [20] * 10
+    noisy = patho5_noisy(
+        fine, coarse, 10, rng(), order="domains", extra_labels=5, extra_probability=1.0
+    )
+    assert [len(mine) for mine in held(noisy, fine)] == [25] * 10
+
+
+def test_superclasses_that_cannot_be_are_one_clear_line() -> None:
+    labels, domains = superclassed()
+    with pytest.raises(UserError, match="'domains' needs a data set that names superclasses"):
+        patho5(labels, None, 4, rng(), groups=2, order="domains")
+    with pytest.raises(UserError, match="cannot form 5 label groups from 4 superclasses and 8"):
+        patho5(labels, domains, 8, rng(), order="domains")
+    torn = domains.copy()
+    torn[np.flatnonzero(labels == 6)[0]] = 9
+    expected = "label 6 has samples of the domains 2 and 9: expected one superclass per label"
+    with pytest.raises(UserError, match=expected):
+        patho5(labels, torn, 4, rng(), groups=2, order="domains")
+
+
+def test_eight_labels_in_four_groups_of_eight_clients() -> None:
+    labels = shuffled_labels()
+    found = patho5(labels, None, 32, rng(), groups=4, classes=8)
+    assert found.groups is not None
+    assert np.bincount(found.groups).tolist() == [8] * 4
+    mine = held(found, labels)
+    assert [len(labels) for labels in mine] == [2] * 32
+    used = set().union(*mine)
+    assert len(used) == 8
+    dealt = np.sort(np.concatenate(found.clients))
+    assert dealt.tolist() == np.flatnonzero(np.isin(labels, list(used))).tolist(), "others: nobody"
+    whole = patho5(labels, None, 32, rng(), groups=5)
+    assert mine[0] == held(whole, labels)[0], "the first labels of the same order"
+
+
+def test_the_labels_used_are_those_there_are() -> None:
+    labels = shuffled_labels()
+    natural = patho5(labels, None, 4, rng(), groups=4, order="natural", classes=4)
+    assert held(natural, labels) == [{0}, {1}, {2}, {3}]
+    with pytest.raises(UserError, match="cannot use 11 labels: there are 10"):
+        patho5(labels, None, 4, rng(), groups=4, classes=11)
+    with pytest.raises(UserError, match="5 label groups from 4 labels and 8 clients"):
+        patho5(labels, None, 8, rng(), classes=4)
+    with pytest.raises(UserError, match="cannot use 5 labels: whole superclasses have all theirs"):
+        patho5(*superclassed(), 4, rng(), groups=2, order="domains", classes=5)
+
+
+# --- what results already depend on -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("partition", "settings", "expected"),
+    [
+        (iid, {}, "b385183d567e"),
+        (patho5, {}, "b1d4f8dac64a"),
+        (patho5, {"groups": 3, "order": "natural"}, "98695b7a6184"),
+        (patho5_noisy, {}, "f65baabb8717"),
+        (by_domain, {}, "d3eee396fe86"),
+    ],
+)
+def test_draws_that_results_depend_on_stay_as_they_are(
+    partition: Callable[..., Partition], settings: dict[str, object], expected: str
+) -> None:
+    labels = np.arange(600, dtype=np.int64) * 7 % 10
+    domains = np.arange(600, dtype=np.int64) * 3 % 4
+    generator = np.random.Generator(np.random.Philox(key=5))
+    found = partition(labels, domains, 20, generator, **settings)
+    digest = hashlib.sha256()
+    for rows in found.clients:
+        digest.update(rows.astype("<i8").tobytes() + b"/")
+    digest.update(str(generator.integers(1 << 30)).encode())
+    assert digest.hexdigest()[:12] == expected
 
 
 def test_split_off_keeps_the_shares_of_the_labels_by_hand() -> None:
@@ -277,3 +397,49 @@ def test_by_domain_says_what_it_needs() -> None:
         by_domain(labels, None, 2, rng())
     with pytest.raises(UserError, match="3 domains need at least 3 clients, got 2"):
         by_domain(labels, np.arange(6) % 3, 2, rng())
+
+
+def test_by_domain_keeps_at_most_so_many_of_each_label() -> None:
+    labels = rng(1).integers(0, 4, 600)
+    domains = rng(2).integers(0, 3, 600)
+    whole = by_domain(labels, domains, 3, rng())
+    found = by_domain(labels, domains, 3, rng(), per_label=45)
+    for all_, mine in zip(whole.clients, found.clients, strict=True):
+        there = np.bincount(labels[all_], minlength=4)
+        assert np.bincount(labels[mine], minlength=4).tolist() == np.minimum(there, 45).tolist()
+        assert set(mine) < set(all_), "of what the client would have had"
+        assert (np.diff(mine) > 0).all()
+    one, other = (by_domain(labels, domains, 3, rng(s), per_label=9).clients[0] for s in (1, 2))
+    assert one.tolist() != other.tolist(), "at random"
+
+
+def test_by_domain_keeps_so_many_samples_of_each_client_by_the_labels_shares() -> None:
+    labels = np.tile(np.repeat([0, 1], [60, 20]), 3)
+    domains = np.repeat(np.arange(3), 80)
+    found = by_domain(labels, domains, 3, rng(), sizes=(40, 80, 1))
+    assert [len(mine) for mine in found.clients] == [40, 80, 1]
+    assert np.bincount(labels[found.clients[0]]).tolist() == [30, 10]
+    assert [set(domains[mine]) for mine in found.clients] == [{0}, {1}, {2}]
+    assert all((np.diff(mine) > 0).all() for mine in found.clients)
+
+
+def test_office_10_takes_what_table_6_says() -> None:
+    there = (766, 898, 125, 236)
+    domains = np.repeat(np.arange(4), there)
+    labels = rng().integers(0, 10, sum(there))
+    found = by_domain(labels, domains, 4, rng(), sizes=(200, 200, 125, 197))
+    assert [len(mine) for mine in found.clients] == [200, 200, 125, 197]
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"sizes": (3, 3)}, "sizes names 2 clients, expected 3"),
+        ({"sizes": (3, 5, 3)}, "asks for 5 samples for client 1: expected 1 to 4"),
+        ({"sizes": (3, 0, 3)}, "asks for 0 samples for client 1: expected 1 to 4"),
+        ({"sizes": (3, 3, 3), "per_label": 2}, "give per_label or sizes, not both"),
+    ],
+)
+def test_by_domain_says_what_it_cannot_keep(settings: dict[str, object], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        by_domain(np.zeros(12, dtype=np.int64), np.arange(12) % 3, 3, rng(), **settings)

@@ -18,7 +18,7 @@ from flbench.errors import UserError
 from flbench.federation import Samples
 
 CHUNK = 512
-"""Samples per forward pass: activations of small images stay in the cache."""
+"""Samples (of text: tokens) per forward pass: activations of small images stay in the cache."""
 
 MODELS = 64
 """Models that answer together where many judge the same few samples."""
@@ -34,6 +34,7 @@ def judge(
     clients: Tensor,
     predictor: Predictor | None = None,
     received: Mapping[str, Tensor] | None = None,
+    calibration: Tensor | None = None,
 ) -> Tensor:
     """Judge one model on some clients' samples.
 
@@ -45,13 +46,16 @@ def judge(
         clients: ids, shape (n,).
         predictor: `(module, x) -> logits`; None = the module's own `predict`.
         received: what the module is told while predicting.
+        calibration: shape (bins, 3), float64, to which number judged, confidence and number
+            correct are added, by confidence.
 
     Returns:
         Per client: loss sum, number correct, number judged; shape (n, 3), float64.
     """
     lists = [samples.splits[split][client] for client in clients.tolist()]
     lengths = torch.tensor([len(rows) for rows in lists], device=space.device)
-    return _segments(space, row, samples, torch.cat(lists), lengths, predictor, received)
+    rows = torch.cat(lists)
+    return _segments(space, row, samples, rows, lengths, predictor, received, calibration)
 
 
 def cross_evaluate(
@@ -82,6 +86,7 @@ def _segments(
     lengths: Tensor,
     predictor: Predictor | None = None,
     received: Mapping[str, Tensor] | None = None,
+    calibration: Tensor | None = None,
 ) -> Tensor:
     """Forward the pooled samples in chunks, then sum each client's stretch."""
     module = space.module
@@ -89,13 +94,47 @@ def _segments(
     module.eval()
     module.start, module.received = row, dict(received or {})
     measured = []
-    for rows in pooled.split(CHUNK):
+    once, places = pooled.unique(return_inverse=True)
+    shared = len(once) < len(pooled)  # test sets may overlap; nobody is judged twice
+    times = places.bincount() if shared else torch.ones_like(pooled)
+    at = 0
+    for rows in (once if shared else pooled).split(chunk(samples.y)):
         with space.fabric.autocast():
             x = samples.x[rows]
             logits = module.predict(x) if predictor is None else predictor(module, x)
         measured.append(module.measure(logits.float(), samples.y[rows]).double())
+        if calibration is not None:
+            weight = times[at : at + len(rows)]
+            calibration += confidences(logits.float(), samples.y[rows], weight, len(calibration))
+        at += len(rows)
     table = torch.cat(measured)
+    if shared:
+        table = table[places]
     return torch.segment_reduce(table, "sum", lengths=lengths, axis=0, unsafe=True, initial=0)
+
+
+def confidences(logits: Tensor, y: Tensor, weight: Tensor, bins: int) -> Tensor:
+    """Number judged, sum of confidences and number correct, by confidence, shape (bins, 3).
+
+    Args:
+        logits: shape (b, C), or (b, T, C).
+        y: labels, shape (b,), or next tokens, (b, T).
+        weight: how often each sample counts, shape (b,).
+        bins: equal parts of (0, 1], closed above.
+    """
+    sure, said = logits.softmax(dim=-1).max(dim=-1)
+    correct = (said == y).double()
+    place = ((sure * bins).ceil().long() - 1).clamp(0, bins - 1).flatten()
+    each = weight.double().reshape(-1, *[1] * (y.ndim - 1)).expand_as(correct)
+    columns = (each, each * sure.double(), each * correct)
+    return torch.stack(
+        [torch.bincount(place, column.flatten(), minlength=bins) for column in columns], dim=1
+    ).cpu()
+
+
+def chunk(y: Tensor) -> int:
+    """Samples per forward pass, given their labels (b,), or next tokens (b, T)."""
+    return max(1, CHUNK // y[:1].numel()) if len(y) else CHUNK
 
 
 @torch.inference_mode()
@@ -104,7 +143,7 @@ def mean_loss(space: Workspace, x: Tensor, y: Tensor) -> float:
     space.module.eval()
     parts = [
         space.module.measure(space.module.predict(a).float(), b).double().sum(dim=0)
-        for a, b in zip(x.split(CHUNK), y.split(CHUNK), strict=True)
+        for a, b in zip(x.split(chunk(y)), y.split(chunk(y)), strict=True)
     ]
     loss, _, judged = torch.stack(parts).sum(dim=0).tolist()
     return float(loss / judged)

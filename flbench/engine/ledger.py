@@ -32,6 +32,7 @@ class Ledger:
     clients: int
     totals: dict[str, dict[str, int]] = field(default_factory=dict)
     per_client: dict[str, Tensor] = field(default_factory=dict)
+    _before: dict[str, Tensor] = field(default_factory=dict)
     _received: dict[int, list[Tensor]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -42,6 +43,11 @@ class Ledger:
     def open_round(self) -> None:
         """Forget which models the clients hold: a new round begins."""
         self._received.clear()
+        self._before = {way: moved.clone() for way, moved in self.per_client.items()}
+
+    def slowest(self, direction: Direction) -> int:
+        """Most bytes at one client's end in this round: what parallel links wait for."""
+        return int((self.per_client[direction] - self._before[direction]).max())
 
     def send(self, direction: Direction, clients: Tensor, item: str, scalars: Tensor | int) -> None:
         """Count `scalars[i]` scalars (or one number for all) at the end of `clients[i]`."""

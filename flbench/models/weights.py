@@ -1,0 +1,103 @@
+"""Pretrained weights from files: read safely, compared name by name, copied in."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from flbench.errors import MissingData, UserError
+
+UNREADABLE = (
+    OSError, EOFError, KeyError, RuntimeError, ValueError,
+    pickle.UnpicklingError, SafetensorError,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a network's weights come from, and what is said when they do not.
+
+    Attributes:
+        model: the network's name.
+        expected: what the file should hold.
+        parameter: the network's parameter that names it.
+    """
+
+    model: str
+    expected: str
+    parameter: str
+
+    def says(self, path: Path, came: str) -> str:
+        """One line: expected, came, what to type."""
+        return (
+            f"{self.model} expects {self.expected} in {path}, got {came};"
+            f" name it with --set model.{self.parameter}=PATH, or none for random weights"
+        )
+
+    def missing(self, path: Path, came: str = "no such file") -> MissingData:
+        """The error for a file that is not there."""
+        return MissingData(self.says(path, came))
+
+    def unfit(self, path: Path, came: str) -> UserError:
+        """The error for a file that holds something else."""
+        return UserError(self.says(path, came))
+
+    def read(self, path: Path) -> dict[str, Tensor]:
+        """Read a file of named tensors, .safetensors or torch's own; no code in it is run.
+
+        Raises:
+            MissingData: it is not there.
+            UserError: it is something else.
+        """
+        if not path.is_file():
+            raise self.missing(path)
+        try:
+            held: Any = (
+                load_file(path)
+                if path.suffix == ".safetensors"
+                else torch.load(path, map_location="cpu", weights_only=True)
+            )
+        except UNREADABLE as error:
+            raise self.unfit(path, f"a file that cannot be read ({type(error).__name__})") from None
+        if not isinstance(held, Mapping):
+            raise self.unfit(path, f"a {type(held).__name__}")
+        return {str(name): value for name, value in held.items() if isinstance(value, Tensor)}
+
+    def copy(
+        self, path: Path, given: Mapping[str, Tensor], net: nn.Module, fresh: tuple[str, ...] = ()
+    ) -> None:
+        """Copy tensors into a network, in place.
+
+        Args:
+            path: the file they were read from.
+            given: tensors by name.
+            net: the network.
+            fresh: beginnings of names that are left as they are.
+
+        Raises:
+            UserError: names or shapes differ.
+        """
+        own = {k: v for k, v in net.state_dict().items() if not k.startswith(fresh or ("/",))}
+        wrong = [
+            f"'{name}' of shape {_shape(given, name)} where {_shape(own, name)} belongs"
+            for name in dict.fromkeys([*own, *given])
+            if not name.startswith(fresh or ("/",)) and _shape(given, name) != _shape(own, name)
+        ]
+        if wrong:
+            more = f" and {len(wrong) - 1} more that differ" if len(wrong) > 1 else ""
+            raise self.unfit(path, wrong[0] + more)
+        with torch.no_grad():
+            for name, tensor in own.items():
+                tensor.copy_(given[name])
+
+
+def _shape(tensors: Mapping[str, Tensor], name: str) -> str:
+    return str(tuple(tensors[name].shape)) if name in tensors else "nothing"

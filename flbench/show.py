@@ -1,0 +1,138 @@
+"""`flbench show`: a suite and its data, a method, a result file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flbench.errors import MissingData, UserError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from flbench.federation import Samples
+    from flbench.suite import Suite
+
+    Ints = npt.NDArray[np.int64]
+
+show = typer.Typer(help="Show a suite, a method or a result file.", no_args_is_help=True)
+
+
+@show.command("suite")
+def show_suite(
+    name: str,
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="FILE.svg", help="where --plot draws", show_default=False),
+    ] = None,
+    plot: Annotated[
+        bool, typer.Option("--plot", help="draw who holds what [default file: NAME.svg]")
+    ] = False,
+    seed: Annotated[int, typer.Option(min=0, help="seed of the partition")] = 0,
+    dataset: Annotated[str | None, typer.Option(help="as it runs on this data set")] = None,
+    data_root: Annotated[
+        Path | None,
+        typer.Option(help="where data sets lie [default: $FLBENCH_DATA, else ~/.cache/flbench]"),
+    ] = None,
+) -> None:
+    """Show a suite's settings and, where its data are there, how they are divided."""
+    from flbench.suite import load_suite
+
+    if file is not None and not plot:
+        raise UserError(f"'{file}' is where --plot would draw: add --plot, or leave it out")
+    suite = load_suite(name, dataset)
+    target = file or Path(f"{suite.name}.svg")
+    if plot and target.suffix != ".svg":
+        raise UserError(f"--plot draws SVG: expected a file that ends in .svg, got '{target}'")
+    print(f"{suite.name} (version {suite.version}): {suite.summary}\n{suite.paper}")
+    for key, value in suite.settings().items():
+        print(f"  {key} = {value}")
+    try:
+        counts, groups = _divided(suite, seed, data_root)
+    except MissingData as error:
+        if plot:
+            raise
+        print(f"how its data are divided cannot be shown: {error}")
+        return
+    from flbench.skew import summary
+
+    print(f"{suite.dataset} divided with seed {seed}; training and validation samples:")
+    for key, told in list(summary(counts).items())[: 2 if counts.shape[1] == 1 else None]:
+        print(f"  {key}: {told}")  # of one label, or none, sizes are all there is to say
+    if plot:
+        from flbench.picture import draw
+        from flbench.results import write_atomically
+
+        title = f"{suite.name} on {suite.dataset}, seed {seed}"
+        write_atomically(target, draw(counts, groups, title))
+        print(f"wrote {target}")
+
+
+def _divided(suite: Suite, seed: int, root: Path | None) -> tuple[Ints, Ints | None]:
+    """Samples per client and label, and true groups, of all clients, newcomers last."""
+    import numpy as np
+
+    from flbench.assembly import divide
+    from flbench.datasets import data_root
+    from flbench.plugins import Hooks
+    from flbench.runner import load_dataset
+
+    data = load_dataset(suite.dataset, data_root(root))
+    federation = divide(suite, Hooks((suite.name, suite), []), data, seed)
+    counts = [_counts(federation.visible, federation.classes)]
+    groups = [federation.groups]
+    if federation.newcomers is not None:
+        counts.append(_counts(federation.newcomers.visible, federation.classes))
+        groups.append(federation.newcomers.groups)
+    known = [group.numpy() for group in groups if group is not None]
+    return np.concatenate(counts), np.concatenate(known) if known else None
+
+
+def _counts(samples: Samples, classes: int) -> Ints:
+    """Training and validation samples per client and label, shape (clients, classes).
+
+    Of text, whose samples have no label, all count as one label: shape (clients, 1).
+    """
+    import numpy as np
+
+    labels = samples.y.numpy()
+    if labels.ndim > 1:
+        labels, classes = np.zeros(len(labels), dtype=np.int64), 1
+    lists = zip(samples.splits["train"], samples.splits["validation"], strict=True)
+    return np.stack(
+        [np.bincount(labels[np.concatenate(rows)], minlength=classes) for rows in lists]
+    )
+
+
+@show.command("method")
+def show_method(name: str) -> None:
+    """Show a method's documentation and parameters."""
+    import inspect
+
+    from flbench.methods import compose
+    from flbench.parameters import declared
+
+    for plugin_name, plugin in compose(name).layers:
+        print(f"{plugin_name}\n\n{inspect.getdoc(inspect.getmodule(plugin))}\n")
+        for key, parameter in declared(type(plugin)).items():
+            print(f"  {key}: {parameter.type} = {parameter.default!r}\n      {parameter.doc}")
+
+
+@show.command("result")
+def show_result(file: Path) -> None:
+    """Show a result file."""
+    from flbench.results import read_result
+
+    result = read_result(file)
+    print(f"{result.method.name} on {result.suite['name']} ({result.dataset}), seed {result.seed}")
+    marks = result.fingerprint
+    print(f"fingerprint {marks.config}, suite {marks.suite}, {result.status}")
+    for key, value in sorted(result.method.params.items()):
+        print(f"  {key} = {value}")
+    for key, number in sorted(result.summary.items()):
+        print(f"  {key:<24} {'-' if number is None else f'{number:.4f}'}")
+    for message in result.warnings:
+        print(f"  note: {message}")
