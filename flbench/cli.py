@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flbench import __version__
-from flbench.errors import Diverged, FlbenchError, Interrupted, Undefined, UserError
+from flbench.errors import (
+    Diverged,
+    FlbenchError,
+    Interrupted,
+    MissingData,
+    Undefined,
+    UserError,
+)
 from flbench.show import show
 
 if TYPE_CHECKING:
@@ -139,25 +146,27 @@ def run(
 
 
 def _run_all(jobs: list[Job], console: Console) -> None:
-    """Run the jobs in turn; one that diverges or is undefined does not keep others from running."""
+    """Run the jobs in turn; one that diverges, is undefined or lacks data stops no other."""
     from functools import lru_cache
 
     from flbench.leaderboard.terminal import print_table
-    from flbench.runner import load_dataset, run_job
+    from flbench.runner import load_dataset, run_job, settle
 
     load = lru_cache(maxsize=1)(load_dataset)
     finished: list[tuple[Path, Result]] = []
     diverged: Diverged | None = None
-    undefined: Undefined | None = None
+    undefined: Undefined | MissingData | None = None
     try:
         for job in jobs:
             try:
-                finished.append((job.path, run_job(job, load)))
+                job, data = settle(job, load)
+                finished.append((job.path, run_job(job, data)))
             except Diverged as error:
                 console.say(f"{job.title}: {error}")
                 diverged = error
-            except Undefined as error:
-                console.say(f"{job.title}: skipped, {error}")
+            except (Undefined, MissingData) as error:
+                if len(jobs) > 1:
+                    console.say(f"{job.title}: skipped, {error}")
                 undefined = error
             except KeyboardInterrupt:
                 raise Interrupted(f"interrupted{_how_to_go_on(job.checkpoint)}") from None

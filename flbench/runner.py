@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import platform
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch import Tensor
 from flbench.assembly import prepare
 from flbench.dataset import Dataset
 from flbench.engine.ledger import DIRECTIONS
-from flbench.errors import BadParameter, Undefined
+from flbench.errors import BadParameter, MissingData, Undefined
 from flbench.job import Job
 from flbench.joining import welcome
 from flbench.metrics import clustering_error
@@ -54,6 +55,33 @@ def load_dataset(name: str, root: Path) -> Dataset:
     return dataset
 
 
+def settle(
+    job: Job, load: Callable[[str, Path], Dataset] = load_dataset
+) -> tuple[Job, Callable[[str, Path], Dataset]]:
+    """The job on the data that are there, and how to get at them.
+
+    A part of a data set comes under a name of its own, as `digit-5[mnist,usps]`: the suite then
+    runs on that name with one client per domain, and never meets results of the whole.
+
+    Raises:
+        MissingData: nothing is there; names the suite's twin that needs no files.
+    """
+    suite = job.suite
+    if job.path.is_file() and not job.force:
+        return job, load
+    try:
+        dataset = load(suite.dataset, job.data_root)
+    except MissingData as error:
+        twin = f"; its twin needs no files: --dataset {suite.twin}" if suite.twin else ""
+        raise MissingData(f"{error}{twin}") from None
+    if dataset.name != suite.dataset and dataset.name.startswith(f"{suite.dataset}["):
+        there = suite.clients if dataset.domains is None else len(dataset.domains.unique())
+        part = {"dataset": dataset.name, "clients": min(suite.clients, there)}
+        job.say(f"{suite.name} runs on {dataset.name} with {part['clients']} clients")
+        job = replace(job, suite=suite.model_copy(update=part))
+    return job, lambda name, root: dataset
+
+
 def run_job(job: Job, load: Callable[[str, Path], Dataset] = load_dataset) -> Result:
     """Run a job, or read its result if it is complete already.
 
@@ -74,6 +102,7 @@ def run_job(job: Job, load: Callable[[str, Path], Dataset] = load_dataset) -> Re
     try:
         result = _played(job, dataset)
     except Undefined as error:
+        job.checkpoint.unlink(missing_ok=True)
         write_atomically(skip_path(job.path), skipped(job, str(error)).canonical().encode())
         raise
     job.checkpoint.unlink(missing_ok=True)

@@ -69,6 +69,7 @@ class Suite(BaseModel):
     changes: dict[str, str] = Field(default={}, description="changelog: version -> one line")
     paper: str = Field(default="", description="the paper and table it answers to")
     dataset: str = Field(description="data set")
+    twin: str = Field(default="", description="a data set that needs no files, to run it anywhere")
     partition: Named = Field(description="partition and its parameters")
     model: Named = Field(description="network and its parameters")
     clients: Count = Field(description="number of clients, N")
@@ -141,7 +142,7 @@ class Suite(BaseModel):
         """
         later = ("unseen", "unseen_epochs", "test_set", "test_samples")
         idle = {name for name in later if getattr(self, name) == Suite.model_fields[name].default}
-        told = {"summary", "changes", "paper", "target"}
+        told = {"summary", "changes", "paper", "target", "twin"}
         return self.model_dump(mode="json", exclude=told | idle)
 
 
@@ -203,7 +204,7 @@ def _refusal(name: str, problem: Any) -> UserError:  # noqa: ANN401 - pydantic's
 def suite_fields() -> list[str]:
     """The fields `--set` may name; components take any parameter of what they name."""
     local = [f"local.{name}" for name in LocalTraining.__dataclass_fields__]
-    fixed = {"name", "version", "summary", "changes", "paper", "local"}
+    fixed = {"name", "version", "summary", "changes", "paper", "twin", "local"}
     return [name for name in Suite.model_fields if name not in fixed] + local
 
 

@@ -9,7 +9,13 @@ from pathlib import Path
 
 import torch
 
-from flbench.dataset import Dataset
+from flbench.dataset import About, Dataset
+
+ABOUT = About(
+    source="E. Alpaydin, C. Kaynak, UCI Optical Recognition of Handwritten Digits, test part",
+    licence="CC BY 4.0",
+    samples=1_797,
+)
 
 
 def load(root: Path) -> Dataset:

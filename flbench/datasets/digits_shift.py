@@ -14,9 +14,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flbench.dataset import Dataset
+from flbench.dataset import About, Dataset
 from flbench.datasets import digits
 
+ABOUT = About(
+    source="computed from digits",
+    licence=digits.ABOUT.licence,
+    samples=digits.ABOUT.samples,
+)
 DOMAINS = ("plain", "shifted", "blurred", "textured", "faint")
 
 

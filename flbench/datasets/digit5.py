@@ -1,0 +1,236 @@
+"""Digit-5 and the two of its domains that are no data sets of torchvision.
+
+Digit-5: ten digits in five domains: MNIST, SVHN, USPS, SynthDigits, MNIST-M. It runs with the
+domains whose files are there; with fewer than five its name says which, as in
+`digit-5[mnist,usps,mnist-m]`, and a line is logged.
+
+Images are 3x32x32 in -1..1: grey ones repeated, others resized, bilinear. Of a domain at most
+5,000 samples of the training part and 9,000 of the test part are kept, drawn with a fixed seed.
+
+MNIST-M was made of MNIST's digits. Where its file says of which ones of MNIST's *test* part
+(`mnist_test_index`), samples of even index are its training part and of odd index its test part,
+and Digit-5 leaves those of even index out of MNIST's test part: nobody is tested on a digit that
+somebody was trained on. Without that array a sample's position takes the index's place.
+
+Sources: MNIST-M, SynthDigits: Y. Ganin, V. Lempitsky, ICML 2015.
+Digit-5: X. Peng et al., ICCV 2019.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from flbench.dataset import About, Dataset
+from flbench.datasets import pictures
+from flbench.datasets.files import (
+    SIGNED,
+    Found,
+    Pixels,
+    absent,
+    arrays,
+    checked,
+    damaged,
+    npz_pixels,
+    npz_samples,
+    only_npz,
+    scaled,
+)
+from flbench.datasets.torchvision_sets import ABOUT as OTHERS
+from flbench.datasets.torchvision_sets import mnist_pixels, svhn_pixels, usps_pixels
+from flbench.errors import MissingData
+
+DOMAINS = ("mnist", "svhn", "usps", "synth-digits", "mnist-m")
+KEPT = {False: 5_000, True: 9_000}
+"""Most samples of a domain's training part (False) and test part (True)."""
+
+FOLDERS = {"mnist-m": "mnist_m", "synth-digits": "synth_digits"}
+FORM = "one .npz file (x, y; or x_train, y_train, x_test, y_test) or a folder of images per digit"
+ABOUT = {
+    "mnist-m": About(
+        source="Y. Ganin, V. Lempitsky, ICML 2015",
+        licence="non-commercial research (BSDS500 photographs)",
+        files=("mnist_m/*",),
+        samples=68_002,
+        fetch=f"get it from its authors or a mirror; put into mnist_m/ {FORM}",
+    ),
+    "synth-digits": About(
+        source="Y. Ganin, V. Lempitsky, ICML 2015",
+        licence="none stated; shared for research",
+        files=("synth_digits/*",),
+        samples=488_953,
+        fetch=f"get it from its authors or a mirror; put into synth_digits/ {FORM}",
+    ),
+    "digit-5": About(
+        source="X. Peng et al., Moment Matching for Multi-Source Domain Adaptation, ICCV 2019",
+        licence="that of each domain",
+        fetch="each domain for itself: " + ", ".join(f"flbench data {name}" for name in DOMAINS),
+    ),
+}
+
+
+def mnist_m(root: Path) -> Dataset:
+    """MNIST-M, digits of 32x32 on patches of photographs, from .npz or folders under the root."""
+    return scaled("mnist-m", mnist_m_pixels(root)[0], 10, SIGNED)
+
+
+def synth_digits(root: Path) -> Dataset:
+    """SynthDigits, rendered digits of 32x32, from .npz or folders under the root."""
+    return scaled("synth-digits", own_pixels("synth-digits", root)[0], 10, SIGNED)
+
+
+def mnist_m_pixels(root: Path) -> tuple[Pixels, Tensor]:
+    """MNIST-M's images as bytes, and which of MNIST's test digits its training part shows."""
+    return own_pixels("mnist-m", root)
+
+
+def own_pixels(name: str, root: Path) -> tuple[Pixels, Tensor]:
+    """Images as bytes, training part first, and which of MNIST's test digits that part shows.
+
+    Raises:
+        MissingData: neither an .npz file nor a folder of images is there.
+        UserError: what is there is malformed.
+    """
+    folder = root / FOLDERS[name]
+    path, index = only_npz(folder), None
+    if path is not None:
+        stored = arrays(path)
+        pixels, index = npz_pixels(path, stored, 10), stored.get("mnist_test_index")
+    elif folder.is_dir() and pictures.names(folder):
+        pixels = pictures.read(folder, size=32, colour=True).pixels
+        checked(folder, pixels, 10)
+    else:
+        raise absent(name, root, f"in {FOLDERS[name]}/ {FORM}")
+    if pixels.x.shape[1:] != (3, 32, 32):
+        raise damaged(folder, f"images must be 32x32 in colour, got {tuple(pixels.x.shape[1:])}")
+    if pixels.test is not None:
+        return pixels, torch.empty(0, dtype=torch.int64)
+    if index is not None and (index.dtype.kind not in "iu" or index.shape != pixels.y.shape):
+        raise damaged(folder, f"mnist_test_index must be {len(pixels.y)} whole numbers")
+    if index is not None and not 0 <= index.min() <= index.max() < 10_000:
+        raise damaged(folder, f"mnist_test_index is 0..9999, got {index.min()}..{index.max()}")
+    places = torch.arange(len(pixels.y)) if index is None else torch.from_numpy(index).long()
+    order = torch.argsort(places % 2, stable=True)
+    test = places[order] % 2 == 1
+    shown = places[order][~test] if index is not None else places[:0]
+    return Pixels(pixels.x[order], pixels.y[order], test), shown
+
+
+def digit5(root: Path) -> Dataset:
+    """Digit-5: ten digits in up to five domains, those whose files are under the root.
+
+    Raises:
+        MissingData: fewer than two domains are there.
+    """
+    found: dict[str, Pixels] = {}
+    shown = torch.empty(0, dtype=torch.int64)
+    for name in reversed(DOMAINS):  # MNIST last: it must not show what MNIST-M trains on
+        try:
+            if name == "mnist-m":
+                pixels, shown = mnist_m_pixels(root)
+            else:
+                pixels = READERS[name](root)
+        except MissingData:
+            continue
+        found[name] = kept(without(pixels, shown) if name == "mnist" else pixels)
+    present = [name for name in DOMAINS if name in found]
+    if len(present) < 2:
+        raise absent("digit-5", root, "the files of two or more of " + ", ".join(DOMAINS))
+    name = "digit-5"
+    if len(present) < len(DOMAINS):
+        name = f"digit-5[{','.join(present)}]"
+        lacking = ", ".join(domain for domain in DOMAINS if domain not in found)
+        logging.getLogger("flbench").warning("%s: no files of %s under %s", name, lacking, root)
+    domain = torch.cat([torch.full_like(found[one].y, at) for at, one in enumerate(present)])
+    y = torch.cat([found[one].y for one in present])
+    test = torch.cat([mask for one in present if (mask := found[one].test) is not None])
+    x = torch.empty((len(y), 3, 32, 32))
+    for at, one in enumerate(present):
+        x[domain == at] = square(found.pop(one).x)
+    order = torch.argsort(test.long(), stable=True)
+    return Dataset(name, x[order], y[order], 10, domain[order], test[order])
+
+
+def without(pixels: Pixels, shown: Tensor) -> Pixels:
+    """Images less those of the test part that are counted in `shown`."""
+    assert pixels.test is not None
+    places = torch.nonzero(pixels.test)[:, 0]
+    stays = torch.ones(len(pixels.y), dtype=torch.bool)
+    stays[places[shown[shown < len(places)]]] = False
+    return Pixels(pixels.x[stays], pixels.y[stays], pixels.test[stays])
+
+
+def kept(pixels: Pixels) -> Pixels:
+    """At most KEPT of each part, drawn with a fixed seed, in their order."""
+    assert pixels.test is not None
+    rng = np.random.default_rng(0)
+    chosen = []
+    for part, most in KEPT.items():
+        places = np.flatnonzero(pixels.test.numpy() == part)
+        if len(places) > most:
+            places = np.sort(rng.choice(places, most, replace=False))
+        chosen.append(torch.from_numpy(places))
+    order = torch.cat(chosen)
+    return Pixels(pixels.x[order], pixels.y[order], pixels.test[order])
+
+
+def square(x: Tensor) -> Tensor:
+    """Images as bytes -> 3x32x32 in -1..1."""
+    x = x.float().div_(127.5).sub_(1)
+    if x.shape[2:] != (32, 32):
+        x = F.interpolate(x, (32, 32), mode="bilinear", align_corners=False)
+    return x.expand(-1, 3, -1, -1)
+
+
+READERS: dict[str, Callable[[Path], Pixels]] = {
+    "mnist": mnist_pixels,
+    "svhn": svhn_pixels,
+    "usps": usps_pixels,
+    "synth-digits": lambda root: own_pixels("synth-digits", root)[0],
+}
+
+
+def found_own(name: str) -> Callable[[Path], Found | None]:
+    """A function that says what lies under a root of MNIST-M or SynthDigits."""
+
+    def look(root: Path) -> Found | None:
+        folder = root / FOLDERS[name]
+        paths = sorted(folder.glob("*.npz"))
+        if paths:
+            where, count = f"{FOLDERS[name]}/{paths[0].name}", npz_samples(paths[0])
+        elif folder.is_dir() and pictures.names(folder):
+            where, count = FOLDERS[name], len(pictures.listed(folder))
+        else:
+            return None
+        return Found(where, count, count >= ABOUT[name].samples)
+
+    return look
+
+
+def found_digit5(root: Path) -> Found | None:
+    """Which of Digit-5's domains lie under a root; fewer than two are none."""
+    present = [
+        name
+        for name in DOMAINS
+        if (FOUND[name](root) if name in FOUND else has(root, OTHERS[name].files))
+    ]
+    whole = len(present) == len(DOMAINS)
+    return Found(", ".join(present), 0, whole) if len(present) > 1 else None
+
+
+def has(root: Path, files: tuple[str, ...]) -> bool:
+    """Whether all files are there."""
+    return all((root / file).is_file() for file in files)
+
+
+FOUND: dict[str, Callable[[Path], Found | None]] = {
+    "mnist-m": found_own("mnist-m"),
+    "synth-digits": found_own("synth-digits"),
+    "digit-5": found_digit5,
+}

@@ -1,0 +1,131 @@
+"""Images in folders: `<class>/`, `<domain>/<class>/`, and either below `train/` and `test/`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flbench.datasets.files import Pixels, damaged
+from flbench.errors import MissingData, UserError
+
+SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+PARTS = ["test", "train"]
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """All images of a folder.
+
+    Attributes:
+        pixels: the images; training part first, where there are parts.
+        classes: names of the labels, in order.
+        domains: names of the domains, in order; none = the folder has none.
+        domain: domain of each image, shape (m,), int64, or None.
+    """
+
+    pixels: Pixels
+    classes: list[str]
+    domains: list[str]
+    domain: Tensor | None
+
+
+def listed(folder: Path) -> list[tuple[str, str, str, Path]]:
+    """Part, domain, class ("" = none) and file of each image of a folder, in order.
+
+    Raises:
+        MissingData: there is no such folder, or no image in it.
+        UserError: domains and classes stand on the same level.
+    """
+    if not folder.is_dir():
+        raise MissingData(f"there is no folder {folder}")
+    parts = sorted(PARTS, reverse=True) if names(folder) == PARTS else [""]
+    found = []
+    for part in parts:
+        base = folder / part
+        deep = [child for child in names(base) if names(base / child)]
+        if deep and len(deep) < len(names(base)):
+            flat = next(child for child in names(base) if child not in deep)
+            raise UserError(
+                f"{base} mixes <class>/ and <domain>/<class>/: {deep[0]} has folders, {flat} none"
+            )
+        for domain in deep or [""]:
+            for kind in names(base / domain):
+                files = list(images(base / domain / kind))
+                if not files:
+                    raise damaged(base / domain / kind, "it has no image")
+                found += [(part, domain, kind, file) for file in files]
+    if not found:
+        raise MissingData(f"{folder} has no folder of images per class")
+    return found
+
+
+def names(folder: Path) -> list[str]:
+    """The folders in a folder; sorted, as numbers if all are numbers."""
+    found = [path.name for path in folder.iterdir() if path.is_dir() and path.name[0] != "."]
+    return ordered(found)
+
+
+def ordered(found: Sequence[str]) -> list[str]:
+    """Each name once; sorted, as numbers if all are numbers."""
+    numbers = all(name.isdecimal() for name in found)
+    return sorted(set(found), key=lambda name: (int(name) if numbers else 0, name))
+
+
+def images(folder: Path) -> Iterator[Path]:
+    """The images of one class, sorted by name."""
+    for path in sorted(folder.iterdir()):
+        if path.suffix.lower() in SUFFIXES and path.is_file():
+            yield path
+
+
+def read(folder: Path, size: int | None = None, colour: bool = False) -> Pictures:
+    """Read all images of a folder.
+
+    Args:
+        size: resize each to size x size; None = all must be of one size.
+        colour: three channels even if all are grey.
+
+    Raises:
+        MissingData: there is no such folder, or no image in it.
+        UserError: a file cannot be read, or has another size than the first.
+    """
+    rows = listed(folder)
+    read = [opened(file, size) for _, _, _, file in rows]
+    for (_, _, _, file), array in zip(rows, read, strict=True):
+        if array.shape[:2] != read[0].shape[:2]:
+            (high, wide), (height, width) = read[0].shape[:2], array.shape[:2]
+            raise UserError(
+                f"{file} is {width}x{height}, {rows[0][3]} is {wide}x{high}: images must be of one"
+                " size, or be resized by writing @SIZE after the folder"
+            )
+    if colour or any(array.ndim == 3 for array in read):
+        read = [array if array.ndim == 3 else np.stack([array] * 3, axis=-1) for array in read]
+    x = torch.from_numpy(np.stack(read))
+    x = x.permute(0, 3, 1, 2) if x.ndim == 4 else x[:, None]
+    classes = ordered([kind for _, _, kind, _ in rows])
+    domains = ordered([domain for _, domain, _, _ in rows])
+    y = torch.tensor([classes.index(row[2]) for row in rows])
+    test = torch.tensor([row[0] == "test" for row in rows]) if rows[0][0] else None
+    if domains == [""]:
+        return Pictures(Pixels(x, y, test), classes, [], None)
+    domain = torch.tensor([domains.index(row[1]) for row in rows])
+    return Pictures(Pixels(x, y, test), classes, domains, domain)
+
+
+def opened(file: Path, size: int | None) -> np.ndarray:
+    """One image as bytes: height x width if it is grey, else height x width x 3."""
+    from PIL import Image
+
+    try:
+        with Image.open(file) as image:
+            flat = image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
+            if size is not None and flat.size != (size, size):
+                flat = flat.resize((size, size), Image.Resampling.BILINEAR)
+            return np.asarray(flat)
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise damaged(file, error) from None

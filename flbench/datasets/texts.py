@@ -1,0 +1,233 @@
+"""Text: blocks of tokens to predict, one domain per language.
+
+A sample is `context` tokens and the tokens that follow each of them. Texts are cut into blocks
+without overlap, so nothing of a test block is seen in training; a remainder shorter than a block is
+left out.
+
+Two vocabularies: GPT-2's 50,257 byte pairs, from `vocab.json` and `merges.txt`; or 2,000 byte
+pairs found in the texts themselves, small enough for a network that two cores can train.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from flbench.dataset import About, Dataset
+from flbench.errors import MissingData, UserError
+
+if TYPE_CHECKING:
+    from tokenizers import ByteLevelBPETokenizer
+
+LANGUAGES = {"no": ("no.txt", "nb.txt"), "sv": ("sv.txt",), "da": ("da.txt",)}
+PAIRS = 2000
+CONTEXT = 64
+
+ABOUT = {
+    "nordic": About(
+        source="Norwegian, Swedish and Danish text, one UTF-8 file per language",
+        licence="that of the files",
+        files=("text/nb.txt", "text/sv.txt", "text/da.txt"),
+        fetch="one sentence per line in text/no.txt (or nb.txt), text/sv.txt and text/da.txt",
+    ),
+    "nordic-gpt2": About(
+        source="the same in GPT-2's vocabulary (Radford et al. 2019)",
+        licence="that of the files; the vocabulary: modified MIT",
+        files=(
+            "text/nb.txt",
+            "text/sv.txt",
+            "text/da.txt",
+            "gpt2_tokenizer/vocab.json",
+            "gpt2_tokenizer/merges.txt",
+        ),
+        fetch="the texts, and GPT-2's vocab.json and merges.txt in gpt2_tokenizer",
+    ),
+    "oscar": About(
+        source="OSCAR, Norwegian, Swedish and Danish (Ortiz Suárez et al. 2019)",
+        licence="CC0 for the packaging; the texts are their authors'",
+        files=("oscar/no.txt", "oscar/sv.txt", "oscar/da.txt"),
+        fetch="pip install flbench[text], then flbench data oscar --fetch",
+    ),
+    "text": About(source="yours", licence="yours", fetch="--dataset text:FOLDER"),
+    "bigrams": About(
+        source="generated: three random bigram languages", licence="none", samples=900
+    ),
+}
+
+
+def nordic(root: Path) -> Dataset:
+    """Norwegian, Swedish and Danish text from files, 2,000 byte pairs, blocks of 64 tokens.
+
+    Raises:
+        MissingData: a language's file is not there.
+    """
+    return tokenised("nordic", read(root / "text"), CONTEXT)
+
+
+def nordic_gpt2(root: Path) -> Dataset:
+    """Norwegian, Swedish and Danish text from files, GPT-2's vocabulary, blocks of 256 tokens.
+
+    Raises:
+        MissingData: a language's file or the vocabulary is not there.
+    """
+    from tokenizers import ByteLevelBPETokenizer
+
+    texts = read(root / "text")
+    folder = root / "gpt2_tokenizer"
+    files = [folder / name for name in ("vocab.json", "merges.txt")]
+    if not all(path.is_file() for path in files):
+        raise MissingData(
+            f"data set 'nordic-gpt2' expects vocab.json and merges.txt of GPT-2 in {folder}"
+        )
+    tokenizer = ByteLevelBPETokenizer(*map(str, files))
+    return tokenised("nordic-gpt2", texts, 256, tokenizer)
+
+
+def oscar(root: Path) -> Dataset:
+    """Norwegian, Swedish and Danish web text of OSCAR, 20 MB a language (extra `text`).
+
+    Files once fetched lie in `oscar/<language>.txt`.
+
+    Raises:
+        MissingData: they are not there.
+    """
+    return tokenised("oscar", read(root / "oscar"), CONTEXT)
+
+
+def folder(root: Path, argument: str) -> Dataset:
+    """Door: a folder of UTF-8 text files, one domain per file.
+
+    Args:
+        argument: the folder; relative to the working directory.
+
+    Raises:
+        MissingData: there is no such folder, or no .txt file in it.
+    """
+    found = sorted(Path(argument).expanduser().glob("*.txt"))
+    if not found:
+        raise MissingData(f"data set 'text:{argument}' expects a folder with one .txt per domain")
+    return tokenised(f"text:{argument}", {path.stem: _text(path) for path in found}, CONTEXT)
+
+
+def bigrams(root: Path) -> Dataset:
+    """Three generated languages of 16 letters, 300 blocks of 16 letters each; no files needed.
+
+    Each language is a random bigram model: every letter has three likely successors.
+    """
+    generator = np.random.default_rng(0)
+    letters, length, blocks, languages = 16, 16, 300, 3
+    x = np.empty((languages * blocks, length + 1), dtype=np.int64)
+    for language in range(languages):
+        likely = np.stack([generator.permutation(letters)[:3] for _ in range(letters)])
+        rows = x[language * blocks : (language + 1) * blocks]
+        rows[:, 0] = generator.integers(letters, size=blocks)
+        for place in range(length):
+            choice = likely[rows[:, place], generator.choice(3, size=blocks, p=(0.6, 0.3, 0.1))]
+            stray = generator.random(blocks) < 0.05
+            rows[:, place + 1] = np.where(stray, generator.integers(letters, size=blocks), choice)
+    return _dataset("bigrams", torch.as_tensor(x), letters, [blocks] * languages)
+
+
+def read(where: Path) -> dict[str, str]:
+    """The three languages' texts.
+
+    Raises:
+        MissingData: a file is not there.
+    """
+    texts = {}
+    for language, names in LANGUAGES.items():
+        there = [where / name for name in names if (where / name).is_file()]
+        if not there:
+            raise MissingData(
+                f"expected {' or '.join(names)} in {where}: UTF-8, one sentence per line; name its"
+                " place with --data-root or FLBENCH_DATA, or give a folder as --dataset text:FOLDER"
+            )
+        texts[language] = _text(there[0])
+    return texts
+
+
+def tokenised(
+    name: str,
+    texts: Mapping[str, str],
+    context: int,
+    tokenizer: ByteLevelBPETokenizer | None = None,
+) -> Dataset:
+    """Texts as blocks of tokens.
+
+    Args:
+        name: of the data set.
+        texts: domain -> text.
+        context: tokens per sample.
+        tokenizer: None = 2,000 byte pairs of the texts themselves.
+
+    Returns:
+        x and y of shape (m, context): y is x one token later; domains in the order of `texts`.
+
+    Raises:
+        UserError: a text is shorter than a block.
+    """
+    tokenizer = tokenizer or trained(texts.values())
+    blocks, sizes = [], []
+    for domain, text in texts.items():
+        ids = torch.tensor(tokenizer.encode(text).ids)
+        whole = len(ids) // (context + 1)
+        if whole < 1:
+            raise UserError(f"text '{domain}' of '{name}' has {len(ids)} tokens, expected more"
+                            f" than {context}")  # fmt: skip
+        at = torch.arange(whole)[:, None] * (context + 1) + torch.arange(context + 1)
+        blocks.append(ids[at])
+        sizes.append(whole)
+    return _dataset(name, torch.cat(blocks), tokenizer.get_vocab_size(), sizes)
+
+
+def trained(texts: Iterable[str]) -> ByteLevelBPETokenizer:
+    """A byte-level byte-pair vocabulary of at most 2,000 entries, found in the texts."""
+    from tokenizers import ByteLevelBPETokenizer
+
+    tokenizer = ByteLevelBPETokenizer()
+    lines = (line for text in texts for line in text.splitlines())
+    tokenizer.train_from_iterator(lines, vocab_size=PAIRS, show_progress=False)
+    return tokenizer
+
+
+def fetch(root: Path) -> None:
+    """Stream 20 MB a language of OSCAR through the `datasets` library into `oscar/`.
+
+    Raises:
+        MissingData: the library is not installed.
+    """
+    try:
+        from datasets import load_dataset
+    except ImportError:
+        raise MissingData("OSCAR comes through `datasets`: pip install flbench[text]") from None
+    (root / "oscar").mkdir(parents=True, exist_ok=True)
+    for language in LANGUAGES:
+        name = f"unshuffled_deduplicated_{language}"
+        stream = load_dataset("oscar", name, split="train", streaming=True)
+        part = root / "oscar" / f"{language}.part"
+        with part.open("w", encoding="utf-8") as file:
+            for row in stream:
+                file.write(" ".join(row["text"].split()) + "\n")
+                if file.tell() > 20_000_000:
+                    break
+        part.rename(part.with_suffix(".txt"))
+
+
+FETCH = {"oscar": fetch}
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: expected UTF-8 text: {error}") from None
+
+
+def _dataset(name: str, rows: torch.Tensor, vocabulary: int, sizes: list[int]) -> Dataset:
+    """Blocks of context + 1 tokens as samples; domain k has sizes[k] of them."""
+    domains = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+    return Dataset(name, rows[:, :-1].contiguous(), rows[:, 1:].contiguous(), vocabulary, domains)

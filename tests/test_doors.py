@@ -1,0 +1,417 @@
+"""Doors: anybody's arrays and images, and other data sets turned or relabelled."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from flbench.dataset import Dataset
+from flbench.datasets import wrapped
+from flbench.errors import BadParameter, MissingData, UnknownName, UserError
+from flbench.runner import load_dataset
+
+RNG = np.random.default_rng(11)
+
+
+def stored(path: Path, **changed: object) -> Path:
+    """An .npz file of 12 training and 6 test samples; None leaves an array out."""
+    table = {
+        "x_train": RNG.normal(size=(12, 3)).astype(np.float32),
+        "y_train": np.arange(12) % 4,
+        "x_test": RNG.normal(size=(6, 3)).astype(np.float32),
+        "y_test": np.arange(6) % 4,
+        **changed,
+    }
+    np.savez(path, **{key: np.asarray(value) for key, value in table.items() if value is not None})
+    return path
+
+
+def through(path: Path, door: str = "npz") -> Dataset:
+    return load_dataset(f"{door}:{path}", Path("nowhere"))
+
+
+# --- which door ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("npz", r"^data set 'npz' needs an argument, as in npz:\.\.\.$"),
+        ("npz:", r"^data set 'npz' needs an argument, as in npz:\.\.\.$"),
+        ("digits:8", r"^data set 'digits' takes no argument, got '8'$"),
+        ("digits:", r"^data set 'digits' takes no argument, got ''$"),
+        ("rotated:npz", r"^data set 'npz' needs an argument"),
+        ("rotated:digits:8", r"^data set 'digits' takes no argument, got '8'$"),
+    ],
+)
+def test_doors_take_an_argument_and_other_data_sets_none(
+    tmp_path: Path, name: str, why: str
+) -> None:
+    with pytest.raises(BadParameter, match=why):
+        load_dataset(name, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["nzp:file", "rotated:digit", "digit-5[mnist]"])
+def test_an_unknown_door_or_data_set_lists_what_is_there(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UnknownName, match=r"unknown dataset '.*installed: .*cifar10, .*npz, "):
+        load_dataset(name, tmp_path)
+
+
+def test_only_the_first_colon_counts(tmp_path: Path) -> None:
+    path = stored(tmp_path / "a:b.npz")
+    assert through(path).name == f"npz:{path}"
+
+
+# --- npz ----------------------------------------------------------------------------------------
+
+
+def test_arrays_are_taken_as_they_are_and_the_test_part_is_marked(tmp_path: Path) -> None:
+    x = RNG.normal(size=(12, 3))
+    data = through(stored(tmp_path / "mine.npz", x_train=x, x_test=x[:6]))
+    assert (data.classes, data.domains) == (4, None)
+    assert (data.x.dtype, data.y.dtype) == (torch.float32, torch.int64)
+    assert torch.equal(data.x, torch.as_tensor(np.concatenate([x, x[:6]]), dtype=torch.float32))
+    assert data.y.tolist() == [i % 4 for i in range(12)] + [0, 1, 2, 3, 0, 1]
+    assert data.test is not None
+    assert data.test.tolist() == [False] * 12 + [True] * 6
+
+
+def test_a_path_is_relative_to_the_current_folder_and_knows_the_tilde(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored(tmp_path / "mine.npz")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert len(load_dataset("npz:mine.npz", Path("nowhere")).y) == 18
+    assert len(load_dataset("npz:~/mine.npz", Path("nowhere")).y) == 18
+
+
+def test_without_a_test_part_there_is_no_mask(tmp_path: Path) -> None:
+    path = tmp_path / "mine.npz"
+    np.savez(path, x=np.ones((3, 2)), y=np.arange(3))
+    data = through(path)
+    assert (len(data.y), data.test) == (3, None)
+
+
+@pytest.mark.parametrize(
+    ("shape", "order"),
+    [((5, 7), None), ((5, 7, 3), (0, 3, 1, 2)), ((5, 7, 1), (0, 3, 1, 2)), ((3, 5, 7), None)],
+)
+def test_bytes_are_images_between_0_and_1(
+    tmp_path: Path, shape: tuple[int, ...], order: tuple[int, ...] | None
+) -> None:
+    x = RNG.integers(0, 256, (18, *shape), dtype=np.uint8)
+    data = through(stored(tmp_path / "mine.npz", x_train=x[:12], x_test=x[12:]))
+    expected = x.transpose(order) if order else x.reshape(18, -1, 5, 7)
+    assert torch.equal(data.x, torch.as_tensor(expected.copy()).float() / 255)
+    assert data.x.is_contiguous()
+
+
+def test_other_whole_numbers_are_tokens(tmp_path: Path) -> None:
+    x = RNG.integers(0, 50, (18, 9), dtype=np.int32)
+    data = through(stored(tmp_path / "mine.npz", x_train=x[:12], x_test=x[12:]))
+    assert data.x.dtype == torch.int64
+    assert data.x.tolist() == x.tolist()
+
+
+@pytest.mark.parametrize(
+    "domains",
+    [
+        {"domains": np.arange(18) % 3},
+        {"domains_train": np.arange(12) % 3, "domains_test": np.arange(6) % 3},
+    ],
+)
+def test_domains_are_one_array_or_one_for_each_part(
+    tmp_path: Path, domains: dict[str, np.ndarray]
+) -> None:
+    data = through(stored(tmp_path / "mine.npz", **domains))
+    assert data.domains is not None
+    assert data.domains.tolist() == [i % 3 for i in range(18)]
+
+
+NAN = np.full((12, 3), np.nan)
+INFINITE = np.where(np.arange(36).reshape(12, 3) == 8, np.inf, 0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"y_test": None}, r"it has no array y_test \(it has x_train, y_train, x_test\)"),
+        ({"x_train": None}, r"it has no array x_train \("),
+        ({"x_train": NAN}, "x_train holds numbers that are not finite"),
+        ({"x_train": INFINITE}, "x_train holds numbers that are not finite"),
+        ({"x_train": -INFINITE}, "x_train holds numbers that are not finite"),
+        ({"x_test": np.zeros(6)}, r"x_test must be samples of one or more numbers, got \(6,\)"),
+        ({"x_train": np.zeros((12, 0))}, "x_train must be samples of one or more numbers"),
+        ({"x_train": np.zeros((12, 3), bool)}, "x_train must be numbers, got bool"),
+        ({"x_train": np.zeros((12, 3), complex)}, "x_train must be numbers, got complex128"),
+        ({"x_train": np.full((12, 3), "a")}, "x_train must be numbers, got <U1"),
+        ({"x_train": np.full((12, 3), None, object)}, "allow_pickle=False"),
+        ({"x_train": np.zeros((12, 3), np.uint8)}, "x_train is uint8, so images of 1 or 3"),
+        ({"x_train": np.zeros((12, 2, 5, 5), np.uint8)}, "x_train is uint8, so images of 1 or 3"),
+        ({"x_train": np.zeros((12, 4))}, r"differ: \(4,\) torch.float32 and \(3,\) torch.float32"),
+        ({"x_train": np.zeros((12, 3), int)}, r"differ: \(3,\) torch.int64 and"),
+        ({"y_train": np.arange(11) % 4}, "x_train has 12 samples, y_train 11 labels"),
+        ({"y_test": np.arange(7) % 4}, "x_test has 6 samples, y_test 7 labels"),
+        ({"y_train": np.arange(12) / 2}, "y_train must be m whole numbers, got float64"),
+        (
+            {"y_train": np.zeros((12, 1), int)},
+            r"y_train must be m whole numbers, got int64 \(12, 1\)",
+        ),
+        ({"y_train": np.arange(12) % 4 - 1}, r"labels must be 0\.\.C-1, got -1\.\.3"),
+        ({"y_train": np.full(12, 99)}, r"labels must be 0\.\.C-1, got 0\.\.99"),
+        ({"y_train": np.arange(12) % 4 + 2}, None),
+        ({"y_train": np.full(12, 5)}, r"labels are 0\.\.5, but 4 never occurs"),
+        (
+            {"domains_train": np.zeros(12, int)},
+            "it needs domains, or domains_train and domains_test",
+        ),
+        ({"domains": np.zeros(12, int)}, r"domains: expected \[18\] numbers, got \[12\]"),
+        (
+            {"domains_train": np.zeros(6, int), "domains_test": np.zeros(12, int)},
+            r"domains_train and domains_test: expected \[12, 6\] numbers, got \[6, 12\]",
+        ),
+        ({"domains": np.full(18, 1)}, r"domains are 0\.\.1, but 0 never occurs"),
+        ({"domains": np.zeros(18)}, "domains must be m whole numbers, got float64"),
+    ],
+)
+def test_malformed_arrays_are_one_line_that_names_the_file(
+    tmp_path: Path, changed: dict[str, object], why: str | None
+) -> None:
+    path = stored(tmp_path / "mine.npz", **changed)
+    if why is None:
+        assert through(path).classes == 6, "labels of either part count"
+        return
+    with pytest.raises(UserError, match=why) as caught:
+        through(path)
+    assert str(caught.value).startswith(f"{path} cannot be used: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_no_file_and_no_npz_file_are_one_line(tmp_path: Path) -> None:
+    with pytest.raises(MissingData, match=r"^there is no file .*mine\.npz$"):
+        through(tmp_path / "mine.npz")
+    single = tmp_path / "single.npy"
+    np.save(single, np.zeros(3))
+    text, cut = tmp_path / "text.npz", stored(tmp_path / "cut.npz")
+    text.write_text("x_train,y_train\n")
+    cut.write_bytes(cut.read_bytes()[:-30])
+    empty = tmp_path / "empty.npz"
+    empty.touch()
+    for path in (single, text, cut, empty):
+        with pytest.raises(UserError, match=f"^{path} cannot be used: ") as caught:
+            through(path)
+        assert "\n" not in str(caught.value)
+
+
+# --- images -------------------------------------------------------------------------------------
+
+
+def write(path: Path, shade: int, size: tuple[int, int] = (6, 8), colour: bool = False) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    shape = (*size, 3) if colour else size
+    Image.fromarray(np.full(shape, shade, np.uint8)).save(path)
+
+
+def test_images_lie_in_a_folder_for_each_class(tmp_path: Path) -> None:
+    for at, name in enumerate(("dog", "cat", "ant")):
+        write(tmp_path / name / "b.png", 10 * at + 1)
+        write(tmp_path / name / "a.PNG", 10 * at)
+    (tmp_path / "cat" / "notes.txt").write_text("no image")
+    (tmp_path / ".hidden").mkdir()
+    data = through(tmp_path, "images")
+    assert (data.name, data.classes) == (f"images:{tmp_path}", 3)
+    assert (data.domains, data.test) == (None, None)
+    assert data.x.shape == (6, 1, 6, 8)
+    assert data.y.tolist() == [0, 0, 1, 1, 2, 2], "ant, cat, dog"
+    shades = ((data.x[:, 0, 0, 0] + 1) * 127.5).round().tolist()
+    assert shades == [20, 21, 10, 11, 0, 1]
+
+
+def test_images_may_lie_in_domains_and_in_a_training_and_a_test_part(tmp_path: Path) -> None:
+    for part, count in (("train", 2), ("test", 1)):
+        for domain in ("photo", "drawing"):
+            for label in range(11):
+                for number in range(count):
+                    write(tmp_path / part / domain / str(label) / f"{number}.png", label)
+    data = through(tmp_path, "images")
+    assert data.domains is not None
+    assert data.test is not None
+    assert data.test.tolist() == [False] * 44 + [True] * 22
+    assert data.domains.tolist() == [0] * 22 + [1] * 22 + [0] * 11 + [1] * 11
+    shades = ((data.x[:, 0, 0, 0] + 1) * 127.5).round().long()
+    assert torch.equal(data.y, shades), "numbers are sorted as numbers"
+    assert data.classes == 11
+    two_parts = load_dataset(f"images:{tmp_path / 'train'}", tmp_path)
+    assert two_parts.test is None
+
+
+def test_one_image_in_colour_makes_all_of_them_so(tmp_path: Path) -> None:
+    write(tmp_path / "a" / "1.png", 7)
+    write(tmp_path / "b" / "1.png", 9, colour=True)
+    data = through(tmp_path, "images")
+    assert data.x.shape == (2, 3, 6, 8)
+    assert data.x.is_contiguous()
+
+
+def test_images_are_resized_if_a_size_is_given_and_else_must_be_of_one(tmp_path: Path) -> None:
+    write(tmp_path / "a" / "1.png", 7)
+    write(tmp_path / "b" / "1.png", 9, (8, 6))
+    with pytest.raises(UserError, match=r"b/1.png is 6x8, .*a/1.png is 8x6: images must be of one"):
+        through(tmp_path, "images")
+    data = load_dataset(f"images:{tmp_path}@16", tmp_path)
+    assert data.x.shape == (2, 1, 16, 16)
+    for size in ("0", "big", "1025", "-4", ""):
+        with pytest.raises(BadParameter, match=f"SIZE is 1..1024 pixels, got '{size}'"):
+            load_dataset(f"images:{tmp_path}@{size}", tmp_path)
+    folder = tmp_path / "sized@8" / "mine"
+    for name in ("a", "b"):
+        write(folder / name / "1.png", 7)
+    assert len(through(folder, "images").y) == 2, "an @ in a folder's name is no size"
+
+
+def test_malformed_folders_are_one_line(tmp_path: Path) -> None:
+    with pytest.raises(MissingData, match="there is no folder"):
+        through(tmp_path / "gone", "images")
+    with pytest.raises(MissingData, match="has no folder of images per class"):
+        through(tmp_path, "images")
+    write(tmp_path / "a" / "1.png", 7)
+    with pytest.raises(UserError, match="it has one class only, a"):
+        through(tmp_path, "images")
+    (tmp_path / "b").mkdir()
+    with pytest.raises(UserError, match="/b cannot be used: it has no image"):
+        through(tmp_path, "images")
+    (tmp_path / "b" / "1.png").write_bytes(b"no image")
+    with pytest.raises(UserError, match=r"/b/1.png cannot be used: ") as caught:
+        through(tmp_path, "images")
+    assert "\n" not in str(caught.value)
+    write(tmp_path / "b" / "c" / "1.png", 7)
+    with pytest.raises(
+        UserError, match="mixes <class>/ and <domain>/<class>/: b has folders, a none"
+    ):
+        through(tmp_path, "images")
+
+
+# --- rotated ------------------------------------------------------------------------------------
+
+
+def test_rotated_deals_evenly_and_turns_each_domain_by_its_quarter(tmp_path: Path) -> None:
+    plain, turned = load_dataset("digits", tmp_path), load_dataset("rotated:digits", tmp_path)
+    assert (turned.name, turned.classes) == ("rotated:digits", 10)
+    assert turned.domains is not None
+    assert torch.bincount(turned.domains).tolist() == [450, 449, 449, 449]
+    assert torch.equal(turned.y, plain.y)
+    for domain in range(4):
+        mine = turned.domains == domain
+        by_hand = torch.as_tensor(np.rot90(plain.x[mine].numpy(), domain, (2, 3)).copy())
+        assert torch.equal(turned.x[mine], by_hand)
+    assert not torch.equal(turned.x, plain.x)
+
+
+@pytest.mark.parametrize("name", ["rotated:digits", "label-swap:digits"])
+def test_a_wrapped_data_set_is_the_same_each_time(tmp_path: Path, name: str) -> None:
+    one = load_dataset(name, tmp_path)
+    torch.manual_seed(5)
+    np.random.default_rng().random()
+    other = load_dataset(name, tmp_path)
+    assert one.domains is not None
+    assert other.domains is not None
+    assert torch.equal(one.x, other.x)
+    assert torch.equal(one.y, other.y)
+    assert torch.equal(one.domains, other.domains)
+    assert one.domains[:12].tolist() == [0, 1, 2, 0, 2, 0, 0, 2, 3, 0, 3, 1]
+
+
+def test_rotated_keeps_the_test_part_and_refuses_what_is_no_square_image(tmp_path: Path) -> None:
+    x = RNG.integers(0, 256, (18, 5, 5), dtype=np.uint8)
+    path = stored(tmp_path / "mine.npz", x_train=x[:12], x_test=x[12:], domains=np.arange(18) % 2)
+    data = load_dataset(f"rotated:npz:{path}", tmp_path)
+    assert data.test is not None
+    assert data.domains is not None
+    assert data.test.tolist() == [False] * 12 + [True] * 6
+    assert int(data.domains.max()) == 3, "its own domains are forgotten"
+    for shape in ((4, 5), (25,)):
+        wide = {part: np.zeros((n, *shape)) for part, n in (("x_train", 12), ("x_test", 6))}
+        with pytest.raises(UserError, match="expects square images, got samples of shape"):
+            load_dataset(f"rotated:npz:{stored(tmp_path / 'wide.npz', **wide)}", tmp_path)
+
+
+# --- label-swap ---------------------------------------------------------------------------------
+
+
+def test_labels_trade_places_in_pairs_as_far_apart_as_the_domain_s_number() -> None:
+    assert wrapped.swapped(10, 0).tolist() == list(range(10))
+    assert wrapped.swapped(10, 1).tolist() == [1, 0, 3, 2, 5, 4, 7, 6, 9, 8]
+    assert wrapped.swapped(10, 2).tolist() == [2, 3, 0, 1, 6, 7, 4, 5, 8, 9]
+    assert wrapped.swapped(10, 3).tolist() == [3, 4, 5, 0, 1, 2, 9, 7, 8, 6]
+    for classes in (4, 5, 7, 10, 100):
+        tables = [wrapped.swapped(classes, apart) for apart in range(4)]
+        assert len({tuple(table.tolist()) for table in tables}) == 4, "no two domains agree"
+        for table in tables:
+            assert torch.equal(table[table], torch.arange(classes)), "a swap undoes itself"
+
+
+def test_label_swap_changes_labels_by_domain_and_no_image(tmp_path: Path) -> None:
+    plain, swapped = load_dataset("digits", tmp_path), load_dataset("label-swap:digits", tmp_path)
+    assert (swapped.name, swapped.classes) == ("label-swap:digits", 10)
+    assert torch.equal(swapped.x, plain.x)
+    assert swapped.domains is not None
+    assert torch.bincount(swapped.domains).tolist() == [450, 449, 449, 449]
+    for domain in range(4):
+        mine = swapped.domains == domain
+        assert torch.equal(swapped.y[mine], wrapped.swapped(10, domain)[plain.y[mine]])
+    assert bool((swapped.y != plain.y)[swapped.domains == 1].all())
+
+
+def test_label_swap_needs_four_labels(tmp_path: Path) -> None:
+    three = {"y_train": np.arange(12) % 3, "y_test": np.arange(6) % 3}
+    path = stored(tmp_path / "mine.npz", **three)
+    with pytest.raises(UserError, match="expects at least 4 labels, got 3"):
+        load_dataset(f"label-swap:npz:{path}", tmp_path)
+
+
+# --- whole runs ---------------------------------------------------------------------------------
+
+
+def run(tmp_path: Path, *words: str) -> dict[str, object]:
+    """Run the command in an empty folder; its result."""
+    done = subprocess.run(
+        [sys.executable, "-m", "flbench", "run", "-p", "fedavg", "--rounds", "1", *words],
+        cwd=tmp_path,
+        env={**os.environ, "COLUMNS": "100", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (path,) = (tmp_path / "flbench-results").rglob("seed-0.json")
+    found: dict[str, object] = json.loads(path.read_text())
+    return found
+
+
+@pytest.mark.slow
+def test_a_run_on_anybodys_arrays(tmp_path: Path) -> None:
+    x = RNG.integers(0, 256, (500, 8, 8), dtype=np.uint8)
+    y = np.arange(500) % 10
+    stored(tmp_path / "mine.npz", x_train=x[:400], y_train=y[:400], x_test=x[400:], y_test=y[400:])
+    words = ("-s", "noisy-noniid", "--dataset", "npz:mine.npz", "--set", "clients=20")
+    assert run(tmp_path, *words)["dataset"] == "npz:mine.npz"
+
+
+@pytest.mark.slow
+def test_a_run_on_rotated_digits_has_a_group_for_each_rotation(tmp_path: Path) -> None:
+    words = ("-s", "feature-shift", "--dataset", "rotated:digits", "--set", "clients=8")
+    result = run(tmp_path, *words)
+    assert result["dataset"] == "rotated:digits"
+    clients = result["clients"]
+    assert isinstance(clients, dict)
+    assert clients["group"] == [0, 0, 1, 1, 2, 2, 3, 3]
