@@ -180,7 +180,7 @@ def conclude(job: Job, run: Run, state: State, unseen: Unseen | None = None) -> 
         bytes={way: dict(run.ledger.totals[way]) for way in DIRECTIONS},
         notes=history.notes,
         warnings=history.warnings + run.services.drain()[1],
-        seconds={part: round(spent, 3) for part, spent in history.seconds.items()},
+        seconds={part: round(spent, 3) for part, spent in run.services.seconds.items()},
         environment={
             "python": platform.python_version(),
             "torch": torch.__version__,

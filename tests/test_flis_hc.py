@@ -388,6 +388,45 @@ def test_released_has_no_groups_and_the_bytes_of_the_paper_but_for_the_group_ids
     assert len(kept.unique(dim=0)) > 1
 
 
+def test_released_clients_start_from_their_mean() -> None:
+    rows = torch.arange(6.0).reshape(3, 2)
+    memory = {"flis-hc.mean": rows, "flis-hc.last": -rows}
+    state = fl.State(1, torch.zeros(1, 2), fl.Membership(torch.zeros(3).long()), memory=memory)
+    ids = torch.tensor([2, 0])
+    start = FlisHC(mode="released").dispatch(state, fl.Stage("train", ids, 1))
+    assert start is not None
+    assert start.params is not None
+    assert start.params[:, 0].tolist() == [[4, 5], [0, 1]]
+    assert FlisHC(mode="released").dispatch(state, fl.Stage("probe", ids, 1, name=PROBE)) is None
+    assert FlisHC().dispatch(state, fl.Stage("train", ids, 1)) is None
+
+
+def test_a_released_newcomer_gets_the_mean_of_whom_it_agrees_with_most() -> None:
+    said = F.one_hot(torch.tensor([[0, 0, 0, 0], [1, 1, 1, 0], [1, 0, 1, 1]]), 2).double()
+    memory = {"flis-hc.answers": said[:2], "flis-hc.mean": torch.tensor([[5.0], [6.0]])}
+    state = fl.State(1, torch.zeros(1, 1), fl.Membership(torch.zeros(2).long()), memory=memory)
+    ctx = SimpleNamespace(
+        joining=True,
+        clients=2,
+        initial=torch.zeros(1),
+        server_data=lambda: (torch.zeros(4, 1), None),
+        train=lambda models, clients: torch.zeros(1, 1),
+        logits=lambda models, x: said[2:],
+    )
+    found = FlisHC(mode="released").personalise(state, torch.tensor([2]), ctx)
+    assert found is not None
+    assert found.params is not None
+    assert found.params.tolist() == [[6.0]]
+
+
+def test_what_is_compared_is_what_was_asked_for() -> None:
+    logits = torch.tensor([[[0.0, 1.0]]])
+    ctx = SimpleNamespace(server_data=lambda: (None, None), logits=lambda models, x: logits)
+    soft = FlisHC(answers="softmax").ask(torch.zeros(1, 1), ctx)
+    assert soft.flatten().tolist() == pytest.approx([0.26894, 0.73106], abs=1e-5)
+    assert FlisHC().ask(torch.zeros(1, 1), ctx).flatten().tolist() == [0, 1]
+
+
 def test_released_newcomers_get_the_mean_of_whom_they_agree_with_most(play_toy: Play) -> None:
     played, _ = hc(play_toy, rule=FlisHC(mode="released"), rounds=3, **UNSEEN)
     from flbench.joining import welcome
