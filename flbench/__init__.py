@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from flbench import clustering as clustering
     from flbench import curves as curves
     from flbench import scoring as scoring
+    from flbench import skew as skew
     from flbench.averaging import Weighting as Weighting
     from flbench.averaging import effective_steps as effective_steps
     from flbench.averaging import member_mean as member_mean
@@ -80,7 +81,7 @@ _HOMES = {
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
-_TOOLBOX = ("clustering", "curves", "scoring")
+_TOOLBOX = ("clustering", "curves", "scoring", "skew")
 
 __all__ = sorted([*_HOME_OF, *_TOOLBOX, "__version__"])
 

@@ -25,6 +25,16 @@ if TYPE_CHECKING:
     from flbench.results import Result
     from flbench.sinks.console import Console
 
+Root = Annotated[
+    Path | None,
+    typer.Option(help="where data sets lie [default: $FLBENCH_DATA, else ~/.cache/flbench]"),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="a parameter of a method, suite or study"),
+]
+Out = Annotated[Path, typer.Option(help="folder of the result files")]
+
 app = typer.Typer(
     help="Benchmark suite for personalised and clustered federated learning.",
     no_args_is_help=True,
@@ -75,19 +85,13 @@ def run(
     rounds: Annotated[
         int | None, typer.Option(min=1, help="rounds, instead of the suite's")
     ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="a method's or the suite's parameter"),
-    ] = None,
+    settings: Settings = None,
     preset: Annotated[
         str | None, typer.Option(help="a method's named parameters, such as its paper's")
     ] = None,
     dataset: Annotated[str | None, typer.Option(help="data set, instead of the suite's")] = None,
-    data_root: Annotated[
-        Path | None,
-        typer.Option(help="where data sets lie [default: $FLBENCH_DATA, else ~/.cache/flbench]"),
-    ] = None,
-    out: Annotated[Path, typer.Option(help="folder of the result files")] = Path("flbench-results"),
+    data_root: Root = None,
+    out: Out = Path("flbench-results"),
     executor: Annotated[str, typer.Option(help="auto, sequential or vectorised")] = "auto",
     accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda, mps, ...")] = "auto",
     devices: Annotated[int, typer.Option(min=1, help="devices")] = 1,
@@ -183,7 +187,7 @@ def _run_all(jobs: list[Job], console: Console) -> None:
 @app.command("list")
 def list_(
     kind: Annotated[
-        str, typer.Argument(help="methods, suites, datasets, models, partitions or sinks")
+        str, typer.Argument(help="methods, suites, datasets, models, partitions, studies or sinks")
     ] = "",
     json: Annotated[bool, typer.Option("--json", help="machine-readable")] = False,
     markdown: Annotated[
@@ -213,10 +217,7 @@ def list_(
 @app.command()
 def data(
     name: Annotated[str, typer.Argument(help="a data set; none = all of them")] = "",
-    data_root: Annotated[
-        Path | None,
-        typer.Option(help="where data sets lie [default: $FLBENCH_DATA, else ~/.cache/flbench]"),
-    ] = None,
+    data_root: Root = None,
     check: Annotated[bool, typer.Option("--check", help="load it and compare it")] = False,
     fetch: Annotated[bool, typer.Option("--fetch", help="download its files first")] = False,
 ) -> None:
@@ -225,6 +226,38 @@ def data(
     from flbench.datasets import survey
 
     survey(locate(data_root), name, check, fetch)
+
+
+@app.command()
+def study(
+    name: Annotated[str, typer.Argument(help="a study (flbench list studies), or a TOML file")],
+    seeds: Annotated[int, typer.Option(min=1, help="seeds 0..N-1")] = 1,
+    settings: Settings = None,
+    dataset: Annotated[str | None, typer.Option(help="data set, instead of the study's")] = None,
+    data_root: Root = None,
+    out: Out = Path("flbench-results"),
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads of torch")] = 1,
+    resume: Annotated[bool, typer.Option("--resume", help="go on from a checkpoint")] = False,
+    force: Annotated[bool, typer.Option("--force", help="compute complete cells again")] = False,
+) -> None:
+    """Run a study: a grid of runs, or a measurement; cells that are complete are not run again."""
+    chosen = _settings(settings or [])
+    from flbench.sinks.console import Console
+
+    console = Console()
+    with console.waiting("importing torch and lightning"):
+        from flbench.datasets import data_root as locate
+        from flbench.leaderboard.terminal import print_rows
+        from flbench.study import Request, run_study
+    root, say = locate(data_root), console.say
+    request = Request(seeds, root, out, chosen, dataset, force, resume, threads, say)
+    try:
+        rows = run_study(name, request)
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted; complete cells are kept, type the same again") from None
+    finally:
+        console.close()
+    print_rows(name, rows)
 
 
 @app.command()

@@ -1,8 +1,9 @@
 """Registry: what is installed, read from package metadata. Listing imports nobody's code.
 
-Methods, suites, data sets, networks, partitions and sinks are entry points of the groups
-`flbench.methods`, `flbench.suites`, `flbench.datasets`, `flbench.models`, `flbench.partitions`
-and `flbench.sinks`; the built-in ones come in through the same door as strangers'.
+Methods, suites, data sets, networks, partitions, studies and sinks are entry points of the groups
+`flbench.methods`, `flbench.suites`, `flbench.datasets`, `flbench.models`, `flbench.partitions`,
+`flbench.studies` and `flbench.sinks`; the built-in ones come in through the same door as
+strangers'.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 from flbench.errors import PluginError, UnknownName, UserError
 
-KINDS = ("methods", "suites", "datasets", "models", "partitions", "sinks")
+KINDS = ("methods", "suites", "datasets", "models", "partitions", "studies", "sinks")
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,9 @@ class Entry:
         path = self.source()
         if path is None:
             return ""
-        if self.kind == "suites":
-            table = tomllib.loads(path.with_name(f"{self.name}.toml").read_text(encoding="utf-8"))
-            return str(table.get("summary", ""))
+        settings = path.with_name(f"{self.name}.toml")
+        if self.kind in ("suites", "studies") and (self.kind == "suites" or settings.is_file()):
+            return str(tomllib.loads(settings.read_text(encoding="utf-8")).get("summary", ""))
         tree = ast.parse(path.read_text(encoding="utf-8"))
         target = self.value.partition(":")[2]
         nodes = [n for n in tree.body if isinstance(n, (ast.ClassDef, ast.FunctionDef))]

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from flbench.assembly import prepare
 from flbench.dataset import Dataset
@@ -31,6 +30,7 @@ from flbench.results import (
     skip_path,
     write_atomically,
 )
+from flbench.skew import label_overlap_truth, mean_kld
 from flbench.state import State
 
 SELECTION = ("selection_error", "selection_false_positives", "selection_false_negatives")
@@ -162,7 +162,8 @@ def conclude(job: Job, run: Run, state: State, unseen: Unseen | None = None) -> 
         summary={
             **history.summary(suite.headline, groups, suite.training_clients, suite.target),
             **({"perplexity": float(np.exp(shown.mean_loss()))} if run.held_out.y.ndim > 1 else {}),
-            **_selection_quality(state, run.groups),
+            **_selection_quality(state, run),
+            "kld": mean_kld(run.context.label_counts.numpy()),
             **_unseen_quality(unseen),
         },
         curves=history.curves,
@@ -205,13 +206,20 @@ def _unseen_quality(unseen: Unseen | None) -> dict[str, float | None]:
     }
 
 
-def _selection_quality(state: State, groups: Tensor | None) -> dict[str, float | None]:
-    """Wrong and missing members per client, where rows overlap."""
-    chosen = state.membership.weights
-    if chosen is None or groups is None:
+def _selection_quality(state: State, run: Run) -> dict[str, float | None]:
+    """Wrong and missing members per client, where rows overlap.
+
+    The truth are the groups; without groups, where all clients hold equally many labels, whose
+    labels overlap by half (FLIS).
+    """
+    chosen, groups, counts = state.membership.weights, run.groups, run.context.label_counts
+    held = (counts > 0).sum(dim=1)
+    if chosen is None or (groups is None and len(held.unique()) > 1):
         return dict.fromkeys(SELECTION)
     known = state.membership.home >= 0  # flis-dc: the last cohort
-    home, groups = state.membership.home[known], groups[known]
-    truth = (groups[:, None] == groups).numpy()
+    home = state.membership.home[known]
+    truth = label_overlap_truth(counts[known].numpy())
+    if groups is not None:
+        truth = (groups[known][:, None] == groups[known]).numpy()
     quality = clustering_error(truth, (chosen[home][:, known] > 0).numpy())
     return {name: quality[name.removeprefix("selection_")] for name in SELECTION}

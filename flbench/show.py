@@ -50,6 +50,7 @@ def show_suite(
     print(f"{suite.name} (version {suite.version}): {suite.summary}\n{suite.paper}")
     for key, value in suite.settings().items():
         print(f"  {key} = {value}")
+    _print_printed(suite)
     try:
         counts, groups = _divided(suite, seed, data_root)
     except MissingData as error:
@@ -69,6 +70,17 @@ def show_suite(
         title = f"{suite.name} on {suite.dataset}, seed {seed}"
         write_atomically(target, draw(counts, groups, title))
         print(f"wrote {target}")
+
+
+def _print_printed(suite: Suite) -> None:
+    """The paper's numbers for the suite's data set, one line per method, if there are any."""
+    rows = suite.printed.get(suite.dataset, {})
+    if rows:
+        print(f"printed in the paper, {suite.dataset}:")
+    width = max(map(len, rows), default=0)
+    for method, numbers in rows.items():
+        told = ", ".join(f"{name} {number:g}" for name, number in numbers.items())
+        print(f"  {method:<{width}}  {told}")
 
 
 def _divided(suite: Suite, seed: int, root: Path | None) -> tuple[Ints, Ints | None]:

@@ -68,6 +68,11 @@ class Suite(BaseModel):
     summary: str = Field(description="one line")
     changes: dict[str, str] = Field(default={}, description="changelog: version -> one line")
     paper: str = Field(default="", description="the paper and table it answers to")
+    printed: dict[str, dict[str, dict[str, float]]] = Field(
+        default={},
+        description="what the paper prints: data set -> method -> name in a result's summary ->"
+        " number; for context, not a target",
+    )
     dataset: str = Field(description="data set")
     twin: str = Field(default="", description="a data set that needs no files, to run it anywhere")
     partition: Named = Field(description="partition and its parameters")
@@ -142,7 +147,7 @@ class Suite(BaseModel):
         """
         later = ("unseen", "unseen_epochs", "test_set", "test_samples")
         idle = {name for name in later if getattr(self, name) == Suite.model_fields[name].default}
-        told = {"summary", "changes", "paper", "target", "twin"}
+        told = {"summary", "changes", "paper", "printed", "target", "twin"}
         return self.model_dump(mode="json", exclude=told | idle)
 
 
@@ -204,7 +209,7 @@ def _refusal(name: str, problem: Any) -> UserError:  # noqa: ANN401 - pydantic's
 def suite_fields() -> list[str]:
     """The fields `--set` may name; components take any parameter of what they name."""
     local = [f"local.{name}" for name in LocalTraining.__dataclass_fields__]
-    fixed = {"name", "version", "summary", "changes", "paper", "twin", "local"}
+    fixed = {"name", "version", "summary", "changes", "paper", "printed", "twin", "local"}
     return [name for name in Suite.model_fields if name not in fixed] + local
 
 

@@ -80,6 +80,7 @@ HAPPENED: dict[str, Callable[[Played], bool]] = {
     "fesem": lambda played: int(played.state.memory["fesem.fitted"]) > 0 and regrouped(played),
     "flis-dc": lambda played: played.state.membership.weights is not None,
     "flis-hc": several_rows,
+    "kld-groups": several_rows,
     "ifca": lambda played: len(set(played.run.history.last.labels)) > 1,
     "oracle": several_rows,
     "pfedlia": lambda played: several_rows(played) and memory("pfedlia.influence")(played),

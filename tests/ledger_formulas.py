@@ -282,6 +282,11 @@ def together(state: State) -> torch.Tensor:
     return (state.membership.weights > 0).sum(dim=1)
 
 
+def kld_groups(c: Case) -> Scalars:
+    found = cohort_models(c)
+    return {**found, "up": {**found["up"], "label counts": c.clients * 4}}
+
+
 SAME_AS_FEDAVG = (
     "cfl", "fedavg", "fedavgm", "fedprox", "fedrod", "fesem", "oracle", "per-fedavg",
 )  # fmt: skip
@@ -303,6 +308,7 @@ FORMULAS: dict[str, Formula] = {
     "flis-dc": flis_dc,
     "flis-hc": flis_hc,
     "ifca": ifca,
+    "kld-groups": kld_groups,
     "lg-fedavg": lg_fedavg,
     "local-only": nothing,
     "pfedlia": pfedlia,

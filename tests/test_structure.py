@@ -49,6 +49,7 @@ RANKS = (
     ("job", "joining"),
     ("assembly",),
     ("runner",),
+    ("study",),
     ("leaderboard", "sinks", "datasets", "models"),
     ("show",),
     ("cli",),

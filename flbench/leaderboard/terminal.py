@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +11,32 @@ from rich.table import Table
 
 from flbench.leaderboard import mean_std, rows_of, unseen_columns
 from flbench.results import Result
+
+
+def print_rows(title: str, rows: Sequence[Mapping[str, object]]) -> None:
+    """Any table: a column per key whose values are no lists, a mean with its deviation."""
+    terminal = Terminal()
+    table = Table(title=title, title_justify="left")
+    names = list(dict.fromkeys(key for row in rows for key in row))
+    names = [key for key in names if not any(isinstance(row.get(key), list) for row in rows)]
+    names = [key for key in names if key.removesuffix("_std") == key or key[:-4] not in names]
+    for name in names:
+        words = any(isinstance(row.get(name), str) for row in rows)
+        table.add_column(name, justify="left" if words else "right", no_wrap=words, overflow="fold")
+    for row in rows:
+        spread = {name: row.get(f"{name}_std") for name in names}
+        cells = [
+            _cell(row.get(name)) + (f" ± {_cell(spread[name])}" if spread[name] is not None else "")
+            for name in names
+        ]
+        table.add_row(*cells)
+    terminal.print(table)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4f}" if abs(value) < 1000 else f"{value:.0f}"
+    return "-" if value is None else str(value)
 
 
 def print_table(finished: Sequence[tuple[Path, Result]]) -> None:

@@ -1,0 +1,202 @@
+"""Lazy against exact influence: how much cheaper, and whether they agree (pFedLIA, Fig. 3a).
+
+Rokvic, Danassis, Faltings, IJCNN 2025, arXiv 2505.02540. A network M_0 is trained on D_0 until it
+converges. The exact influence of a batch B is loss(M_0) - loss(M_1) on test samples, where M_1 is
+trained anew on D_0 and B until it converges; the lazy one takes for M_1 what a few epochs on B
+alone make of M_0. Both have the same sign: a batch that helps is positive.
+
+Converged: the mean training loss fell by less than a share q of itself in three epochs running.
+One training gives M_1 for every q, each with the time until then. M_0 is not timed. Half of the
+batches have their labels shuffled, so that there is something to tell apart. All networks start
+from the same weights.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+import torch
+from annotated_types import Ge, Gt
+from torch import Tensor
+
+from flbench.client import ClientModule
+from flbench.registry import find
+from flbench.runner import load_dataset
+from flbench.seeding import rng, torch_seed
+from flbench.study import Request, Table
+from flbench.suite import LocalTraining
+
+Several = Annotated[int, Ge(1)]
+
+
+def run(
+    request: Request,
+    samples: Several = 990,
+    batch: Several = 10,
+    test: Several = 100,
+    batches: Several = 50,
+    model: str = "mlp",
+    lr: Annotated[float, Gt(0)] = 0.05,
+    batch_size: Several = 32,
+    epochs: Several = 20,
+    most: Several = 200,
+) -> Table:
+    """Speed and agreement of lazy and exact influence over many batches (pFedLIA, Fig. 3a).
+
+    Args:
+        request: seeds and data set (digits unless another is named).
+        samples: size of D_0.
+        batch: size of each batch.
+        test: size of the test set.
+        batches: how many batches; the labels of every other one are shuffled.
+        model: network.
+        lr: learning rate of plain SGD.
+        batch_size: mini-batch.
+        epochs: of the lazy influence, the paper's k.
+        most: epochs after which an exact training ends in any case.
+
+    Returns:
+        A row per seed and q: seconds of both, their ratio, share of equal signs, rank and linear
+        correlation.
+    """
+    from scipy.stats import pearsonr, spearmanr
+
+    dataset = load_dataset(request.dataset or "digits", request.data_root)
+    rows: Table = []
+    for seed in range(request.seeds):
+        order = torch.as_tensor(rng(seed, "influence-cost").permutation(len(dataset.y)))
+        base, tested = order[:samples], order[samples : samples + test]
+        rest = order[samples + test :][: batch * batches].reshape(-1, batch)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(torch_seed(seed, "init"))
+            net = find("models", model).load()(tuple(dataset.x.shape[1:]), dataset.classes)
+        local = LocalTraining(epochs=epochs, batch_size=batch_size, lr=lr)
+        trainer = Trainer(ClientModule(net, local), dataset.x[tested], dataset.y[tested], most)
+        start = trainer.weights()
+        first = trainer.until_converged(start, dataset.x[base], dataset.y[base], seed)
+        exact = {q: list[tuple[float, float, int]]() for q in QS}
+        lazy = {q: list[tuple[float, float]]() for q in QS}
+        for number, own in enumerate(rest):
+            x, y = dataset.x[own], dataset.y[own]
+            if number % 2:
+                y = y[torch.as_tensor(rng(seed, "shuffled", number).permutation(len(y)))]
+            both = torch.cat([dataset.x[base], x]), torch.cat([dataset.y[base], y])
+            second = trainer.until_converged(start, *both, seed)
+            for q in QS:
+                weights, loss = first[q].weights, first[q].loss
+                exact[q].append((loss - second[q].loss, second[q].seconds, second[q].epochs))
+                after, seconds = trainer.some_epochs(weights, x, y, epochs, seed)
+                lazy[q].append((loss - after, seconds))
+            request.say(f"influence-cost, seed {seed}: batch {number + 1}/{len(rest)}")
+        for q in QS:
+            one, other = np.array(exact[q]), np.array(lazy[q])
+            rows.append(
+                {
+                    "seed": seed,
+                    "dataset": dataset.name,
+                    "q": q,
+                    "exact_epochs": round(float(one[:, 2].mean()), 1),
+                    "exact_seconds": round(float(one[:, 1].mean()), 5),
+                    "lazy_seconds": round(float(other[:, 1].mean()), 5),
+                    "speedup": round(float(one[:, 1].sum() / other[:, 1].sum()), 2),
+                    "sign_agreement": float((np.sign(one[:, 0]) == np.sign(other[:, 0])).mean()),
+                    "spearman": round(float(spearmanr(one[:, 0], other[:, 0]).statistic), 4),
+                    "pearson": round(float(pearsonr(one[:, 0], other[:, 0]).statistic), 4),
+                    "exact": [round(float(value), 6) for value in one[:, 0]],
+                    "lazy": [round(float(value), 6) for value in other[:, 0]],
+                }
+            )
+    return rows
+
+
+QS = (1e-2, 1e-3, 1e-4)
+"""Shares below which an epoch's decrease of the loss counts as none."""
+
+
+@dataclass(frozen=True)
+class Converged:
+    """A trained model: its weights and buffers, test loss, and what it took."""
+
+    weights: list[Tensor]
+    loss: float
+    seconds: float
+    epochs: int
+
+
+class Trainer:
+    """One network, trained again and again from given weights, and judged on the test samples.
+
+    Args:
+        module: holds the network.
+        x: test samples.
+        y: their labels.
+        most: epochs after which a training ends in any case.
+    """
+
+    def __init__(self, module: ClientModule, x: Tensor, y: Tensor, most: int) -> None:
+        self.module, self.x, self.y, self.most = module, x, y, most
+
+    def weights(self) -> list[Tensor]:
+        """A copy of the weights and buffers."""
+        return [value.detach().clone() for value in self.module.state_dict().values()]
+
+    def loss(self) -> float:
+        """Mean loss on the test samples, in nats."""
+        self.module.eval()
+        with torch.inference_mode():
+            table = self.module.measure(self.module(self.x), self.y)
+        return float(table[:, 0].double().mean())
+
+    def epochs(self, start: list[Tensor], x: Tensor, y: Tensor, seed: int) -> Iterator[float]:
+        """Train from given weights; the mean training loss of each epoch, without end."""
+        for value, kept in zip(self.module.state_dict().values(), start, strict=True):
+            value.copy_(kept)
+        optimizer, size = self.module.configure_optimizers(), self.module.local.batch_size
+        generator = rng(seed, "influence-cost", len(y))
+        while True:
+            self.module.train()
+            total = torch.zeros(())
+            order = torch.as_tensor(generator.permutation(len(y)))
+            for number, rows in enumerate(order.split(size)):
+                loss = self.module.training_step((x[rows], y[rows]), number)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                total += loss.detach() * len(rows)
+            yield float(total) / len(y)
+
+    def some_epochs(
+        self, start: list[Tensor], x: Tensor, y: Tensor, epochs: int, seed: int
+    ) -> tuple[float, float]:
+        """Test loss after some epochs, and the seconds of training and judging."""
+        began = time.perf_counter()
+        for done, _ in enumerate(self.epochs(start, x, y, seed), start=1):
+            if done == epochs:
+                break
+        return self.loss(), time.perf_counter() - began
+
+    def until_converged(
+        self, start: list[Tensor], x: Tensor, y: Tensor, seed: int
+    ) -> dict[float, Converged]:
+        """The model at the epoch where training has converged, for each q."""
+        found: dict[float, Converged] = {}
+        calm, before, spent = dict.fromkeys(QS, 0), float("inf"), 0.0
+        began = time.perf_counter()
+        for done, now in enumerate(self.epochs(start, x, y, seed), start=1):
+            for q in QS:
+                calm[q] = calm[q] + 1 if before - now < q * before else 0
+            before, spent = now, spent + time.perf_counter() - began
+            for q in QS:
+                if q not in found and (calm[q] == 3 or done == self.most):
+                    began = time.perf_counter()
+                    loss = self.loss()
+                    seconds = spent + time.perf_counter() - began
+                    found[q] = Converged(self.weights(), loss, seconds, done)
+            if len(found) == len(QS):
+                break
+            began = time.perf_counter()
+        return found

@@ -1,0 +1,73 @@
+"""KLD groups: clients whose labels are distributed alike train together.
+
+The fixed and the naive dynamic grouping that motivate DC-PFL: Liu, Huang, He, Cao, "Dynamic
+clustering for personalized federated learning on heterogeneous edge devices", arXiv 2508.01580
+(2025), section II.
+
+    clients report their label counts; symmetric Kullback-Leibler divergence of every two;
+    average linkage, cut at `gamma` nats (or into `groups` groups) after `after` rounds of fedavg;
+    then fedavg within each group, from the model there is
+
+`after=0` is the fixed grouping of its Fig. 2; `after=50` with two groups the naive dynamic one of
+Fig. 3. Departures: half a sample is added to every count, so that a label nobody holds leaves the
+divergence finite; values of gamma are therefore not the paper's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import numpy as np
+import torch
+from annotated_types import Ge
+from torch import Tensor
+
+import flbench as fl
+
+
+@dataclass(frozen=True)
+class KLDGroups:
+    """Fixed groups of clients whose label distributions are alike."""
+
+    paper: ClassVar[str] = "Liu, Huang, He, Cao, arXiv 2508.01580"
+    year: ClassVar[int] = 2025
+    kind: ClassVar[str] = "clustered"
+    presets: ClassVar[fl.Presets] = {"naive-dynamic": {"groups": 2, "after": 50}}
+
+    gamma: Annotated[float, Ge(0), "divergence, in nats, at which groups are cut"] = 1.0
+    groups: Annotated[Annotated[int, Ge(1)] | None, "so many groups, whatever gamma is"] = None
+    after: Annotated[int, Ge(0), "rounds of fedavg before clients are grouped"] = 0
+
+    @fl.hookimpl
+    def setup(self, ctx: fl.Context) -> None:
+        """Say so when the groups never come into play."""
+        if ctx.rounds <= self.after:
+            told = f"{ctx.rounds} rounds do not exceed after={self.after}"
+            ctx.warn(f"kld-groups: {told}: fedavg, nobody is grouped")
+
+    @fl.hookimpl
+    def cluster(self, state: fl.State, phase: fl.Phase, ctx: fl.Context) -> fl.Membership | None:
+        """Group once; every group starts from the one model there is."""
+        if ctx.round != self.after + 1 or phase != "before" or len(state.models) > 1:
+            return None
+        ctx.send("up", ctx.everybody, "label counts", ctx.classes)
+        home = torch.zeros(ctx.clients, dtype=torch.int64)
+        if ctx.clients > 1:
+            merges = fl.clustering.dendrogram(fl.skew.kld(ctx.label_counts.numpy()))
+            height = self.gamma
+            if self.groups is not None:
+                made = max(0, ctx.clients - self.groups)
+                height = merges[made - 1, 2] if made else -1.0
+            home = torch.as_tensor(fl.clustering.cut(merges, height))
+        return fl.Membership(home, parent=torch.zeros_like(home.unique()))
+
+    @fl.hookimpl
+    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
+        """A newcomer joins the group whose members' labels are nearest to its own."""
+        if not ctx.joining or len(state.models) == 1:
+            return None
+        counts = ctx.label_counts.numpy()
+        known = np.arange(len(counts)) < ctx.clients
+        alike = torch.as_tensor(-fl.skew.kld(counts)[np.ix_(clients.numpy(), known)])
+        return fl.Personal(row=fl.scoring.best_group(alike, state.membership.home[: ctx.clients]))
