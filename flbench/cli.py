@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flbench import __version__
-from flbench.errors import (
-    Diverged,
-    FlbenchError,
-    Interrupted,
-    MissingData,
-    Undefined,
-    UserError,
-)
+from flbench.errors import Diverged, FlbenchError, Interrupted, MissingData, Undefined, UserError
 from flbench.show import show
 
 if TYPE_CHECKING:
@@ -191,20 +184,22 @@ def list_(
     ] = "",
     json: Annotated[bool, typer.Option("--json", help="machine-readable")] = False,
     markdown: Annotated[
-        bool, typer.Option("--markdown", help="methods with paper, hooks and parameters")
+        bool, typer.Option("--markdown", help="methods or suites as a page of docs/")
     ] = False,
 ) -> None:
     """List what is installed; nothing of it is imported."""
     from flbench.catalogue import cards, listing, page, plain
     from flbench.errors import UnknownName
+    from flbench.gazette import suites_page
     from flbench.registry import KINDS
 
     if kind and kind not in KINDS:
         raise UnknownName("kind", kind, KINDS)
     if markdown:
-        if kind != "methods":
-            raise UserError("--markdown describes methods: type flbench list methods --markdown")
-        print(page(cards()), end="")
+        pages = {"methods": lambda: page(cards()), "suites": suites_page}
+        if kind not in pages:
+            raise UserError("--markdown describes methods or suites: type flbench list methods")
+        print(pages[kind](), end="")
     elif json:
         import json as text
 
@@ -250,7 +245,8 @@ def study(
         from flbench.leaderboard.terminal import print_rows
         from flbench.study import Request, run_study
     root, say = locate(data_root), console.say
-    request = Request(seeds, root, out, chosen, dataset, force, resume, threads, say)
+    sinks = (("console", console),)
+    request = Request(seeds, root, out, chosen, dataset, force, resume, threads, sinks, say)
     try:
         rows = run_study(name, request)
     except KeyboardInterrupt:

@@ -70,9 +70,10 @@ def play(run: Run, state: State) -> State:
         with run.services.clock("total"):
             state, losses = play_round(run, state)
             record = judge_round(run, state, losses)
-            with run.services.clock("checkpoint"):
-                if run.checkpoint is not None:
-                    save_checkpoint(run.checkpoint, state, run.ledger, run.history, run.marks)
+        run.history.seconds = dict(run.services.seconds)
+        with run.services.clock("total"), run.services.clock("checkpoint"):
+            if run.checkpoint is not None:
+                save_checkpoint(run.checkpoint, state, run.ledger, run.history, run.marks)
         run.hooks.listen("round_finished", record=record, state=state)
     return state
 
@@ -141,7 +142,6 @@ def judge_round(run: Run, state: State, losses: list[float]) -> RoundRecord:
     metrics |= {f"bytes_{way}": float(run.ledger.total(way)) for way in DIRECTIONS}
     metrics["slowest_down"] = float(run.ledger.slowest("down"))
     run.history.add_round({name: _short(value) for name, value in metrics.items()}, found)
-    run.history.seconds = dict(run.services.seconds)
     notes, warnings = run.services.drain()
     run.history.notes += [{"round": state.round, "name": k, "value": v} for k, v in notes.items()]
     run.history.warnings += warnings

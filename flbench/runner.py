@@ -161,7 +161,7 @@ def conclude(job: Job, run: Run, state: State, unseen: Unseen | None = None) -> 
         fingerprint=run.marks,
         summary={
             **history.summary(suite.headline, groups, suite.training_clients, suite.target),
-            **({"perplexity": float(np.exp(shown.mean_loss()))} if run.held_out.y.ndim > 1 else {}),
+            **({"perplexity": _perplexity(shown.mean_loss())} if run.held_out.y.ndim > 1 else {}),
             **_selection_quality(state, run),
             "kld": mean_kld(run.context.label_counts.numpy()),
             **_unseen_quality(unseen),
@@ -191,6 +191,11 @@ def conclude(job: Job, run: Run, state: State, unseen: Unseen | None = None) -> 
             "threads": str(torch.get_num_threads()),
         },
     )
+
+
+def _perplexity(loss: float) -> float | None:
+    """Of text, the exponential of the mean loss; None where it is no number any more."""
+    return float(np.exp(loss)) if loss < 700 else None
 
 
 def _unseen_quality(unseen: Unseen | None) -> dict[str, float | None]:

@@ -20,10 +20,10 @@ from typing import Any
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from flbench.errors import BadParameter, MissingData, Undefined, UserError
+from flbench.errors import BadParameter, Diverged, MissingData, Undefined, UserError
 from flbench.job import Job
 from flbench.methods import compose, suite_overrides
-from flbench.parameters import checked
+from flbench.parameters import checked, parse
 from flbench.registry import find
 from flbench.results import Result, write_atomically
 from flbench.runner import load_dataset, run_job, settle
@@ -52,6 +52,7 @@ class Request:
     force: bool = False
     resume: bool = False
     threads: int = 1
+    sinks: Sequence[tuple[str, object]] = ()
     say: Callable[[str], None] = field(default=lambda message: None)
 
 
@@ -119,7 +120,7 @@ def run_study(name: str, request: Request) -> Table:
 def play_grid(grid: Grid, request: Request, keep: Callable[[Table], None]) -> Table:
     """Run every cell of a grid that is not complete; a row per suite, method and cell.
 
-    A cell that is not defined, or whose data are not there, is left out and said.
+    A cell that diverges, is not defined, or whose data are not there is left out and said.
 
     Args:
         keep: given the table after every cell.
@@ -131,7 +132,8 @@ def play_grid(grid: Grid, request: Request, keep: Callable[[Table], None]) -> Ta
     rows: Table = []
     done: set[Path] = set()
     for suite, method, point in product(grid.suites, grid.methods, grid.points()):
-        settings = {**grid.settings, **point, **request.settings}
+        settings = overlaid({**grid.settings, **point}, request.settings)
+        point = {key: settings[key] for key in point if key in settings}
         overrides = suite_overrides(settings, grid.methods)
         found: list[Result] = []
         for seed in range(request.seeds):
@@ -144,6 +146,7 @@ def play_grid(grid: Grid, request: Request, keep: Callable[[Table], None]) -> Ta
                 threads=request.threads,
                 resume=request.resume,
                 force=request.force,
+                sinks=request.sinks,
                 say=request.say,
             )
             if job.path in done:
@@ -153,7 +156,7 @@ def play_grid(grid: Grid, request: Request, keep: Callable[[Table], None]) -> Ta
             try:
                 job, data = settle(job, load)
                 found.append(run_job(job, data))
-            except (Undefined, MissingData) as error:
+            except (Diverged, Undefined, MissingData) as error:
                 request.say(f"{job.title}: skipped, {error}")
                 break
         if found:
@@ -163,6 +166,24 @@ def play_grid(grid: Grid, request: Request, keep: Callable[[Table], None]) -> Ta
     if not rows:
         raise UserError("no cell of the study could be run")
     return rows
+
+
+def overlaid(settings: Mapping[str, Any], asked: Mapping[str, object]) -> dict[str, Any]:
+    """Settings of a cell, but for those asked for, under whichever of their names.
+
+    Words are read as `--set` reads them: "none" is None.
+
+    Example:
+        >>> overlaid({"local.epochs": 5, "partition.band": "none"}, {"epochs": 1})
+        {'partition.band': None, 'epochs': 1}
+    """
+
+    def same(key: str) -> bool:
+        return any(key.endswith(f".{name}") or name.endswith(f".{key}") for name in asked)
+
+    kept = {key: value for key, value in settings.items() if not same(key)}
+    read = {key: parse(value) if isinstance(value, str) else value for key, value in kept.items()}
+    return {**read, **asked}
 
 
 def measured(results: Sequence[Result], columns: Iterable[str]) -> Row:
@@ -182,6 +203,16 @@ def measured(results: Sequence[Result], columns: Iterable[str]) -> Row:
         if len(values) > 1:
             row[f"{name}_std"] = round(stdev(values), 6)
     return row
+
+
+def correlations(one: Sequence[float], other: Sequence[float]) -> Row:
+    """Linear and rank correlation, `pearson` and `spearman`; None where one side never changes."""
+    from scipy.stats import pearsonr, spearmanr
+
+    if len({*one}) < 2 or len({*other}) < 2:
+        return {"pearson": None, "spearman": None}
+    found = {"pearson": pearsonr(one, other), "spearman": spearmanr(one, other)}
+    return {name: round(float(value.statistic), 4) for name, value in found.items()}
 
 
 def told(settings: Mapping[str, Any]) -> str:

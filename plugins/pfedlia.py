@@ -115,6 +115,7 @@ class PFedLIA:
         if stage.label != PROBE or scores is None:
             return None
         influence, ids = scores.values.numpy(), scores.row_ids
+        ctx.note("pfedlia.influence_0", influence[0].round(4).tolist())  # the paper's Fig. 3b
         if self.mode == "peer":
             chosen = torch.as_tensor(fl.clustering.better_half(influence, self.kmeans_transform))
             sizes = chosen.sum(dim=1)

@@ -280,7 +280,7 @@ def test_the_list_of_methods_shows_kind_paper_and_hooks(typed: Typed) -> None:
     whole = typed("list")[1]
     assert "hooks:" not in whole, "one line each where everything is listed"
     assert [line for line in whole.splitlines() if line.endswith(":")] == [
-        "methods:", "suites:", "datasets:", "models:", "partitions:", "sinks:",
+        "methods:", "suites:", "datasets:", "models:", "partitions:", "studies:", "sinks:",
     ]  # fmt: skip
 
 
@@ -331,8 +331,11 @@ def test_what_stands_in_a_table_cannot_break_it() -> None:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (("list", "--markdown"), "--markdown describes methods: type flbench list methods"),
-        (("list", "suites", "--markdown"), "--markdown describes methods: type flbench list"),
+        (
+            ("list", "--markdown"),
+            "--markdown describes methods or suites: type flbench",
+        ),
+        (("list", "models", "--markdown"), "--markdown describes methods or suites: type flbench"),
         (("list", "method"), "unknown kind 'method'; did you mean 'methods'? (installed: "),
     ],
 )
@@ -347,3 +350,12 @@ def test_the_documentation_of_methods_is_what_they_say() -> None:
     built_in = page([card(entry) for entry in METHODS.values()])
     current = PAGE.read_bytes() == built_in.encode()
     assert current, "stale; type: flbench list methods --markdown > docs/methods.md"
+
+
+def test_the_page_of_suites_is_current() -> None:
+    from flbench.gazette import suites_page
+
+    found = (Path(__file__).parent.parent / "docs" / "suites.md").read_text(encoding="utf-8")
+    assert found == suites_page(), "stale; type: flbench list suites --markdown > docs/suites.md"
+    for kind in ("suites", "studies"):
+        assert all(f"| `{name}` |" in found for name in entries(kind))

@@ -22,7 +22,7 @@ COMMANDS = re.findall(r"^    (flbench .+)$", README, flags=re.MULTILINE)
 def row(kind: str) -> set[str]:
     """The backticked names of one row of the README's table."""
     (line,) = re.findall(rf"^\| {kind} \|(.+)\|$", README, flags=re.MULTILINE)
-    return set(re.findall(r"`([\w-]+)`", line))
+    return set(re.findall(r"`([\w.-]+)`", line))
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,7 @@ def row(kind: str) -> set[str]:
         ("data sets", "datasets"),
         ("networks", "models"),
         ("partitions", "partitions"),
+        ("studies", "studies"),
         ("sinks", "sinks"),
     ],
 )

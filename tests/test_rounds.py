@@ -328,7 +328,8 @@ def test_a_result_holds_what_a_table_needs(play_toy: Play) -> None:
     assert result.summary["accuracy_mean"] == pytest.approx(mean)
     assert len(result.curves["accuracy"]) == 3
     assert [entry["round"] for entry in result.membership] == [1]
-    assert result.notes[0]["name"] == "pfedlia.optics"
+    assert [note["name"] for note in result.notes] == ["pfedlia.influence_0", "pfedlia.optics"]
+    assert len(result.notes[0]["value"]) == CLIENTS
     assert sum(result.clients.bytes) == sum(sum(d.values()) for d in result.bytes.values())
     assert set(result.seconds) >= {"train", "evaluate", "total"}
 

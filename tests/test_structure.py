@@ -32,7 +32,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 # Lower never imports higher. A package (engine, sinks, ...) has one rank.
 RANKS = (
     (
-        "", "errors", "seeding", "parameters", "hookspecs", "registry", "catalogue",
+        "", "errors", "seeding", "parameters", "hookspecs", "registry", "catalogue", "gazette",
         "torchvision_ops",
     ),
     ("dataset", "state", "layout", "suite", "results", "metrics", "skew"),
@@ -422,7 +422,8 @@ def test_every_entry_point_resolves_and_is_installed(group: str, name: str, targ
 def test_every_package_is_shipped() -> None:
     shipped = set(PROJECT["tool"]["setuptools"]["packages"])
     packages = {dotted(path) for path in sources("flbench") if path.name == "__init__.py"}
-    assert packages | {"flbench_plugins", "flbench_benchmarks"} == shipped
+    beside = {"flbench_plugins", "flbench_benchmarks", "flbench_benchmarks.studies"}
+    assert packages | beside == shipped
 
 
 def test_the_command_resolves() -> None:

@@ -18,16 +18,18 @@ from flbench.methods import compose
 from flbench.orchestrator import play
 from flbench.runner import load_dataset, settle
 from flbench.skew import kld
-from flbench.study import Request, Table
+from flbench.study import Request, Table, correlations
 from flbench.suite import load_suite
 
-Several = Annotated[int, Ge(2)]
+Several = Annotated[int, Ge(3)]
 
 
 def run(
-    request: Request, suite: str = "primary-secondary-mid", clients: Several = 30,
-    rounds: Several = 5,
-) -> Table:  # fmt: skip
+    request: Request,
+    suite: str = "primary-secondary-mid",
+    clients: Several = 30,
+    rounds: Annotated[int, Ge(2)] = 5,
+) -> Table:
     """Correlation of model discrepancy with label divergence, with two ways to scale (DC-PFL).
 
     Args:
@@ -40,10 +42,7 @@ def run(
         A row per seed and scale: linear and rank correlation over all pairs of clients, and the
         pairs.
     """
-    from scipy.stats import pearsonr, spearmanr
-
     rows: Table = []
-    upper = np.triu_indices(clients, 1)
     for seed in range(request.seeds):
         for scale in ("model", "tensor"):
             overrides = {"clients": clients, "rounds": rounds, "participation": 1.0}
@@ -53,12 +52,14 @@ def run(
                 seed=seed,
                 data_root=request.data_root,
                 out=request.out,
+                threads=request.threads,
                 say=request.say,
             )
             job, load = settle(job, load_dataset)
             run, state = prepare(job, load(job.suite.dataset, job.data_root))
             run.checkpoint = None
             state = play(run, state)
+            upper = np.triu_indices(run.context.clients, 1)
             apart = state.memory["dc-pfl.discrepancy"].numpy()[upper]
             labels = kld(run.context.label_counts.numpy())[upper]
             rows.append(
@@ -66,8 +67,7 @@ def run(
                     "seed": seed,
                     "dataset": job.suite.dataset,
                     "scale": scale,
-                    "pearson": round(float(pearsonr(labels, apart).statistic), 4),
-                    "spearman": round(float(spearmanr(labels, apart).statistic), 4),
+                    **correlations(labels, apart),
                     "kld": [round(float(value), 4) for value in labels],
                     "discrepancy": [round(float(value), 6) for value in apart],
                 }

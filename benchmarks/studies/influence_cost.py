@@ -13,6 +13,7 @@ from the same weights.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,10 +25,11 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from flbench.client import ClientModule
+from flbench.errors import Diverged, UserError
 from flbench.registry import find
 from flbench.runner import load_dataset
 from flbench.seeding import rng, torch_seed
-from flbench.study import Request, Table
+from flbench.study import Request, Table, correlations
 from flbench.suite import LocalTraining
 
 Several = Annotated[int, Ge(1)]
@@ -62,10 +64,17 @@ def run(
     Returns:
         A row per seed and q: seconds of both, their ratio, share of equal signs, rank and linear
         correlation.
-    """
-    from scipy.stats import pearsonr, spearmanr
 
+    Raises:
+        UserError: the data set has too few samples.
+    """
     dataset = load_dataset(request.dataset or "digits", request.data_root)
+    needed, have = samples + test + batch * batches, len(dataset.y)
+    if needed > have:
+        raise UserError(
+            f"study 'influence-cost' expects at most {have} samples, all of {dataset.name}; samples"
+            f" + test + batch * batches are {needed}"
+        )
     rows: Table = []
     for seed in range(request.seeds):
         order = torch.as_tensor(rng(seed, "influence-cost").permutation(len(dataset.y)))
@@ -104,8 +113,7 @@ def run(
                     "lazy_seconds": round(float(other[:, 1].mean()), 5),
                     "speedup": round(float(one[:, 1].sum() / other[:, 1].sum()), 2),
                     "sign_agreement": float((np.sign(one[:, 0]) == np.sign(other[:, 0])).mean()),
-                    "spearman": round(float(spearmanr(one[:, 0], other[:, 0]).statistic), 4),
-                    "pearson": round(float(pearsonr(one[:, 0], other[:, 0]).statistic), 4),
+                    **correlations(one[:, 0], other[:, 0]),
                     "exact": [round(float(value), 6) for value in one[:, 0]],
                     "lazy": [round(float(value), 6) for value in other[:, 0]],
                 }
@@ -145,11 +153,18 @@ class Trainer:
         return [value.detach().clone() for value in self.module.state_dict().values()]
 
     def loss(self) -> float:
-        """Mean loss on the test samples, in nats."""
+        """Mean loss on the test samples, in nats.
+
+        Raises:
+            Diverged: it is no number.
+        """
         self.module.eval()
         with torch.inference_mode():
             table = self.module.measure(self.module(self.x), self.y)
-        return float(table[:, 0].double().mean())
+        mean = float(table[:, 0].double().mean())
+        if not math.isfinite(mean):
+            raise Diverged("test loss is not finite: lower lr")
+        return mean
 
     def epochs(self, start: list[Tensor], x: Tensor, y: Tensor, seed: int) -> Iterator[float]:
         """Train from given weights; the mean training loss of each epoch, without end."""

@@ -10,7 +10,7 @@ pairs found in the texts themselves, small enough for a network that two cores c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from flbench.dataset import About, Dataset
+from flbench.datasets.files import Found
 from flbench.errors import MissingData, UserError
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def nordic(root: Path) -> Dataset:
     Raises:
         MissingData: a language's file is not there.
     """
-    return tokenised("nordic", read(root / "text"), CONTEXT)
+    return tokenised("nordic", read(root / "text", "nordic"), CONTEXT)
 
 
 def nordic_gpt2(root: Path) -> Dataset:
@@ -76,12 +77,13 @@ def nordic_gpt2(root: Path) -> Dataset:
     """
     from tokenizers import ByteLevelBPETokenizer
 
-    texts = read(root / "text")
+    texts = read(root / "text", "nordic-gpt2")
     folder = root / "gpt2_tokenizer"
     files = [folder / name for name in ("vocab.json", "merges.txt")]
     if not all(path.is_file() for path in files):
         raise MissingData(
-            f"data set 'nordic-gpt2' expects vocab.json and merges.txt of GPT-2 in {folder}"
+            f"data set 'nordic-gpt2' expects vocab.json and merges.txt of GPT-2 in {folder}; name"
+            " their place with --data-root or FLBENCH_DATA"
         )
     tokenizer = ByteLevelBPETokenizer(*map(str, files))
     return tokenised("nordic-gpt2", texts, 256, tokenizer)
@@ -95,7 +97,7 @@ def oscar(root: Path) -> Dataset:
     Raises:
         MissingData: they are not there.
     """
-    return tokenised("oscar", read(root / "oscar"), CONTEXT)
+    return tokenised("oscar", read(root / "oscar", "oscar"), CONTEXT)
 
 
 def folder(root: Path, argument: str) -> Dataset:
@@ -132,8 +134,12 @@ def bigrams(root: Path) -> Dataset:
     return _dataset("bigrams", torch.as_tensor(x), letters, [blocks] * languages)
 
 
-def read(where: Path) -> dict[str, str]:
+def read(where: Path, name: str) -> dict[str, str]:
     """The three languages' texts.
+
+    Args:
+        where: the folder.
+        name: of the data set that asks.
 
     Raises:
         MissingData: a file is not there.
@@ -142,9 +148,11 @@ def read(where: Path) -> dict[str, str]:
     for language, names in LANGUAGES.items():
         there = [where / name for name in names if (where / name).is_file()]
         if not there:
+            get = f", fetch it with flbench data {name} --fetch" if name in FETCH else ""
             raise MissingData(
-                f"expected {' or '.join(names)} in {where}: UTF-8, one sentence per line; name its"
-                " place with --data-root or FLBENCH_DATA, or give a folder as --dataset text:FOLDER"
+                f"data set '{name}' expects {' or '.join(names)} in {where}, UTF-8, one sentence"
+                f" per line; name its place with --data-root or FLBENCH_DATA{get}, or give a folder"
+                " as --dataset text:FOLDER"
             )
         texts[language] = _text(there[0])
     return texts
@@ -199,6 +207,7 @@ def fetch(root: Path) -> None:
 
     Raises:
         MissingData: the library is not installed.
+        UserError: the library refuses.
     """
     try:
         from datasets import load_dataset
@@ -207,7 +216,10 @@ def fetch(root: Path) -> None:
     (root / "oscar").mkdir(parents=True, exist_ok=True)
     for language in LANGUAGES:
         name = f"unshuffled_deduplicated_{language}"
-        stream = load_dataset("oscar", name, split="train", streaming=True)
+        try:
+            stream = load_dataset("oscar", name, split="train", streaming=True)
+        except ValueError as error:
+            raise UserError(f"OSCAR did not come: {' '.join(str(error).split())}") from None
         part = root / "oscar" / f"{language}.part"
         with part.open("w", encoding="utf-8") as file:
             for row in stream:
@@ -218,6 +230,24 @@ def fetch(root: Path) -> None:
 
 
 FETCH = {"oscar": fetch}
+
+
+def found(where: str, *others: str) -> Callable[[Path], Found | None]:
+    """A function that says whether the three languages and other files lie under a root."""
+
+    def look(root: Path) -> Found | None:
+        any_of = [*LANGUAGES.values(), *((f"../{other}",) for other in others)]
+        there = all(any((root / where / file).is_file() for file in names) for names in any_of)
+        return Found(where, 0, True) if there else None
+
+    return look
+
+
+FOUND = {
+    "nordic": found("text"),
+    "nordic-gpt2": found("text", "gpt2_tokenizer/vocab.json", "gpt2_tokenizer/merges.txt"),
+    "oscar": found("oscar"),
+}
 
 
 def _text(path: Path) -> str:
