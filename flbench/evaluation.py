@@ -16,7 +16,12 @@ from flbench.state import Dispatched, Personal, Stage, State
 
 
 def evaluate(
-    executor: Sequential, personal: Personal, state: State, held_out: Samples, clients: Tensor
+    executor: Sequential,
+    personal: Personal,
+    state: State,
+    held_out: Samples,
+    clients: Tensor,
+    fine_tune: int = 0,
 ) -> Evaluation:
     """Judge clients on their test samples (and, for choosing, their validation samples).
 
@@ -26,12 +31,17 @@ def evaluate(
         state: where rows of the bank are looked up.
         held_out: the pool with the split "test".
         clients: ids, shape (n,).
+        fine_tune: local epochs after which they are judged once more, beside the main figure.
     """
     others = {
         name: _tested(executor, other, state, held_out, clients)
         for name, other in personal.others.items()
     }
     personal = trained(executor, personal, state, personal.adaptation)
+    if fine_tune:
+        stage = Stage("train", clients, fine_tune, name="fine-tune")
+        tuned = replace(personal, adaptation=stage)
+        others["fine_tuned"] = _tested(executor, tuned, state, held_out, clients)
     calibration = torch.zeros(BINS, 3, dtype=torch.float64)
     test = _judged(executor, personal, state, held_out, "test", clients, calibration)
     validation = _judged(executor, personal, state, executor.samples, "validation", clients)

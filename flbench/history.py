@@ -116,6 +116,7 @@ class History:
             "mb_per_client": moved / clients / 1e6,
             "link_seconds": link_seconds(waited),
             **to_target(self.curves, clients, target),
+            **{f"accuracy_{name}": value for name, value in self.last.others.items()},
         }
 
     def churn(self) -> float:

@@ -127,7 +127,8 @@ def judge_round(run: Run, state: State, losses: list[float]) -> RoundRecord:
             everybody = ctx.everybody
             personal = run.hooks.personalise(state, everybody, ctx)
             personal = buffers.when_judged(suite.buffers, personal, state, everybody, ctx.layout)
-            found = evaluate(run.executor, personal, state, run.held_out, everybody)
+            tune = suite.ft_epochs if state.round == suite.rounds else 0
+            found = evaluate(run.executor, personal, state, run.held_out, everybody, tune)
             if not math.isfinite(found.mean_loss()):
                 raise Diverged(f"round {ctx.round}: test loss is not finite: lower local.lr")
     heard = [loss for loss in losses if loss == loss]

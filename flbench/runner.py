@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from flbench.engine.ledger import DIRECTIONS
 from flbench.errors import BadParameter, MissingData, Undefined
 from flbench.job import Job
 from flbench.joining import welcome
-from flbench.metrics import clustering_error
+from flbench.metrics import clustering_error, flis_compat
 from flbench.orchestrator import Run, play
 from flbench.registry import find
 from flbench.results import (
@@ -152,6 +153,7 @@ def conclude(job: Job, run: Run, state: State, unseen: Unseen | None = None) -> 
     groups = None if run.groups is None else run.groups.tolist()
     shown = history.shown(suite.headline)
     sizes = {name: run.executor.samples.sizes(name).tolist() for name in ("train", "validation")}
+    summary = history.summary(suite.headline, groups, suite.training_clients, suite.target)
     moved = torch.stack(list(run.ledger.per_client.values())).sum(dim=0)
     return Result(
         suite={"name": suite.name, "paper": suite.paper, **suite.settings()},
@@ -160,9 +162,10 @@ def conclude(job: Job, run: Run, state: State, unseen: Unseen | None = None) -> 
         seed=job.seed,
         fingerprint=run.marks,
         summary={
-            **history.summary(suite.headline, groups, suite.training_clients, suite.target),
+            **summary,
             **({"perplexity": _perplexity(shown.mean_loss())} if run.held_out.y.ndim > 1 else {}),
             **_selection_quality(state, run),
+            **_as_flis_counts(summary, run.context.layout.parameters),
             "kld": mean_kld(run.context.label_counts.numpy()),
             **_unseen_quality(unseen),
         },
@@ -196,6 +199,12 @@ def conclude(job: Job, run: Run, state: State, unseen: Unseen | None = None) -> 
 def _perplexity(loss: float) -> float | None:
     """Of text, the exponential of the mean loss; None where it is no number any more."""
     return float(np.exp(loss)) if loss < 700 else None
+
+
+def _as_flis_counts(summary: Mapping[str, Any], parameters: int) -> dict[str, float]:
+    """The cost of the target as FLIS's table counts it, where there is one."""
+    cost = summary.get("megabits_to_target")
+    return {} if cost is None else {"megabits_to_target_flis": flis_compat(cost, parameters)}
 
 
 def _unseen_quality(unseen: Unseen | None) -> dict[str, float | None]:

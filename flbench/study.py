@@ -17,6 +17,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -205,7 +207,7 @@ def measured(results: Sequence[Result], columns: Iterable[str]) -> Row:
     return row
 
 
-def correlations(one: Sequence[float], other: Sequence[float]) -> Row:
+def correlations(one: npt.NDArray[np.float64], other: npt.NDArray[np.float64]) -> Row:
     """Linear and rank correlation, `pearson` and `spearman`; None where one side never changes."""
     from scipy.stats import pearsonr, spearmanr
 

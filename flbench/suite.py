@@ -110,6 +110,9 @@ class Suite(BaseModel):
     target: float | None = Field(
         default=None, gt=0, le=1, description="accuracy whose first round and cost are reported"
     )
+    ft_epochs: int = Field(
+        default=0, ge=0, description="local epochs after which everybody is judged again at the end"
+    )
     headline: Literal["last", "validation"] = Field(
         default="last", description="round the summary reports"
     )
@@ -145,7 +148,7 @@ class Suite(BaseModel):
         Fields that were added later are left out where they change nothing, so that results
         from before stay comparable.
         """
-        later = ("unseen", "unseen_epochs", "test_set", "test_samples")
+        later = ("unseen", "unseen_epochs", "test_set", "test_samples", "ft_epochs")
         idle = {name for name in later if getattr(self, name) == Suite.model_fields[name].default}
         told = {"summary", "changes", "paper", "printed", "target", "twin"}
         return self.model_dump(mode="json", exclude=told | idle)

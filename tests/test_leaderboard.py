@@ -104,12 +104,33 @@ def test_a_row_is_the_mean_over_its_seeds(result: Result, tmp_path: Path) -> Non
         "method": "fedavg",
         "accuracy": "0.6333 ± 0.1528",
         "worst decile": "0.4167",
+        "to oracle": "-",
+        "gain": "-",
         "ARI": "0.667",
         "groups": "2.7",
         "MB/client": "1.83",
         "seeds": "0, 2, 10",
         "status": "self-reported",
     }
+
+
+def test_distances_to_the_oracle_and_above_the_better_baseline(
+    result: Result, tmp_path: Path
+) -> None:
+    told = {"oracle": 0.9, "local-only": 0.6, "fedavg": 0.7, "ifca": 0.85, "cfl": 0.65}
+    rows = [made(result, value, method=name) for name, value in told.items()]
+    rows.append(made(result, 0.5, method="ifca", seed=7))  # the others have no such seed
+    write(tmp_path, *rows)
+    found = {row["method"]: (row["to oracle"], row["gain"]) for row in only_table(tmp_path)}
+    assert found["ifca"] == ("+0.0500", "+0.1500")
+    assert found["cfl"] == ("+0.2500", "-0.0500")
+    assert found["oracle"] == ("-", "+0.2000")
+    assert found["fedavg"] == ("+0.2000", "-")
+    assert found["local-only"] == ("+0.3000", "-")
+    alone = tmp_path / "alone"
+    write(alone, made(result, 0.8, method="ifca"), made(result, 0.7, method="fedavg"))
+    (first, _) = only_table(alone)
+    assert (first["to oracle"], first["gain"]) == ("-", "-"), "both baselines must be there"
 
 
 def test_a_number_that_no_seed_has_is_a_dash(result: Result, tmp_path: Path) -> None:

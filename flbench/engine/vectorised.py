@@ -7,6 +7,7 @@ under the sequential executor, and ends at the same parameters up to the order o
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,13 @@ from flbench.state import Dispatched, Stage, Upload
 
 ELEMENTWISE = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 """Optimisers that treat every scalar alone, so that a stack of rows can share one."""
+
+
+def like(optimizer: torch.optim.Optimizer, theta: Tensor) -> torch.optim.Optimizer:
+    """A new optimiser of the same kind and settings, of other scalars."""
+    kind = type(optimizer)
+    taken = inspect.signature(kind).parameters  # AdamW's defaults hold more than it takes
+    return kind([theta], **{k: v for k, v in optimizer.defaults.items() if k in taken})
 
 
 @dataclass
@@ -137,7 +145,7 @@ class Vectorised(Sequential):
                 phase.batches_per_step or module.batches_per_step,
                 skip_single=space.has_batchnorm,
             )  # fmt: skip
-            optimizer = type(space.optimizer)([lanes.theta], **space.optimizer.defaults)
+            optimizer = like(space.optimizer, lanes.theta)
             shuffles = [
                 orders(samples, phase.epochs, self.seed, round_, client, stage.label, number)
                 for client in ids

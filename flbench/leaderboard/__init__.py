@@ -19,6 +19,8 @@ HEADER = (
     "method",
     "accuracy",
     "worst decile",
+    "to oracle",
+    "gain",
     "ARI",
     "groups",
     "MB/client",
@@ -121,6 +123,29 @@ def mean_std(values: Sequence[float], digits: int = 4, *, spread: bool = True) -
     return f"{text} ± {stdev(values):.{digits}f}" if spread and len(values) > 1 else text
 
 
+def distances(row: Row, rows: Sequence[Row]) -> tuple[str, str]:
+    """How far a row is below the oracle, and above the better of local-only and fedavg.
+
+    Over the seeds that both have; "-" where they are not in the table, or for themselves.
+    """
+
+    def apart(other: Row) -> float | None:
+        theirs = {one.seed: float(one.summary["accuracy_mean"] or 0) for one in other.results}
+        found = [
+            float(one.summary["accuracy_mean"] or 0) - theirs[one.seed]
+            for one in row.results
+            if one.seed in theirs
+        ]
+        return mean(found) if found and other is not row else None
+
+    gap = [apart(one) for one in rows if one.name == "oracle"]
+    gain = [apart(one) for one in rows if one.name.split(" ")[0] in ("local-only", "fedavg")]
+    known = [value for value in gain if value is not None]
+    below = "-" if not gap or gap[0] is None else f"{-gap[0]:+.4f}"
+    baseline = row.name.split(" ")[0] in ("local-only", "fedavg")
+    return below, f"{min(known):+.4f}" if len(known) >= 2 and not baseline else "-"
+
+
 def page(folder: Path) -> str:
     """The leaderboard's markdown; the same bytes for the same folder."""
     files = list(read_results(folder))
@@ -133,7 +158,9 @@ def page(folder: Path) -> str:
         "Accuracy is the unweighted mean over clients of test accuracy of their personal models,"
         " mean ± sample standard deviation over seeds. Worst decile is the 10th percentile over"
         " clients. *Reference* rows were told the true groups, or given all data in one place, and"
-        " are not ranked. Unseen clients joined after the last round.",
+        " are not ranked. *To oracle* is the mean's distance below the oracle's; *gain* its"
+        " distance above the better of local-only and fedavg, which is what a method must be worth."
+        " Unseen clients joined after the last round.",
     ]
     for title, rows in rows_of([result for _, result in files]).items():
         joined = unseen_columns(rows)
@@ -148,7 +175,7 @@ def page(folder: Path) -> str:
             f" {suite['model']['name']}; suite version {suite['version']}.{paper}",
             "",
             f"| {' | '.join((*HEADER[:-2], *joined.values(), *HEADER[-2:]))} |",
-            f"|---:|---|{'---:|' * (5 + len(joined))}---|---|",
+            f"|---:|---|{'---:|' * (7 + len(joined))}---|---|",
         ]
         ranked = [mean(row.column("accuracy_mean")) for row in rows if not row.reference]
         for row in rows:
@@ -160,6 +187,7 @@ def page(folder: Path) -> str:
                 row.name,
                 mean_std(row.column("accuracy_mean")),
                 mean_std(row.column("accuracy_worst_decile"), spread=False),
+                *distances(row, rows),
                 mean_std(row.column("ari"), 3, spread=False),
                 mean_std(row.column("groups"), 1, spread=False),
                 mean_std(row.column("mb_per_client"), 2, spread=False),
