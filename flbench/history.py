@@ -116,7 +116,11 @@ class History:
             "mb_per_client": moved / clients / 1e6,
             "link_seconds": link_seconds(waited),
             **to_target(self.curves, clients, target),
-            **{f"accuracy_{name}": value for name, value in self.last.others.items()},
+            **{
+                f"accuracy_{name}": value
+                for name, value in self.last.others.items()
+                if name == "fine_tuned"
+            },
         }
 
     def churn(self) -> float:

@@ -90,6 +90,7 @@ def compose(
                 uses_true_groups=bool(getattr(plugin, "uses_true_groups", False)),
                 paper_leak=bool(getattr(plugin, "paper_leak", False)),
                 pools_data=bool(getattr(plugin, "pools_data", False)),
+                baseline=bool(getattr(plugin, "baseline", False)),
             )
             for entry, plugin in acting
         ],

@@ -51,7 +51,7 @@ class Entry:
             return EntryPoint(self.name, self.value, f"flbench.{self.kind}").load()
         except Exception as error:
             raise PluginError(
-                f"{self.kind[:-1]} '{self.name}' of {self.distribution} {self.version} cannot be"
+                f"{one_of(self.kind)} '{self.name}' of {self.distribution} {self.version} cannot be"
                 f" imported from {self.value}: {type(error).__name__}: {error}"
             ) from error
 
@@ -92,6 +92,16 @@ class Entry:
         return text.partition("\n")[0]
 
 
+def one_of(kind: str) -> str:
+    """The singular of a kind.
+
+    Example:
+        >>> one_of("methods"), one_of("studies")
+        ('method', 'study')
+    """
+    return "study" if kind == "studies" else kind.removesuffix("s")
+
+
 def entries(kind: str) -> dict[str, Entry]:
     """Everything installed of one kind, by name, sorted."""
     found: dict[str, Entry] = {}
@@ -116,12 +126,12 @@ def find(kind: str, name: str) -> Entry:
     """
     known = entries(kind)
     if name not in known:
-        raise UnknownName(kind[:-1], name, known)
+        raise UnknownName(one_of(kind), name, known)
     entry = known[name]
     if entry.rivals:
         others = ", ".join(entry.rivals)
         raise UserError(
-            f"two packages offer the {kind[:-1]} '{name}': {entry.distribution} and {others};"
+            f"two packages offer the {one_of(kind)} '{name}': {entry.distribution} and {others};"
             " uninstall one"
         )
     return entry

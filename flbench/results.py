@@ -75,7 +75,10 @@ class RoundRecord:
 
 
 class Plugin(BaseModel):
-    """One plugin of a method: where it came from and what it openly uses."""
+    """One plugin of a method: where it came from, what it openly uses, what it is beside others.
+
+    A baseline is what a personalised method must beat to be worth anything.
+    """
 
     model_config = ConfigDict(frozen=True)
     name: str
@@ -84,6 +87,7 @@ class Plugin(BaseModel):
     uses_true_groups: bool = False
     paper_leak: bool = False
     pools_data: bool = False
+    baseline: bool = False
 
 
 class Method(BaseModel):

@@ -21,3 +21,4 @@ class FedAvg:
     paper: ClassVar[str] = "McMahan, Moore, Ramage, Hampson, Agüera y Arcas, AISTATS 2017"
     year: ClassVar[int] = 2017
     kind: ClassVar[str] = "global"
+    baseline: ClassVar[bool] = True

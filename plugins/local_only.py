@@ -24,6 +24,7 @@ class LocalOnly:
     paper: ClassVar[str] = "Rokvic, Danassis, Faltings, IJCNN 2025"
     year: ClassVar[int] = 2025
     kind: ClassVar[str] = "personalised"
+    baseline: ClassVar[bool] = True
     row_per_client: ClassVar[bool] = True
     presets: ClassVar[fl.Presets] = {"fedc2i": {"schedule": "full"}, "dc-pfl": {"schedule": "full"}}
 

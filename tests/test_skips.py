@@ -234,7 +234,8 @@ def test_the_exit_code_is_0_if_something_finished_and_1_if_nothing_did(
     assert int(stopped.value.code or 0) == code
     said = capsys.readouterr()
     reason = "flis-hc: the server owns no samples: set `server_samples` of the suite"
-    assert f"flis-hc on noisy-noniid (digits), seed 0: skipped, {reason}" in said.err
+    line = f"flis-hc on noisy-noniid (digits), seed 0: skipped, {reason}"
+    assert (line in said.err) is (code == 0), "alone it is the error"
     assert (f"flbench: {reason}" in said.err.splitlines()) is (code == 1)
     assert ("accuracy" in said.out) is (code == 0)
     assert ("seed-0.json" in files(tmp_path)) is (code == 0)

@@ -127,6 +127,7 @@ def test_the_vocabulary_has_at_most_2000_entries() -> None:
     assert texts.trained([" ".join([*words, *words])]).get_vocab_size() == 2000
 
 
+@pytest.mark.slow
 def test_the_same_files_give_the_same_tokens_in_another_process(tmp_path: Path) -> None:
     written(tmp_path / "text")
     code = (
@@ -146,6 +147,7 @@ def test_the_same_files_give_the_same_tokens_in_another_process(tmp_path: Path) 
     assert one.stdout.startswith(f"{data.classes} ")
 
 
+@pytest.mark.slow
 def test_tokenizers_and_transformers_are_imported_without_a_warning() -> None:
     code = "import tokenizers; from transformers import GPT2Config, GPT2Model"
     done = subprocess.run(
@@ -450,16 +452,16 @@ def test_label_counts_are_of_tokens() -> None:
 # --- whole runs ---------------------------------------------------------------------------------
 
 SMALL = {"clients": 6, "rounds": 3, "local.epochs": 1}
-LIA = {"warmup": 1, "probe_epochs": 1}
+SETTINGS = {"pfedlia": {"warmup": 1, "probe_epochs": 1}, "oracle": {"warmup": 1}}
 
 
 def run_of(
     play_toy: Play, folder: Path, method: str, executor: str = "auto", **more: object
 ) -> Played:
     suite = load_suite("nordic-text", "bigrams", {**SMALL, **more})
-    settings = LIA if method == "pfedlia" else None
     data = load_dataset("bigrams", folder)
-    return play_toy(method, settings=settings, suite=suite, dataset=data, executor=executor)
+    told = SETTINGS.get(method)
+    return play_toy(method, settings=told, suite=suite, dataset=data, executor=executor)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "pfedlia"])
@@ -509,7 +511,7 @@ def test_the_vectorised_executor_agrees_on_text(
 
 
 @pytest.mark.slow
-def test_groups_of_languages_are_found_and_help(play_toy: Play, tmp_path: Path) -> None:
+def test_a_model_per_language_reads_better_than_one_for_all(play_toy: Play, tmp_path: Path) -> None:
     more = {"rounds": 12, "clients": 9}
     alike = run_of(play_toy, tmp_path, "fedavg", **more).result.summary
     apart = run_of(play_toy, tmp_path, "oracle", **more).result.summary

@@ -42,6 +42,18 @@ class Row:
         plugins = self.results[0].method.plugins
         return any(p.uses_true_groups or p.paper_leak or p.pools_data for p in plugins)
 
+    @property
+    def told(self) -> bool:
+        """Whether it is the oracle: one plugin, which is told the true groups."""
+        plugins = self.results[0].method.plugins
+        return len(plugins) == 1 and plugins[0].uses_true_groups
+
+    @property
+    def baseline(self) -> bool:
+        """Whether it is what others must beat: training alone, or one model for all."""
+        plugins = self.results[0].method.plugins
+        return len(plugins) == 1 and plugins[0].baseline
+
     def column(self, name: str) -> list[float]:
         """A summary's number for every seed that has it."""
         values = (result.summary.get(name) for result in self.results)
@@ -124,7 +136,7 @@ def mean_std(values: Sequence[float], digits: int = 4, *, spread: bool = True) -
 
 
 def distances(row: Row, rows: Sequence[Row]) -> tuple[str, str]:
-    """How far a row is below the oracle, and above the better of local-only and fedavg.
+    """How far a row is below the oracle, and above the best baseline (of two kinds or more).
 
     Over the seeds that both have; "-" where they are not in the table, or for themselves.
     """
@@ -138,12 +150,13 @@ def distances(row: Row, rows: Sequence[Row]) -> tuple[str, str]:
         ]
         return mean(found) if found and other is not row else None
 
-    gap = [apart(one) for one in rows if one.name == "oracle"]
-    gain = [apart(one) for one in rows if one.name.split(" ")[0] in ("local-only", "fedavg")]
+    gap = [apart(one) for one in rows if one.told]
+    baselines = {one.results[0].method.name for one in rows if one.baseline}
+    gain = [apart(one) for one in rows if one.baseline]
     known = [value for value in gain if value is not None]
     below = "-" if not gap or gap[0] is None else f"{-gap[0]:+.4f}"
-    baseline = row.name.split(" ")[0] in ("local-only", "fedavg")
-    return below, f"{min(known):+.4f}" if len(known) >= 2 and not baseline else "-"
+    worth = bool(known) and len(baselines) > 1 and not row.baseline
+    return below, f"{min(known):+.4f}" if worth else "-"
 
 
 def page(folder: Path) -> str:

@@ -1,0 +1,343 @@
+"""The data that are there: parts of a data set, twins, runs that lack theirs, where files lie."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from small import resumed
+from toy import Play, bad, toy_dataset, toy_suite
+
+from flbench import runner
+from flbench.assembly import prepare
+from flbench.cli import main
+from flbench.dataset import Dataset
+from flbench.errors import BadParameter, Diverged, MissingData, Undefined
+from flbench.job import Job
+from flbench.leaderboard.terminal import print_rows, print_table
+from flbench.methods import Composition, compose
+from flbench.results import read_result, result_path, skip_path
+from flbench.runner import load_dataset, run_job, settle
+from flbench.suite import load_suite
+
+PART = "toy[a,b]"
+NOT_DEFINED = "not defined on toys"
+
+
+def domains(count: int, name: str = PART) -> Dataset:
+    """The toy data set, in so many domains (0 = none), under the name of a part."""
+    data, places = toy_dataset(), torch.arange(72)
+    return Dataset(name, data.x, data.y, 4, domains=places % count if count else None)
+
+
+def job_of(folder: Path, said: list[str] | None = None, **changes: Any) -> Job:
+    """A run of fedavg on the toy suite; `method` and `force` are the job's."""
+    method: Composition = changes.pop("method", compose("fedavg"))
+    return Job(
+        suite=toy_suite(**{"partition": "iid", "rounds": 1, **changes}),
+        method=method,
+        seed=0,
+        data_root=folder,
+        out=folder / "out",
+        accelerator="cpu",
+        say=[].append if said is None else said.append,
+    )
+
+
+def giving(data: Dataset) -> Callable[[str, Path], Dataset]:
+    return lambda name, root: data
+
+
+def lacking(name: str, root: Path) -> Dataset:
+    raise MissingData(f"data set '{name}' expects a file in {root}")
+
+
+# --- parts --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("count", "clients", "expected"), [(2, 6, 2), (3, 6, 3), (9, 6, 6), (0, 6, 6)]
+)
+def test_a_part_runs_under_its_own_name_with_a_client_per_domain(
+    tmp_path: Path, count: int, clients: int, expected: int
+) -> None:
+    said: list[str] = []
+    asked = job_of(tmp_path, said, clients=clients)
+    job, load = settle(asked, giving(domains(count)))
+    assert (job.suite.dataset, job.suite.clients) == (PART, expected)
+    assert said == [f"toy runs on {PART} with {expected} clients"]
+    assert load("anything", Path("anywhere")).name == PART
+    assert job.fingerprint != asked.fingerprint
+    assert job.suite.hash() != asked.suite.hash()
+    assert job.path.parents[2].name == "toy-a,b"
+    assert asked.path.parents[2].name == "toy"
+
+
+def test_parts_of_different_domains_never_meet(tmp_path: Path) -> None:
+    asked = job_of(tmp_path)
+    jobs = [settle(asked, giving(domains(2, name)))[0] for name in ("toy[a,b]", "toy[a,c]")]
+    assert len({job.fingerprint for job in jobs}) == len({job.path for job in jobs}) == 2
+
+
+def test_a_whole_data_set_runs_as_the_suite_says(tmp_path: Path) -> None:
+    said: list[str] = []
+    asked = job_of(tmp_path, said)
+    for name in ("toy", "toys[a,b]", "other"):
+        job, _ = settle(asked, giving(domains(2, name)))
+        assert job is asked
+    assert said == []
+
+
+def test_a_part_is_played_kept_and_not_played_again(tmp_path: Path) -> None:
+    asked = job_of(tmp_path, participation=1.0)
+    job, load = settle(asked, giving(domains(3)))
+    result = run_job(job, load)
+    assert (result.dataset, result.suite["dataset"], result.suite["clients"]) == (PART, PART, 3)
+    assert len(result.clients.test) == 3
+    assert not asked.path.exists()
+    assert read_result(job.path) == result
+    again, load = settle(asked, giving(domains(3)))
+    with patch.object(runner, "prepare", side_effect=AssertionError):
+        assert run_job(again, load) == result
+
+
+def test_a_complete_result_needs_no_data(tmp_path: Path) -> None:
+    asked = job_of(tmp_path)
+    result = run_job(*settle(asked, giving(toy_dataset())))
+    job, load = settle(asked, lacking)
+    assert run_job(job, load) == result
+    with pytest.raises(MissingData):
+        settle(replace(asked, force=True), lacking)
+
+
+# --- twins and what does not change a number ----------------------------------------------------
+
+
+def test_missing_data_names_the_suite_s_twin(tmp_path: Path) -> None:
+    job = Job(
+        suite=load_suite("digit-5"), method=compose("fedavg"), seed=0, data_root=tmp_path,
+        out=tmp_path,
+    )  # fmt: skip
+    with pytest.raises(MissingData) as caught:
+        settle(job)
+    line = str(caught.value)
+    assert "\n" not in line
+    assert line.startswith("data set 'digit-5' expects")
+    assert line.endswith("; its twin needs no files: --dataset digits-shift")
+    with pytest.raises(MissingData, match=r"expects a file in [^;]*$"):
+        settle(job_of(tmp_path), lacking)
+
+
+def test_what_is_only_told_changes_no_hash() -> None:
+    plain = toy_suite()
+    printed = {"toy": {"fedavg": {"accuracy_mean": 0.5}}}
+    for told in ({"twin": "digits"}, {"printed": printed}, {"target": 0.8}, {"summary": "other"}):
+        assert toy_suite(**told).hash() == plain.hash(), told
+    for changed in ({"clients": 5}, {"dataset": "other"}, {"test_set": "labels"}):
+        assert toy_suite(**changed).hash() != plain.hash(), changed
+
+
+# --- where results lie --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("dataset", "folder"),
+    [
+        ("digits", "digits"),
+        ("digit-5[mnist,usps]", "digit-5-mnist,usps"),
+        ("npz:/a/b.npz", "npz-a-b.npz"),
+        ("npz:../../x", "npz-..-..-x"),
+        ("text:~/some folder/æ", "text-some-folder-æ"),
+        ("rotated:digits", "rotated-digits"),
+        ("npz:C:\\x\\y.npz", "npz-C-x-y.npz"),
+    ],
+)
+def test_every_data_set_has_a_folder_inside_out(tmp_path: Path, dataset: str, folder: str) -> None:
+    path = result_path(tmp_path, "suite", dataset, "fedavg", "01234567", 3)
+    assert path == tmp_path / "suite" / folder / "fedavg" / "01234567" / "seed-3.json"
+    assert path.resolve().is_relative_to(tmp_path.resolve())
+
+
+@pytest.mark.parametrize("dataset", ["..", ".", "/", "../..", "[..]", "npz:.."])
+def test_no_name_of_a_data_set_leads_outside(tmp_path: Path, dataset: str) -> None:
+    out = tmp_path / "a" / "b"
+    path = result_path(out, "suite", dataset, "fedavg", "01234567", 0)
+    assert path.resolve().is_relative_to((out / "suite").resolve())
+
+
+def test_tables_show_names_with_brackets(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_rows("mine on x[a,b]", [{"dataset": "x[a,b]", "loss": 1.5}])
+    shown = capsys.readouterr().out
+    assert shown.count("x[a,b]") == 2
+    job, load = settle(job_of(tmp_path), giving(domains(2, "toy[a,/b]")))
+    result = run_job(job, load)
+    print_table([(job.path, result)])
+    shown = capsys.readouterr().out
+    assert f"toy on toy[a,/b] [{result.fingerprint.suite}]" in shown
+
+
+# --- loading ------------------------------------------------------------------------------------
+
+
+def test_data_sets_and_doors_are_told_apart(tmp_path: Path) -> None:
+    assert load_dataset("digits", tmp_path).name == "digits"
+    for name, why in (
+        ("npz", "data set 'npz' needs an argument, as in npz:..."),
+        ("digits:1", "data set 'digits' takes no argument, got '1'"),
+    ):
+        with pytest.raises(BadParameter, match=f"^{re.escape(why)}$"):
+            load_dataset(name, tmp_path)
+
+
+# --- runs that end early ------------------------------------------------------------------------
+
+
+def undefined_in_round_two() -> Composition:
+    def aggregate(ctx: Any) -> None:
+        if ctx.round == 2:
+            raise Undefined(NOT_DEFINED)
+
+    return bad(aggregate=lambda self, ctx: aggregate(ctx))
+
+
+def test_an_undefined_method_leaves_its_reason_and_no_checkpoint(tmp_path: Path) -> None:
+    job = job_of(tmp_path, rounds=3, method=undefined_in_round_two())
+    seen: list[bool] = []
+    whole = runner.play
+
+    def watched(run: Any, state: Any) -> Any:
+        try:
+            return whole(run, state)
+        finally:
+            seen.append(job.checkpoint.is_file())
+
+    with patch.object(runner, "play", watched), pytest.raises(Undefined, match=NOT_DEFINED):
+        run_job(job, giving(toy_dataset()))
+    assert seen == [True], "round 1 was kept until then"
+    assert [path.name for path in job.path.parent.iterdir()] == ["skipped.json"]
+    assert NOT_DEFINED in skip_path(job.path).read_text()
+
+
+def test_a_result_takes_the_place_of_the_reason_why_there_was_none(tmp_path: Path) -> None:
+    job = job_of(tmp_path)
+    skip_path(job.path).parent.mkdir(parents=True)
+    skip_path(job.path).touch()
+    run_job(job, giving(toy_dataset()))
+    assert [path.name for path in job.path.parent.iterdir()] == ["seed-0.json"]
+
+
+def test_a_test_loss_that_is_no_number_ends_the_run(play_toy: Play) -> None:
+    """Test samples may be what no client trains on."""
+    data = toy_dataset()
+    x = data.x.clone()
+    x[54:] = torch.inf
+    test = torch.arange(72) >= 54
+    far = Dataset("toy", x, data.y, 4, test=test)
+    with pytest.raises(Diverged, match=r"^round 1: test loss is not finite: lower local\.lr$"):
+        play_toy("fedavg", dataset=far, test_set="labels")
+
+
+def test_the_total_holds_all_parts_also_after_a_resume(play_toy: Play, tmp_path: Path) -> None:
+    whole = play_toy("fedavg", rounds=4)
+    for played in (whole, resumed(whole, tmp_path, after=3)):
+        seconds = played.run.services.seconds
+        parts = [seconds[part] for part in ("dispatch", "train", "aggregate", "evaluate")]
+        assert seconds["total"] >= sum(parts)
+        assert played.result.seconds["total"] >= played.result.seconds["train"] > 0
+
+
+def test_a_checkpoint_knows_the_time_until_then(play_toy: Play) -> None:
+    whole = play_toy("fedavg", rounds=4)
+    run, state = prepare(replace(whole.job, resume=True), toy_dataset())
+    assert state.round == 4
+    kept = run.services.seconds
+    assert kept["total"] >= kept["train"] + kept["evaluate"] > 0
+    assert kept["train"] == whole.run.services.seconds["train"]
+
+
+# --- the command line ---------------------------------------------------------------------------
+
+Typed = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Typed:
+    """Run the command in this process, in an empty folder: exit code, what it printed, and said."""
+
+    def run(*args: str) -> tuple[int, str, str]:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["flbench", *args])
+        monkeypatch.setenv("FLBENCH_DATA", str(tmp_path / "empty"))
+        monkeypatch.setenv("COLUMNS", "200")
+        capsys.readouterr()
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err
+
+    return run
+
+
+QUICK = ("--rounds", "1", "--set", "local.epochs=1")
+
+
+def test_of_several_runs_the_one_that_lacks_its_data_is_left_out(
+    typed: Typed, tmp_path: Path
+) -> None:
+    (tmp_path / "here.toml").write_text(TOY.format(dataset="digits"), encoding="utf-8")
+    (tmp_path / "lacks.toml").write_text(TOY.format(dataset="mnist"), encoding="utf-8")
+    code, printed, errors = typed("run", "-p", "fedavg", "-s", "lacks.toml,here.toml", *QUICK)
+    assert code == 0, errors
+    assert "fedavg on lacks (mnist), seed 0: skipped, data set 'mnist' expects" in errors
+    assert "here on digits [" in printed
+    assert [path.parents[3].name for path in tmp_path.rglob("seed-0.json")] == ["here"]
+    code, printed, errors = typed("run", "-p", "fedavg", "-s", "lacks.toml", *QUICK)
+    assert (code, printed) == (1, "")
+    assert re.fullmatch(r"flbench: data set 'mnist' expects [^\n]*; its twin .*digits\n", errors)
+    code, _, errors = typed("run", "-p", "fedavg,local-only", "-s", "lacks.toml", *QUICK)
+    assert code == 1, "of several, all lack it"
+    assert errors.count("skipped, data set 'mnist'") == 2
+    assert errors.splitlines()[-1].startswith("flbench: data set 'mnist' expects")
+
+
+TOY = """
+version = 1
+summary = "small"
+dataset = "{dataset}"
+twin = "digits"
+partition = "iid"
+model = {{ name = "mlp", hidden = 4 }}
+clients = 4
+rounds = 2
+"""
+
+
+def test_a_part_is_named_on_the_command_line(
+    typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of Digit-5, the two domains that are 8x8 digits here."""
+    (tmp_path / "parts.toml").write_text(TOY.format(dataset="digit-5"), encoding="utf-8")
+    digits = load_dataset("digits", tmp_path)
+    part = Dataset("digit-5[a,b]", digits.x, digits.y, 10, torch.arange(len(digits.y)) % 2)
+    monkeypatch.setattr("flbench.datasets.digit5.digit5", lambda root: part)
+    code, printed, errors = typed("run", "-p", "fedavg", "-s", "parts.toml", *QUICK)
+    assert code == 0, errors
+    assert "parts runs on digit-5[a,b] with 2 clients" in errors
+    assert "parts on digit-5[a,b] [" in printed
+    (path,) = tmp_path.rglob("seed-0.json")
+    assert path.parents[2].name == "digit-5-a,b"
+    assert len(read_result(path).clients.test) == 2
