@@ -55,6 +55,9 @@ class CFL:
     @fl.hookimpl
     def setup(self, ctx: fl.Context) -> fl.Setup:
         """One group; no update heard; no split made."""
+        if ctx.rounds <= self.start_round:
+            told = f"{ctx.rounds} rounds do not exceed start_round={self.start_round}"
+            ctx.warn(f"cfl: {told}: fedavg, no group splits")
         size, width, device = ctx.layout.parameters, ctx.layout.width, ctx.initial.device
         heard = torch.full((ctx.clients, size), torch.nan, device=device)
         memory = {

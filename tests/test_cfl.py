@@ -158,6 +158,8 @@ def test_no_split_before_the_start_round_is_over(
 ) -> None:
     played = drifting(play_toy, CFL(start_round=start_round), OPPOSITE, **FULL)
     assert played.run.history.curves["groups"] == groups
+    said = [line for line in played.said if "no group splits" in line]
+    assert bool(said) is (start_round >= 3), "three rounds"
 
 
 @pytest.mark.parametrize(
