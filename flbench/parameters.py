@@ -33,8 +33,6 @@ class Parameter:
     def type(self) -> str:
         """The type as a person would write it."""
         hint = _bare(self.hint)
-        if typing.get_origin(hint) is typing.Literal:
-            return " | ".join(repr(value) for value in typing.get_args(hint))
         if typing.get_origin(hint) in (typing.Union, types.UnionType):
             parts = [_bare(part) for part in typing.get_args(hint)]
             return " | ".join("None" if p is type(None) else _name(p) for p in parts)
@@ -67,6 +65,8 @@ def _bare(hint: Any) -> Any:  # noqa: ANN401 - any annotation
 
 
 def _name(hint: Any) -> str:  # noqa: ANN401 - any annotation
+    if typing.get_origin(hint) is typing.Literal:
+        return " | ".join(repr(value) for value in typing.get_args(hint))
     return hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
 
 

@@ -185,6 +185,20 @@ def test_tables_show_names_with_brackets(
     assert f"toy on toy[a,/b] [{result.fingerprint.suite}]" in shown
 
 
+def test_a_table_wider_than_the_terminal_keeps_its_numbers_whole(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    names = [f"column_number_{n}" for n in range(8)]
+    row = {name: n + 0.1234 for n, name in enumerate(names)}
+    print_rows("wide", [{**row, "column_number_7_std": 0.0101, "last": "word"}])
+    lines = capsys.readouterr().out.splitlines()
+    (line,) = [line for line in lines if "0.1234" in line]
+    assert [cell.strip() for cell in line.strip("│").split("│")] == [
+        *(f"{n}.1234" for n in range(7)), "7.1234 ± 0.0101", "word",
+    ]  # fmt: skip
+
+
 # --- loading ------------------------------------------------------------------------------------
 
 
@@ -256,9 +270,9 @@ def test_the_total_holds_all_parts_also_after_a_resume(play_toy: Play, tmp_path:
 
 
 def test_a_checkpoint_knows_the_time_until_then(play_toy: Play) -> None:
-    whole = play_toy("fedavg", rounds=4)
+    whole = play_toy("fedavg", rounds=1)
     run, state = prepare(replace(whole.job, resume=True), toy_dataset())
-    assert state.round == 4
+    assert state.round == 1
     kept = run.services.seconds
     assert kept["total"] >= kept["train"] + kept["evaluate"] > 0
     assert kept["train"] == whole.run.services.seconds["train"]

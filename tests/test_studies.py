@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from flbench import study
@@ -26,6 +27,7 @@ from flbench.plugins import Hooks
 from flbench.registry import entries, find
 from flbench.results import Result
 from flbench.runner import load_dataset
+from flbench.seeding import rng, torch_seed
 from flbench.study import (
     Grid,
     Request,
@@ -526,6 +528,42 @@ def test_influence_cost_gives_a_row_per_seed_and_q(tmp_path: Path) -> None:
     again = run_study("influence-cost", request(tmp_path, settings=TINY))
     assert [row["exact"] for row in again] == [row["exact"] for row in rows[:3]]
     assert [row["lazy"] for row in again] == [row["lazy"] for row in rows[:3]]
+
+
+def test_influence_by_hand(tmp_path: Path) -> None:
+    """Lazy: the trained model's loss less that after epochs on the batch alone, in plain torch."""
+    settings = {**TINY, "batches": 2, "lr": 0.1}
+    row = run_study("influence-cost", request(tmp_path, settings=settings))[0]
+    data = load_dataset("digits", tmp_path)
+    order = torch.as_tensor(rng(0, "influence-cost").permutation(len(data.y)))
+    base, tested, batches = order[:60], order[60:80], order[80:90].reshape(2, 5)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch_seed(0, "init"))
+        net = find("models", "mlp").load()(tuple(data.x.shape[1:]), 10)
+    module = ClientModule(net, LocalTraining(batch_size=32, lr=0.1))
+    one = Trainer(module, data.x[tested], data.y[tested], most=4)
+    start = one.weights()
+    first = one.until_converged(start, data.x[base], data.y[base], 0)[QS[0]]
+
+    def lazy(x: torch.Tensor, y: torch.Tensor) -> float:
+        for value, kept in zip(net.parameters(), first.weights, strict=True):
+            value.data.copy_(kept)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(2):
+            optimizer.zero_grad()
+            F.cross_entropy(net(x), y).backward()
+            optimizer.step()
+        return first.loss - F.cross_entropy(net(one.x), one.y).item()
+
+    def exact(x: torch.Tensor, y: torch.Tensor) -> float:
+        both = torch.cat([data.x[base], x]), torch.cat([data.y[base], y])
+        return first.loss - one.until_converged(start, *both, 0)[QS[0]].loss
+
+    for number, rows in enumerate(batches):
+        x, y = data.x[rows], data.y[rows]
+        told, trained_anew = row["lazy"][number], row["exact"][number]
+        assert (told == pytest.approx(lazy(x, y), abs=2e-5)) == (number == 0), "labels of every"
+        assert (trained_anew == pytest.approx(exact(x, y), abs=2e-6)) == (number == 0), "other one"
 
 
 def test_one_batch_correlates_with_nothing(tmp_path: Path) -> None:

@@ -132,9 +132,10 @@ def confidences(logits: Tensor, y: Tensor, weight: Tensor, bins: int) -> Tensor:
     ).cpu()
 
 
-def chunk(y: Tensor) -> int:
-    """Samples per forward pass, given their labels (b,), or next tokens (b, T)."""
-    return max(1, CHUNK // y[:1].numel()) if len(y) else CHUNK
+def chunk(samples: Tensor) -> int:
+    """Samples per forward pass, given their labels (b,), tokens (b, T), or images."""
+    tokens = samples[:1].numel() if len(samples) and not samples.is_floating_point() else 1
+    return max(1, CHUNK // tokens)
 
 
 @torch.inference_mode()
@@ -162,7 +163,7 @@ def logits_of(space: Workspace, models: Tensor, x: Tensor) -> Tensor:
         return found.float()
 
     batched = vmap(logits, in_dims=(0, None), chunk_size=MODELS)
-    return torch.cat([batched(models, part) for part in x.split(CHUNK)], dim=1)
+    return torch.cat([batched(models, part) for part in x.split(chunk(x))], dim=1)
 
 
 class _Answer(nn.Module):
@@ -189,7 +190,7 @@ def features_of(space: Workspace, models: Tensor, x: Tensor) -> Tensor:
         for row in models:
             space.load(row)
             space.module.eval()
-            for part in x.split(CHUNK):
+            for part in x.split(chunk(x)):
                 space.module(part)
     finally:
         hook.remove()

@@ -20,17 +20,22 @@ def print_rows(title: str, rows: Sequence[Mapping[str, object]]) -> None:
     names = list(dict.fromkeys(key for row in rows for key in row))
     names = [key for key in names if not any(isinstance(row.get(key), list) for row in rows)]
     names = [key for key in names if key.removesuffix("_std") == key or key[:-4] not in names]
-    for name in names:
+    cells = [[_spread(row, name) for name in names] for row in rows]
+    for at, name in enumerate(names):
         words = any(isinstance(row.get(name), str) for row in rows)
-        table.add_column(name, justify="left" if words else "right", no_wrap=words, overflow="fold")
-    for row in rows:
-        spread = {name: row.get(f"{name}_std") for name in names}
-        cells = [
-            _cell(row.get(name)) + (f" ± {_cell(spread[name])}" if spread[name] is not None else "")
-            for name in names
-        ]
-        table.add_row(*cells)
-    terminal.print(table)
+        widest = max(len(line[at]) for line in cells)  # headings fold, numbers do not
+        table.add_column(
+            name, justify="left" if words else "right", overflow="fold", min_width=widest
+        )
+    for line in cells:
+        table.add_row(*line)
+    terminal.print(table, crop=False)
+
+
+def _spread(row: Mapping[str, object], name: str) -> str:
+    """A number, and its deviation where there is one."""
+    spread = row.get(f"{name}_std")
+    return _cell(row.get(name)) + ("" if spread is None else f" ± {_cell(spread)}")
 
 
 def _cell(value: object) -> str:
