@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import sys
 import tomllib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
@@ -102,10 +105,25 @@ def one_of(kind: str) -> str:
     return "study" if kind == "studies" else kind.removesuffix("s")
 
 
-def entries(kind: str) -> dict[str, Entry]:
-    """Everything installed of one kind, by name, sorted."""
+def _stamp() -> tuple[tuple[str, int], ...]:
+    """Where packages lie, and when each place last changed."""
+    places = (Path(place or ".") for place in sys.path)
+    return tuple((str(p), p.stat().st_mtime_ns) for p in places if p.exists())
+
+
+@lru_cache(maxsize=16)
+def _entries(
+    kind: str, stamp: object, read: Callable[..., Iterable[EntryPoint]]
+) -> dict[str, Entry]:
+    """What is installed of one kind; all packages' metadata are read only when they change.
+
+    Args:
+        kind: one of KINDS.
+        stamp: what `_stamp` says; another one means reading anew.
+        read: gives the entry points of a group.
+    """
     found: dict[str, Entry] = {}
-    for point in entry_points(group=f"flbench.{kind}"):
+    for point in read(group=f"flbench.{kind}"):
         dist = point.dist
         name, version = (dist.name, dist.version) if dist else ("?", "?")
         entry = Entry(kind, point.name, point.value, name, version)
@@ -115,6 +133,11 @@ def entries(kind: str) -> dict[str, Entry]:
         else:
             found[point.name] = replace(other, rivals=(*other.rivals, name))
     return dict(sorted(found.items()))
+
+
+def entries(kind: str) -> dict[str, Entry]:
+    """Everything installed of one kind, by name, sorted."""
+    return dict(_entries(kind, _stamp(), entry_points))
 
 
 def find(kind: str, name: str) -> Entry:

@@ -14,6 +14,8 @@ from toy import Play
 
 BYTES = 4
 
+pytestmark = pytest.mark.slow  # every method, played once or more
+
 
 def moved(play_toy: Play, method: str, net: Net, formula: Formula, **changes: Any) -> Case:
     """Play it, and compare what moved."""

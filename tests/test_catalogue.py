@@ -205,6 +205,7 @@ ODD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("source", "expected"), ODD.values(), ids=ODD)
 def test_what_a_stranger_does_not_say_stays_empty(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, typed: Typed, source: str, expected: Any

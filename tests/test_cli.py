@@ -67,6 +67,7 @@ def one_line(code: int, errors: str) -> str:
     return lines[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "args",
     [

@@ -334,6 +334,7 @@ def test_a_newcomer_trains_once_and_takes_the_nearest_centre(play_toy: Play, set
     assert (unseen.epochs, unseen.group, len(unseen.correct)) == (1, [0, 0, 1], 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"k": 2}, SOFT])
 def test_executors_agree(play_toy: Play, settings: Any) -> None:
     pair = [

@@ -340,6 +340,7 @@ def test_one_client_has_no_groups(play_toy: Play) -> None:
         play_toy("dc-pfl", clients=1, partition={"name": "iid"})
 
 
+@pytest.mark.slow
 def test_executors_agree(play_toy: Play) -> None:
     rule = DCPFL(tau=1, **ONE_LOW)
     pair = [told(play_toy, rule, [12], rounds=13, executor=e) for e in ("sequential", "vectorised")]

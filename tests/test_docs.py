@@ -51,6 +51,7 @@ def test_the_two_commands_stand_at_the_top_one_line_each() -> None:
     assert ".ci/run" in README
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_what_the_readme_tells_to_type_works(
     command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -23,6 +23,8 @@ from flbench.engine import sequential
 from flbench.errors import UserError
 from flbench.methods import compose
 
+pytestmark = pytest.mark.slow  # every method, played several times
+
 Address = tuple[int | str, ...]
 
 

@@ -10,6 +10,8 @@ from toy import Play, toy_dataset
 from flbench.engine.sequential import Sequential
 from flbench.engine.vectorised import Vectorised
 
+pytestmark = pytest.mark.slow  # every method, played several times
+
 AT_ONCE = {
     **SETTINGS,
     "cfl": {"eps1": 9, "eps2": 0, "start_round": 0},
@@ -21,6 +23,7 @@ AT_ONCE = {
 """The special stage in round 1 already."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_both_executors_agree_after_a_round(method: str, play_toy: Play) -> None:
     ragged = {"participation": 1.0, "dataset": toy_dataset(samples=100)}

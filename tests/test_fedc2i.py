@@ -342,6 +342,7 @@ def test_newcomers_mix_once_as_if_they_held_the_mean(play_toy: Play, name: str) 
     assert play_toy(name, **changes).result.unseen == unseen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", VARIANTS)
 def test_executors_agree(play_toy: Play, name: str) -> None:
     pair = [play_toy(name, executor=e) for e in ("sequential", "vectorised")]

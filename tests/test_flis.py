@@ -323,6 +323,7 @@ def test_a_newcomer_picks_the_best_model_of_the_bank(play_toy: Play, choice: Any
     assert len(given.unique(dim=0)) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"answers": "softmax", "eval": "last_local"}])
 def test_executors_agree(play_toy: Play, settings: Any) -> None:
     pair = [

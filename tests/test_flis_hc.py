@@ -318,6 +318,7 @@ def test_one_client_is_a_group(play_toy: Play) -> None:
     same_run(play_toy("flis-hc", **one, **SERVER), play_toy("fedavg", **one, **SERVER))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"answers": "softmax", "beta": 0.85}])
 def test_executors_agree(play_toy: Play, settings: Any) -> None:
     pair = [

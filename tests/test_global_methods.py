@@ -324,6 +324,7 @@ def test_what_is_not_defined_is_refused_with_a_reason(play_toy: Play) -> None:
         play_toy("fednova", settings={"mu": 0.1})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedavgm", "fedprox", "scaffold", "fednova"])
 def test_executors_agree(play_toy: Play, name: str) -> None:
     pair = [play_toy(name, executor=e, local=PLAIN) for e in ("sequential", "vectorised")]

@@ -270,6 +270,7 @@ def test_a_start_is_balanced_where_each_model_attracts_its_share(
     assert "ifca: no balanced start in 20 tries" not in played.said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("good", "warned"), [(18, False), (19, False), (20, True)])
 def test_twenty_starts_are_tried_and_then_the_person_is_told(
     play_toy: Play, good: int, warned: bool
@@ -341,6 +342,7 @@ def test_a_newcomer_takes_the_model_with_the_least_loss(play_toy: Play, split: A
     assert len({tuple(unseen_correct(played, bank[[k] * 3])) for k in range(3)}) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"k": 3}, {"init": "heads"}, {"weighting": "uniform"}])
 def test_executors_agree(play_toy: Play, settings: Any) -> None:
     pair = [play_toy("ifca", settings=settings, executor=e) for e in ("sequential", "vectorised")]

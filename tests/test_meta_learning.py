@@ -230,6 +230,7 @@ def test_rates_that_are_not_given_are_the_suites(play_toy: Play) -> None:
     assert not torch.equal(default.personal, other.personal)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("net", [None, batchnorm])
 @pytest.mark.parametrize(
     "settings", [{}, {"version": "hf", "delta": 0.1}, {"version": "exact"}, {"adapt": "epochs"}]
@@ -277,6 +278,7 @@ def by_hand(played: Played, client: int, alpha: float, momentum: float) -> Tenso
     return w
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("adapt", ["steps", "epochs"])
 @pytest.mark.parametrize("count", [0, 1, 3])

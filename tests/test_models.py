@@ -107,6 +107,7 @@ def test_initial_weights_depend_on_the_seed_and_on_nothing_else(
     assert torch.equal(torch.get_rng_state(), state), "nobody's randomness is disturbed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "shape", "given"), SMALL, ids=SMALL_NAMED)
 def test_stacked_models_are_trained_as_a_batch_as_they_are_one_by_one(
     name: str, shape: tuple[int, ...], given: dict[str, Any]

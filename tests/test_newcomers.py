@@ -25,6 +25,8 @@ from flbench.orchestrator import play
 from flbench.results import VOLATILE, Result, read_result
 from flbench.runner import conclude, run_job
 
+pytestmark = pytest.mark.slow  # every method, played several times
+
 THEIRS = ("unseen", "suite", "fingerprint")
 """What a result says about newcomers, or about how they were asked for."""
 

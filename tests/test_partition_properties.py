@@ -90,6 +90,7 @@ def test_the_laws_are_of_every_installed_partition() -> None:
     assert {entry.load() for entry in ours} <= set(ALL)
 
 
+@pytest.mark.slow
 @every
 @law
 @given(st.data(), worlds())
@@ -135,6 +136,7 @@ def test_equal_generators_give_equal_partitions(
         assert all(np.array_equal(a, b) for a, b in zip(one.clients, same.clients, strict=True))
 
 
+@pytest.mark.slow
 @every
 @law
 @given(st.data(), worlds())
@@ -281,6 +283,7 @@ def test_bands_are_in_order_and_the_outer_ones_never_empty(values: np.ndarray) -
 # --- large ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("partition", "chosen"),
     [(label_skew, {}), (dirichlet, {"alpha": 0.01, "min_samples": 2})],

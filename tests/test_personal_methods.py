@@ -101,6 +101,7 @@ def test_a_client_predicts_by_the_sum_of_both_heads() -> None:
     assert torch.equal(two_heads([[0.0, 0.0], [0.0, 0.0]]).predict(x), module(x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [{}, RAGGED, {"net": batchnorm, **RAGGED}])
 def test_without_a_prior_the_generic_model_is_fedavgs(
     play_toy: Play, more: dict[str, Any]
@@ -194,6 +195,7 @@ def test_a_group_of_everybody_changes_nothing(play_toy: Play) -> None:
     assert two.state.memory["fedrod.psi"].shape == (CLIENTS, 16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("net", [None, batchnorm])
 @pytest.mark.parametrize("settings", [{}, {"gamma": 0}, {"psi": "copy", "gamma": 0.5}])
 def test_executors_agree(play_toy: Play, settings: dict[str, Any], net: Any) -> None:

@@ -92,6 +92,7 @@ def test_the_server_averages_what_was_sent_and_keeps_the_rest(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [{}, {"net": batchnorm}, RAGGED])
 @pytest.mark.parametrize("protos", ["end_pass", "running"])
 def test_without_the_distance_it_is_local_only(
@@ -211,6 +212,7 @@ def test_a_newcomer_starts_anew_and_knows_the_prototypes(play_toy: Play) -> None
     assert proto.result.unseen.correct_tuned is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("net", [None, batchnorm])
 @pytest.mark.parametrize(
     "settings",

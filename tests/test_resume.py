@@ -14,6 +14,8 @@ from toy import player, seeded
 
 from flbench import State, assembly
 
+pytestmark = pytest.mark.slow  # every method, played several times
+
 LIA = {"warmup": 2, "probe_epochs": 2}
 SPLITS = {"eps1": 9, "eps2": 0, "start_round": 1}
 

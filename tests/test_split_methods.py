@@ -145,6 +145,7 @@ def test_what_keeps_a_part_per_client_refuses_to_be_regrouped(play_toy: Play) ->
         play_toy("fedrep", settings={"body_epochs": 9})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lg-fedavg", "fedrep"])
 def test_executors_agree(play_toy: Play, name: str) -> None:
     pair = [play_toy(name, executor=e) for e in ("sequential", "vectorised")]

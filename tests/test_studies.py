@@ -379,6 +379,7 @@ def test_every_grid_names_what_exists(name: str, columns: set[str], tmp_path: Pa
     assert len(paths) >= len(one.points()) * len(one.suites), "every cell is another"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GRIDS)
 def test_every_grid_s_data_can_be_divided_among_its_clients(name: str, tmp_path: Path) -> None:
     one = read_grid(STUDIES[name])
@@ -595,6 +596,7 @@ def test_a_measurement_without_its_data_is_one_line(tmp_path: Path) -> None:
 # --- discrepancy --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_discrepancy_gives_both_scales_and_all_pairs(tmp_path: Path) -> None:
     settings = {"clients": 6, "rounds": 2, "suite": "label-swap"}
     rows = run_study("discrepancy", request(tmp_path, seeds=2, settings=settings))

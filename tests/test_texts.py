@@ -464,6 +464,7 @@ def run_of(
     return play_toy(method, settings=told, suite=suite, dataset=data, executor=executor)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "pfedlia"])
 def test_a_run_on_text_counts_tokens_and_reports_perplexity(
     play_toy: Play, tmp_path: Path, method: str
@@ -501,6 +502,7 @@ def test_perplexity_is_for_text_alone_and_none_where_it_is_no_number(
     lost.result.canonical()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "pfedlia"])
 def test_the_vectorised_executor_agrees_on_text(
     play_toy: Play, tmp_path: Path, method: str
