@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
@@ -88,12 +89,29 @@ def test_the_leaderboard_is_current_and_the_readme_quotes_it(
     quoted = re.findall(r"\d\.\d{4} ± \d\.\d{4}", README)
     assert len(quoted) >= 8
     assert all(number in board for number in quoted)
-    (single,) = re.findall(
-        r"^Fashion-MNIST in the same suites.*?fedavg [\d.]+\. ", README, re.S | re.M
-    )
-    numbers = re.findall(r"\b0\.\d{4}\b", single)
-    assert len(numbers) == 7
-    assert all(f"| {number} |" in board for number in numbers)
+
+
+def test_the_readmes_numbers_of_text_and_of_studies_are_those_of_their_files() -> None:
+    (table,) = re.findall(r"^\| method \| round 1 .*?\n\n", README, re.S | re.M)
+    rows = re.findall(r"^\| ([\w-]+).*? \| (\d\.\d{3} .+) \|$", table, re.M)
+    assert {name for name, _ in rows} == {"centralised", "oracle", "pfedlia", "fedavg"}
+    for name, cells in rows:
+        (path,) = (ROOT / "leaderboard/results/nordic-text/nordic" / name).rglob("seed-0.json")
+        result = json.loads(path.read_text(encoding="utf-8"))
+        losses = [f"{result['curves']['loss'][at]:.3f}" for at in (0, 4, 9, 14, 19, 29)]
+        assert cells.split(" | ") == [*losses, f"{result['summary']['perplexity']:.1f}"]
+    studies = ROOT / "leaderboard" / "studies"
+    rows = json.loads((studies / "influence-cost.json").read_text())["rows"]
+    assert [round(row["speedup"]) for row in rows] == [80, 232, 235]
+    assert "80 to 235 times faster" in README
+    for name, digits in (("spearman", "0.73 to 0.74"), ("sign_agreement", "0.68 to 0.84")):
+        values = [row[name] for row in rows]
+        assert digits == f"{min(values):.2f} to {max(values):.2f}"
+        assert digits in README
+    rows = json.loads((studies / "discrepancy.json").read_text())["rows"]
+    for scale in ("model", "tensor"):
+        values = [row["pearson"] for row in rows if row["scale"] == scale]
+        assert f"{min(values):.2f} to {max(values):.2f}" in README
 
 
 @pytest.mark.slow

@@ -154,9 +154,14 @@ def distances(row: Row, rows: Sequence[Row]) -> tuple[str, str]:
     baselines = {one.results[0].method.name for one in rows if one.baseline}
     gain = [apart(one) for one in rows if one.baseline]
     known = [value for value in gain if value is not None]
-    below = "-" if not gap or gap[0] is None else f"{-gap[0]:+.4f}"
+    below = "-" if not gap or gap[0] is None else signed(-gap[0])
     worth = bool(known) and len(baselines) > 1 and not row.baseline
-    return below, f"{min(known):+.4f}" if worth else "-"
+    return below, signed(min(known)) if worth else "-"
+
+
+def signed(value: float) -> str:
+    """Four decimals with their sign; nothing is +0.0000."""
+    return f"{round(value, 4) + 0.0:+.4f}"
 
 
 def page(folder: Path) -> str:
