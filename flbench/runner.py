@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -15,12 +14,12 @@ import torch
 from flbench.assembly import prepare
 from flbench.dataset import Dataset
 from flbench.engine.ledger import DIRECTIONS
-from flbench.errors import BadParameter, MissingData, Undefined
+from flbench.errors import MissingData, Undefined
 from flbench.job import Job
 from flbench.joining import welcome
+from flbench.loading import load_dataset as load_dataset
 from flbench.metrics import clustering_error, flis_compat
 from flbench.orchestrator import Run, play
-from flbench.registry import find
 from flbench.results import (
     Clients,
     Result,
@@ -35,25 +34,6 @@ from flbench.skew import label_overlap_truth, mean_kld
 from flbench.state import State
 
 SELECTION = ("selection_error", "selection_false_positives", "selection_false_negatives")
-
-
-def load_dataset(name: str, root: Path) -> Dataset:
-    """Load a data set by name, or through a door: `npz:FILE` gives FILE to the door `npz`.
-
-    Raises:
-        UnknownName: nobody offers it.
-        BadParameter: a door without an argument, or another with one.
-        MissingData: its files are not under the root.
-    """
-    entry, colon, argument = name.partition(":")
-    load = find("datasets", entry).load()
-    door = len(inspect.signature(load).parameters) > 1
-    if door and not argument:
-        raise BadParameter(f"data set '{entry}' needs an argument, as in {entry}:...")
-    if colon and not door:
-        raise BadParameter(f"data set '{entry}' takes no argument, got '{argument}'")
-    dataset: Dataset = load(root, argument) if door else load(root)
-    return dataset
 
 
 def settle(

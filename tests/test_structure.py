@@ -35,7 +35,7 @@ RANKS = (
         "", "errors", "seeding", "parameters", "hookspecs", "registry", "catalogue", "gazette",
         "torchvision_ops",
     ),
-    ("dataset", "state", "layout", "suite", "results", "metrics", "skew"),
+    ("dataset", "state", "layout", "loading", "suite", "results", "metrics", "skew"),
     (
         "partition", "skewed", "primary", "picture",
         "clustering", "scoring", "curves", "averaging", "personal",
@@ -61,7 +61,7 @@ RANK = {part: rank for rank, parts in enumerate(RANKS) for part in parts}
 NEEDS = {
     "leaderboard": {"", "errors", "results"},
     "sinks": {"", "errors", "hookspecs", "results", "state"},
-    "datasets": {"", "errors", "dataset", "registry", "torchvision_ops"},
+    "datasets": {"", "loading", "errors", "dataset", "registry", "torchvision_ops"},
     "models": {"", "errors", "torchvision_ops"},
 }
 LIMIT = 300

@@ -17,8 +17,8 @@ from typing import Any
 
 from flbench.dataset import About
 from flbench.datasets.files import Found
-from flbench.datasets.wrapped import is_door, opened
 from flbench.errors import MissingData, PluginError, UserError
+from flbench.loading import is_door, load_dataset
 from flbench.registry import entries, find
 
 UNSAID = About(source="not said", licence="not said")
@@ -169,7 +169,7 @@ def checked(name: str, root: Path) -> str:
         UserError: it cannot be loaded, or has another number of samples than was found.
     """
     row = surveyed(name.partition(":")[0], root)
-    data = opened(name, root)
+    data = load_dataset(name, root)
     count, expected = len(data.y), row.samples.partition(" ")[0].replace(",", "")
     if row.state in ("present", "part") and expected.isdecimal() and count != int(expected):
         raise UserError(f"{name}: expected {int(expected):,} samples, got {count:,}")

@@ -14,7 +14,6 @@ domain 3; labels without a partner stay. In domain 0 all stay.
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,8 +22,8 @@ import torch
 from torch import Tensor
 
 from flbench.dataset import About, Dataset
-from flbench.errors import BadParameter, UserError
-from flbench.registry import find
+from flbench.errors import UserError
+from flbench.loading import load_dataset
 
 DOMAINS = 4
 ABOUT = {
@@ -43,7 +42,7 @@ def rotated(root: Path, argument: str) -> Dataset:
     Raises:
         UserError: its samples are no square images.
     """
-    pooled = opened(argument, root)
+    pooled = load_dataset(argument, root)
     if pooled.x.ndim != 4 or pooled.x.shape[2] != pooled.x.shape[3]:
         shape = tuple(pooled.x.shape[1:])
         raise UserError(f"rotated:{argument} expects square images, got samples of shape {shape}")
@@ -60,7 +59,7 @@ def label_swap(root: Path, argument: str) -> Dataset:
     Raises:
         UserError: it has fewer than four labels.
     """
-    pooled = opened(argument, root)
+    pooled = load_dataset(argument, root)
     if pooled.classes < DOMAINS:
         raise UserError(
             f"label-swap:{argument} expects at least {DOMAINS} labels, got {pooled.classes}"
@@ -87,26 +86,3 @@ def swapped(classes: int, apart: int) -> Tensor:
 def dealt(samples: int) -> Tensor:
     """Domain of each sample, evenly and at random, the same each time."""
     return torch.as_tensor(np.random.default_rng(0).permutation(samples) % DOMAINS)
-
-
-def opened(name: str, root: Path) -> Dataset:
-    """A data set by name, or through a door, by the rules of `--dataset`.
-
-    Raises:
-        UnknownName: nobody offers it.
-        BadParameter: a door without an argument, or another with one.
-    """
-    entry, colon, argument = name.partition(":")
-    load = find("datasets", entry).load()
-    door = is_door(load)
-    if door and not argument:
-        raise BadParameter(f"data set '{entry}' needs an argument, as in {entry}:...")
-    if colon and not door:
-        raise BadParameter(f"data set '{entry}' takes no argument, got '{argument}'")
-    dataset: Dataset = load(root, argument) if door else load(root)
-    return dataset
-
-
-def is_door(load: object) -> bool:
-    """Whether a data set's function takes an argument."""
-    return callable(load) and len(inspect.signature(load).parameters) > 1

@@ -1,0 +1,34 @@
+"""Loading: a data set by name, or through a door, by the rules of `--dataset`."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+from flbench.dataset import Dataset
+from flbench.errors import BadParameter
+from flbench.registry import find
+
+
+def load_dataset(name: str, root: Path) -> Dataset:
+    """Load a data set by name, or through a door: `npz:FILE` gives FILE to the door `npz`.
+
+    Raises:
+        UnknownName: nobody offers it.
+        BadParameter: a door without an argument, or another with one.
+        MissingData: its files are not under the root.
+    """
+    entry, colon, argument = name.partition(":")
+    load = find("datasets", entry).load()
+    door = is_door(load)
+    if door and not argument:
+        raise BadParameter(f"data set '{entry}' needs an argument, as in {entry}:...")
+    if colon and not door:
+        raise BadParameter(f"data set '{entry}' takes no argument, got '{argument}'")
+    dataset: Dataset = load(root, argument) if door else load(root)
+    return dataset
+
+
+def is_door(load: object) -> bool:
+    """Whether a data set's function takes an argument."""
+    return callable(load) and len(inspect.signature(load).parameters) > 1
