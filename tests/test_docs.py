@@ -94,12 +94,14 @@ def test_the_leaderboard_is_current_and_the_readme_quotes_it(
 def test_the_readmes_numbers_of_text_and_of_studies_are_those_of_their_files() -> None:
     (table,) = re.findall(r"^\| method \| round 1 .*?\n\n", README, re.S | re.M)
     rows = re.findall(r"^\| ([\w-]+).*? \| (\d\.\d{3} .+) \|$", table, re.M)
-    assert {name for name, _ in rows} == {"centralised", "oracle", "pfedlia", "fedavg"}
+    assert len(rows) == 6
     for name, cells in rows:
-        (path,) = (ROOT / "leaderboard/results/nordic-text/nordic" / name).rglob("seed-0.json")
-        result = json.loads(path.read_text(encoding="utf-8"))
-        losses = [f"{result['curves']['loss'][at]:.3f}" for at in (0, 4, 9, 14, 19, 29)]
-        assert cells.split(" | ") == [*losses, f"{result['summary']['perplexity']:.1f}"]
+        told = []
+        for path in (ROOT / "leaderboard/results/nordic-text/nordic" / name).rglob("seed-0.json"):
+            result = json.loads(path.read_text(encoding="utf-8"))
+            losses = [f"{result['curves']['loss'][at]:.3f}" for at in (0, 4, 9, 14, 19, 29)]
+            told.append(" | ".join([*losses, f"{result['summary']['perplexity']:.1f}"]))
+        assert cells in told
     studies = ROOT / "leaderboard" / "studies"
     rows = json.loads((studies / "influence-cost.json").read_text())["rows"]
     assert [round(row["speedup"]) for row in rows] == [80, 232, 235]
