@@ -11,8 +11,9 @@ from flbench.engine.cross_eval import judge
 from flbench.engine.sequential import Sequential
 from flbench.federation import Samples
 from flbench.history import Evaluation
-from flbench.metrics import BINS, calibration_error
-from flbench.state import Dispatched, Personal, Stage, State
+from flbench.metrics import BINS, calibration_error, clustering_error
+from flbench.skew import label_overlap_truth
+from flbench.state import Dispatched, Membership, Personal, Stage, State
 
 
 def evaluate(
@@ -56,6 +57,34 @@ def evaluate(
         ece=calibration_error(calibration.numpy()),
         others=others,
     )
+
+
+SELECTION = ("selection_error", "selection_false_positives", "selection_false_negatives")
+
+
+def selection_quality(
+    membership: Membership, groups: Tensor | None, counts: Tensor
+) -> dict[str, float | None]:
+    """Wrong and missing members per client, where groups overlap; None where they do not.
+
+    The truth are the true groups; without them, where all clients hold equally many labels, whose
+    labels overlap by half (FLIS).
+
+    Args:
+        membership: of N clients; those without a row of their own are left out.
+        groups: true group per client, shape (N,), or None.
+        counts: training samples per client and label, shape (N, C).
+    """
+    chosen, held = membership.weights, (counts > 0).sum(dim=1)
+    if chosen is None or (groups is None and len(held.unique()) > 1):
+        return dict.fromkeys(SELECTION)
+    known = membership.home >= 0  # flis-dc: the last cohort
+    truth = label_overlap_truth(counts[known].numpy())
+    if groups is not None:
+        truth = (groups[known][:, None] == groups[known]).numpy()
+    picked = (chosen[membership.home[known]][:, known] > 0).numpy()
+    quality = clustering_error(truth, picked)
+    return {name: quality[name.removeprefix("selection_")] for name in SELECTION}
 
 
 def trained(

@@ -111,6 +111,7 @@ class History:
             "accuracy_chosen": self.chosen.accuracy(),
             "accuracy_best_test": max(measured),
             "accuracy_last10": float(np.mean(measured[-10:])),
+            "selection_error_mean": self.mean_of("selection_error"),
             "ece": shown.ece,
             "churn": self.churn(),
             "mb_per_client": moved / clients / 1e6,
@@ -122,6 +123,11 @@ class History:
                 if name == "fine_tuned"
             },
         }
+
+    def mean_of(self, name: str) -> float | None:
+        """Mean over the rounds in which a curve was measured; None where it never was."""
+        known = [value for value in self.curves.get(name, []) if value is not None]
+        return float(np.mean(known)) if known else None
 
     def churn(self) -> float:
         """Share of clients that move to another group between two evaluations, on average."""

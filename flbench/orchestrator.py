@@ -19,7 +19,7 @@ from flbench.engine.cross_eval import cross_evaluate, features_of, logits_of
 from flbench.engine.ledger import DIRECTIONS, Ledger
 from flbench.engine.sequential import Sequential
 from flbench.errors import Diverged, Undefined, UserError
-from flbench.evaluation import evaluate
+from flbench.evaluation import evaluate, selection_quality
 from flbench.federation import Newcomers, Samples
 from flbench.history import Evaluation, History
 from flbench.metrics import clustering_summary
@@ -140,6 +140,9 @@ def judge_round(run: Run, state: State, losses: list[float]) -> RoundRecord:
         **clustering_metrics(run, found),
         **{f"accuracy_{name}": value for name, value in (found.others if found else {}).items()},
     }
+    chosen = selection_quality(state.membership, run.groups, ctx.label_counts)
+    if found is not None and chosen["selection_error"] is not None:
+        metrics |= chosen
     metrics |= {f"bytes_{way}": float(run.ledger.total(way)) for way in DIRECTIONS}
     metrics["slowest_down"] = float(run.ledger.slowest("down"))
     run.history.add_round({name: _short(value) for name, value in metrics.items()}, found)

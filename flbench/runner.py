@@ -15,10 +15,11 @@ from flbench.assembly import prepare
 from flbench.dataset import Dataset
 from flbench.engine.ledger import DIRECTIONS
 from flbench.errors import MissingData, Undefined
+from flbench.evaluation import selection_quality
 from flbench.job import Job
 from flbench.joining import welcome
 from flbench.loading import load_dataset as load_dataset
-from flbench.metrics import clustering_error, flis_compat
+from flbench.metrics import flis_compat
 from flbench.orchestrator import Run, play
 from flbench.results import (
     Clients,
@@ -30,10 +31,8 @@ from flbench.results import (
     skip_path,
     write_atomically,
 )
-from flbench.skew import label_overlap_truth, mean_kld
+from flbench.skew import mean_kld
 from flbench.state import State
-
-SELECTION = ("selection_error", "selection_false_positives", "selection_false_negatives")
 
 
 def settle(
@@ -144,7 +143,7 @@ def conclude(job: Job, run: Run, state: State, unseen: Unseen | None = None) -> 
         summary={
             **summary,
             **({"perplexity": _perplexity(shown.mean_loss())} if run.held_out.y.ndim > 1 else {}),
-            **_selection_quality(state, run),
+            **selection_quality(state.membership, run.groups, run.context.label_counts),
             **_as_flis_counts(summary, run.context.layout.parameters),
             "kld": mean_kld(run.context.label_counts.numpy()),
             **_unseen_quality(unseen),
@@ -198,22 +197,3 @@ def _unseen_quality(unseen: Unseen | None) -> dict[str, float | None]:
             ("unseen_accuracy_tuned", unseen.correct_tuned),
         )
     }
-
-
-def _selection_quality(state: State, run: Run) -> dict[str, float | None]:
-    """Wrong and missing members per client, where rows overlap.
-
-    The truth are the groups; without groups, where all clients hold equally many labels, whose
-    labels overlap by half (FLIS).
-    """
-    chosen, groups, counts = state.membership.weights, run.groups, run.context.label_counts
-    held = (counts > 0).sum(dim=1)
-    if chosen is None or (groups is None and len(held.unique()) > 1):
-        return dict.fromkeys(SELECTION)
-    known = state.membership.home >= 0  # flis-dc: the last cohort
-    home = state.membership.home[known]
-    truth = label_overlap_truth(counts[known].numpy())
-    if groups is not None:
-        truth = (groups[known][:, None] == groups[known]).numpy()
-    quality = clustering_error(truth, (chosen[home][:, known] > 0).numpy())
-    return {name: quality[name.removeprefix("selection_")] for name in SELECTION}

@@ -110,6 +110,19 @@ def test_the_readmes_numbers_of_text_and_of_studies_are_those_of_their_files() -
         values = [row[name] for row in rows]
         assert digits == f"{min(values):.2f} to {max(values):.2f}"
         assert digits in README
+    clean = [row for row in rows if row["q"] <= 0.001]  # of the batches every other one is shuffled
+    assert all(value > 0 for row in clean for value in row["exact"][::2])
+    assert all(value < 0 for row in rows for way in ("exact", "lazy") for value in row[way][1::2])
+    helpful = {sum(value > 0 for value in row["lazy"][::2]) / 25 for row in clean}
+    assert helpful == {0.36}
+    assert "only 36 % a positive lazy one" in " ".join(README.split())
+    rows = json.loads((studies / "heterogeneity.json").read_text())["rows"]
+    for method in ("fedavg", "local-only"):
+        values = [f"{row['accuracy_mean']:.4f}" for row in rows if row["method"] == method]
+        assert values[0] in README
+        assert values[-1] in README
+    rows = json.loads((studies / "naive-split.json").read_text())["rows"]
+    assert all(f"{row['accuracy_mean']:.4f}" in README for row in rows)
     rows = json.loads((studies / "discrepancy.json").read_text())["rows"]
     for scale in ("model", "tensor"):
         values = [row["pearson"] for row in rows if row["scale"] == scale]

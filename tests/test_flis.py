@@ -14,6 +14,7 @@ from toy import CLIENTS, Play, Played, both, composition, toy_dataset
 
 import flbench as fl
 from flbench.errors import UserError
+from flbench.evaluation import selection_quality
 from flbench.methods import compose
 from flbench.orchestrator import cohort, round_context
 from flbench_plugins.fedavgm import FedAvgM
@@ -333,3 +334,37 @@ def test_executors_agree(play_toy: Play, settings: Any) -> None:
     torch.testing.assert_close(pair[0].state.models, pair[1].state.models, rtol=0, atol=1e-5)
     assert torch.equal(pair[0].state.membership.weights, pair[1].state.membership.weights)
     assert pair[0].run.ledger.totals == pair[1].run.ledger.totals
+
+
+# --- whom clients are grouped with, against the truth ---------------------------------------------
+
+
+def test_wrong_and_missing_members_by_hand() -> None:
+    """Without groups the truth are labels that overlap by half; without a row nobody is counted."""
+    counts = torch.tensor([[5, 5, 0, 0], [5, 0, 5, 0], [0, 0, 5, 5], [0, 5, 0, 5]])
+    chosen = torch.tensor([[1.0, 0, 1, 0], [1, 1, 0, 0], [0, 0, 1, 0]])  # truth: 0~1, 1~2
+    membership = fl.Membership(torch.tensor([0, 1, 2, -1]), chosen)
+    found = selection_quality(membership, None, counts)
+    assert found["selection_false_positives"] == pytest.approx(1 / 3), "2 in the row of 0"
+    assert found["selection_false_negatives"] == pytest.approx(3 / 3), "0-1, 1-2, 2-1"
+    assert found["selection_error"] == pytest.approx(4 / 3)
+    told = selection_quality(membership, torch.tensor([0, 0, 1, 1]), counts)
+    assert told["selection_error"] == pytest.approx(2 / 3), "2 in the row of 0, 1 missing there"
+    plain = fl.Membership(torch.zeros(4, dtype=torch.int64))
+    assert set(selection_quality(plain, None, counts).values()) == {None}, "disjoint groups"
+    uneven = counts.clone()
+    uneven[0, 2] = 1
+    assert set(selection_quality(membership, None, uneven).values()) == {None}
+
+
+def test_the_clustering_error_is_a_mean_over_rounds_too(play_toy: Play) -> None:
+    played = play_toy("flis-dc", rounds=4, **SERVER)
+    curve = played.run.history.curves["selection_error"]
+    assert len(curve) == 4
+    assert None not in curve
+    summary = played.result.summary
+    assert summary["selection_error"] == pytest.approx(curve[-1], abs=1e-6)
+    assert summary["selection_error_mean"] == pytest.approx(sum(curve) / 4, abs=1e-6)
+    plain = play_toy("fedavg", rounds=1)
+    assert "selection_error" not in plain.run.history.curves
+    assert plain.result.summary["selection_error_mean"] is None
