@@ -148,8 +148,14 @@ def federate(
         tests: test samples of each client, outside everybody's own; None = a share of its own.
 
     Raises:
-        UserError: a client has too few samples to split.
+        UserError: a client has too few samples to split, or shares some that it may be tested on.
     """
+    everybodys = np.concatenate(partition.clients)
+    if tests is None and len(np.unique(everybodys)) < len(everybodys):
+        raise UserError(
+            "the partition gives samples to several clients, so one could be tested on what another"
+            " trains on: set test_set to labels or proportional"
+        )
     labels = dataset.labels.numpy()
     parts = ("training", "validation") if tests is not None else ("training", "validation", "test")
     splits: dict[str, list[Indices]] = {"train": [], "validation": [], "test": []}

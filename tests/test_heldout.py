@@ -204,3 +204,11 @@ def test_a_run_with_shared_tests_ends_with_the_right_counts(play_toy: Play, tmp_
     sizes = [len(rows) for rows in played.run.held_out.splits["test"]]
     assert played.result.clients.test == sizes
     assert sum(sizes) > len(played.run.held_out.y), "test sets overlap"
+
+
+def test_clients_that_share_samples_cannot_be_tested_on_their_own() -> None:
+    shared = {"partition": {"name": "primary-secondary"}, "clients": 8}
+    with pytest.raises(UserError, match="set test_set to labels or proportional"):
+        divided(dataset(), **shared)
+    splits, _ = divided(dataset(), test_set="proportional", test_samples=20, **shared)
+    assert not set().union(*splits["test"]) & set().union(*splits["train"])
