@@ -145,11 +145,11 @@ def choose_executor(job: Job, space: Workspace, visible: Samples) -> Sequential:
     Raises:
         UserError: there is no executor of that name.
     """
-    if job.executor in ("auto", "sequential"):
+    if job.engine.executor in ("auto", "sequential"):
         return Sequential(space, visible, job.seed)
-    if job.executor != "vectorised":
+    if job.engine.executor != "vectorised":
         raise UserError(
-            f"unknown executor '{job.executor}': expected auto, sequential or vectorised"
+            f"unknown executor '{job.engine.executor}': expected auto, sequential or vectorised"
         )
     executor = Vectorised(space, visible, job.seed)
     reason = executor.why_not()
@@ -260,16 +260,16 @@ def open_fabric(job: Job) -> Fabric:
     Raises:
         UserError: an accelerator or a number of devices that cannot be had.
     """
-    if job.devices != 1:
-        raise UserError(f"--devices {job.devices}: expected 1, one process on one device")
-    torch.set_num_threads(job.threads)
+    if job.engine.devices != 1:
+        raise UserError(f"--devices {job.engine.devices}: expected 1, one process on one device")
+    torch.set_num_threads(job.engine.threads)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # advice about Trainer features that are not used here
         try:
-            fabric = Fabric(accelerator=job.accelerator, devices=job.devices)
+            fabric = Fabric(accelerator=job.engine.accelerator, devices=job.engine.devices)
         except (MisconfigurationException, RuntimeError, ValueError) as error:
             text = " ".join(str(error).split())
-            raise UserError(f"--accelerator {job.accelerator}: {text}") from None
+            raise UserError(f"--accelerator {job.engine.accelerator}: {text}") from None
         fabric.launch()
     return fabric
 

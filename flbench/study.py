@@ -23,7 +23,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from flbench.errors import BadParameter, Diverged, MissingData, Undefined, UserError
-from flbench.job import Job
+from flbench.job import Engine, Job
 from flbench.methods import compose, suite_overrides
 from flbench.parameters import checked, parse
 from flbench.registry import find
@@ -145,7 +145,7 @@ def play_grid(grid: Grid, request: Request, keep: Callable[[Table], None]) -> Ta
                 seed=seed,
                 data_root=request.data_root,
                 out=request.out,
-                threads=request.threads,
+                engine=Engine(threads=request.threads),
                 resume=request.resume,
                 force=request.force,
                 sinks=request.sinks,

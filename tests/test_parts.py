@@ -20,7 +20,7 @@ from flbench.assembly import prepare
 from flbench.cli import main
 from flbench.dataset import Dataset
 from flbench.errors import BadParameter, Diverged, MissingData, Undefined
-from flbench.job import Job
+from flbench.job import Engine, Job
 from flbench.leaderboard.terminal import print_rows, print_table
 from flbench.methods import Composition, compose
 from flbench.results import read_result, result_path, skip_path
@@ -46,7 +46,7 @@ def job_of(folder: Path, said: list[str] | None = None, **changes: Any) -> Job:
         seed=0,
         data_root=folder,
         out=folder / "out",
-        accelerator="cpu",
+        engine=Engine(accelerator="cpu"),
         say=[].append if said is None else said.append,
     )
 

@@ -15,7 +15,7 @@ from toy import CLIENTS, Play, Played, composition, toy_dataset, toy_suite, watc
 from flbench import Context, Memory, Models, Personal, Setup, Stage, State, hookimpl
 from flbench.assembly import prepare
 from flbench.errors import UserError
-from flbench.job import Job
+from flbench.job import Engine, Job
 from flbench.methods import compose
 from flbench.orchestrator import play
 from flbench.results import VOLATILE, read_result
@@ -393,11 +393,11 @@ def test_server_samples_belong_to_nobody_else(play_toy: Play) -> None:
 def test_executors_and_devices_that_are_not_there_are_refused(play_toy: Play) -> None:
     job: Job = play_toy("fedavg").job
     with pytest.raises(UserError, match="expected auto, sequential or vectorised"):
-        prepare(replace(job, executor="warp"), toy_dataset())
+        prepare(replace(job, engine=Engine("warp")), toy_dataset())
     with pytest.raises(UserError, match="--devices 2: expected 1"):
-        prepare(replace(job, devices=2), toy_dataset())
+        prepare(replace(job, engine=Engine(devices=2)), toy_dataset())
     with pytest.raises(UserError, match="--accelerator abacus"):
-        prepare(replace(job, accelerator="abacus"), toy_dataset())
+        prepare(replace(job, engine=Engine(accelerator="abacus")), toy_dataset())
 
 
 def test_a_toy_suite_is_what_the_docstring_says() -> None:

@@ -16,13 +16,14 @@ from torch import nn
 from toy import Play, bad, composition, toy_dataset, toy_suite
 
 import flbench as fl
-from flbench.cli import _run_all, main
+from flbench.cli import main
 from flbench.errors import Diverged, PluginError, Undefined, UserError
-from flbench.job import Job
+from flbench.job import Engine, Job
 from flbench.leaderboard import page
 from flbench.methods import compose
 from flbench.results import Skip, read_skips, skip_path
 from flbench.runner import run_job
+from flbench.running import run_all as run_jobs
 
 
 def undefined() -> None:
@@ -40,7 +41,9 @@ def job(tmp_path: Path) -> Callable[..., Job]:
         method = compose(method) if isinstance(method, str) else method
         say = [].append if said is None else said.append
         suite = toy_suite(**changes)
-        return Job(suite, method, 0, tmp_path, tmp_path / "out", accelerator="cpu", say=say)
+        return Job(
+            suite, method, 0, tmp_path, tmp_path / "out", engine=Engine(accelerator="cpu"), say=say
+        )
 
     return made
 
@@ -179,7 +182,7 @@ def run_all(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
 
     def ran(*jobs: Job) -> list[str]:
         said: list[str] = []
-        _run_all(list(jobs), SimpleNamespace(say=said.append, close=lambda: None))  # type: ignore[arg-type]
+        run_jobs(list(jobs), SimpleNamespace(say=said.append, close=lambda: None))  # type: ignore[arg-type]
         return said
 
     return ran

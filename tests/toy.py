@@ -26,7 +26,7 @@ from flbench.dataset import Dataset
 from flbench.errors import PluginError, Undefined
 from flbench.federation import Newcomers, Samples
 from flbench.hookspecs import hookimpl
-from flbench.job import Job
+from flbench.job import Engine, Job
 from flbench.joining import welcome
 from flbench.methods import Composition, compose
 from flbench.orchestrator import Run, play
@@ -152,6 +152,7 @@ def player(folder: Path) -> Play:
         seed: int = 0,
         net: Callable[[], nn.Module] | None = None,
         executor: str = "auto",
+        engine: Engine | None = None,
         sinks: tuple[tuple[str, object], ...] = (),
         **changes: Any,
     ) -> Played:
@@ -164,8 +165,7 @@ def player(folder: Path) -> Play:
             seed=seed,
             data_root=folder,
             out=folder / "out",
-            executor=executor,
-            accelerator="cpu",
+            engine=engine or Engine(executor=executor, accelerator="cpu"),
             sinks=sinks,
             say=said.append,
         )

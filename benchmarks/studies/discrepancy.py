@@ -13,7 +13,7 @@ import numpy as np
 from annotated_types import Ge
 
 from flbench.assembly import prepare
-from flbench.job import Job
+from flbench.job import Engine, Job
 from flbench.methods import compose
 from flbench.orchestrator import play
 from flbench.runner import load_dataset, settle
@@ -52,7 +52,7 @@ def run(
                 seed=seed,
                 data_root=request.data_root,
                 out=request.out,
-                threads=request.threads,
+                engine=Engine(threads=request.threads),
                 say=request.say,
             )
             job, load = settle(job, load_dataset)
