@@ -78,7 +78,7 @@ class ClientModule(LightningModule):
         return self.net(x)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:  # noqa: ANN401 - see above
-        """Return the loss of one batch, a scalar in nats."""
+        """Return the loss of one batch, a scalar in nats; `batch_idx` counts a phase's steps."""
         x, y = batch
         return cross_entropy(self(x), y)
 

@@ -35,7 +35,7 @@ def test_both_executors_agree_after_a_round(method: str, play_toy: Play) -> None
     assert set(one.run.context.samples.tolist()) == {8, 10}, "clients differ in size"
     assert type(one.run.executor) is Sequential
     assert isinstance(other.run.executor, Vectorised)
-    assert other.run.executor.why_not() is None
+    assert other.run.executor.reason is None
     assert not torch.equal(one.personal, one.run.context.initial.expand_as(one.personal))
     close = {"rtol": 0.0, "atol": 1e-5, "equal_nan": True}
     torch.testing.assert_close(other.state.models, one.state.models, **close)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,10 @@ from torch import Tensor, nn
 from toy import Play, composition, toy_dataset, watching
 
 from flbench import ClientModule, LocalPhase, LocalTraining, Stage, Start, hookimpl
+from flbench.assembly import automatic
+from flbench.dataset import Dataset
+from flbench.engine import vectorised
+from flbench.engine.dropout import LaneDropout, by_lane
 from flbench.engine.vectorised import Vectorised
 
 TOLERANCE = {"rtol": 0.0, "atol": 2e-6}
@@ -31,7 +36,7 @@ def both(play_toy: Play, make: Any, **changes: Any) -> list[Any]:
         played = play_toy(method, executor=executor, rounds=1, **changes)
         if executor == "vectorised":
             assert isinstance(played.run.executor, Vectorised)
-            assert played.run.executor.why_not() is None
+            assert played.run.executor.reason is None
             assert not played.said
         kept.append(uploads)
     return [uploads[0] for uploads in kept]
@@ -148,12 +153,125 @@ def test_whole_runs_agree_where_no_decision_flips(play_toy: Play) -> None:
     assert other.result.environment["executor"] == "vectorised"
 
 
-def test_what_cannot_be_vectorised_is_trained_one_by_one_and_said(play_toy: Play) -> None:
-    def dropout() -> nn.Module:
-        return nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 4))
-
-    plain, fallen = (play_toy("fedavg", net=dropout, executor=e) for e in ("auto", "vectorised"))
-    assert torch.equal(plain.state.models, fallen.state.models)
-    assert fallen.said == [
-        "clients are trained one by one: dropout draws other numbers in company than alone"
+def agree_on(play_toy: Play, **changes: Any) -> None:
+    """One round of fedavg with both: they part by less than a ten-thousandth of the way moved."""
+    everybody = {"participation": 1.0, "partition": {"name": "iid"}, "rounds": 1}
+    pair = [
+        play_toy("fedavg", executor=name, **{**everybody, **changes})
+        for name in ("sequential", "vectorised")
     ]
+    assert not pair[1].said, "nothing fell back"
+    one, other = (played.state.models.double() for played in pair)
+    moved = (one - pair[0].run.context.initial).norm()
+    assert moved > 1e-3, "something was learned"
+    assert (one - other).norm() < 1e-4 * moved
+
+
+@pytest.mark.parametrize("layer", [nn.Dropout(0.5), nn.Dropout(1.0), nn.Dropout1d(0.3)])
+def test_dropout_draws_the_same_in_company_as_alone(play_toy: Play, layer: nn.Module) -> None:
+    def net() -> nn.Module:
+        wide = nn.Sequential(nn.Linear(3, 12), nn.Unflatten(1, (4, 3)), layer, nn.Flatten())
+        return nn.Sequential(wide, nn.Dropout(0.2), nn.Linear(12, 4))
+
+    agree_on(play_toy, net=net, dataset=toy_dataset(samples=100))
+
+
+def test_dropout_alone_draws_what_torch_draws(play_toy: Play) -> None:
+    """So that numbers do not depend on whose layer it is."""
+    net = nn.Sequential(nn.Dropout(0.5), nn.Dropout2d(0.5))
+    x = torch.randn(2, 3, 4, 5)
+    answers = []
+    for replaced in (False, True):
+        if replaced:
+            by_lane(net)
+            assert {type(layer) for layer in net} == {LaneDropout}
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(3)
+            answers.append(net(x))
+    assert torch.equal(*answers)
+    assert torch.equal(net.eval()(x), x)
+
+
+def test_more_lanes_than_fit_take_turns(play_toy: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vectorised, "SCALARS", 60)  # two lanes of 28
+    agree_on(play_toy, dataset=toy_dataset(samples=105))
+
+
+NETWORKS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
+    "lenet5": ((1, 16, 16), {}),
+    "resnet18": ((3, 16, 16), {"stem": "cifar"}),
+    "resnet9-gn": ((3, 32, 32), {}),
+    "dcpfl-fm": ((1, 28, 28), {}),
+    "fedc2i-lenet": ((3, 32, 32), {}),
+    "gpt2": ((6,), {"dropout": 0.1, "width": 8}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_network_agrees(name: str, play_toy: Play) -> None:
+    """Ragged clients, several steps, dropout and BatchNorm where there are any."""
+    shape, params = NETWORKS[name]
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(40) % 4
+    if name == "gpt2":
+        tokens = torch.randint(4, (40, 7), generator=generator)
+        dataset = Dataset("toy", tokens[:, :-1], tokens[:, 1:], 4, domains=y)
+    else:
+        dataset = Dataset("toy", torch.randn(40, *shape, generator=generator), y, 4)
+    local = {"epochs": 2, "batch_size": 6, "lr": 0.01, "momentum": 0.9}
+    model = {"name": name, **params}
+    agree_on(play_toy, dataset=dataset, model=model, local=local, clients=3)
+
+
+class Stranger(ClientModule):
+    """Looks at a number, which a batch of clients does not have."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        return loss * 2 if float(loss.detach()) > 1 else loss
+
+
+class Draws(ClientModule):
+    """Draws numbers by itself."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        x, y = batch
+        return super().training_step((x + torch.rand_like(x), y), batch_idx)
+
+
+class Alpha(ClientModule):
+    """Has a layer nobody knows how to share."""
+
+    def __init__(self, net: nn.Module, local: LocalTraining) -> None:
+        super().__init__(nn.Sequential(net, nn.AlphaDropout(0.5)), local)
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        (Stranger, r"round 1: clients are trained one by one: RuntimeError: .*item\(\)"),
+        (Draws, r"round 1: clients are trained one by one: RuntimeError: .*random"),
+        (Alpha, "clients are trained one by one: AlphaDropout draws other numbers in company"),
+    ],
+)
+def test_a_strangers_module_falls_back_once_and_says_why(
+    play_toy: Play, module: type[ClientModule], reason: str
+) -> None:
+    @dataclass(frozen=True)
+    class Method:
+        @hookimpl
+        def client_module(self, net: nn.Module, ctx: Any) -> ClientModule:
+            return module(net, ctx.local)
+
+    method = composition(("method", Method()))
+    plain, fallen = (play_toy(method, executor=name) for name in ("sequential", "vectorised"))
+    assert torch.equal(plain.state.models, fallen.state.models)
+    assert len(fallen.said) == 1
+    assert re.match(reason, fallen.said[0])
+
+
+def test_auto_takes_lanes_on_an_accelerator_for_small_networks_only() -> None:
+    assert automatic(torch.device("cpu"), 1000) == "sequential"
+    assert automatic(torch.device("cuda"), 62_006) == "vectorised"
+    assert automatic(torch.device("cuda"), 11_181_642) == "sequential"

@@ -133,6 +133,7 @@ class Sequential:
             space.forget()
             module.on_phase_start(number)
             address = (round_, client, stage.label, number)
+            taken = 0
             for order in orders(len(y), phase.epochs, self.seed, *address):
                 shuffled_x, shuffled_y = x[order], y[order]
                 for step in batches:
@@ -140,7 +141,7 @@ class Sequential:
                     batch = parts[0] if len(parts) == 1 else tuple(parts)
                     before = space.row.clone() if phase.mask is not None else None
                     with fabric.autocast():
-                        loss = module.training_step(batch, count)
+                        loss = module.training_step(batch, taken)
                         for term in terms:
                             loss = loss + term(module)
                     space.drop_gradients()
@@ -150,7 +151,8 @@ class Sequential:
                         moves = phase.mask.to(space.device)
                         space.row.copy_(torch.where(moves, space.row, before))
                     total += loss.detach()
-                    count += 1
+                    taken += 1
+            count += taken
         loss_end = mean_loss(space, x, y) if stage.losses else torch.nan
         module.steps = count
         extras = {k: v.detach().clone() for k, v in module.on_local_end(x, y).items()}

@@ -1,14 +1,15 @@
 """The vectorised executor: clients as a batch dimension, one lane per client.
 
-`torch.func.vmap` runs the ClientModule's own `training_step` over lanes. Lanes with the same number
-of samples share a group, so ragged clients need no padding; every lane sees the same batches as
-under the sequential executor, and ends at the same parameters up to the order of float sums.
+`torch.func.vmap` runs the ClientModule's own `training_step` over lanes. All lanes take their k-th
+step together; those whose batches have the same shape share one call, so ragged clients need no
+padding. Every lane sees the same batches and draws the same dropout as under the sequential
+executor, and ends at the same parameters up to the order of float sums.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,222 +21,327 @@ from flbench.client import ClientModule, LocalPhase
 from flbench.engine.batches import orders, steps
 from flbench.engine.cross_eval import mean_loss
 from flbench.engine.sequential import IDLE, Outcome, Sequential, Term, stack_upload
-from flbench.errors import FlbenchError, PluginError
+from flbench.engine.workspace import Workspace
+from flbench.errors import FlbenchError
+from flbench.federation import Samples
 from flbench.layout import ParameterLayout
+from flbench.seeding import torch_seed
 from flbench.state import Dispatched, Stage, Upload
 
 ELEMENTWISE = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
-"""Optimisers that treat every scalar alone, so that a stack of rows can share one."""
+"""Optimisers that treat every scalar alone, so that the lanes can share one."""
+
+SCALARS = 2**28
+"""Parameters that are trained together; more lanes than that take turns."""
+
+Named = dict[str, Tensor]
 
 
-def like(optimizer: torch.optim.Optimizer, theta: Tensor) -> torch.optim.Optimizer:
+def like(optimizer: torch.optim.Optimizer, rows: list[nn.Parameter]) -> torch.optim.Optimizer:
     """A new optimiser of the same kind and settings, of other scalars."""
     kind = type(optimizer)
     taken = inspect.signature(kind).parameters  # AdamW's defaults hold more than it takes
-    return kind([theta], **{k: v for k, v in optimizer.defaults.items() if k in taken})
+    return kind(rows, **{k: v for k, v in optimizer.defaults.items() if k in taken})
 
 
 @dataclass
 class _Lanes:
-    """Models of equal sample count, trained together: L lanes.
+    """Models that are trained together: L lanes.
 
     Attributes:
         places: (acting client, candidate) of each lane.
+        clients: id of each lane's client.
+        owned: rows of the pool that each lane trains on.
+        start: the rows as they came, shape (L, W).
         theta: trainable scalars, shape (L, P).
         buffers: buffer scalars, shape (L, B).
-        start: the rows as they came, shape (L, W).
-        x: samples, shape (L, m, ...).
-        y: labels, shape (L, m).
         told: what each client was told, name -> (L, ...).
+        dice: what each lane draws dropout from.
+        loss: sum over the steps, shape (L,), float64.
+        steps: optimiser steps each lane made.
     """
 
     places: list[tuple[int, int]]
-    theta: nn.Parameter
-    buffers: Tensor
+    clients: list[int]
+    owned: list[Tensor]
     start: Tensor
-    x: Tensor
-    y: Tensor
-    told: dict[str, Tensor]
+    theta: Tensor
+    buffers: Tensor
+    told: Named
+    dice: list[torch.Generator]
+    loss: Tensor
+    steps: list[int]
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def row(self, lane: int) -> Tensor:
+        """A lane's model, shape (W,)."""
+        return torch.cat([self.theta[lane], self.buffers[lane]])
 
 
 class Vectorised(Sequential):
-    """Trains the clients of a stage at once; what it cannot, it trains one by one."""
+    """Trains the clients of a stage at once; what it cannot, it trains one by one, and says why.
 
-    def why_not(self) -> str | None:
-        """Why this module must be trained sequentially; None if it need not be."""
-        module, optimizer = self.workspace.module, self.workspace.optimizer
+    Args:
+        say: tells the person something.
+    """
+
+    def __init__(
+        self, workspace: Workspace, samples: Samples, seed: int, say: Callable[[str], None]
+    ) -> None:
+        super().__init__(workspace, samples, seed)
+        self.say = say
+        self.reason = self._why_not()
+        if self.reason is not None:
+            say(f"clients are trained one by one: {self.reason}")
+
+    def _why_not(self) -> str | None:
+        """Why this module must be trained sequentially; None if nothing is known against it."""
+        optimizer = self.workspace.optimizer
         if not isinstance(optimizer, ELEMENTWISE) or len(optimizer.param_groups) != 1:
             return "its optimiser is not one group of SGD, Adam or AdamW"
-        if any(isinstance(child, nn.modules.dropout._DropoutNd) for child in module.modules()):
-            return "dropout draws other numbers in company than alone"
+        for child in self.workspace.module.modules():
+            if isinstance(child, nn.modules.dropout._DropoutNd):
+                return f"{type(child).__name__} draws other numbers in company than alone"
         return None
 
     def fit(self, start: Dispatched, stage: Stage, terms: Sequence[Term], round_: int) -> Upload:
         """Train every acting client from its start; see `Sequential.fit`."""
-        if self.why_not() is not None:
-            return super().fit(start, stage, terms, round_)
+        if self.reason is None:
+            try:
+                return self._fit_lanes(start, stage, terms, round_)
+            except FlbenchError:
+                raise
+            except Exception as error:
+                text = (str(error).strip() or "no message").splitlines()[0]
+                self.reason = f"{type(error).__name__}: {text}"
+                self.say(f"round {round_}: clients are trained one by one: {self.reason}")
+        return super().fit(start, stage, terms, round_)
+
+    def _fit_lanes(
+        self, start: Dispatched, stage: Stage, terms: Sequence[Term], round_: int
+    ) -> Upload:
         acting, candidates, _ = start.params.shape
         trained = start.params.to(self.workspace.device).clone()
         outcomes = [[IDLE] * candidates for _ in range(acting)]
-        rows = [self.owned(client, stage) for client in stage.clients.tolist()]
-        sizes = [len(owned) for owned in rows]
-        for size in sorted(set(sizes)):
-            places = [
-                (place, candidate)
-                for place in range(acting)
-                for candidate in range(candidates)
-                if sizes[place] == size and start.active[place, candidate]
-            ]
-            if places:
-                lanes = self._lanes(places, rows, trained, start)
-                try:
-                    found = self._train_lanes(lanes, stage, terms, round_)
-                except FlbenchError:
-                    raise
-                except Exception as error:
-                    raise PluginError(
-                        f"round {round_}: stage '{stage.label}' cannot be vectorised:"
-                        f" {type(error).__name__}: {error}; use --executor sequential"
-                    ) from error
-                for lane, (place, candidate) in enumerate(places):
-                    own = [lanes.theta[lane].detach(), lanes.buffers[lane]]
-                    trained[place, candidate] = torch.cat(own)
-                    outcomes[place][candidate] = found[lane]
-        return stack_upload(stage, start, trained.detach(), sizes, outcomes)
+        owned = [self.owned(client, stage) for client in stage.clients.tolist()]
+        places = [(int(i), int(j)) for i, j in start.active.nonzero()]
+        places.sort(key=lambda place: len(owned[place[0]]))
+        together = max(1, SCALARS // self.workspace.layout.width)
+        for at in range(0, len(places), together):
+            lanes = self._lanes(places[at : at + together], owned, trained, start, stage, round_)
+            for lane, outcome in enumerate(self._train_lanes(lanes, stage, terms, round_)):
+                place, candidate = lanes.places[lane]
+                trained[place, candidate] = lanes.row(lane)
+                outcomes[place][candidate] = outcome
+        return stack_upload(stage, start, trained, [len(rows) for rows in owned], outcomes)
 
     def _lanes(
         self,
         places: list[tuple[int, int]],
-        rows: list[Tensor],
+        owned: list[Tensor],
         trained: Tensor,
         start: Dispatched,
+        stage: Stage,
+        round_: int,
     ) -> _Lanes:
         cut, device = self.workspace.layout.parameters, self.workspace.device
         stack = torch.stack([trained[place, candidate] for place, candidate in places])
-        index = torch.stack([rows[place] for place, _ in places])
-        clients = torch.tensor([place for place, _ in places])
+        who = torch.tensor([place for place, _ in places])
+        clients = stage.clients[who].tolist()
+        seeds = [torch_seed(self.seed, "dropout", round_, one, stage.label) for one in clients]
         return _Lanes(
             places=places,
-            theta=nn.Parameter(stack[:, :cut].clone()),
-            buffers=stack[:, cut:].clone(),
+            clients=clients,
+            owned=[owned[place] for place, _ in places],
             start=stack,
-            x=self.samples.x[index],
-            y=self.samples.y[index],
-            told={k: v[clients].to(device) for k, v in {**start.own, **start.extras}.items()},
+            theta=stack[:, :cut].clone(),
+            buffers=stack[:, cut:].clone(),
+            told={k: v[who].to(device) for k, v in {**start.own, **start.extras}.items()},
+            dice=[torch.Generator(device).manual_seed(seed) for seed in seeds],
+            loss=torch.zeros(len(places), dtype=torch.float64, device=device),
+            steps=[0] * len(places),
         )
 
     def _train_lanes(
         self, lanes: _Lanes, stage: Stage, terms: Sequence[Term], round_: int
     ) -> list[Outcome]:
         """Train a group of lanes in place; lane i's outcome is the i-th returned."""
-        space, count = self.workspace, len(lanes.places)
-        module, samples = space.module, lanes.y.shape[1]
-        ids = stage.clients[torch.tensor([place for place, _ in lanes.places])].tolist()
-        before = self._losses(lanes) if stage.losses else [torch.nan] * count
+        module = self.workspace.module
+        before = self._losses(lanes, stage)
         self._put(lanes, 0)  # phases may depend on what the stage's clients were told
         module.train()
-        lane_step = _Step(module, terms, space.layout)
-        batched = vmap(grad_and_value(lane_step.loss, has_aux=True))
-        total, taken = torch.zeros(count, dtype=torch.float64, device=space.device), 0
-        lane = torch.arange(count)[:, None]
+        step = _Step(self.workspace, terms)
         for number, phase in enumerate(module.phases(stage.epochs)):
             module.on_phase_start(number)
-            plan = steps(
-                samples, module.local.batch_size,
-                phase.batches_per_step or module.batches_per_step,
-                skip_single=space.has_batchnorm,
-            )  # fmt: skip
-            optimizer = like(space.optimizer, lanes.theta)
-            shuffles = [
-                orders(samples, phase.epochs, self.seed, round_, client, stage.label, number)
-                for client in ids
-            ]
-            for _ in range(phase.epochs):
-                order = torch.stack([torch.as_tensor(next(shuffle)) for shuffle in shuffles])
-                x, y = lanes.x[lane, order], lanes.y[lane, order]
-                for step in plan:
-                    parts = tuple((x[:, cut], y[:, cut]) for cut in step)
-                    batch = parts[0] if len(parts) == 1 else parts
-                    lane_step.index = taken
-                    with space.fabric.autocast():
-                        gradient, (loss, buffers) = batched(
-                            lanes.theta.detach(), lanes.buffers, lanes.start, lanes.told, batch
-                        )
-                    self._update(lanes, optimizer, gradient, buffers, phase)
-                    total += loss
-                    taken += 1
-        after = self._losses(lanes) if stage.losses else [torch.nan] * count
+            rows = [nn.Parameter(row) for row in lanes.theta]
+            optimizer = like(self.workspace.optimizer, rows)
+            address = (round_, stage.label, number)
+            feeds = [self._batches(lanes, lane, phase, *address) for lane in range(len(lanes))]
+            step.module.index = 0
+            while any(batch := [next(feed, ()) for feed in feeds]):
+                kept = lanes.theta.clone() if phase.mask is not None else None
+                for at in _alike(batch):
+                    moved = self._gradients(lanes, rows, at, [batch[lane] for lane in at], step)
+                    if phase.mask is not None:
+                        moves = phase.mask[lanes.theta.shape[1] :].to(moved.device)
+                        moved = torch.where(moves, moved, lanes.buffers[at])
+                    lanes.buffers[at] = moved
+                optimizer.step()
+                if kept is not None and phase.mask is not None:
+                    moves = phase.mask[: kept.shape[1]].to(kept.device)
+                    lanes.theta.copy_(torch.where(moves, lanes.theta, kept))
+                for row in rows:
+                    row.grad = None
+                step.module.index += 1
+        after = self._losses(lanes, stage)
         return [
             Outcome(
                 steps=taken,
-                loss=float(total[i]) / taken if taken else torch.nan,
-                loss_start=before[i],
-                loss_end=after[i],
-                extras=self._report(lanes, i, taken),
+                loss=float(lanes.loss[lane]) / taken if taken else torch.nan,
+                loss_start=before[lane],
+                loss_end=after[lane],
+                extras=self._report(lanes, lane),
             )
-            for i in range(count)
+            for lane, taken in enumerate(lanes.steps)
         ]
 
-    @staticmethod
-    @torch.no_grad()
-    def _update(
+    def _batches(
+        self, lanes: _Lanes, lane: int, phase: LocalPhase, round_: int, label: str, number: int
+    ) -> Iterator[tuple[Tensor, ...]]:
+        """The batches of each of a lane's steps in a phase, as rows of the pool."""
+        module, owned = self.workspace.module, lanes.owned[lane]
+        plan = steps(
+            len(owned), module.local.batch_size,
+            phase.batches_per_step or module.batches_per_step,
+            skip_single=self.workspace.has_batchnorm,
+        )  # fmt: skip
+        address = (round_, lanes.clients[lane], label, number)
+        for order in orders(len(owned), phase.epochs, self.seed, *address):
+            shuffled = owned[torch.as_tensor(order)]
+            for cuts in plan:
+                yield tuple(shuffled[cut] for cut in cuts)
+
+    def _gradients(
+        self,
         lanes: _Lanes,
-        optimizer: torch.optim.Optimizer,
-        gradient: Tensor,
-        buffers: Tensor,
-        phase: LocalPhase,
-    ) -> None:
-        """One optimiser step for all lanes; the phase's mask acts on what changed."""
-        before, cut = lanes.theta.detach().clone(), lanes.theta.shape[1]
-        lanes.theta.grad = gradient
-        optimizer.step()
-        if phase.mask is None:
-            lanes.buffers = buffers
-            return
-        moves = phase.mask.to(before.device)
-        lanes.theta.copy_(torch.where(moves[:cut], lanes.theta, before))
-        lanes.buffers = torch.where(moves[cut:], buffers, lanes.buffers)
+        rows: list[nn.Parameter],
+        at: list[int],
+        batch: list[tuple[Tensor, ...]],
+        step: _Step,
+    ) -> Tensor:
+        """Give some lanes' rows their gradients; return their buffers after it, (len(at), B)."""
+        x, y = self.samples.x, self.samples.y
+        stacked = [torch.stack(part) for part in zip(*batch, strict=True)]
+        parts = tuple((x[part], y[part]) for part in stacked)
+        everyone = len(at) == len(lanes)
+        theta, buffers, start = (
+            table if everyone else table[at] for table in (lanes.theta, lanes.buffers, lanes.start)
+        )
+        told = {name: value if everyone else value[at] for name, value in lanes.told.items()}
+        step.lanes.generators = [lanes.dice[lane] for lane in at]
+        with self.workspace.fabric.autocast():
+            gradient, (loss, moved) = step.batched(
+                step.named(theta), buffers, start, told, parts[0] if len(parts) == 1 else parts
+            )
+        flat = torch.cat([gradient[name].flatten(1) for name in step.names], dim=1)
+        for place, lane in enumerate(at):
+            rows[lane].grad = flat[place]
+            lanes.steps[lane] += 1
+        lanes.loss[at] += loss
+        after: Tensor = moved
+        return after
 
     def _put(self, lanes: _Lanes, lane: int) -> ClientModule:
         """Put one lane's model, start and context into the module."""
-        self.workspace.load(torch.cat([lanes.theta[lane].detach(), lanes.buffers[lane]]))
+        self.workspace.load(lanes.row(lane))
         module = self.workspace.module
         module.start = lanes.start[lane]
         module.received = {name: value[lane] for name, value in lanes.told.items()}
         return module
 
-    def _losses(self, lanes: _Lanes) -> list[float]:
-        """Loss of each lane's model on its own samples."""
+    def _losses(self, lanes: _Lanes, stage: Stage) -> list[float]:
+        """Loss of each lane's model on its own samples, where the stage asks for it."""
+        if not stage.losses:
+            return [torch.nan] * len(lanes)
         losses = []
-        for lane in range(len(lanes.places)):
+        for lane, rows in enumerate(lanes.owned):
             self._put(lanes, lane)
-            losses.append(mean_loss(self.workspace, lanes.x[lane], lanes.y[lane]))
+            losses.append(mean_loss(self.workspace, self.samples.x[rows], self.samples.y[rows]))
         return losses
 
-    def _report(self, lanes: _Lanes, lane: int, taken: int) -> dict[str, Tensor]:
+    def _report(self, lanes: _Lanes, lane: int) -> Named:
         """What the module wants uploaded beside the parameters."""
         if type(self.workspace.module).on_local_end is ClientModule.on_local_end:
             return {}
-        module = self._put(lanes, lane)
-        module.steps = taken
-        answer = module.on_local_end(lanes.x[lane], lanes.y[lane])
+        module, rows = self._put(lanes, lane), lanes.owned[lane]
+        module.steps = lanes.steps[lane]
+        answer = module.on_local_end(self.samples.x[rows], self.samples.y[rows])
         return {name: value.detach().clone() for name, value in answer.items()}
 
 
-class _Step(nn.Module):
-    """One lane's loss as a function of its row: what `vmap` and `grad` are applied to.
+def _alike(batch: list[tuple[Tensor, ...]]) -> list[list[int]]:
+    """The lanes that still have a batch, those of one shape together."""
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for lane, parts in enumerate(batch):
+        if parts:
+            groups.setdefault(tuple(len(part) for part in parts), []).append(lane)
+    return list(groups.values())
 
-    It wraps the ClientModule so that `functional_call` has a forward that is the module's training
-    step and the terms.
+
+class _Step:
+    """One lane's loss as a function of its tensors: what `vmap` and `grad` are applied to.
+
+    The gradient is taken for each tensor and not for the row they are slices of, whose backward
+    would write a whole row for every slice.
     """
 
-    def __init__(
-        self, module: ClientModule, terms: Sequence[Term], layout: ParameterLayout
-    ) -> None:
+    def __init__(self, space: Workspace, terms: Sequence[Term]) -> None:
+        self.layout: ParameterLayout = space.layout
+        self.lanes = space.lanes
+        self.module = _Forward(space.module, terms)
+        self.names = [slot.name for slot in self.layout.slots if slot.kind == "parameter"]
+        self.batched = vmap(grad_and_value(self._loss, has_aux=True))
+
+    def named(self, theta: Tensor) -> Named:
+        """The tensors of rows of trainable scalars, (L, P): name -> (L, ...)."""
+        return {
+            slot.name: theta[:, slot.start : slot.stop].view(-1, *slot.shape)
+            for slot in self.layout.slots
+            if slot.kind == "parameter"
+        }
+
+    def _loss(
+        self,
+        parameters: Named,
+        buffers: Tensor,
+        start: Tensor,
+        told: Named,
+        batch: Any,  # noqa: ANN401 - a batch, or a tuple of them
+    ) -> tuple[Tensor, Tensor]:
+        """Return the loss of one lane and its buffers after the step."""
+        cut, kept = self.layout.parameters, {}
+        for slot in self.layout.slots:
+            if slot.kind != "parameter":
+                own = buffers[slot.start - cut : slot.stop - cut].clone().view(slot.shape)
+                kept[slot.name] = own.long() if slot.kind == "counter" else own
+        inner = self.module.module
+        inner.start, inner.received, self.lanes.token = start, told, start[:0].sum()
+        named = {f"module.{name}": tensor for name, tensor in {**parameters, **kept}.items()}
+        loss: Tensor = functional_call(self.module, named, (batch,))
+        if not kept:
+            return loss, buffers.clone()
+        return loss, torch.cat([t.reshape(-1).to(buffers.dtype) for t in kept.values()])
+
+
+class _Forward(nn.Module):
+    """Stands around a module so that calling it is its training step and the terms."""
+
+    def __init__(self, module: ClientModule, terms: Sequence[Term]) -> None:
         super().__init__()
         self.module = module
         self.terms = tuple(terms)
-        self.layout = layout
         self.index = 0
 
     def forward(self, batch: Any) -> Tensor:  # noqa: ANN401 - a batch, or a tuple of them
@@ -244,28 +350,3 @@ class _Step(nn.Module):
         for term in self.terms:
             loss = loss + term(self.module)
         return loss
-
-    def loss(
-        self,
-        theta: Tensor,
-        buffers: Tensor,
-        start: Tensor,
-        told: dict[str, Tensor],
-        batch: Any,  # noqa: ANN401 - see forward
-    ) -> tuple[Tensor, Tensor]:
-        """Return the loss of one lane and its buffers after the step."""
-        cut = self.layout.parameters
-        tensors = {}
-        for slot in self.layout.slots:
-            if slot.kind == "parameter":
-                tensors[slot.name] = theta[slot.start : slot.stop].view(slot.shape)
-            else:
-                own = buffers[slot.start - cut : slot.stop - cut].clone().view(slot.shape)
-                tensors[slot.name] = own.long() if slot.kind == "counter" else own
-        self.module.start, self.module.received = start, told
-        named = {f"module.{name}": tensor for name, tensor in tensors.items()}
-        loss: Tensor = functional_call(self, named, (batch,))
-        moved = [tensors[slot.name] for slot in self.layout.slots if slot.kind != "parameter"]
-        if not moved:
-            return loss, buffers
-        return loss, torch.cat([tensor.reshape(-1).to(buffers.dtype) for tensor in moved])

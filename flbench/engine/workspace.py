@@ -12,6 +12,7 @@ from lightning.fabric import Fabric
 from torch import Tensor, nn
 
 from flbench.client import ClientModule
+from flbench.engine.dropout import by_lane
 from flbench.errors import PluginError
 from flbench.layout import ParameterLayout
 
@@ -28,6 +29,7 @@ class Workspace:
     def __init__(self, fabric: Fabric, module: ClientModule, layout: ParameterLayout) -> None:
         self.fabric = fabric
         self.layout = layout
+        self.lanes = by_lane(module)
         optimizer = module.configure_optimizers()
         if not isinstance(optimizer, torch.optim.Optimizer):
             name = type(optimizer).__name__

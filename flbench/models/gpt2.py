@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from transformers import GPT2Model
 
 SOURCE = Source("gpt2", "a pretrained GPT-2", "pretrained")
+ATTENTION = "flbench"
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
 
@@ -50,7 +51,7 @@ def build(
     """
     if len(shape) != 1 or shape[0] < 1:
         raise UserError(f"gpt2 expects samples of tokens, (length,), got samples of shape {shape}")
-    from transformers import GPT2Config, GPT2Model
+    from transformers import AttentionInterface, GPT2Config, GPT2Model
 
     folder = None if pretrained is None else Path(pretrained).expanduser()
     settings: dict[str, Any]
@@ -64,7 +65,8 @@ def build(
         settings |= {"n_embd": width, "n_head": heads, "bos_token_id": None, "eos_token_id": None}
     if dropout is not None:
         settings |= dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), dropout)
-    settings["attn_implementation"] = "eager"
+    AttentionInterface.register(ATTENTION, attend)
+    settings["attn_implementation"] = ATTENTION
     try:
         config = GPT2Config(**settings)
         net = GPT2Model(config)
@@ -82,10 +84,33 @@ def build(
     return Tokens(net)
 
 
+def attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor,
+    scaling: float,
+    **_: object,
+) -> tuple[Tensor, Tensor]:
+    """Attention whose dropout is the module's layer, not a function: executors can replace it.
+
+    Args:
+        module: the attention, with the layer `attn_dropout`.
+        query: shape (b, heads, T, d); key and value alike.
+        mask: added to the logits, broadcast to (b, heads, T, T).
+        scaling: of the logits.
+
+    Returns:
+        What is attended to, shape (b, T, heads, d), and the weights, (b, heads, T, T).
+    """
+    weights = F.softmax(query @ key.transpose(-1, -2) * scaling + mask, dim=-1).to(value.dtype)
+    dropped: Tensor = module.get_submodule("attn_dropout")(weights)
+    return (dropped @ value).transpose(1, 2), weights
+
+
 class Tokens(nn.Module):
     """A transformer whose embedding is its output layer too.
-
-    Dropout that drops nothing is taken out, so that clients can be trained as a batch.
 
     Args:
         transformer: GPT-2 without an output layer.
@@ -94,22 +119,12 @@ class Tokens(nn.Module):
     def __init__(self, transformer: GPT2Model) -> None:
         super().__init__()
         self.transformer = transformer
-        for parent in list(transformer.modules()):
-            for name, child in list(parent.named_children()):
-                if isinstance(child, nn.Dropout) and not child.p:
-                    setattr(parent, name, Unchanged())
 
     def forward(self, x: Tensor) -> Tensor:
         """Return every position's next-token logits, (b, T) int64 -> (b, T, V)."""
         ahead = torch.full((x.shape[-1], x.shape[-1]), -torch.inf, device=x.device).triu(1)
         read = self.transformer(x, attention_mask=ahead[None, None], use_cache=False)
         return F.linear(read.last_hidden_state, self.transformer.wte.weight)
-
-
-class Unchanged(nn.Identity):
-    """Stands where a dropout of nothing stood; attention asks it for its rate."""
-
-    p = 0.0
 
 
 def _settings(folder: Path, classes: int) -> dict[str, Any]:
