@@ -12,6 +12,8 @@ from flbench import __version__
 from flbench.errors import FlbenchError, Interrupted, UserError
 from flbench.running import Out, Root, Settings, read_settings, run
 from flbench.show import show
+from flbench.speed import speed
+from flbench.sweep import PASSES_ON, sweep
 
 app = typer.Typer(
     help="Benchmark suite for personalised and clustered federated learning.",
@@ -21,6 +23,8 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command()(run)
+app.command(context_settings=PASSES_ON)(sweep)
+app.command()(speed)
 app.add_typer(show, name="show")
 
 

@@ -5,18 +5,32 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flbench.errors import Diverged, Interrupted, MissingData, Undefined
+from flbench.company import company
+from flbench.errors import Diverged, Interrupted, MissingData, ProcessDied, Undefined
 
 if TYPE_CHECKING:
     from flbench.job import Job
     from flbench.results import Result
     from flbench.sinks.console import Console
 
+Plugins = Annotated[
+    list[str],
+    typer.Option(
+        "--plugin", "-p", help="method, or methods joined by + ; repeat, or separate by commas"
+    ),
+]
+Suites = Annotated[
+    list[str],
+    typer.Option("--suite", "-s", help="suite or TOML file; repeat, or separate by commas"),
+]
+Seed = Annotated[int | None, typer.Option(min=0, help="run this one seed [default: 0]")]
+Seeds = Annotated[int | None, typer.Option(min=1, help="run seeds 0..N-1")]
 Root = Annotated[
     Path | None,
     typer.Option(help="where data sets lie [default: $FLBENCH_DATA, else ~/.cache/flbench]"),
@@ -25,30 +39,23 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="a parameter of a method, suite or study"),
 ]
+Preset = Annotated[
+    str | None, typer.Option(help="a method's named parameters, such as its paper's")
+]
 Out = Annotated[Path, typer.Option(help="folder of the result files")]
 
 
 def run(
     context: typer.Context,
-    plugin: Annotated[
-        list[str],
-        typer.Option(
-            "--plugin", "-p", help="method, or methods joined by + ; repeat, or separate by commas"
-        ),
-    ],
-    suite: Annotated[
-        list[str],
-        typer.Option("--suite", "-s", help="suite or TOML file; repeat, or separate by commas"),
-    ],
-    seed: Annotated[int | None, typer.Option(min=0, help="run this one seed [default: 0]")] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="run seeds 0..N-1")] = None,
+    plugin: Plugins,
+    suite: Suites,
+    seed: Seed = None,
+    seeds: Seeds = None,
     rounds: Annotated[
         int | None, typer.Option(min=1, help="rounds, instead of the suite's")
     ] = None,
     settings: Settings = None,
-    preset: Annotated[
-        str | None, typer.Option(help="a method's named parameters, such as its paper's")
-    ] = None,
+    preset: Preset = None,
     dataset: Annotated[str | None, typer.Option(help="data set, instead of the suite's")] = None,
     data_root: Root = None,
     out: Out = Path("flbench-results"),
@@ -59,7 +66,7 @@ def run(
     ] = 1,
     nodes: Annotated[int, typer.Option(min=1, help="machines")] = 1,
     precision: Annotated[
-        str, typer.Option(help="of local training: 32-true, bf16-mixed, 16-mixed, ...")
+        str, typer.Option(help="of forward and backward passes: 32-true or bf16-mixed")
     ] = "32-true",
     compiled: Annotated[
         bool, typer.Option("--compile", help="let torch.compile translate the network")
@@ -80,9 +87,21 @@ def run(
     """Run methods on suites and write one result file per method, suite and seed."""
     from flbench.sinks.console import Console
 
-    console = Console()
-    jobs = jobs_of(console, **context.params)
-    run_all(jobs, console)
+    with company(devices, nodes):
+        console = Console()
+        run_all(jobs_of(console, **context.params), console)
+
+
+def options(arguments: Sequence[str]) -> dict[str, Any]:
+    """What the words after `flbench run` say, as `jobs_of` takes it; wrong ones are refused."""
+    return dict(_parser().make_context("flbench run", list(arguments)).params)
+
+
+@cache
+def _parser() -> Any:  # noqa: ANN401 - a command of the click that typer is built on
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    app.command()(run)
+    return typer.main.get_command(app)
 
 
 def jobs_of(
@@ -172,6 +191,8 @@ def run_all(jobs: list[Job], console: Console) -> None:
                 undefined = error
             except KeyboardInterrupt:
                 raise Interrupted(f"interrupted{_how_to_go_on(job.checkpoint)}") from None
+            except ProcessDied as error:
+                raise ProcessDied(f"{error}{_how_to_go_on(job.checkpoint)}") from None
     finally:
         console.close()
         if finished:

@@ -1,9 +1,11 @@
-"""The console: a live progress bar in a terminal, plain lines elsewhere."""
+"""The console: live progress bars in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 
 from rich.console import Console as Terminal
@@ -65,10 +67,9 @@ class Console:
         done, rounds = record.round * self.LINES, record.rounds
         if done // rounds == (done - self.LINES) // rounds:
             return
-        spent = time.monotonic() - self._began
-        left = spent / (record.round - self._first + 1) * (record.rounds - record.round)
         self._print(
-            f"  round {record.round}/{record.rounds}  accuracy {self._accuracy}  {left:.0f} s left"
+            f"  round {record.round}/{record.rounds}  accuracy {self._accuracy}"
+            f"  {self._left(record):.0f} s left"
         )
 
     @hookimpl
@@ -80,6 +81,11 @@ class Console:
         """Print a line above the bar."""
         self._print(f"  note: {message}")
 
+    def _left(self, record: RoundRecord) -> float:
+        """Seconds until the last round, if the others take as long as those so far."""
+        spent = time.monotonic() - self._began
+        return spent / (record.round - self._first + 1) * (record.rounds - record.round)
+
     def _print(self, line: str) -> None:
         """Print one line as it is, however long."""
         self._terminal.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -89,3 +95,113 @@ class Console:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+
+
+class Overview(Console):
+    """Progress of many runs: a line for each that is finished; in a terminal, two bars as well.
+
+    The upper bar counts the runs, the lower one the rounds of the run that is going on.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._waited = False
+        self._said: set[str] = set()
+        self._counts: Counter[str] = Counter()
+        self._total = self._before = 0
+        self._opened = 0.0
+
+    def waiting(self, what: str) -> AbstractContextManager[object]:
+        """Show what a person is waiting for, the first time; from then on it is there at once."""
+        first, self._waited = not self._waited, True
+        return super().waiting(what) if first else nullcontext()
+
+    def say(self, message: str) -> None:
+        """Print a line, unless another run has said the same."""
+        if message not in self._said:
+            self._said.add(message)
+            super().say(message)
+
+    def tell(self, line: str) -> None:
+        """Print a line as it is."""
+        self._print(line)
+
+    def open(self, counts: Mapping[str, int], total: int) -> None:
+        """Begin.
+
+        Args:
+            counts: what became of the runs that need not be run any more, and how often.
+            total: all runs.
+        """
+        self._counts, self._total, self._opened = Counter(counts), total, time.monotonic()
+        self._before = self._counts.total()
+        if self._terminal.is_terminal:
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[note]}"),
+                console=self._terminal,
+            )
+            self._bar.add_task("all", total=total, completed=self._before, note="")
+            self._bar.start()
+
+    def finished(self, title: str, what: str, told: str) -> None:
+        """Print the line of a finished run and move the upper bar.
+
+        Args:
+            title: the run.
+            what: what became of it, in a word.
+            told: what else there is to say.
+        """
+        self._counts[what] += 1
+        number = self._counts.total()
+        spent = time.monotonic() - self._opened
+        left = span(spent / (number - self._before) * (self._total - number))
+        self._print(f"cell {number}/{self._total}  {title}{told}  {left} left")
+        if self._bar is not None:
+            self._end_run()
+            counts = ", ".join(f"{count} {what}" for what, count in self._counts.items())
+            self._bar.update(self._bar.task_ids[0], completed=number, note=f"{counts}  {left} left")
+
+    @hookimpl
+    def run_started(self, info: RunInfo) -> None:
+        """Open the lower bar."""
+        self._began, self._first, self._accuracy = time.monotonic(), info.first, "-"
+        if self._bar is not None:
+            self._end_run()
+            title = f"{info.method} on {info.suite}, seed {info.seed}"
+            self._bar.add_task(title, total=info.rounds, completed=info.first - 1, note="")
+
+    @hookimpl
+    def round_finished(self, record: RoundRecord) -> None:
+        """Move the lower bar."""
+        accuracy = record.metrics.get("accuracy")
+        if accuracy is not None:
+            self._accuracy = f"{accuracy:.3f}"
+        if self._bar is not None:
+            note = f"accuracy {self._accuracy}  {span(self._left(record))} left"
+            self._bar.update(self._bar.task_ids[-1], completed=record.round, note=note)
+
+    @hookimpl
+    def run_finished(self, result: Result) -> None:
+        """Leave it to `finished`."""
+
+    def _end_run(self) -> None:
+        """Take the lower bar away."""
+        assert self._bar is not None
+        for task in self._bar.task_ids[1:]:
+            self._bar.remove_task(task)
+
+
+def span(seconds: float) -> str:
+    """A length of time as a person says it.
+
+    Example:
+        >>> span(12.4), span(200), span(7300)
+        ('12 s', '3 min', '2 h 1 min')
+    """
+    minutes = int(seconds // 60)
+    if minutes == 0:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

@@ -1,0 +1,220 @@
+"""Launchers: where the cells of a sweep are played, and what becomes of them.
+
+A cell is a command line of `flbench run`. It is played in this process, or as a task of a Ray
+cluster, whose workers get nothing but the words of the command.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flbench.errors import FlbenchError, MissingData, Undefined, UserError
+from flbench.running import jobs_of, options
+
+if TYPE_CHECKING:
+    from flbench.dataset import Dataset
+    from flbench.job import Job
+    from flbench.results import Result
+
+PASSED_TO_WORKERS = ("FLBENCH_DATA", "WANDB_", "HF_")
+"""Beginnings of the environment variables that the workers of a cluster get."""
+RETRIES = 3
+"""How often a cell is begun again whose worker died."""
+
+DONE, COMPLETE, SKIPPED, FAILED = "done", "were complete", "skipped", "failed"
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """One method on one suite with one seed.
+
+    Attributes:
+        arguments: what to type after `flbench run`.
+        job: what that asks for.
+    """
+
+    arguments: tuple[str, ...]
+    job: Job
+
+    @property
+    def command(self) -> str:
+        """What a person types to play this cell alone."""
+        return shlex.join(["flbench", "run", *self.arguments])
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a cell.
+
+    Attributes:
+        what: DONE, COMPLETE, SKIPPED or FAILED.
+        why: the reason, of a cell without a result.
+        code: the exit code that `flbench run` would give.
+        path: where the result lies.
+        seconds: how long it took.
+    """
+
+    what: str
+    why: str = ""
+    code: int = 0
+    path: Path | None = None
+    result: Result | None = None
+    seconds: float = 0.0
+
+
+Played = Generator[tuple[Cell, Outcome], None, None]
+
+
+def attempt(job: Job, load: Callable[[str, Path], Dataset]) -> Outcome:
+    """Play a job, whatever comes of it."""
+    from flbench.runner import run_job, settle
+
+    began = time.monotonic()
+    try:
+        job, data = settle(job, load)
+        what = COMPLETE if job.path.is_file() and not job.force else DONE
+        result = run_job(job, data)
+    except (Undefined, MissingData) as error:
+        return Outcome(SKIPPED, str(error))
+    except FlbenchError as error:
+        return Outcome(FAILED, str(error), error.exit_code)
+    except Exception as error:
+        return Outcome(FAILED, f"{type(error).__name__}: {error}", 1)
+    return Outcome(what, path=job.path, result=result, seconds=time.monotonic() - began)
+
+
+def locally(cells: Sequence[Cell]) -> Played:
+    """Play cells in this process, one after the other; a data set is loaded once."""
+    from flbench.runner import load_dataset
+
+    load = lru_cache(maxsize=1)(load_dataset)
+    with stoppable():
+        for cell in cells:
+            yield cell, attempt(cell.job, load)
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Let a request to end (SIGTERM, as batch systems send it) do what Ctrl-C does."""
+
+    def stop(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def on_ray(cells: Sequence[Cell], workers: int | None, address: str | None) -> Played:
+    """Play cells, at least one, on a Ray cluster; one whose worker dies is tried again.
+
+    Raises:
+        UserError: there is no Ray, no cluster, or none that is large enough; before any cell.
+    """
+    return _spread(connected(workers, address, cells[0]), cells, workers)
+
+
+def _spread(ray: Any, cells: Sequence[Cell], workers: int | None) -> Played:  # noqa: ANN401
+    waiting, running = deque(cells), dict[Any, Cell]()
+    try:
+        play = ray.remote(max_retries=RETRIES, **needs(cells[0]))(played_remotely)
+        environment = {
+            key: value for key, value in os.environ.items() if key.startswith(PASSED_TO_WORKERS)
+        }
+        with stoppable():
+            while waiting or running:
+                while waiting and (workers is None or len(running) < workers):
+                    cell = waiting.popleft()
+                    running[play.remote(cell.arguments, os.getcwd(), environment)] = cell
+                for one in ray.wait(list(running))[0]:
+                    yield running.pop(one), received(ray, one)
+    finally:
+        for one in running:
+            ray.cancel(one, force=True)
+        ray.shutdown()
+
+
+def connected(workers: int | None, address: str | None, cell: Cell) -> Any:  # noqa: ANN401
+    """The module ray, connected to a cluster on which the cell finds what it needs.
+
+    Raises:
+        UserError: Ray is not installed, the cluster does not answer, or no machine of it is large
+            enough.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError:
+        raise UserError("--launcher ray needs Ray: pip install 'flbench[ray]'") from None
+    need = needs(cell)
+    cpus = need["num_cpus"] * (workers or 1)
+    ours = {"num_cpus": cpus if workers else max(cpus, os.cpu_count() or 1)}
+    ours["object_store_memory"] = 100 * 2**20  # results are small
+    given = {"address": address} if address else {"address": "local", **ours}
+    try:
+        ray.init(log_to_driver=False, include_dashboard=False, logging_level=logging.ERROR, **given)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"Ray at {address or 'this machine'}: {reason}") from None
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    wanted = {"CPU": need["num_cpus"], "GPU": need["num_gpus"]}
+    if not any(all(one.get(key, 0) >= wanted[key] for key in wanted) for one in machines):
+        ray.shutdown()
+        told = f"{wanted['CPU']} CPUs and {wanted['GPU']} GPUs"
+        raise UserError(f"Ray: a cell needs {told}, no machine has them; see --threads")
+    return ray
+
+
+def needs(cell: Cell) -> dict[str, int]:
+    """What a cell takes of a machine."""
+    engine = cell.job.engine
+    return {"num_cpus": engine.threads, "num_gpus": int(engine.accelerator in ("cuda", "gpu"))}
+
+
+def played_remotely(
+    arguments: Sequence[str], folder: str, environment: Mapping[str, str]
+) -> Outcome:
+    """Play a cell in a worker of a cluster, in the folder in which the sweep was typed."""
+    try:
+        os.chdir(folder)
+    except OSError:
+        return Outcome(FAILED, f"the machine of a worker does not have {folder}", 1)
+    os.environ.update(environment)
+    from flbench.sinks.console import Console
+
+    try:
+        (job,) = jobs_of(Console(), **options(arguments))
+    except FlbenchError as error:
+        return Outcome(FAILED, str(error), error.exit_code)
+    return attempt(job, _loaded)
+
+
+@lru_cache(maxsize=1)
+def _loaded(name: str, root: Path) -> Dataset:
+    """A data set, once for all cells that a worker plays in turn."""
+    from flbench.runner import load_dataset
+
+    return load_dataset(name, root)
+
+
+def received(ray: Any, task: Any) -> Outcome:  # noqa: ANN401 - Ray is an extra
+    """What a worker answered; its death is a failure of the cell."""
+    try:
+        outcome: Outcome = ray.get(task)
+    except ray.exceptions.RayError as error:
+        line = next(iter(str(error).strip().splitlines()), "")
+        return Outcome(FAILED, f"{type(error).__name__}: {line}", 1)
+    return outcome
