@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from flbench.averaging import member_mean as member_mean
     from flbench.averaging import shared_mean as shared_mean
     from flbench.averaging import weighted_mean as weighted_mean
+    from flbench.bank import mean_of as mean_of
     from flbench.client import ClientModule as ClientModule
     from flbench.client import LocalPhase as LocalPhase
     from flbench.client import cross_entropy as cross_entropy
@@ -54,6 +55,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "averaging": ("Weighting", "effective_steps", "member_mean", "shared_mean", "weighted_mean"),
+    "bank": ("mean_of",),
     "client": ("ClientModule", "LocalPhase", "cross_entropy"),
     "context": ("Context",),
     "errors": ("Undefined", "UserError"),

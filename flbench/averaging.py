@@ -12,9 +12,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from flbench.bank import Bank
 from flbench.state import Membership, Upload
 
 Weighting = Literal["samples", "uniform"]
+
+BLOCK = 2**16
+"""Scalars that are averaged at once."""
 
 
 def weighted_mean(
@@ -40,21 +44,23 @@ def weighted_mean(
     averaged = rows.clone()
     if not len(uploads):
         return averaged
-    patterns, pattern_of = torch.unique(weights, dim=0, return_inverse=True)
+    touched = (weights != 0).any(dim=1).nonzero()[:, 0]
+    patterns, pattern_of = torch.unique(weights[touched], dim=0, return_inverse=True)
     for index, pattern in enumerate(patterns):
         members = pattern.nonzero()[:, 0].tolist()
-        if not members:
-            continue
-        total = 0.0
-        mean = torch.zeros(rows.shape[1], dtype=torch.float64, device=rows.device)
-        for member in members:
-            weight = float(pattern[member])
-            mean.add_(uploads[member].double(), alpha=weight)
-            total += weight
-        mean.div_(total)
+        shares, total = [float(pattern[member]) for member in members], 0.0
+        for share in shares:
+            total += share
+        mean = torch.empty(rows.shape[1], dtype=rows.dtype, device=rows.device)
+        for at in range(0, rows.shape[1], BLOCK):  # a block stays in the cache
+            block = torch.zeros_like(mean[at : at + BLOCK], dtype=torch.float64)
+            for member, share in zip(members, shares, strict=True):
+                block.add_(uploads[member, at : at + BLOCK].double(), alpha=share)
+            mean[at : at + BLOCK] = block.div_(total)
         if counters is not None and bool(counters.any()):
-            mean[counters] = uploads[members][:, counters].amax(dim=0).double()
-        averaged[pattern_of == index] = mean.to(rows.dtype)
+            columns = counters.nonzero()[:, 0].to(uploads.device)
+            mean[columns] = uploads[:, columns][members].amax(dim=0)
+        averaged[touched[pattern_of == index]] = mean
     return averaged
 
 
@@ -114,7 +120,10 @@ def shared_mean(
     mean = weighted_mean(models[:1], upload.kept(), weights.double()[None], counters)[0]
     rows = models.clone()
     rows[upload.ids] = upload.kept()
-    rows[:, shared] = mean[shared]
+    if isinstance(rows, Bank):
+        rows.share(shared, mean[shared])
+    else:
+        rows[:, shared] = mean[shared]
     return rows
 
 

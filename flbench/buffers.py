@@ -12,6 +12,7 @@ from typing import Literal
 
 from torch import Tensor
 
+from flbench.bank import Bank
 from flbench.layout import ParameterLayout
 from flbench.state import (
     Dispatched,
@@ -20,18 +21,19 @@ from flbench.state import (
     State,
     Upload,
 )
+from flbench.store import Store
 
 Policy = Literal["global", "local", "reset"]
 OWN = "buffers.own"
 
 
 def declare(
-    policy: Policy, layout: ParameterLayout, initial: Tensor, clients: int
+    policy: Policy, layout: ParameterLayout, initial: Tensor, clients: int, store: Store
 ) -> dict[str, Memory]:
     """The memory the policy needs, shape (N, B)."""
     if policy != "local" or not layout.buffers:
         return {}
-    own = initial[layout.parameters :].expand(clients, -1).clone()
+    own = Bank.repeated(initial[layout.parameters :], clients, store)
     return {OWN: Memory(own, "client")}
 
 
@@ -70,7 +72,7 @@ def when_judged(
     """Judge each client with its own buffers."""
     if policy != "local" or not layout.buffers:
         return personal
-    rows = state.models[personal.row] if personal.params is None else personal.params.clone()
+    rows = personal.models(state).clone()
     rows[:, layout.parameters :] = state.memory[OWN][ids]
     others = {
         name: when_judged(policy, other, state, ids, layout)

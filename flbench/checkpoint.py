@@ -1,49 +1,127 @@
 """Checkpoints: the State, the ledger and the history in one safetensors file, never pickled.
 
-Written after every round under a temporary name and moved into place, so what lies there is always
-a whole round.
+Written under a temporary name and moved into place, so what lies there is always a whole round. It
+is written when its writing costs a fiftieth of the time since the last, and in any case where a run
+is stopped by an error or a person: only a process that is killed loses whole rounds, and of its
+time at most fifty times what writing takes, or ten minutes.
 """
 
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
-import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import save_file
+from torch import Tensor
 
+from flbench.bank import Bank
 from flbench.engine.ledger import Ledger
 from flbench.errors import UserError
 from flbench.history import History
-from flbench.results import Fingerprint, write_atomically
+from flbench.results import Fingerprint, in_place
 from flbench.state import Membership, State
+from flbench.store import Store
+
+SHARE = 50
+"""It is written when this many times its writing's duration have passed, ..."""
+
+LONGEST = 600.0
+"""... or so many seconds."""
 
 
-def save_checkpoint(
-    path: Path, state: State, ledger: Ledger, history: History, marks: Fingerprint
-) -> None:
-    """Write everything the next round needs."""
-    tensors = {"models": state.models, "home": state.membership.home}
+class Packed(NamedTuple):
+    """A whole round as it will be written: tables by name, and everything else as plain data."""
+
+    tables: dict[str, Tensor]
+    plain: dict[str, Any]
+
+
+class Keeper:
+    """Keeps the last whole round of a run.
+
+    Args:
+        path: of the checkpoint; None = nothing is kept.
+        marks: what a run that goes on from it must agree with.
+    """
+
+    def __init__(self, path: Path | None, marks: Fingerprint) -> None:
+        self.path = path
+        self.marks = marks
+        self._pending: Packed | None = None
+        self._written = -float("inf")
+        self._took = 0.0
+
+    def keep(self, state: State, ledger: Ledger, history: History) -> None:
+        """Write a whole round, now or when it is due."""
+        if self.path is None:
+            return
+        self._pending = pack(state, ledger, history, self.marks)
+        waited = time.monotonic() - self._written
+        if waited >= min(SHARE * self._took, LONGEST):
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the last whole round, if it is not written yet."""
+        if self.path is None or self._pending is None:
+            return
+        began = time.monotonic()
+        write(self.path, self._pending)
+        self._pending, self._written = None, time.monotonic()
+        self._took = self._written - began
+
+    @contextmanager
+    def guarding(self) -> Iterator[None]:
+        """Lose no whole round, whatever stops the block."""
+        try:
+            yield
+        except BaseException:
+            self.flush()
+            raise
+
+
+def pack(state: State, ledger: Ledger, history: History, marks: Fingerprint) -> Packed:
+    """Everything the next round needs; nothing but what the round to come changes is copied."""
+    tables = {"models": state.models, "home": state.membership.home}
     if state.membership.weights is not None:
-        tensors["weights"] = state.membership.weights
-    tensors |= {f"memory/{name}": tensor for name, tensor in state.memory.items()}
-    tensors |= {f"bytes/{name}": tensor for name, tensor in ledger.per_client.items()}
+        tables["weights"] = state.membership.weights
+    tables |= {f"memory/{name}": tensor for name, tensor in state.memory.items()}
+    tables |= {f"bytes/{name}": moved.clone() for name, moved in ledger.per_client.items()}
     plain = {
         "round": state.round,
         "scopes": dict(state.scopes),
-        "bytes": ledger.totals,
-        "history": history.plain(),
+        "bytes": {way: dict(items) for way, items in ledger.totals.items()},
+        "history": history.copy().plain(),
         "fingerprint": marks.model_dump(),
     }
-    owned = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
-    write_atomically(path, save(owned, metadata={"flbench": json.dumps(plain)}))
+    return Packed(tables, plain)
 
 
-def load_checkpoint(
-    path: Path, device: torch.device, marks: Fingerprint
-) -> tuple[State, Ledger, History]:
-    """Read a checkpoint; models and memory go to the device.
+def write(path: Path, packed: Packed) -> None:
+    """Write a checkpoint."""
+    tensors: dict[str, Tensor] = {}
+    for name, table in packed.tables.items():
+        if isinstance(table, Bank):
+            tensors |= {f"{name}#{part}": tensor for part, tensor in table.pack().items()}
+        else:
+            tensors[name] = table.detach()
+    owned = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+    seen: set[int] = set()
+    for name, tensor in owned.items():  # a file holds no two names of one memory
+        if tensor.untyped_storage().data_ptr() in seen:
+            owned[name] = tensor.clone()
+        seen.add(tensor.untyped_storage().data_ptr())
+    metadata = {"flbench": json.dumps(packed.plain)}
+    in_place(path, lambda temporary: save_file(owned, temporary, metadata=metadata))
+
+
+def load_checkpoint(path: Path, store: Store, marks: Fingerprint) -> tuple[State, Ledger, History]:
+    """Read a checkpoint; models and memory go to the store, row by row where they are banks.
 
     Raises:
         UserError: the file is no checkpoint, or one of another run.
@@ -51,22 +129,41 @@ def load_checkpoint(
     try:
         with safe_open(path, framework="pt") as file:
             plain = json.loads(file.metadata()["flbench"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            for name, value in marks.model_dump().items():
+                if plain["fingerprint"].get(name) != value:
+                    problem = f"its {name} is not this run's"
+                    raise UserError(f"{path}: {problem}; delete it to start over")
+            tables = _tables(list(file.keys()), file.get_tensor, store)
     except (SafetensorError, OSError, KeyError, TypeError) as error:
         raise UserError(f"{path}: no checkpoint ({error}); delete it to start over") from None
-    for name, value in marks.model_dump().items():
-        if plain["fingerprint"].get(name) != value:
-            raise UserError(f"{path}: its {name} is not this run's; delete it to start over")
-    on = {
-        name: t.to(device) for name, t in tensors.items() if name.startswith(("models", "memory/"))
+    prefixed = {
+        prefix: {n.removeprefix(prefix): t for n, t in tables.items() if n.startswith(prefix)}
+        for prefix in ("memory/", "bytes/")
     }
     state = State(
         round=plain["round"],
-        models=on.pop("models"),
-        membership=Membership(tensors["home"], tensors.get("weights")),
-        memory={name.removeprefix("memory/"): tensor for name, tensor in on.items()},
+        models=tables["models"],
+        membership=Membership(tables["home"], tables.get("weights")),
+        memory=prefixed["memory/"],
         scopes=plain["scopes"],
     )
-    per_client = {n.removeprefix("bytes/"): t for n, t in tensors.items() if n.startswith("bytes/")}
-    ledger = Ledger(len(state.membership.home), plain["bytes"], per_client)
+    ledger = Ledger(len(state.membership.home), plain["bytes"], prefixed["bytes/"])
     return state, ledger, History.of(plain["history"])
+
+
+def _part(read: Callable[[str], Tensor], table: str, part: str) -> Tensor:
+    return read(f"{table}#{part}")
+
+
+def _tables(names: Sequence[str], read: Callable[[str], Tensor], store: Store) -> dict[str, Tensor]:
+    """All tables; models and memory on the device, banks put together."""
+    tables = {}
+    for name in names:
+        table, bank, part = name.rpartition("#")
+        if not bank:
+            there = name.startswith(("models", "memory/"))
+            tables[name] = read(name).to(store.device) if there else read(name)
+        elif part == "index":
+            parts = {other.rpartition("#")[2] for other in names if other.startswith(f"{table}#")}
+            tables[table] = Bank.unpack(parts, partial(_part, read, table), store)
+    return tables

@@ -44,6 +44,9 @@ class Services(Protocol):
     def fresh(self, index: int) -> Tensor:
         """Other initial weights, shape (W,)."""
 
+    def repeated(self, row: Tensor, times: int) -> Tensor:
+        """Equal rows, shape (times, W)."""
+
     def send(self, direction: Direction, clients: Tensor, item: str, scalars: Tensor | int) -> None:
         """Count scalars that cross."""
 
@@ -179,6 +182,18 @@ class Context:
     def fresh_initial(self, index: int) -> Tensor:
         """Initial weights other than `initial`, one set per index >= 1, shape (W,) (IFCA)."""
         return self.services.fresh(index)
+
+    def repeated(self, row: Tensor, times: int | None = None) -> Tensor:
+        """A table of equal rows for `setup`, such as one model per client.
+
+        It is a tensor of shape (times, W), but a row takes memory only when it is written, and past
+        the run's budget it lies in a file (`flbench.bank.Bank`).
+
+        Args:
+            row: shape (W,).
+            times: None = one for each client.
+        """
+        return self.services.repeated(row, self.clients if times is None else times)
 
     def send(self, direction: Direction, clients: Tensor, item: str, scalars: Tensor | int) -> None:
         """Count something that crosses beside `Start` and `Upload`.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from torch import Tensor
 
+from flbench.bank import all_finite
 from flbench.errors import PluginError
 from flbench.state import State
 
@@ -74,7 +75,7 @@ def bank(
     shape(who, rows, expected, meaning, ctx)
     if isinstance(rows, Tensor) and rows.dtype != torch.float32:
         raise in_round(ctx, f"{who} returned {rows.dtype}, expected float32: {meaning}")
-    if isinstance(rows, Tensor) and not bool(rows.isfinite().all()):
+    if isinstance(rows, Tensor) and not all_finite(rows):
         raise in_round(ctx, f"{who} returned models that are not finite")
 
 

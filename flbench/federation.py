@@ -219,8 +219,8 @@ def label_counts(samples: Samples, classes: int) -> Tensor:
 
 
 def _data_hash(dataset: Dataset) -> str:
-    digest = hashlib.sha256(dataset.y.numpy().tobytes())
-    digest.update(dataset.x.numpy().tobytes())
+    digest = hashlib.sha256(dataset.y.contiguous().numpy().data)
+    digest.update(dataset.x.contiguous().numpy().data)
     return digest.hexdigest()[:16]
 
 

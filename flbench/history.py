@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -141,6 +141,17 @@ class History:
         shown = self.last if headline == "last" else self.chosen
         assert shown is not None, "the last round is evaluated"
         return shown
+
+    def copy(self) -> History:
+        """What is known so far, whatever comes later."""
+        return replace(
+            self,
+            curves={name: list(curve) for name, curve in self.curves.items()},
+            membership=list(self.membership),
+            notes=list(self.notes),
+            warnings=list(self.warnings),
+            seconds=dict(self.seconds),
+        )
 
     def plain(self) -> dict[str, Any]:
         """As JSON-plain data; it shares the lists."""

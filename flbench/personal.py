@@ -20,8 +20,11 @@ def own_rows(ctx: Context, memory: Mapping[str, Memory] | None = None) -> Setup:
     Args:
         memory: what else to remember, "<method>.<name>" -> Memory.
     """
-    rows = ctx.initial.expand(ctx.clients, -1).clone()
-    return Setup(models=rows, membership=Membership(home=ctx.everybody), memory=memory or {})
+    return Setup(
+        models=ctx.repeated(ctx.initial),
+        membership=Membership(home=ctx.everybody),
+        memory=memory or {},
+    )
 
 
 def same_group(labels: Tensor) -> Tensor:

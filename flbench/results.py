@@ -11,7 +11,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -220,11 +220,16 @@ def checkpoint_path(result: Path) -> Path:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a file under a temporary name, then move it into place."""
+    in_place(path, lambda temporary: temporary.write_bytes(data))
+
+
+def in_place(path: Path, write: Callable[[Path], object]) -> None:
+    """Let a file be written under a temporary name, then move it into place."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
+        write(Path(temporary))
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except BaseException:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
+from flbench.bank import take
+
 if TYPE_CHECKING:
     from flbench.client import ClientModule
 
@@ -65,7 +67,8 @@ class State:
 
     Attributes:
         round: rounds completed.
-        models: the server's bank, shape (K, W).
+        models: the server's bank, shape (K, W); a `flbench.bank.Bank` where clients have rows of
+            their own.
         membership: who uses which row.
         memory: what methods remember, "<method>.<name>" -> tensor.
         scopes: for each memory its first dimension: "run" (none), "model" (K), "client" (N).
@@ -91,10 +94,10 @@ class State:
             return self
         models, memory = self.models, dict(self.memory)
         if membership.parent is not None:
-            models = models[membership.parent]
+            models = take(models, membership.parent)
             for name, scope in self.scopes.items():
                 if scope == "model":
-                    memory[name] = memory[name][membership.parent]
+                    memory[name] = take(memory[name], membership.parent)
         memory.update(membership.memory)
         settled = replace(membership, parent=None, memory={})
         return replace(self, models=models, membership=settled, memory=memory)
@@ -224,7 +227,9 @@ class Upload:
     extras: Extras = field(default_factory=dict)
 
     def kept(self) -> Tensor:
-        """The candidate each client keeps, shape (n, W)."""
+        """The candidate each client keeps, shape (n, W); only to be read."""
+        if self.params.shape[1] == 1:
+            return self.params[:, 0]
         return self.params[torch.arange(len(self.ids)), self.chosen]
 
 
@@ -275,6 +280,13 @@ class Personal:
     predictor: Callable[[ClientModule, Tensor], Tensor] | None = None
     extras: Extras = field(default_factory=dict)
     others: Mapping[str, Personal] = field(default_factory=dict)
+
+    def models(self, state: State) -> Tensor:
+        """The models themselves, shape (n, W); rows of a bank are not copied."""
+        if self.params is not None:
+            return self.params
+        assert self.row is not None
+        return take(state.models, self.row)
 
 
 Plain = bool | int | float | str | None | list[Any] | dict[str, Any]

@@ -75,7 +75,7 @@ class FedRoD:
     @fl.hookimpl
     def setup(self, ctx: fl.Context) -> fl.Setup:
         """Every client remembers its personal head."""
-        own = ctx.initial[personal(ctx)].expand(ctx.clients, -1).clone()
+        own = ctx.repeated(ctx.initial[personal(ctx)])
         return fl.Setup(memory={"fedrod.psi": fl.Memory(own, "client")})
 
     @fl.hookimpl

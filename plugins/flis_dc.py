@@ -54,7 +54,7 @@ class FlisDC:
         ctx.server_data()
         if self.eval == "pick":
             return None
-        own = ctx.initial.expand(ctx.clients, -1).clone()
+        own = ctx.repeated(ctx.initial)
         return fl.Setup(memory={"flis-dc.last": fl.Memory(own, "client")})
 
     @fl.hookimpl

@@ -58,7 +58,7 @@ class Scaffold:
             raise fl.Undefined(
                 f"SCAFFOLD is defined for SGD, the suite trains with {ctx.local.optimizer}"
             )
-        own = torch.zeros(ctx.clients, ctx.layout.parameters, device=ctx.initial.device)
+        own = ctx.repeated(torch.zeros_like(ctx.initial[: ctx.layout.parameters]))
         return fl.Setup(memory={"scaffold.c_i": fl.Memory(own, "client")})
 
     @fl.hookimpl
@@ -76,8 +76,9 @@ class Scaffold:
         if state.membership.weights is not None:
             raise fl.Undefined("SCAFFOLD needs disjoint groups: overlapping rows share no variate")
         own, home = state.memory["scaffold.c_i"], state.membership.home
-        c = torch.stack([own[home == row].mean(dim=0) for row in home[stage.clients].tolist()])
-        return fl.Start(extras={"c": c}, own={"c_i": own[stage.clients]})
+        groups, group = home[stage.clients].unique(return_inverse=True)
+        c = torch.stack([fl.mean_of(own, (home == row).nonzero()[:, 0]) for row in groups])
+        return fl.Start(extras={"c": c[group]}, own={"c_i": own[stage.clients]})
 
     @fl.hookimpl
     def local_term(self) -> Callable[[fl.ClientModule], Tensor]:

@@ -38,6 +38,9 @@ class Small:
     def evaluate(self, models: torch.Tensor, clients: torch.Tensor) -> torch.Tensor:
         return ((models.double() - self.minds[clients][:, None]) ** 2).sum(dim=2) / 2
 
+    def repeated(self, row: torch.Tensor) -> torch.Tensor:
+        return row.expand(self.clients, -1)
+
     def rng(self, *_: Any) -> Any:
         return np.random.default_rng(0)
 

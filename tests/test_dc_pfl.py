@@ -39,6 +39,9 @@ class Drive:
             def send(self, *_: Any) -> None:
                 """Count nothing."""
 
+            def repeated(self, row: torch.Tensor, times: int) -> torch.Tensor:
+                return row.expand(times, -1)
+
         layout = fl.ParameterLayout.of(torch.nn.Linear(2, 1))
         self.ctx = fl.Context(
             0, 0, self.rounds, n, ids, ids + 7, ids[:, None], 1, layout, models[0],

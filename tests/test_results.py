@@ -110,7 +110,7 @@ def test_a_written_file_is_whole_and_alone_and_its_folders_are_made(tmp_path: Pa
     assert path.stat().st_mode & 0o777 == 0o644, "others may read it"
 
 
-@pytest.mark.parametrize("failing", ["replace", "chmod", "fdopen"])
+@pytest.mark.parametrize("failing", ["replace", "chmod", "write_bytes"])
 @pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()], ids=repr)
 def test_a_write_that_fails_leaves_nothing_behind(
     failing: str, error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -118,15 +118,12 @@ def test_a_write_that_fails_leaves_nothing_behind(
     path = tmp_path / "seed-0.json"
     path.write_bytes(b"old")
     seen: list[list[Path]] = []
-    fdopen = os.fdopen
 
-    def fail(handle: Any, *_: object) -> None:
+    def fail(*_: object) -> None:
         seen.append(sorted(tmp_path.iterdir()))
-        if failing == "fdopen":
-            fdopen(handle).close()
         raise error
 
-    monkeypatch.setattr(os, failing, fail)
+    monkeypatch.setattr(Path if failing == "write_bytes" else os, failing, fail)
     with pytest.raises(type(error)):
         write_atomically(path, b"new")
     monkeypatch.undo()

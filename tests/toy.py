@@ -20,7 +20,7 @@ import pytest
 import torch
 from torch import nn
 
-from flbench import assembly
+from flbench import assembly, checkpoint
 from flbench.assembly import prepare
 from flbench.dataset import Dataset
 from flbench.errors import PluginError, Undefined
@@ -36,6 +36,7 @@ from flbench.state import State
 from flbench.suite import Suite
 
 torch.set_num_threads(1)
+checkpoint.SHARE = 0  # after every round, however short, so that tests can cut anywhere
 
 CLIENTS, GROUPS = 6, 2
 WIDTH = 3 * 3 + 3 + 3 * 4 + 4  # the perceptron: 3 -> 3 -> 4
