@@ -1,0 +1,137 @@
+"""The floor: federated averaging by hand, with nothing in it that is not needed.
+
+`python -m flbench_benchmarks.speed.floor WORK PROCESSES DEVICE`. Every client starts from the
+average, samples are permuted once per epoch and sliced, the optimiser is fused SGD. Two processes
+take half of the cohort each; tensors are shared, a pipe says when.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from multiprocessing.connection import Connection
+
+import torch
+import torch.multiprocessing
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from flbench.registry import find
+
+from .baton import Baton, pin
+from .work import CLASSES, Work, images
+
+
+class Floor:
+    """One network and its optimiser.
+
+    Args:
+        net: trained in place.
+        work: batch size and optimiser.
+    """
+
+    def __init__(self, net: nn.Module, work: Work) -> None:
+        self.net, self.batch = net.train(), work.batch
+        buffers = [buffer for buffer in net.buffers() if buffer.is_floating_point()]
+        self.tensors = [tensor.detach() for tensor in (*net.parameters(), *buffers)]
+        self.optimizer = torch.optim.SGD(
+            net.parameters(), lr=work.lr, momentum=work.momentum, fused=True
+        )
+
+    def copy(self) -> list[Tensor]:
+        """The weights as they are."""
+        return [tensor.clone() for tensor in self.tensors]
+
+    def train(self, start: list[Tensor], x: Tensor, y: Tensor, orders: Iterable[Tensor]) -> None:
+        """Train one client from `start`; an order of its samples is an epoch."""
+        torch._foreach_copy_(self.tensors, start)
+        self.optimizer.state.clear()
+        for order in orders:
+            shuffled_x, shuffled_y = x[order], y[order]
+            for at in range(0, len(order), self.batch):
+                end = at + self.batch
+                loss = F.cross_entropy(self.net(shuffled_x[at:end]), shuffled_y[at:end])
+                self.optimizer.zero_grad()
+                loss.backward()
+                self.optimizer.step()
+
+    def add(
+        self,
+        sums: list[Tensor],
+        start: list[Tensor],
+        clients: Iterable[tuple[Tensor, Tensor, Sequence[Tensor]]],
+    ) -> None:
+        """Set `sums` to the sum of the clients' models; a client is x, y and its epochs' orders."""
+        torch._foreach_zero_(sums)
+        for x, y, orders in clients:
+            self.train(start, x, y, orders)
+            torch._foreach_add_(sums, self.tensors)
+
+
+def network(work: Work) -> nn.Module:
+    """The work's network with weights of its own."""
+    torch.manual_seed(0)
+    net: nn.Module = find("models", work.model).load()(work.shape, CLASSES)
+    return net
+
+
+def main() -> None:
+    """Play rounds until nobody waits for them."""
+    work, processes, device = Work.read(sys.argv[1]), int(sys.argv[2]), torch.device(sys.argv[3])
+    torch.set_num_threads(1)
+    baton, steps = Baton(), [0]
+    floor = Floor(network(work).to(device), work)
+    x, y = (tensor.to(device) for tensor in images(work))
+    start, sums = floor.copy(), floor.copy()
+
+    def play(chosen: list[int], into: list[Tensor]) -> None:
+        """A share of the cohort."""
+        each = [[torch.randperm(work.samples) for _ in range(work.epochs)] for _ in chosen]
+        floor.add(into, start, ((x[c], y[c], o) for c, o in zip(chosen, each, strict=True)))
+
+    helper: Connection | None = None
+    other: list[Tensor] = []
+    if processes == 2:
+        other = floor.copy()
+        for tensor in (*start, *other):
+            tensor.share_memory_()
+        fork = torch.multiprocessing.get_context("fork")
+        helper, far = fork.Pipe()
+        fork.Process(target=_help, args=(far, helper, play, other), daemon=True).start()
+        pin(0)
+    hook = register_optimizer_step_post_hook(lambda *_: steps.__setitem__(0, steps[0] + 1))
+    baton.lap()
+    while True:
+        cohort = torch.randperm(work.clients)[: work.cohort].tolist()
+        if helper is None:
+            play(cohort, sums)
+        else:
+            helper.send(cohort[work.cohort // 2 :])
+            play(cohort[: work.cohort // 2], sums)
+            helper.recv()
+            torch._foreach_add_(sums, other)
+        torch._foreach_div_(sums, work.cohort)
+        torch._foreach_copy_(start, sums)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        hook.remove()
+        baton.lap(steps=steps[0])
+
+
+def _help(far: Connection, near: Connection, play: object, sums: list[Tensor]) -> None:
+    """The second process: a share of the cohort whenever one comes."""
+    assert callable(play)
+    near.close()
+    pin(1)
+    while True:
+        try:
+            play(far.recv(), sums)
+            far.send(None)
+        except (EOFError, OSError):
+            os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""Options of the engine, each against none: precision, compilation, executor, memory format."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+from torch.nn import functional as F
+
+from .part import Asked, compare, ours
+from .race import Row, paired, quiet
+from .work import CLASSES, Work
+
+TITLE = "Options, each against none, rounds in turn (`ratio`: as many times as long as without)"
+GOAL = "no option is on by default that costs time"
+OPTIONS: dict[str, dict[str, object]] = {
+    "none": {},
+    "--precision bf16-mixed": {"precision": "bf16-mixed"},
+    "--compile": {"compile": True},
+    "--executor vectorised": {"executor": "vectorised"},
+}
+
+
+def run(asked: Asked) -> list[Row]:
+    """Three networks with every option; then steps of two networks in both memory formats."""
+    works = [
+        (Work(model="mlp", shape=(1, 8, 8), samples=24, batch=4, clients=50), 12),
+        (Work(), 12),
+        (Work(model="resnet18", clients=4, cohort=4, samples=64), 3),
+    ]
+    formats = [("lenet5", 50, 20), ("resnet18", 4, 10)]
+    if asked.quick:
+        works, formats = [(Work(clients=4, cohort=2, samples=32), 2)], [("lenet5", 5, 4)]
+    rows: list[Row] = []
+    for work, rounds in works:
+        programs = [
+            ours(work, asked, name, accelerator="cpu", **engine) for name, engine in OPTIONS.items()
+        ]
+        for row in compare(programs, rounds, asked, inverse=True, model=work.model):
+            rows.append({"model": row.pop("model"), "option": row.pop("program"), **row})
+    for model, steps, pairs in formats:
+        asked.say(f"{model}: channels last")
+        command = [sys.executable, "-m", __name__, model, str(steps), str(pairs)]
+        done = subprocess.run(command, env=quiet(), check=True, stdout=subprocess.PIPE)
+        rows.append(json.loads(done.stdout))
+    return rows
+
+
+def channels_last(model: str, steps: int, pairs: int) -> Row:
+    """Steps of fused SGD on batches of 32 in both memory formats, in turn; seconds of `steps`."""
+    work = Work(model=model)
+    usual, last = (
+        _steps(work, format) for format in (torch.contiguous_format, torch.channels_last)
+    )
+    usual(steps)
+    last(steps)
+    one: list[float] = []
+    other: list[float] = []
+    for number in range(pairs):
+        for play, into in ((usual, one), (last, other)) if number % 2 else (
+            (last, other), (usual, one)
+        ):  # fmt: skip
+            into.append(play(steps))
+    return {
+        "model": model,
+        "option": f"channels last, {steps} steps",
+        "seconds": round(sorted(other)[len(other) // 2], 5),
+        **paired("ratio", other, one),
+        "rounds": pairs,
+        "note": f"without: {sorted(one)[len(one) // 2]:.4f} s",
+    }
+
+
+def _steps(work: Work, format: torch.memory_format) -> Callable[[int], float]:
+    """A network that makes steps and tells how long they took."""
+    from .floor import network
+
+    net = network(work).train().to(memory_format=format)  # type: ignore[call-overload]
+    optimizer = torch.optim.SGD(net.parameters(), lr=work.lr, momentum=work.momentum, fused=True)
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(work.batch, *work.shape, generator=draw).to(memory_format=format)
+    y = torch.randint(CLASSES, (work.batch,), generator=draw)
+
+    def play(steps: int) -> float:
+        began = time.perf_counter()
+        for _ in range(steps):
+            loss = F.cross_entropy(net(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        return time.perf_counter() - began
+
+    return play
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    name, count, times = sys.argv[1:]
+    print(json.dumps(channels_last(name, int(count), int(times))))

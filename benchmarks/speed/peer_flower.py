@@ -1,0 +1,117 @@
+"""The same work in Flower: `peer_flower.py WORK PROCESSES NETWORK ROUNDS`, in its environment.
+
+A simulation with its FedAvg strategy; clients run in one Ray actor per process. What a client does
+is written as in its PyTorch examples, but with tensors that are permuted once per epoch and sliced
+in the place of a DataLoader, and fused SGD.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+import torch
+from baton import Baton
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+from flwr.simulation import run_simulation
+from peer_work import asked, data, network
+from torch.nn import functional as F
+
+
+def train(message: Message, context: Context, work: dict[str, Any], path: str) -> Message:
+    """One client's round; data and network are those of its actor."""
+    net = network(path)
+    all_x, all_y = data(work)
+    client = int(context.node_config["partition-id"])
+    x, y = all_x[client], all_y[client]
+    net.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    net.train()
+    optimizer = torch.optim.SGD(
+        net.parameters(), lr=work["lr"], momentum=work["momentum"], fused=True
+    )
+    steps = 0
+    for _ in range(work["epochs"]):
+        order = torch.randperm(len(y))
+        shuffled_x, shuffled_y = x[order], y[order]
+        for at in range(0, len(y), work["batch"]):
+            end = at + work["batch"]
+            loss = F.cross_entropy(net(shuffled_x[at:end]), shuffled_y[at:end])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            steps += 1
+    content = {
+        "arrays": ArrayRecord(net.state_dict()),
+        "metrics": MetricRecord({"num-examples": len(y), "steps": steps}),
+    }
+    return Message(content=RecordDict(content), reply_to=message)
+
+
+class Lapping(FedAvg):
+    """FedAvg that hands the baton over before its first round and after every one."""
+
+    baton: Baton
+    begun = False
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ready, the first time."""
+        if not self.begun:
+            self.begun = True
+            self.baton.lap()
+        chosen: Iterable[Message] = super().configure_train(server_round, arrays, config, grid)
+        return chosen
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """One round more."""
+        replies = list(replies)
+        lost = [reply.error.reason for reply in replies if reply.has_error()]
+        if lost:
+            raise RuntimeError(f"a client failed: {lost[0]}")
+        steps = sum(int(reply.content["metrics"]["steps"]) for reply in replies)
+        found: tuple[ArrayRecord | None, MetricRecord | None] = super().aggregate_train(
+            server_round, replies
+        )
+        self.baton.lap(steps=steps)
+        return found
+
+
+def main() -> None:
+    """Play the rounds."""
+    work, processes, path, rounds = asked()
+    baton = Baton()
+    client, server = ClientApp(), ServerApp()
+    client.train()(partial(train, work=work, path=path))
+
+    @server.main()
+    def play(grid: Grid, context: Context) -> None:
+        strategy = Lapping(
+            fraction_train=work["cohort"] / work["clients"],
+            fraction_evaluate=0.0,
+            min_train_nodes=work["cohort"],
+            min_available_nodes=work["clients"],
+        )
+        strategy.baton = baton
+        arrays = ArrayRecord(network(path).state_dict())
+        strategy.start(grid=grid, initial_arrays=arrays, num_rounds=rounds + 1)
+
+    run_simulation(
+        server_app=server,
+        client_app=client,
+        num_supernodes=work["clients"],
+        backend_config={
+            "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+            "init_args": {"num_cpus": processes, "log_to_driver": False},
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""Start-up: how long commands take before they say something."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import median
+
+from .part import Asked
+from .race import Row, quiet
+
+TITLE = "Start-up of whole processes"
+GOAL = (
+    "`flbench --help` and `flbench list` at most 0.4 s; `flbench run` to its first round at most"
+    " 2 s more than importing torch and lightning"
+)
+IMPORTS = "import flbench.torchvision_ops, torch, lightning"  # the first for torchvisions of others
+RUN = ("run", "-p", "fedavg", "-s", "noisy-noniid", "--rounds", "1")
+
+
+def run(asked: Asked) -> list[Row]:
+    """Every command in turn, several times over."""
+    flbench = [sys.executable, "-m", "flbench"]
+    imports, first = "importing torch and lightning", f"flbench {' '.join(RUN)}, to its first round"
+    commands = {
+        "flbench --help": [*flbench, "--help"],
+        "flbench list": [*flbench, "list"],
+        imports: [sys.executable, "-c", IMPORTS],
+        first: [*flbench, *RUN],
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in commands}
+    for turn in range(2 if asked.quick else 6):
+        for name, command in commands.items():
+            out = ["--out", str(asked.folder / f"startup-{turn}")] if name == first else []
+            spent = until([*command, *out], "1 rounds" if name == first else "")
+            if turn:  # the first is a warm-up: files come into memory
+                seconds[name].append(spent)
+    rows = [
+        {"command": name, **spread("seconds", spent), "times": len(spent)}
+        for name, spent in seconds.items()
+    ]
+    more = [a - b for a, b in zip(seconds[first], seconds[imports], strict=True)]
+    rows[-1] |= spread("more_than_importing", more)
+    return rows
+
+
+def spread(name: str, values: list[float]) -> Row:
+    """Median, lowest and highest."""
+    return {
+        name: round(median(values), 3),
+        f"{name}_low": round(min(values), 3),
+        f"{name}_high": round(max(values), 3),
+    }
+
+
+def until(command: list[str], words: str) -> float:
+    """Seconds until a process says some words on standard error; without, until it ends."""
+    began = time.perf_counter()
+    process = subprocess.Popen(
+        command,
+        env=quiet(),
+        text=True,
+        cwd=Path.cwd(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    spent, said = 0.0, ""
+    with process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            said = line.strip() or said
+            if words and words in line and not spent:
+                spent = time.perf_counter() - began
+    if process.returncode != 0 or (words and not spent):
+        raise RuntimeError(f"{' '.join(command)}: {said}")
+    return spent or time.perf_counter() - began

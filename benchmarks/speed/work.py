@@ -1,0 +1,99 @@
+"""What all programs of a comparison do: so many clients, samples, epochs; and its data."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flbench.dataset import Dataset
+from flbench.job import Engine, Job
+from flbench.methods import compose
+from flbench.suite import Suite
+
+CLASSES = 10
+
+
+@dataclass(frozen=True)
+class Work:
+    """Federated averaging on random images.
+
+    Attributes:
+        shape: of an image.
+        samples: training samples of each client.
+    """
+
+    model: str = "lenet5"
+    shape: tuple[int, ...] = (3, 32, 32)
+    clients: int = 100
+    cohort: int = 10
+    samples: int = 150
+    epochs: int = 1
+    batch: int = 32
+    lr: float = 0.01
+    momentum: float = 0.9
+    method: str = "fedavg"
+
+    def text(self) -> str:
+        """For a command line; `read` reads it."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def read(text: str) -> Work:
+        """The inverse of `text`."""
+        table = json.loads(text)
+        return Work(**{**table, "shape": tuple(table["shape"])})
+
+
+def images(work: Work, spare: int = 0) -> tuple[Tensor, Tensor]:
+    """Samples of all clients and their labels, `spare` more of each, drawn from one seed."""
+    draw = torch.Generator().manual_seed(0)
+    count = (work.clients, work.samples + spare)
+    return (
+        torch.randn(*count, *work.shape, generator=draw),
+        torch.randint(CLASSES, count, generator=draw),
+    )
+
+
+def dataset(work: Work) -> Dataset:
+    """The same as a data set; one sample of each client is spare, as a client needs a test."""
+    x, y = images(work, spare=1)
+    return Dataset("random", x.flatten(0, 1), y.flatten(), CLASSES)
+
+
+def job(work: Work, out: Path, engine: Engine, sink: object = None, validation: float = 0.0) -> Job:
+    """The work as flbench runs it; there are more rounds than anybody waits for."""
+    rounds = 10_000
+    settings: dict[str, Any] = {
+        "name": "speed",
+        "version": 1,
+        "summary": "random images",
+        "dataset": "random",
+        "partition": "iid",
+        "model": work.model,
+        "clients": work.clients,
+        "participation": work.cohort / work.clients,
+        "rounds": rounds,
+        "eval_every": rounds,
+        "test_fraction": 1e-6,
+        "validation_fraction": validation,
+        "local": {
+            "epochs": work.epochs,
+            "batch_size": work.batch,
+            "lr": work.lr,
+            "momentum": work.momentum,
+        },
+    }
+    return Job(
+        suite=Suite.model_validate(settings),
+        method=compose(work.method),
+        seed=0,
+        data_root=out,
+        out=out,
+        engine=engine,
+        sinks=() if sink is None else (("speed", sink),),
+    )
