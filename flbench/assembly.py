@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
+import os
 from dataclasses import replace
 from functools import partial
 
@@ -16,16 +16,19 @@ from flbench.checkpoint import load_checkpoint
 from flbench.client import ClientModule
 from flbench.context import Context
 from flbench.dataset import Dataset
+from flbench.engine.devices import open_fabric
 from flbench.engine.ledger import Ledger
+from flbench.engine.ranks import Ranks
 from flbench.engine.sequential import Sequential
+from flbench.engine.sharded import Sharded
 from flbench.engine.vectorised import Vectorised
 from flbench.engine.workspace import Workspace
 from flbench.errors import UserError
 from flbench.federation import Federation, Samples, federate, label_counts, server_indices
 from flbench.history import History
-from flbench.job import Job
+from flbench.job import Engine, Job
 from flbench.layout import ParameterLayout
-from flbench.orchestrator import Run, RunServices, cohort
+from flbench.orchestrator import Run, cohort
 from flbench.parameters import checked
 from flbench.plugins import Hooks
 from flbench.registry import find
@@ -33,21 +36,20 @@ from flbench.results import (
     Fingerprint,
 )
 from flbench.seeding import rng, torch_seed
+from flbench.services import RunServices
 from flbench.state import Memory, State
+from flbench.store import Store
 from flbench.suite import Suite
-
-# isort: split
-from lightning.fabric import Fabric  # after flbench.client, which makes torchvision importable
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 
 def prepare(job: Job, dataset: Dataset) -> tuple[Run, State]:
     """Build a run: partition, federation, network, hooks, State(0) or the checkpoint's."""
     suite, seed = job.suite, job.seed
-    services = RunServices(Ledger(suite.training_clients), job.say)
     hooks = Hooks((suite.name, suite), job.method.layers, job.sinks, job.say)
     federation = divide(suite, hooks, dataset, seed)
-    fabric = open_fabric(job)
+    fabric = open_fabric(job.engine)
+    store = Store(budget_of(job.engine, fabric.device), job.path.parent, fabric.device)
+    services = RunServices(Ledger(suite.training_clients), job.say, store)
     shape = tuple(dataset.x.shape[1:])
     net = build_network(suite, shape, dataset.classes, seed)
     context = first_context(job, federation, net, services)
@@ -55,7 +57,7 @@ def prepare(job: Job, dataset: Dataset) -> tuple[Run, State]:
     layout = ParameterLayout.of(module, head=module_head(context.layout.head_name))
     visible = (federation.leaky() if job.method.paper_leak else federation).visible
     space = Workspace(fabric, module, layout)
-    services.executor = choose_executor(job, space, visible.to(fabric.device))
+    services.executor = shared(choose_executor(job, space, visible.to(fabric.device)))
     services.draw = partial(
         fresh_row, suite, shape, dataset.classes, seed, space.row.clone(), layout
     )
@@ -81,7 +83,10 @@ def prepare(job: Job, dataset: Dataset) -> tuple[Run, State]:
         marks=marks,
         checkpoint=job.checkpoint,
     )
-    return run, first_state(run, resume=job.resume)
+    state = first_state(run, resume=job.resume)
+    if not Ranks.of(fabric).first:
+        run.checkpoint = None  # the first process keeps it
+    return run, state
 
 
 def module_head(name: str | None) -> str | None:
@@ -144,14 +149,25 @@ def choose_executor(job: Job, space: Workspace, visible: Samples) -> Sequential:
     """
     name = job.engine.executor
     if name == "auto":
-        name = automatic(space.device, space.layout.parameters)
+        lanes = automatic(space.device, space.layout.parameters)
+        name = "sequential" if job.engine.compile else lanes
     if name == "sequential":
+        if job.engine.compile:
+            space.compile()
         return Sequential(space, visible, job.seed)
     if name != "vectorised":
         raise UserError(
             f"unknown executor '{job.engine.executor}': expected auto, sequential or vectorised"
         )
+    if job.engine.compile:
+        raise UserError("--compile goes with --executor sequential: lanes cannot be compiled")
     return Vectorised(space, visible, job.seed, job.say)
+
+
+def shared(executor: Sequential) -> Sequential:
+    """The executor, dealt to the processes of the run if there are several."""
+    ranks = Ranks.of(executor.workspace.fabric)
+    return executor if ranks.size == 1 else Sharded(executor, ranks)
 
 
 SMALL = 2_000_000
@@ -237,13 +253,24 @@ def build_network(
     return net
 
 
+def budget_of(engine: Engine, device: torch.device) -> int:
+    """Bytes of personal models in memory: what was asked for, or half of what there is."""
+    if engine.bank_budget is not None:
+        return engine.bank_budget
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[1]) // 2
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
 def first_state(run: Run, *, resume: bool = False) -> State:
     """State(0), from the merged answers of `setup`; or the checkpoint's, ledger and history too."""
     for message in run.hooks.overridden():
         run.services.warn(message)
-    if resume and run.checkpoint is not None and run.checkpoint.is_file():
-        device = run.executor.workspace.device
-        state, ledger, history = load_checkpoint(run.checkpoint, device, run.marks)
+    ranks, path = Ranks.of(run.executor.workspace.fabric), run.checkpoint
+    if path is not None and ranks.agree(resume and path.is_file()):
+        state, ledger, history = ranks.attempt(
+            lambda: load_checkpoint(path, run.services.store, run.marks)
+        )
         run.ledger = run.services.ledger = ledger
         run.history = history
         run.services.seconds.update(history.seconds)
@@ -252,7 +279,8 @@ def first_state(run: Run, *, resume: bool = False) -> State:
     setup = run.hooks.setup(run.context)
     assert setup.models is not None and setup.membership is not None, "checked by the hooks"
     layout, initial = run.context.layout, run.context.initial
-    own = buffers.declare(run.suite.buffers, layout, initial, run.context.clients)
+    clients, store = run.context.clients, run.services.store
+    own = buffers.declare(run.suite.buffers, layout, initial, clients, store)
     kept: dict[str, Memory] = {**setup.memory, **own}
     return State(
         round=0,
@@ -261,26 +289,6 @@ def first_state(run: Run, *, resume: bool = False) -> State:
         memory={name: memory.value for name, memory in kept.items()},
         scopes={name: memory.scope for name, memory in kept.items()},
     )
-
-
-def open_fabric(job: Job) -> Fabric:
-    """The run's one Fabric.
-
-    Raises:
-        UserError: an accelerator or a number of devices that cannot be had.
-    """
-    if job.engine.devices != 1:
-        raise UserError(f"--devices {job.engine.devices}: expected 1, one process on one device")
-    torch.set_num_threads(job.engine.threads)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # advice about Trainer features that are not used here
-        try:
-            fabric = Fabric(accelerator=job.engine.accelerator, devices=job.engine.devices)
-        except (MisconfigurationException, RuntimeError, ValueError) as error:
-            text = " ".join(str(error).split())
-            raise UserError(f"--accelerator {job.engine.accelerator}: {text}") from None
-        fabric.launch()
-    return fabric
 
 
 def _hash(*tensors: Tensor) -> str:

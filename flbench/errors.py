@@ -8,6 +8,7 @@ FlbenchError
 │   ├── PluginError    a plugin raised, or answered a hook with the wrong thing
 │   └── Undefined      a method asked to run where it has no meaning: skipped, with the reason
 ├── Diverged           a client's parameters left the finite numbers: exit code 3
+├── ProcessDied        one of several processes is gone; a checkpoint is on disk: exit code 4
 └── Interrupted        the person stopped the run; a checkpoint is on disk: exit code 130
 """
 
@@ -64,6 +65,12 @@ class Diverged(FlbenchError):
     """Local training produced parameters that are not finite."""
 
     exit_code = 3
+
+
+class ProcessDied(FlbenchError):
+    """Another process of the run is gone; what the last whole round left lies on disk."""
+
+    exit_code = 4
 
 
 class Interrupted(FlbenchError):

@@ -7,7 +7,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from flbench.bank import row_of
 from flbench.engine.cross_eval import judge
+from flbench.engine.ranks import Ranks
 from flbench.engine.sequential import Sequential
 from flbench.federation import Samples
 from flbench.history import Evaluation
@@ -43,9 +45,8 @@ def evaluate(
         stage = Stage("train", clients, fine_tune, name="fine-tune")
         tuned = replace(personal, adaptation=stage)
         others["fine_tuned"] = _tested(executor, tuned, state, held_out, clients)
-    calibration = torch.zeros(BINS, 3, dtype=torch.float64)
-    test = _judged(executor, personal, state, held_out, "test", clients, calibration)
-    validation = _judged(executor, personal, state, executor.samples, "validation", clients)
+    test, calibration = _judged(executor, personal, state, held_out, "test", clients, BINS)
+    validation, _ = _judged(executor, personal, state, executor.samples, "validation", clients)
     return Evaluation(
         round=state.round,
         correct=test[:, 1].long().tolist(),
@@ -87,24 +88,32 @@ def selection_quality(
     return {name: quality[name.removeprefix("selection_")] for name in SELECTION}
 
 
+TOGETHER = 100
+"""Clients whose models are adapted at once; all of them need not fit in memory."""
+
+
 def trained(
     executor: Sequential, personal: Personal, state: State, stage: Stage | None
 ) -> Personal:
     """Train a copy of each personal model for a stage; None = leave them as they are."""
     if stage is None:
         return personal
-    rows = state.models[personal.row] if personal.params is None else personal.params
-    everything = torch.ones(rows.shape, dtype=torch.bool)
-    start = Dispatched(
-        params=rows[:, None, :],
-        active=torch.ones(len(rows), 1, dtype=torch.bool),
-        rows=None,
-        crosses=everything,
-        returns=everything,
-        own=personal.extras,
-    )
-    upload = executor.fit(start, stage, (), state.round)
-    return replace(personal, row=None, params=upload.kept(), adaptation=None, others={})
+    rows = personal.models(state)
+    tuned = rows.clone()
+    for places in torch.arange(len(rows)).split(TOGETHER):
+        params = rows[places][:, None]
+        everything = torch.ones_like(params[:, 0], dtype=torch.bool)
+        start = Dispatched(
+            params=params,
+            active=everything[:, :1],
+            rows=None,
+            crosses=everything,
+            returns=everything,
+            own={name: tensor[places] for name, tensor in personal.extras.items()},
+        )
+        some = replace(stage, clients=stage.clients[places])
+        tuned[places] = executor.fit(start, some, (), state.round).kept()
+    return replace(personal, row=None, params=tuned, adaptation=None, others={})
 
 
 def _tested(
@@ -112,7 +121,7 @@ def _tested(
 ) -> float:
     """Mean test accuracy over clients."""
     personal = trained(executor, personal, state, personal.adaptation)
-    table = _judged(executor, personal, state, held_out, "test", clients)
+    table, _ = _judged(executor, personal, state, held_out, "test", clients)
     return round(float((table[:, 1] / table[:, 2]).mean()), 6)
 
 
@@ -123,27 +132,41 @@ def _judged(
     samples: Samples,
     split: str,
     clients: Tensor,
-    calibration: Tensor | None = None,
-) -> Tensor:
-    """Loss sum, number correct, number judged per client, shape (n, 3), float64."""
+    bins: int = 0,
+) -> tuple[Tensor, Tensor]:
+    """Loss sum, number correct, number judged per client, shape (n, 3), float64; and calibration.
+
+    Of several processes each judges some of the models. The calibration, shape (bins, 3), is the
+    sum of each model's, so that it is the same however they are dealt.
+    """
+    space, models = executor.workspace, _models(personal)
+    bank = state.models if personal.params is None else personal.params
+    ranks, sizes = Ranks.of(space.fabric), samples.sizes(split)[clients]
     table = torch.zeros(len(clients), 3, dtype=torch.float64)
-    for row, places in _models(personal, state):
-        received = {name: tensor[places[0]] for name, tensor in personal.extras.items()}
-        ids, rule = clients[places], personal.predictor
-        judged = judge(executor.workspace, row, samples, split, ids, rule, received, calibration)
-        table[places] = judged.cpu()
-    return table
+    calibration = torch.zeros(len(models), bins, 3, dtype=torch.float64)
+
+    def judge_mine() -> None:
+        for number in ranks.share([int(sizes[places].sum()) for _, places in models]):
+            index, places = models[number]
+            row = row_of(bank, index)
+            received = {name: tensor[places[0]] for name, tensor in personal.extras.items()}
+            ids, rule = clients[places], personal.predictor
+            sure = calibration[number] if bins else None
+            table[places] = judge(space, row, samples, split, ids, rule, received, sure).cpu()
+
+    ranks.attempt(judge_mine)
+    return ranks.add(table), ranks.add(calibration).sum(dim=0)
 
 
-def _models(personal: Personal, state: State) -> list[tuple[Tensor, Tensor]]:
+def _models(personal: Personal) -> list[tuple[int, Tensor]]:
     """Each distinct model and the places of the clients it is judged on: one pass per model."""
     if personal.params is not None:
-        return [(row, torch.tensor([place])) for place, row in enumerate(personal.params)]
+        return [(place, torch.tensor([place])) for place in range(len(personal.params))]
     assert personal.row is not None
     if personal.extras:
-        return [(state.models[r], torch.tensor([i])) for i, r in enumerate(personal.row)]
-    rows = personal.row.unique()
-    return [(state.models[row], (personal.row == row).nonzero()[:, 0]) for row in rows]
+        return [(row, torch.tensor([place])) for place, row in enumerate(personal.row.tolist())]
+    rows = personal.row.unique().tolist()
+    return [(row, (personal.row == row).nonzero()[:, 0]) for row in rows]
 
 
 def _plain_labels(labels: Tensor) -> list[int]:

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from flbench import buffers
-from flbench.checkpoint import save_checkpoint
-from flbench.context import Context, Direction
-from flbench.engine.cross_eval import cross_evaluate, features_of, logits_of
+from flbench.checkpoint import Keeper
+from flbench.context import Context
 from flbench.engine.ledger import DIRECTIONS, Ledger
 from flbench.engine.sequential import Sequential
-from flbench.errors import Diverged, Undefined, UserError
+from flbench.errors import Diverged
 from flbench.evaluation import evaluate, selection_quality
 from flbench.federation import Newcomers, Samples
 from flbench.history import Evaluation, History
@@ -26,10 +22,9 @@ from flbench.metrics import clustering_summary
 from flbench.plugins import Hooks
 from flbench.results import Fingerprint, RoundRecord
 from flbench.seeding import rng
+from flbench.services import RunServices
 from flbench.state import (
-    Dispatched,
     Phase,
-    Plain,
     Stage,
     State,
     Upload,
@@ -46,7 +41,7 @@ class Run:
         held_out: the test samples, which no hook can reach from its context.
         groups: the true groups, for the evaluation.
         newcomers: clients that join after the last round, or None.
-        checkpoint: where the state is kept after every round; None = nowhere.
+        checkpoint: where the last whole round is kept; None = nowhere.
     """
 
     suite: Suite
@@ -66,15 +61,16 @@ class Run:
 
 def play(run: Run, state: State) -> State:
     """Play the rounds that are left; the history and the ledger are in `run`."""
-    while state.round < run.suite.rounds:
-        with run.services.clock("total"):
-            state, losses = play_round(run, state)
-            record = judge_round(run, state, losses)
-        run.history.seconds = dict(run.services.seconds)
-        with run.services.clock("total"), run.services.clock("checkpoint"):
-            if run.checkpoint is not None:
-                save_checkpoint(run.checkpoint, state, run.ledger, run.history, run.marks)
-        run.hooks.listen("round_finished", record=record, state=state)
+    keeper = Keeper(run.checkpoint, run.marks)
+    with keeper.guarding():
+        while state.round < run.suite.rounds:
+            with run.services.clock("total"):
+                state, losses = play_round(run, state)
+                record = judge_round(run, state, losses)
+            run.history.seconds = dict(run.services.seconds)
+            with run.services.clock("total"), run.services.clock("checkpoint"):
+                keeper.keep(state, run.ledger, run.history)
+            run.hooks.listen("round_finished", record=record, state=state)
     return state
 
 
@@ -179,7 +175,7 @@ def cohort(suite: Suite, seed: int, round_: int) -> Tensor:
 
 def refuse_divergence(upload: Upload, stage: Stage, ctx: Context) -> None:
     """Stop when a client's model is no longer finite."""
-    finite = upload.params.isfinite().flatten(1).all(dim=1).cpu()
+    finite = torch.tensor([_finite(params) for params in upload.params])
     if not bool(finite.all()):
         lost = upload.ids[~finite].tolist()
         raise Diverged(
@@ -188,104 +184,11 @@ def refuse_divergence(upload: Upload, stage: Stage, ctx: Context) -> None:
         )
 
 
+def _finite(params: Tensor) -> bool:
+    """Whether everything is finite: at the cost of a sum, unless the sum is not finite."""
+    return bool(params.sum().isfinite()) or bool(params.isfinite().all())
+
+
 def _short(value: float | None) -> float | None:
     """Six decimals are enough for a curve."""
     return None if value is None else round(value, 6)
-
-
-@dataclass
-class RunServices:
-    """What a context can do: cross-evaluate, count, note, warn; and the run's stop-watch.
-
-    It holds visible samples only.
-    """
-
-    ledger: Ledger
-    say: Callable[[str], None]
-    executor: Sequential | None = None
-    draw: Callable[[int], Tensor] | None = None
-    seconds: dict[str, float] = field(default_factory=dict)
-    _notes: dict[str, Plain] = field(default_factory=dict)
-    _warnings: list[str] = field(default_factory=list)
-
-    @contextmanager
-    def clock(self, part: str) -> Iterator[None]:
-        """Add the block's wall time to a part."""
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            spent = time.perf_counter() - began
-            self.seconds[part] = self.seconds.get(part, 0.0) + spent
-
-    def evaluate(self, models: Tensor, clients: Tensor, split: str) -> Tensor:
-        """See `Context.evaluate`."""
-        executor = self._executor()
-        sums = cross_evaluate(executor.workspace, models, executor.samples, split, clients)
-        if not bool((sums[..., 2] > 0).all()):
-            raise UserError(f"a client has no {split} samples: raise validation_fraction")
-        return (sums[..., 0] / sums[..., 2]).cpu()
-
-    def data(self, owner: int, split: str) -> tuple[Tensor, Tensor]:
-        """See `Context.client_data` and `Context.server_data`."""
-        samples = self._executor().samples
-        if split not in samples.splits:
-            raise Undefined("the server owns no samples: set `server_samples` of the suite")
-        rows = samples.splits[split][owner]
-        return samples.x[rows], samples.y[rows]
-
-    def logits(self, models: Tensor, x: Tensor) -> Tensor:
-        """See `Context.logits`."""
-        return logits_of(self._executor().workspace, models, x)
-
-    def features(self, models: Tensor, x: Tensor) -> Tensor:
-        """See `Context.features`."""
-        return features_of(self._executor().workspace, models, x)
-
-    def fresh(self, index: int) -> Tensor:
-        """See `Context.fresh_initial`."""
-        if self.draw is None:
-            raise UserError("fresh weights can be drawn from `setup` on, not in `client_module`")
-        return self.draw(index)
-
-    def train(self, models: Tensor, clients: Tensor, epochs: int, round_: int) -> Tensor:
-        """See `Context.train`."""
-        executor = self._executor()
-        everything = torch.ones(models.shape, dtype=torch.bool)
-        start = Dispatched(
-            params=models[:, None],
-            active=everything[:, :1],
-            rows=None,
-            crosses=everything,
-            returns=everything,
-        )
-        return executor.fit(start, Stage("join", clients, epochs), (), round_).kept()
-
-    def _executor(self) -> Sequential:
-        if self.executor is None:
-            raise UserError("models can be evaluated from `setup` on, not in `client_module`")
-        return self.executor
-
-    def send(self, direction: Direction, clients: Tensor, item: str, scalars: Tensor | int) -> None:
-        """See `Context.send`."""
-        self.ledger.send(direction, clients, item, scalars)
-
-    def send_models(self, clients: Tensor, models: Tensor) -> None:
-        """See `Context.send_models`."""
-        self.ledger.send_models(clients, models)
-
-    def note(self, name: str, value: Plain) -> None:
-        """See `Context.note`."""
-        self._notes[name] = value
-
-    def warn(self, message: str) -> None:
-        """See `Context.warn`."""
-        self._warnings.append(message)
-        self.say(message)
-
-    def drain(self) -> tuple[dict[str, Plain], list[str]]:
-        """Notes and warnings since the last call."""
-        drained = (dict(self._notes), list(self._warnings))
-        self._notes.clear()
-        self._warnings.clear()
-        return drained

@@ -13,7 +13,10 @@ import torch
 
 from flbench.assembly import prepare
 from flbench.dataset import Dataset
+from flbench.engine.devices import meet
 from flbench.engine.ledger import DIRECTIONS
+from flbench.engine.ranks import Ranks
+from flbench.engine.sharded import Sharded
 from flbench.errors import MissingData, Undefined
 from flbench.evaluation import selection_quality
 from flbench.job import Job
@@ -47,7 +50,7 @@ def settle(
         MissingData: nothing is there; names the suite's twin that needs no files.
     """
     suite = job.suite
-    if job.path.is_file() and not job.force:
+    if is_complete(job):
         return job, load
     try:
         dataset = load(suite.dataset, job.data_root)
@@ -62,6 +65,11 @@ def settle(
     return job, lambda name, root: dataset
 
 
+def is_complete(job: Job) -> bool:
+    """Whether the result is there and will do; of several processes the first one looks for all."""
+    return meet(job.engine).agree(job.path.is_file() and not job.force)
+
+
 def run_job(job: Job, load: Callable[[str, Path], Dataset] = load_dataset) -> Result:
     """Run a job, or read its result if it is complete already.
 
@@ -73,7 +81,10 @@ def run_job(job: Job, load: Callable[[str, Path], Dataset] = load_dataset) -> Re
         Undefined: the method has no meaning on this suite; the reason is kept in a file.
         Diverged: a client's parameters left the finite numbers.
     """
-    if job.path.is_file() and not job.force:
+    first = meet(job.engine).first
+    if not first:
+        job = replace(job, sinks=(), say=lambda message: None)
+    if is_complete(job):
         job.say(f"{job.path} is complete; --force computes it again")
         return read_result(job.path)
     if job.checkpoint.is_file() and not job.resume:
@@ -82,11 +93,13 @@ def run_job(job: Job, load: Callable[[str, Path], Dataset] = load_dataset) -> Re
     try:
         result = _played(job, dataset)
     except Undefined as error:
-        job.checkpoint.unlink(missing_ok=True)
-        write_atomically(skip_path(job.path), skipped(job, str(error)).canonical().encode())
+        if first:
+            job.checkpoint.unlink(missing_ok=True)
+            write_atomically(skip_path(job.path), skipped(job, str(error)).canonical().encode())
         raise
-    job.checkpoint.unlink(missing_ok=True)
-    skip_path(job.path).unlink(missing_ok=True)
+    if first:
+        job.checkpoint.unlink(missing_ok=True)
+        skip_path(job.path).unlink(missing_ok=True)
     return result
 
 
@@ -121,7 +134,8 @@ def _played(job: Job, dataset: Dataset) -> Result:
     run.hooks.listen("run_started", info=info)
     state = play(run, state)
     result = conclude(job, run, state, welcome(run, state))
-    write_atomically(job.path, result.canonical().encode())
+    if meet(job.engine).first:
+        write_atomically(job.path, result.canonical().encode())
     run.hooks.listen("run_finished", result=result, path=str(job.path))
     return result
 
@@ -169,10 +183,20 @@ def conclude(job: Job, run: Run, state: State, unseen: Unseen | None = None) -> 
             "torch": torch.__version__,
             "machine": platform.machine(),
             "device": str(run.executor.workspace.device),
-            "executor": type(run.executor).__name__.lower(),
+            **_computed_by(job, run),
             "threads": str(torch.get_num_threads()),
         },
     )
+
+
+def _computed_by(job: Job, run: Run) -> dict[str, str]:
+    """The executor, the number of processes and the precision."""
+    executor = run.executor.inner if isinstance(run.executor, Sharded) else run.executor
+    return {
+        "executor": type(executor).__name__.lower(),
+        "ranks": str(Ranks.of(run.executor.workspace.fabric).size),
+        "precision": job.engine.precision,
+    }
 
 
 def _perplexity(loss: float) -> float | None:

@@ -18,6 +18,8 @@ from flbench.dataset import Dataset
 from flbench.engine import vectorised
 from flbench.engine.dropout import LaneDropout, by_lane
 from flbench.engine.vectorised import Vectorised
+from flbench.errors import UserError
+from flbench.job import Engine
 
 TOLERANCE = {"rtol": 0.0, "atol": 2e-6}
 
@@ -275,3 +277,22 @@ def test_auto_takes_lanes_on_an_accelerator_for_small_networks_only() -> None:
     assert automatic(torch.device("cpu"), 1000) == "sequential"
     assert automatic(torch.device("cuda"), 62_006) == "vectorised"
     assert automatic(torch.device("cuda"), 11_181_642) == "sequential"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler, of torch
+def test_a_compiled_network_learns_the_same(play_toy: Play) -> None:
+    """Also where features are caught on their way into the head, which cannot be compiled."""
+    for method in ("fedavg", "fedproto"):
+        one, other = (
+            play_toy(method, engine=Engine("sequential", "cpu", compile=compiled), rounds=2)
+            for compiled in (False, True)
+        )
+        torch.testing.assert_close(other.state.models, one.state.models, rtol=0, atol=1e-5)
+        assert other.marks == one.marks, "compiling is no part of the fingerprint"
+    assert "forward" in vars(other.run.executor.workspace.module), "it was compiled"
+
+
+def test_lanes_cannot_be_compiled(play_toy: Play) -> None:
+    with pytest.raises(UserError, match="--compile goes with --executor sequential"):
+        play_toy("fedavg", engine=Engine("vectorised", "cpu", compile=True))

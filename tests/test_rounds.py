@@ -394,8 +394,8 @@ def test_executors_and_devices_that_are_not_there_are_refused(play_toy: Play) ->
     job: Job = play_toy("fedavg").job
     with pytest.raises(UserError, match="expected auto, sequential or vectorised"):
         prepare(replace(job, engine=Engine("warp")), toy_dataset())
-    with pytest.raises(UserError, match="--devices 2: expected 1"):
-        prepare(replace(job, engine=Engine(devices=2)), toy_dataset())
+    with pytest.raises(UserError, match="--precision 64-true: expected 32-true or bf16-mixed"):
+        prepare(replace(job, engine=Engine(precision="64-true")), toy_dataset())
     with pytest.raises(UserError, match="--accelerator abacus"):
         prepare(replace(job, engine=Engine(accelerator="abacus")), toy_dataset())
 

@@ -32,8 +32,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 # Lower never imports higher. A package (engine, sinks, ...) has one rank.
 RANKS = (
     (
-        "", "errors", "seeding", "parameters", "hookspecs", "registry", "catalogue", "gazette",
-        "torchvision_ops",
+        "", "bank", "store", "errors", "seeding", "parameters", "hookspecs", "registry",
+        "catalogue", "gazette", "torchvision_ops", "company",
     ),
     ("dataset", "state", "layout", "loading", "suite", "results", "metrics", "skew"),
     (
@@ -43,7 +43,7 @@ RANKS = (
     ("client", "context", "federation", "heldout", "history"),
     (
         "defaults", "expect", "checks", "plugins", "methods",
-        "engine", "buffers", "evaluation", "checkpoint",
+        "engine", "buffers", "evaluation", "checkpoint", "services",
     ),
     ("orchestrator",),
     ("job", "joining"),
@@ -51,7 +51,9 @@ RANKS = (
     ("runner",),
     ("study",),
     ("leaderboard", "sinks", "datasets", "models"),
-    ("show", "running"),
+    ("show", "running", "speed"),
+    ("launchers",),
+    ("sweep",),
     ("cli",),
     ("__main__",),
 )  # fmt: skip
@@ -181,7 +183,7 @@ def test_only_the_command_line_knows_what_hangs_on_entry_points() -> None:
         for other in others
         if part_of(other) in NEEDS and part_of(other) != part_of(module)
     }
-    assert set(users) <= {"cli", "running", "show"}
+    assert set(users) <= {"cli", "running", "show", "launchers", "sweep"}
 
 
 def test_the_core_names_no_method_suite_dataset_or_model() -> None:
@@ -422,7 +424,8 @@ def test_every_entry_point_resolves_and_is_installed(group: str, name: str, targ
 def test_every_package_is_shipped() -> None:
     shipped = set(PROJECT["tool"]["setuptools"]["packages"])
     packages = {dotted(path) for path in sources("flbench") if path.name == "__init__.py"}
-    beside = {"flbench_plugins", "flbench_benchmarks", "flbench_benchmarks.studies"}
+    beside = {"flbench_plugins", "flbench_benchmarks"}
+    beside |= {"flbench_benchmarks.speed", "flbench_benchmarks.studies"}
     assert packages | beside == shipped
 
 

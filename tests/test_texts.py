@@ -416,11 +416,11 @@ def test_a_sample_of_text_is_judged_by_the_sums_over_its_tokens() -> None:
 
 
 def test_a_chunk_holds_as_many_tokens_as_it_would_samples() -> None:
-    assert cross_eval.chunk(torch.zeros(9, dtype=torch.int64)) == 512
-    assert cross_eval.chunk(torch.zeros(9, 16, dtype=torch.int64)) == 32
-    assert cross_eval.chunk(torch.zeros(9, 100, dtype=torch.int64)) == 5
+    assert cross_eval.chunk(torch.zeros(9, dtype=torch.int64)) == 256
+    assert cross_eval.chunk(torch.zeros(9, 16, dtype=torch.int64)) == 16
+    assert cross_eval.chunk(torch.zeros(9, 100, dtype=torch.int64)) == 2
     assert cross_eval.chunk(torch.zeros(9, 600, dtype=torch.int64)) == 1
-    assert cross_eval.chunk(torch.zeros(0, 16, dtype=torch.int64)) == 512
+    assert cross_eval.chunk(torch.zeros(0, 16, dtype=torch.int64)) == 256
 
 
 def test_confidences_count_tokens() -> None:

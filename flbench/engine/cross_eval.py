@@ -7,23 +7,56 @@ per model over everybody's samples, then a sum per client, replaces n x m small 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from flbench.bank import plain, row_of
 from flbench.client import ClientModule
+from flbench.engine.ranks import Ranks
 from flbench.engine.workspace import Workspace
 from flbench.errors import UserError
 from flbench.federation import Samples
 
-CHUNK = 512
+CHUNK = 256
 """Samples (of text: tokens) per forward pass: activations of small images stay in the cache."""
 
 MODELS = 64
 """Models that answer together where many judge the same few samples."""
 
 Predictor = Callable[[ClientModule, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """Some clients' samples in one batch; one that several of them own is there once.
+
+    Attributes:
+        x: samples, shape (m, ...).
+        y: labels, shape (m,), or tokens, (m, T).
+        places: where the clients' samples are, one client after the other; None = in this order.
+        lengths: samples of each client, shape (n,).
+        times: how many clients own each sample, shape (m,).
+    """
+
+    x: Tensor
+    y: Tensor
+    places: Tensor | None
+    lengths: Tensor
+    times: Tensor
+
+    @classmethod
+    def of(cls, space: Workspace, samples: Samples, split: str, clients: Tensor) -> Pooled:
+        """Gather a split of some clients."""
+        lists = [samples.splits[split][client] for client in clients.tolist()]
+        lengths = torch.tensor([len(rows) for rows in lists], device=space.device)
+        rows = torch.cat(lists)
+        once, places = rows.unique(return_inverse=True) if len(lists) > 1 else (rows, rows)
+        if len(once) == len(rows):
+            return cls(samples.x[rows], samples.y[rows], None, lengths, torch.ones_like(rows))
+        return cls(samples.x[once], samples.y[once], places, lengths, places.bincount())
 
 
 def judge(
@@ -52,16 +85,14 @@ def judge(
     Returns:
         Per client: loss sum, number correct, number judged; shape (n, 3), float64.
     """
-    lists = [samples.splits[split][client] for client in clients.tolist()]
-    lengths = torch.tensor([len(rows) for rows in lists], device=space.device)
-    rows = torch.cat(lists)
-    return _segments(space, row, samples, rows, lengths, predictor, received, calibration)
+    pooled = Pooled.of(space, samples, split, clients)
+    return _segments(space, row, pooled, predictor, received, calibration)
 
 
 def cross_evaluate(
     space: Workspace, models: Tensor, samples: Samples, split: str, clients: Tensor
 ) -> Tensor:
-    """Judge every model on every client.
+    """Judge every model on every client; of several processes each judges some of the models.
 
     Args:
         models: rows, shape (m, W).
@@ -70,46 +101,46 @@ def cross_evaluate(
     Returns:
         Loss sum, number correct, number judged; shape (n, m, 3), float64.
     """
-    lists = [samples.splits[split][client] for client in clients.tolist()]
-    lengths = torch.tensor([len(rows) for rows in lists], device=space.device)
-    pooled = torch.cat(lists)
-    sums = [_segments(space, row, samples, pooled, lengths) for row in models]
-    return torch.stack(sums, dim=1)
+    pooled = Pooled.of(space, samples, split, clients)
+    shape = (len(clients), len(models), 3)
+    sums = torch.zeros(shape, dtype=torch.float64, device=space.device)
+    ranks = Ranks.of(space.fabric)
+
+    def judge_mine() -> None:
+        for place in ranks.share([1] * len(models)):
+            sums[:, place] = _segments(space, row_of(models, place), pooled)
+
+    ranks.attempt(judge_mine)
+    return ranks.add(sums)
 
 
 @torch.inference_mode()
 def _segments(
     space: Workspace,
     row: Tensor,
-    samples: Samples,
-    pooled: Tensor,
-    lengths: Tensor,
+    pooled: Pooled,
     predictor: Predictor | None = None,
     received: Mapping[str, Tensor] | None = None,
     calibration: Tensor | None = None,
 ) -> Tensor:
     """Forward the pooled samples in chunks, then sum each client's stretch."""
-    module = space.module
+    module, at, size = space.module, 0, chunk(pooled.y)
     space.load(row)
     module.eval()
     module.start, module.received = row, dict(received or {})
     measured = []
-    once, places = pooled.unique(return_inverse=True)
-    shared = len(once) < len(pooled)  # test sets may overlap; nobody is judged twice
-    times = places.bincount() if shared else torch.ones_like(pooled)
-    at = 0
-    for rows in (once if shared else pooled).split(chunk(samples.y)):
+    for x, y in zip(pooled.x.split(size), pooled.y.split(size), strict=True):
         with space.fabric.autocast():
-            x = samples.x[rows]
             logits = module.predict(x) if predictor is None else predictor(module, x)
-        measured.append(module.measure(logits.float(), samples.y[rows]).double())
+        measured.append(module.measure(logits.float(), y).double())
         if calibration is not None:
-            weight = times[at : at + len(rows)]
-            calibration += confidences(logits.float(), samples.y[rows], weight, len(calibration))
-        at += len(rows)
+            weight = pooled.times[at : at + len(y)]
+            calibration += confidences(logits.float(), y, weight, len(calibration))
+        at += len(y)
     table = torch.cat(measured)
-    if shared:
-        table = table[places]
+    if pooled.places is not None:
+        table = table[pooled.places]
+    lengths = pooled.lengths
     return torch.segment_reduce(table, "sum", lengths=lengths, axis=0, unsafe=True, initial=0)
 
 
@@ -163,7 +194,8 @@ def logits_of(space: Workspace, models: Tensor, x: Tensor) -> Tensor:
         return found.float()
 
     batched = vmap(logits, in_dims=(0, None), chunk_size=MODELS)
-    return torch.cat([batched(models, part) for part in x.split(chunk(x))], dim=1)
+    table = plain(models)
+    return torch.cat([batched(table, part) for part in x.split(chunk(x))], dim=1)
 
 
 class _Answer(nn.Module):
@@ -187,8 +219,8 @@ def features_of(space: Workspace, models: Tensor, x: Tensor) -> Tensor:
     head = space.module.get_submodule(space.layout.head_name)
     hook = head.register_forward_pre_hook(lambda _, inputs: caught.append(inputs[0].float()))
     try:
-        for row in models:
-            space.load(row)
+        for place in range(len(models)):
+            space.load(row_of(models, place))
             space.module.eval()
             for part in x.split(chunk(x)):
                 space.module(part)

@@ -21,7 +21,7 @@ KINDS: dict[type[nn.Module], int] = {
 """What is replaced, and how many dimensions behind the channel are dropped together."""
 
 
-class Lanes:
+class Dice:
     """Whose numbers are drawn now.
 
     Attributes:
@@ -40,14 +40,14 @@ class LaneDropout(nn.Module):
     Args:
         p: share that is dropped.
         together: dimensions behind the channel that are dropped together.
-        lanes: whose numbers are drawn.
+        dice: whose numbers are drawn.
     """
 
-    def __init__(self, p: float, together: int, lanes: Lanes) -> None:
+    def __init__(self, p: float, together: int, dice: Dice) -> None:
         super().__init__()
         self.p = p
         self.together = together
-        self.lanes = lanes
+        self.dice = dice
 
     def forward(self, x: Tensor) -> Tensor:
         """Drop, and scale what is kept, where the module trains."""
@@ -56,7 +56,7 @@ class LaneDropout(nn.Module):
         shape = x.shape[: x.ndim - self.together] + (1,) * self.together
         like = torch.empty(shape, dtype=x.dtype, device=x.device)
         keep: Tensor = _Draw.apply(  # type: ignore[no-untyped-call]
-            like, self.lanes.token, self.p, self.lanes.generators
+            like, self.dice.token, self.p, self.dice.generators
         )
         return x * (keep / (1 - self.p) if self.p < 1 else keep)
 
@@ -90,12 +90,12 @@ class _Draw(torch.autograd.Function):
         return torch.stack(drawn), 0
 
 
-def by_lane(module: nn.Module) -> Lanes:
+def by_lane(module: nn.Module) -> Dice:
     """Replace the dropout layers of a module, in place; return what they draw from."""
-    lanes = Lanes()
+    dice = Dice()
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
             together = KINDS.get(type(child))
             if together is not None and isinstance(child.p, float | int):
-                setattr(parent, name, LaneDropout(child.p, together, lanes))
-    return lanes
+                setattr(parent, name, LaneDropout(child.p, together, dice))
+    return dice

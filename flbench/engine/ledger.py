@@ -74,9 +74,9 @@ class Ledger:
 
     def start(self, start: Dispatched, stage: Stage) -> None:
         """Count what the acting clients receive at the start of a stage."""
-        scalars = []
+        scalars, widths = [], count(start.crosses)
         for place, client in enumerate(stage.clients.tolist()):
-            width = int(start.crosses[place].sum())
+            width = int(widths[place])
             held = self._received.setdefault(client, [])
             rows = [
                 row for row, on in zip(start.params[place], start.active[place], strict=True) if on
@@ -95,13 +95,20 @@ class Ledger:
         Candidates that are for different rows of the bank are all sent.
         """
         models = 1 if upload.rows is None else upload.active.sum(dim=1)
-        self.send("up", upload.ids, "model", models * start.returns.sum(dim=1))
+        self.send("up", upload.ids, "model", models * count(start.returns))
         for name, tensor in upload.extras.items():
             self.send("up", upload.ids, name, _each(tensor))
 
     def total(self, direction: Direction) -> int:
         """Bytes since the run began."""
         return sum(self.totals[direction].values())
+
+
+def count(masks: Tensor) -> Tensor:
+    """True scalars of each mask, shape (n, W) -> (n,); one that was expanded is counted once."""
+    if len(masks) and masks.stride(0) == 0:
+        return masks[:1].count_nonzero().expand(len(masks)).cpu()
+    return torch.tensor([int(mask.count_nonzero()) for mask in masks], dtype=torch.int64)
 
 
 def _each(tensor: Tensor) -> Tensor:

@@ -79,7 +79,6 @@ class Sequential:
         with torch.random.fork_rng(devices=cuda):
             for place, client in enumerate(stage.clients.tolist()):
                 rows = self.owned(client, stage)
-                x, y = self.samples.x[rows], self.samples.y[rows]
                 told = {
                     name: tensor[place].to(self.workspace.device)
                     for name, tensor in {**start.own, **start.extras}.items()
@@ -90,7 +89,7 @@ class Sequential:
                     out, outcome = trained[place, candidate], IDLE
                     if start.active[place, candidate]:
                         try:
-                            outcome = self._train(client, row, x, y, told, stage, terms, round_)
+                            outcome = self._train(client, row, rows, told, stage, terms, round_)
                         except FlbenchError:
                             raise
                         except Exception as error:
@@ -108,25 +107,24 @@ class Sequential:
         self,
         client: int,
         row: Tensor,
-        x: Tensor,
-        y: Tensor,
+        rows: Tensor,
         told: dict[str, Tensor],
         stage: Stage,
         terms: Sequence[Term],
         round_: int,
     ) -> Outcome:
-        """Train one model on one client's samples; the workspace holds it afterwards."""
-        space = self.workspace
+        """Train one model on a client's rows of the pool; the workspace holds it afterwards."""
+        space, pool = self.workspace, self.samples
         module, fabric, optimizer = space.module, space.fabric, space.optimizer
         space.seed(torch_seed(self.seed, "dropout", round_, client, stage.label))
         space.load(row)
         module.start, module.received = row, told
-        loss_start = mean_loss(space, x, y) if stage.losses else torch.nan
+        loss_start = mean_loss(space, pool.x[rows], pool.y[rows]) if stage.losses else torch.nan
         module.train()
         total, count = torch.zeros((), dtype=torch.float64, device=space.device), 0
         for number, phase in enumerate(module.phases(stage.epochs)):
             batches = steps(
-                len(y), module.local.batch_size,
+                len(rows), module.local.batch_size,
                 phase.batches_per_step or module.batches_per_step,
                 skip_single=space.has_batchnorm,
             )  # fmt: skip
@@ -134,10 +132,11 @@ class Sequential:
             module.on_phase_start(number)
             address = (round_, client, stage.label, number)
             taken = 0
-            for order in orders(len(y), phase.epochs, self.seed, *address):
-                shuffled_x, shuffled_y = x[order], y[order]
+            for order in orders(len(rows), phase.epochs, self.seed, *address):
+                shuffled = rows[torch.as_tensor(order)]
+                x, y = pool.x[shuffled], pool.y[shuffled]
                 for step in batches:
-                    parts = [(shuffled_x[cut], shuffled_y[cut]) for cut in step]
+                    parts = [(x[cut], y[cut]) for cut in step]
                     batch = parts[0] if len(parts) == 1 else tuple(parts)
                     before = space.row.clone() if phase.mask is not None else None
                     with fabric.autocast():
@@ -153,16 +152,23 @@ class Sequential:
                     total += loss.detach()
                     taken += 1
             count += taken
-        loss_end = mean_loss(space, x, y) if stage.losses else torch.nan
+        loss_end = mean_loss(space, pool.x[rows], pool.y[rows]) if stage.losses else torch.nan
         module.steps = count
-        extras = {k: v.detach().clone() for k, v in module.on_local_end(x, y).items()}
         return Outcome(
             steps=count,
             loss=float(total) / count if count else torch.nan,
             loss_start=loss_start,
             loss_end=loss_end,
-            extras=extras,
+            extras=self._report(rows),
         )
+
+    def _report(self, rows: Tensor) -> Extras:
+        """What the module wants uploaded beside its parameters, given its rows of the pool."""
+        module = self.workspace.module
+        if type(module).on_local_end is ClientModule.on_local_end:
+            return {}
+        answer = module.on_local_end(self.samples.x[rows], self.samples.y[rows])
+        return {name: value.detach().clone() for name, value in answer.items()}
 
 
 def stack_upload(

@@ -10,23 +10,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, vmap
 
 from flbench.client import ClientModule, LocalPhase
 from flbench.engine.batches import orders, steps
 from flbench.engine.cross_eval import mean_loss
+from flbench.engine.lanes import Lanes, Step, alike
 from flbench.engine.sequential import IDLE, Outcome, Sequential, Term, stack_upload
 from flbench.engine.workspace import Workspace
 from flbench.errors import FlbenchError
 from flbench.federation import Samples
-from flbench.layout import ParameterLayout
 from flbench.seeding import torch_seed
-from flbench.state import Dispatched, Stage, Upload
+from flbench.state import Dispatched, Extras, Stage, Upload
 
 ELEMENTWISE = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 """Optimisers that treat every scalar alone, so that the lanes can share one."""
@@ -34,50 +31,12 @@ ELEMENTWISE = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 SCALARS = 2**28
 """Parameters that are trained together; more lanes than that take turns."""
 
-Named = dict[str, Tensor]
-
 
 def like(optimizer: torch.optim.Optimizer, rows: list[nn.Parameter]) -> torch.optim.Optimizer:
     """A new optimiser of the same kind and settings, of other scalars."""
     kind = type(optimizer)
     taken = inspect.signature(kind).parameters  # AdamW's defaults hold more than it takes
     return kind(rows, **{k: v for k, v in optimizer.defaults.items() if k in taken})
-
-
-@dataclass
-class _Lanes:
-    """Models that are trained together: L lanes.
-
-    Attributes:
-        places: (acting client, candidate) of each lane.
-        clients: id of each lane's client.
-        owned: rows of the pool that each lane trains on.
-        start: the rows as they came, shape (L, W).
-        theta: trainable scalars, shape (L, P).
-        buffers: buffer scalars, shape (L, B).
-        told: what each client was told, name -> (L, ...).
-        dice: what each lane draws dropout from.
-        loss: sum over the steps, shape (L,), float64.
-        steps: optimiser steps each lane made.
-    """
-
-    places: list[tuple[int, int]]
-    clients: list[int]
-    owned: list[Tensor]
-    start: Tensor
-    theta: Tensor
-    buffers: Tensor
-    told: Named
-    dice: list[torch.Generator]
-    loss: Tensor
-    steps: list[int]
-
-    def __len__(self) -> int:
-        return len(self.places)
-
-    def row(self, lane: int) -> Tensor:
-        """A lane's model, shape (W,)."""
-        return torch.cat([self.theta[lane], self.buffers[lane]])
 
 
 class Vectorised(Sequential):
@@ -145,13 +104,13 @@ class Vectorised(Sequential):
         start: Dispatched,
         stage: Stage,
         round_: int,
-    ) -> _Lanes:
+    ) -> Lanes:
         cut, device = self.workspace.layout.parameters, self.workspace.device
         stack = torch.stack([trained[place, candidate] for place, candidate in places])
         who = torch.tensor([place for place, _ in places])
         clients = stage.clients[who].tolist()
         seeds = [torch_seed(self.seed, "dropout", round_, one, stage.label) for one in clients]
-        return _Lanes(
+        return Lanes(
             places=places,
             clients=clients,
             owned=[owned[place] for place, _ in places],
@@ -165,14 +124,14 @@ class Vectorised(Sequential):
         )
 
     def _train_lanes(
-        self, lanes: _Lanes, stage: Stage, terms: Sequence[Term], round_: int
+        self, lanes: Lanes, stage: Stage, terms: Sequence[Term], round_: int
     ) -> list[Outcome]:
         """Train a group of lanes in place; lane i's outcome is the i-th returned."""
         module = self.workspace.module
         before = self._losses(lanes, stage)
         self._put(lanes, 0)  # phases may depend on what the stage's clients were told
         module.train()
-        step = _Step(self.workspace, terms)
+        step = Step(self.workspace, terms)
         for number, phase in enumerate(module.phases(stage.epochs)):
             module.on_phase_start(number)
             rows = [nn.Parameter(row) for row in lanes.theta]
@@ -182,7 +141,7 @@ class Vectorised(Sequential):
             step.module.index = 0
             while any(batch := [next(feed, ()) for feed in feeds]):
                 kept = lanes.theta.clone() if phase.mask is not None else None
-                for at in _alike(batch):
+                for at in alike(batch):
                     moved = self._gradients(lanes, rows, at, [batch[lane] for lane in at], step)
                     if phase.mask is not None:
                         moves = phase.mask[lanes.theta.shape[1] :].to(moved.device)
@@ -202,13 +161,13 @@ class Vectorised(Sequential):
                 loss=float(lanes.loss[lane]) / taken if taken else torch.nan,
                 loss_start=before[lane],
                 loss_end=after[lane],
-                extras=self._report(lanes, lane),
+                extras=self._told(lanes, lane),
             )
             for lane, taken in enumerate(lanes.steps)
         ]
 
     def _batches(
-        self, lanes: _Lanes, lane: int, phase: LocalPhase, round_: int, label: str, number: int
+        self, lanes: Lanes, lane: int, phase: LocalPhase, round_: int, label: str, number: int
     ) -> Iterator[tuple[Tensor, ...]]:
         """The batches of each of a lane's steps in a phase, as rows of the pool."""
         module, owned = self.workspace.module, lanes.owned[lane]
@@ -225,11 +184,11 @@ class Vectorised(Sequential):
 
     def _gradients(
         self,
-        lanes: _Lanes,
+        lanes: Lanes,
         rows: list[nn.Parameter],
         at: list[int],
         batch: list[tuple[Tensor, ...]],
-        step: _Step,
+        step: Step,
     ) -> Tensor:
         """Give some lanes' rows their gradients; return their buffers after it, (len(at), B)."""
         x, y = self.samples.x, self.samples.y
@@ -240,7 +199,7 @@ class Vectorised(Sequential):
             table if everyone else table[at] for table in (lanes.theta, lanes.buffers, lanes.start)
         )
         told = {name: value if everyone else value[at] for name, value in lanes.told.items()}
-        step.lanes.generators = [lanes.dice[lane] for lane in at]
+        step.dice.generators = [lanes.dice[lane] for lane in at]
         with self.workspace.fabric.autocast():
             gradient, (loss, moved) = step.batched(
                 step.named(theta), buffers, start, told, parts[0] if len(parts) == 1 else parts
@@ -253,7 +212,7 @@ class Vectorised(Sequential):
         after: Tensor = moved
         return after
 
-    def _put(self, lanes: _Lanes, lane: int) -> ClientModule:
+    def _put(self, lanes: Lanes, lane: int) -> ClientModule:
         """Put one lane's model, start and context into the module."""
         self.workspace.load(lanes.row(lane))
         module = self.workspace.module
@@ -261,7 +220,7 @@ class Vectorised(Sequential):
         module.received = {name: value[lane] for name, value in lanes.told.items()}
         return module
 
-    def _losses(self, lanes: _Lanes, stage: Stage) -> list[float]:
+    def _losses(self, lanes: Lanes, stage: Stage) -> list[float]:
         """Loss of each lane's model on its own samples, where the stage asks for it."""
         if not stage.losses:
             return [torch.nan] * len(lanes)
@@ -271,82 +230,7 @@ class Vectorised(Sequential):
             losses.append(mean_loss(self.workspace, self.samples.x[rows], self.samples.y[rows]))
         return losses
 
-    def _report(self, lanes: _Lanes, lane: int) -> Named:
-        """What the module wants uploaded beside the parameters."""
-        if type(self.workspace.module).on_local_end is ClientModule.on_local_end:
-            return {}
-        module, rows = self._put(lanes, lane), lanes.owned[lane]
-        module.steps = lanes.steps[lane]
-        answer = module.on_local_end(self.samples.x[rows], self.samples.y[rows])
-        return {name: value.detach().clone() for name, value in answer.items()}
-
-
-def _alike(batch: list[tuple[Tensor, ...]]) -> list[list[int]]:
-    """The lanes that still have a batch, those of one shape together."""
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for lane, parts in enumerate(batch):
-        if parts:
-            groups.setdefault(tuple(len(part) for part in parts), []).append(lane)
-    return list(groups.values())
-
-
-class _Step:
-    """One lane's loss as a function of its tensors: what `vmap` and `grad` are applied to.
-
-    The gradient is taken for each tensor and not for the row they are slices of, whose backward
-    would write a whole row for every slice.
-    """
-
-    def __init__(self, space: Workspace, terms: Sequence[Term]) -> None:
-        self.layout: ParameterLayout = space.layout
-        self.lanes = space.lanes
-        self.module = _Forward(space.module, terms)
-        self.names = [slot.name for slot in self.layout.slots if slot.kind == "parameter"]
-        self.batched = vmap(grad_and_value(self._loss, has_aux=True))
-
-    def named(self, theta: Tensor) -> Named:
-        """The tensors of rows of trainable scalars, (L, P): name -> (L, ...)."""
-        return {
-            slot.name: theta[:, slot.start : slot.stop].view(-1, *slot.shape)
-            for slot in self.layout.slots
-            if slot.kind == "parameter"
-        }
-
-    def _loss(
-        self,
-        parameters: Named,
-        buffers: Tensor,
-        start: Tensor,
-        told: Named,
-        batch: Any,  # noqa: ANN401 - a batch, or a tuple of them
-    ) -> tuple[Tensor, Tensor]:
-        """Return the loss of one lane and its buffers after the step."""
-        cut, kept = self.layout.parameters, {}
-        for slot in self.layout.slots:
-            if slot.kind != "parameter":
-                own = buffers[slot.start - cut : slot.stop - cut].clone().view(slot.shape)
-                kept[slot.name] = own.long() if slot.kind == "counter" else own
-        inner = self.module.module
-        inner.start, inner.received, self.lanes.token = start, told, start[:0].sum()
-        named = {f"module.{name}": tensor for name, tensor in {**parameters, **kept}.items()}
-        loss: Tensor = functional_call(self.module, named, (batch,))
-        if not kept:
-            return loss, buffers.clone()
-        return loss, torch.cat([t.reshape(-1).to(buffers.dtype) for t in kept.values()])
-
-
-class _Forward(nn.Module):
-    """Stands around a module so that calling it is its training step and the terms."""
-
-    def __init__(self, module: ClientModule, terms: Sequence[Term]) -> None:
-        super().__init__()
-        self.module = module
-        self.terms = tuple(terms)
-        self.index = 0
-
-    def forward(self, batch: Any) -> Tensor:  # noqa: ANN401 - a batch, or a tuple of them
-        """Return the loss of one batch."""
-        loss = self.module.training_step(batch, self.index)
-        for term in self.terms:
-            loss = loss + term(self.module)
-        return loss
+    def _told(self, lanes: Lanes, lane: int) -> Extras:
+        """What the module wants uploaded beside a lane's parameters."""
+        self._put(lanes, lane).steps = lanes.steps[lane]
+        return self._report(lanes.owned[lane])

@@ -29,7 +29,7 @@ class Workspace:
     def __init__(self, fabric: Fabric, module: ClientModule, layout: ParameterLayout) -> None:
         self.fabric = fabric
         self.layout = layout
-        self.lanes = by_lane(module)
+        self.dice = by_lane(module)
         optimizer = module.configure_optimizers()
         if not isinstance(optimizer, torch.optim.Optimizer):
             name = type(optimizer).__name__
@@ -59,6 +59,10 @@ class Workspace:
                 self.module.get_submodule(owner).register_buffer(name, view)
             else:
                 self._counters.append((slice(slot.start, slot.stop), buffers[slot.name]))
+
+    def compile(self) -> None:
+        """Let torch.compile translate the network's forward and backward pass."""
+        setattr(self.module, "forward", torch.compile(self.module.forward))  # noqa: B010 - mypy
 
     @property
     def device(self) -> torch.device:

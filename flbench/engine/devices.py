@@ -1,0 +1,160 @@
+"""Devices: how a run gets its Fabric, and the other processes if it has several devices.
+
+Every process executes the same command, on one device each. Fabric starts the others of a machine,
+or finds that torchrun, SLURM or `fabric run` has started them already. They exchange tensors and
+small objects through gloo, on CPUs: it notices a closed connection at once, where NCCL would wait.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from flbench import client as client  # makes torchvision importable, which lightning needs
+from flbench.company import CHILDREN, dismiss
+from flbench.engine.ranks import ALONE, Ranks
+from flbench.errors import ProcessDied, UserError
+
+if TYPE_CHECKING:
+    from flbench.job import Engine
+
+# isort: split
+from lightning.fabric import Fabric
+from lightning.fabric.strategies.ddp import DDPStrategy
+from lightning.fabric.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+
+PRECISIONS = ("32-true", "bf16-mixed")
+"""What `--precision` may be; "16-mixed" would carry its loss scale from client to client."""
+
+MEETING = timedelta(minutes=10)
+"""How long processes wait for one another at the start."""
+
+
+def meet(engine: Engine) -> Ranks:
+    """The processes of a run; the first call starts the others, or waits for them.
+
+    Raises:
+        UserError: an accelerator, a precision or a number of devices that cannot be had.
+        ProcessDied: not all of them came.
+    """
+    if engine.devices * engine.nodes == 1:
+        return ALONE
+    if not dist.is_initialized():
+        open_fabric(engine)
+    return Ranks(dist.get_rank(), dist.get_world_size())
+
+
+def open_fabric(engine: Engine) -> Fabric:
+    """A run's one Fabric, launched.
+
+    Raises:
+        UserError: an accelerator, a precision or a number of devices that cannot be had.
+        ProcessDied: not all processes came.
+    """
+    if engine.precision not in PRECISIONS:
+        raise UserError(f"--precision {engine.precision}: expected {' or '.join(PRECISIONS)}")
+    several = engine.devices * engine.nodes > 1
+    _check_launcher(engine)
+    torch.set_num_threads(engine.threads)
+    logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # advice about Trainer features that are not used here
+        try:
+            fabric = Fabric(
+                accelerator=engine.accelerator,
+                devices=engine.devices,
+                num_nodes=engine.nodes,
+                precision=engine.precision,  # type: ignore[arg-type] # checked above
+                strategy=Apart() if several else "auto",
+            )
+        except (MisconfigurationException, RuntimeError, ValueError) as error:
+            devices = f" --devices {engine.devices}" if several else ""
+            text = " ".join(str(error).split())
+            raise UserError(f"--accelerator {engine.accelerator}{devices}: {text}") from None
+        if os.environ.get("LT_CLI_USED") != "1":  # `fabric run` has launched it
+            fabric.launch()
+    return fabric
+
+
+def _check_launcher(engine: Engine) -> None:
+    """Refuse to be one of several processes that know nothing of one another."""
+    asked = engine.devices * engine.nodes
+    if dist.is_torchelastic_launched() and int(os.environ["WORLD_SIZE"]) != asked:
+        raise UserError(
+            f"--devices {engine.devices} --nodes {engine.nodes}: torchrun started"
+            f" {os.environ['WORLD_SIZE']} processes, expected {asked}"
+        )
+
+
+class Apart(DDPStrategy):
+    """A process per device, each training clients of its own: no gradient is ever exchanged."""
+
+    def setup_environment(self) -> None:
+        """Choose the device and meet the other processes."""
+        assert self.accelerator is not None and self.cluster_environment is not None
+        self.accelerator.setup_device(self.root_device)
+        self._set_world_ranks()
+        if dist.is_initialized():
+            return  # by an earlier run of this command
+        os.environ["MASTER_ADDR"] = self.cluster_environment.main_address
+        os.environ["MASTER_PORT"] = str(self.cluster_environment.main_port)
+        try:
+            dist.init_process_group(
+                "gloo", rank=self.global_rank, world_size=self.world_size, timeout=MEETING
+            )
+        except RuntimeError as error:
+            text = " ".join(str(error).split())
+            raise ProcessDied(f"the {self.world_size} processes did not meet: {text}") from None
+
+    def setup_module(self, module: nn.Module) -> nn.Module:  # type: ignore[override]
+        """Leave the module as it is."""
+        return module
+
+    def _configure_launcher(self) -> None:
+        assert self.cluster_environment is not None
+        self._launcher = Launcher(self.cluster_environment, self.num_processes, self.num_nodes)
+
+
+class Launcher(_SubprocessScriptLauncher):
+    """Starts this command once per further device of this machine, unless somebody has."""
+
+    def launch(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        """Start the others, then call the function, in which all of them meet."""
+        environment = self.cluster_environment
+        try:
+            environment.validate_settings(self.num_processes, self.num_nodes)
+        except ValueError as error:
+            asked = f"--devices {self.num_processes} --nodes {self.num_nodes}"
+            raise UserError(f"{asked}: {' '.join(str(error).split())}") from None
+        if environment.creates_processes_externally:
+            return function(*args, **kwargs)
+        self._call_children_scripts()
+        CHILDREN.extend(self.procs)
+        met = threading.Event()
+        threading.Thread(target=_watch, args=(self.procs, met), daemon=True).start()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            met.set()
+
+
+def _watch(children: list[subprocess.Popen[bytes]], met: threading.Event) -> None:
+    """End everything if a process ends before all have met: the meeting cannot be called off."""
+    while not met.wait(0.2):
+        if any(child.poll() is not None for child in children) and not met.is_set():
+            dismiss()
+            print("flbench: a process of this run died before it began", file=sys.stderr)
+            sys.stderr.flush()
+            os._exit(ProcessDied.exit_code)
