@@ -128,7 +128,7 @@ COUNTER = """
 import sys
 from flbench_benchmarks.speed.baton import Baton
 baton = Baton()
-print("this goes to standard error")
+print("this goes to standard error", flush=True)
 baton.lap()
 for number in range(int(sys.argv[1])):
     baton.lap(steps=number)
