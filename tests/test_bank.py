@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from toy import Play, composition, toy_dataset
 
@@ -102,6 +102,11 @@ READS: tuple[Callable[[torch.Tensor], Any], ...] = (
 
 
 @given(st.lists(st.tuples(st.sampled_from(sorted(WRITES)), st.booleans()), max_size=8))
+@example(
+    [("a row after a read", False), ("one row into many", False), ("a row after a read", False)]
+)
+@example([("a row in place", False), ("a row in place", True)])
+@example([("shared scalars", False), ("a row", False), ("other shared scalars", True)])
 @settings(max_examples=60, deadline=None)
 def test_a_bank_is_the_tensor_it_stands_for(deeds: list[tuple[str, bool]]) -> None:
     """Whatever is written, copied and read, in any order; copies never see each other."""
@@ -314,22 +319,27 @@ def test_a_large_checkpoint_waits_until_its_writing_is_cheap(
         write(*arguments)
 
     monkeypatch.setattr(checkpoint, "write", slow)
-    keeper, ledger = Keeper(path, MARKS), Ledger(ROWS)
+    keeper, ledger, history = Keeper(path, MARKS), Ledger(ROWS), History()
     seen = []
 
     def rounds() -> None:
         for round_ in range(1, 8):
             now[0] += 10
             state = State(round_, torch.zeros(1, 2), Membership(torch.zeros(ROWS).long()))
-            keeper.keep(state, ledger, History())
+            keeper.keep(state, ledger, history)
             ledger.send("up", torch.arange(ROWS), "later", 1)
+            history.add_round({"loss": 0.5}, None)
+            history.warnings.append("later")
             seen.append(rounds_on_disk(path))
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt), keeper.guarding():
         rounds()
     assert seen == expected
-    again, kept, _ = checkpoint.load_checkpoint(path, Store(10**6), MARKS)
+    again, kept, past = checkpoint.load_checkpoint(path, Store(10**6), MARKS)
+    assert past.curves == {"loss": [0.5] * 6}
+    assert past.warnings == ["later"] * 6
+    assert kept.per_client["up"].tolist() == [6 * 4] * ROWS
     assert again.round == 7, "an interrupted run loses no whole round"
     assert kept.total("up") == 6 * ROWS * 4, "as it was when the round was whole"
 

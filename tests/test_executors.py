@@ -143,6 +143,25 @@ def test_frozen_buffers_stay_frozen_in_both(play_toy: Play) -> None:
     assert pair[0].params[:, 0, -9:].eq(pair[0].params[0, 0, -9:]).all(), "statistics stood still"
 
 
+def test_a_mask_holds_statistics_that_would_move(play_toy: Play) -> None:
+    class OnlyWeights(ClientModule):
+        def phases(self, epochs: int) -> Sequence[LocalPhase]:
+            return (LocalPhase(epochs, torch.arange(53) < 44),)  # all but the buffers
+
+    @dataclass(frozen=True)
+    class Weights:
+        @hookimpl
+        def client_module(self, ctx: Any) -> ClientModule:
+            return OnlyWeights(batchnorm(), ctx.local)
+
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        pair = both(play_toy, Weights)
+    agree(*pair)
+    for upload in pair:
+        assert upload.params[:, 0, -9:].tolist() == [[0, 0, 0, 0, 1, 1, 1, 1, 0]] * 3
+
+
 def test_whole_runs_agree_where_no_decision_flips(play_toy: Play) -> None:
     settings = {"warmup": 1, "probe_epochs": 3}
     one, other = (

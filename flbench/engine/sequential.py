@@ -138,7 +138,7 @@ class Sequential:
                 for step in batches:
                     parts = [(x[cut], y[cut]) for cut in step]
                     batch = parts[0] if len(parts) == 1 else tuple(parts)
-                    before = space.row.clone() if phase.mask is not None else None
+                    before = space.snapshot() if phase.mask is not None else None
                     with fabric.autocast():
                         loss = module.training_step(batch, taken)
                         for term in terms:
@@ -147,8 +147,7 @@ class Sequential:
                     fabric.backward(loss)
                     optimizer.step()
                     if before is not None and phase.mask is not None:
-                        moves = phase.mask.to(space.device)
-                        space.row.copy_(torch.where(moves, space.row, before))
+                        space.hold(before, phase.mask.to(space.device))
                     total += loss.detach()
                     taken += 1
             count += taken

@@ -88,6 +88,16 @@ class Workspace:
             self._flat[place] = counter.reshape(-1).to(self._flat.dtype)
         out.copy_(self._flat)
 
+    def snapshot(self) -> Tensor:
+        """A copy of the model as it is, counters included, shape (W,)."""
+        out = torch.empty_like(self._flat)
+        self.read(out)
+        return out
+
+    def hold(self, before: Tensor, moves: Tensor) -> None:
+        """Put back what may not move: `moves` is a mask, `before` a snapshot, shape (W,)."""
+        self.load(torch.where(moves, self.snapshot(), before))
+
     def forget(self) -> None:
         """Clear the optimiser's state: every client starts with a fresh one."""
         self.optimizer.state.clear()
