@@ -127,6 +127,16 @@ def test_a_bank_is_the_tensor_it_stands_for(deeds: list[tuple[str, bool]]) -> No
         assert torch.equal(old.dense(), expected)
 
 
+def test_a_copy_does_not_see_what_its_original_becomes() -> None:
+    for copied in (Bank.clone, lambda bank: bank.take(torch.arange(ROWS))):
+        bank, table = start()
+        bank[4].mul_(2)
+        other = copied(bank)
+        bank[4].mul_(2)
+        assert torch.equal(other[4], table[4] * 2)
+        assert torch.equal(bank[4], table[4] * 4)
+
+
 def test_rows_that_were_not_written_are_stored_once() -> None:
     bank, _ = start()
     assert len(bank.stored) == 1
