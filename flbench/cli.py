@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +10,7 @@ from typing import Annotated
 import typer
 
 from flbench import __version__
-from flbench.errors import FlbenchError, Interrupted, UserError
+from flbench.errors import FlbenchError, Interrupted, ProcessDied, UserError
 from flbench.running import Out, Root, Settings, read_settings, run
 from flbench.show import show
 from flbench.speed import speed
@@ -34,6 +35,10 @@ def main() -> None:
         app()
     except FlbenchError as error:
         print(f"flbench: {error}", file=sys.stderr)
+        if isinstance(error, ProcessDied):  # threads that talked to the dead cannot be joined
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(error.exit_code)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         print("flbench: interrupted", file=sys.stderr)

@@ -196,6 +196,7 @@ def _computed_by(job: Job, run: Run) -> dict[str, str]:
         "executor": type(executor).__name__.lower(),
         "ranks": str(Ranks.of(run.executor.workspace.fabric).size),
         "precision": job.engine.precision,
+        "compile": "yes" if job.engine.compile else "no",
     }
 
 

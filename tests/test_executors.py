@@ -309,6 +309,7 @@ def test_a_compiled_network_learns_the_same(play_toy: Play) -> None:
         )
         torch.testing.assert_close(other.state.models, one.state.models, rtol=0, atol=1e-5)
         assert other.marks == one.marks, "compiling is no part of the fingerprint"
+    assert other.result.environment["compile"] == "yes"
     assert "forward" in vars(other.run.executor.workspace.module), "it was compiled"
 
 

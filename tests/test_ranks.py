@@ -526,6 +526,23 @@ def test_two_processes_leave_the_files_of_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_large_uploads_in_shared_memory_end_in_the_files_of_one(tmp_path: Path) -> None:
+    """Four models of 17 MB, written by two processes to one table."""
+    wide = ("--set", "model.hidden=60000", "--set", "clients=40", "--set", "participation=0.1")
+    large = ("-p", "fedavg", "-s", "iid", *wide, "--set", "epochs=1", "--rounds", "2")
+    assert ranks.SHARED < 4 * 4 * 60_000 * (64 + 1 + 10)
+    before = desks()
+    done = subprocess.run(
+        command(*large, "--accelerator", "cpu", "--devices", "2", "--out", "two"), cwd=tmp_path,
+        env=environment(), capture_output=True, text=True, timeout=START + END, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert desks() == before
+    call(*large, "--out", str(tmp_path / "one"))
+    assert results(tmp_path / "two") == results(tmp_path / "one") != {}
+
+
+@pytest.mark.slow
 def test_torchrun_gives_the_same_and_only_one_process_speaks(tmp_path: Path) -> None:
     pair = ("-p", "fedavg,ifca", *SMALL, "--rounds", "2")
     call("-p", "fedavg", *SMALL, "--rounds", "2", "--out", str(tmp_path / "two"))

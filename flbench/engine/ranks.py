@@ -155,17 +155,11 @@ class Ranks:
         whole = torch.empty(shape, dtype=mine.dtype, device="meta")
         large = whole.nbytes >= max(1, SHARED)
         desk = self.agree(_desk(whole.nbytes) if large and self.first else None) if large else None
-        if desk is not None and len(set(self.gather(_machine()))) == 1:
-            flat = torch.from_file(desk, shared=True, size=whole.numel(), dtype=mine.dtype)
-            self.gather(None)  # all have it
-            if self.first:
-                os.unlink(desk)
-            table = flat.view(shape)
+        table = None if desk is None else self._shared(desk, whole)
+        if table is not None:
             table[list(places[self.me])] = mine.detach().cpu()
             self.gather(None)  # all have written
             return table
-        if desk is not None and self.first:
-            os.unlink(desk)
         whole = torch.empty(shape, dtype=mine.dtype)
         step = max(1, BLOCK // max(1, mine[:1].nbytes or whole[:1].nbytes))
         for source, part in enumerate(places):
@@ -176,6 +170,18 @@ class Ranks:
                     block = mine[at : at + step].detach().cpu().contiguous()
                 whole[some] = self.hear(block, source)
         return whole
+
+    def _shared(self, desk: str, like: Tensor) -> Tensor | None:
+        """A file as a tensor that all processes see; None = they are on several machines."""
+        try:
+            if len(set(self.gather(_machine()))) > 1:
+                return None
+            flat = torch.from_file(desk, shared=True, size=like.numel(), dtype=like.dtype)
+            self.gather(None)  # all have it, and it needs no name any more
+            return flat.view(like.shape)
+        finally:
+            if self.first:
+                os.unlink(desk)
 
     def hear(self, block: Tensor, source: int) -> Tensor:
         """One process's tensor, in all of them; the others give one to write it to."""

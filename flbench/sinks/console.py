@@ -57,9 +57,7 @@ class Console:
     @hookimpl
     def round_finished(self, record: RoundRecord) -> None:
         """Move the bar."""
-        accuracy = record.metrics.get("accuracy")
-        if accuracy is not None:
-            self._accuracy = f"{accuracy:.3f}"
+        self._hear(record)
         if self._bar is not None:
             task = self._bar.task_ids[0]
             self._bar.update(task, completed=record.round, accuracy=self._accuracy)
@@ -80,6 +78,12 @@ class Console:
     def say(self, message: str) -> None:
         """Print a line above the bar."""
         self._print(f"  note: {message}")
+
+    def _hear(self, record: RoundRecord) -> None:
+        """Remember the latest accuracy; not every round is judged."""
+        accuracy = record.metrics.get("accuracy")
+        if accuracy is not None:
+            self._accuracy = f"{accuracy:.3f}"
 
     def _left(self, record: RoundRecord) -> float:
         """Seconds until the last round, if the others take as long as those so far."""
@@ -176,9 +180,7 @@ class Overview(Console):
     @hookimpl
     def round_finished(self, record: RoundRecord) -> None:
         """Move the lower bar."""
-        accuracy = record.metrics.get("accuracy")
-        if accuracy is not None:
-            self._accuracy = f"{accuracy:.3f}"
+        self._hear(record)
         if self._bar is not None:
             note = f"accuracy {self._accuracy}  {span(self._left(record))} left"
             self._bar.update(self._bar.task_ids[-1], completed=record.round, note=note)
