@@ -145,7 +145,7 @@ def leaderboard(
 ) -> None:
     """Generate the leaderboard from result files."""
     from flbench.leaderboard import page
-    from flbench.results import write_atomically
+    from flbench.result_files import write_atomically
 
     text, target = page(results), out / "README.md"
     if not check:

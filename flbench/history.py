@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from flbench.matrix import packed
 from flbench.metrics import (
     accuracy_summary,
     churn,
@@ -15,6 +16,10 @@ from flbench.metrics import (
     link_seconds,
     to_target,
 )
+from flbench.state import Scores
+
+MOST_SCORES = 200 * 200
+"""Entries of a score matrix that is kept; a larger one would fill its result file."""
 
 
 @dataclass
@@ -63,6 +68,7 @@ class History:
         notes: what methods noted, in order.
         warnings: what the person was told.
         seconds: wall time by part of the work.
+        scores: the last of the largest score matrices, as a result file has it.
     """
 
     curves: dict[str, list[float | None]] = field(default_factory=dict)
@@ -72,6 +78,7 @@ class History:
     notes: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
+    scores: dict[str, Any] | None = None
 
     def add_round(self, metrics: dict[str, float | None], evaluation: Evaluation | None) -> None:
         """Append one round."""
@@ -87,6 +94,36 @@ class History:
             self.chosen = evaluation
         if not self.membership or self.membership[-1]["labels"] != evaluation.labels:
             self.membership.append({"round": evaluation.round, "labels": evaluation.labels})
+
+    def add_scores(self, round_: int, scores: Scores | None) -> None:
+        """Keep a score matrix, unless there is a larger one already or it is too large to keep."""
+        if scores is None or not 1 < scores.values.numel() <= MOST_SCORES:
+            return
+        rows, columns = scores.row_ids.tolist(), scores.column_ids.tolist()
+        before = self.scores
+        if before and len(rows) * len(columns) < len(before["row_ids"]) * len(before["column_ids"]):
+            return
+        cells, low, high = packed(scores.values.double().cpu().numpy())
+        told = {"columns": scores.columns, "row_ids": rows, "column_ids": columns}
+        self.scores = {"round": round_, **told, "low": low, "high": high, "cells": cells}
+
+    def changes(self) -> list[dict[str, Any]]:
+        """The membership as a result file has it: whoever moved, or everybody if that is shorter.
+
+        Example:
+            >>> first = {"round": 1, "labels": [0, 0, 0, 0, 0, 0]}
+            >>> second = {"round": 3, "labels": [0, 0, 0, 0, 0, 1]}
+            >>> History(membership=[first, second]).changes()[1]
+            {'round': 3, 'clients': [5], 'labels': [1]}
+        """
+        found = self.membership[:1]
+        for before, after in pairwise(self.membership):
+            pairs = zip(before["labels"], after["labels"], strict=True)
+            moved = {client: new for client, (old, new) in enumerate(pairs) if old != new}
+            few = 2 * len(moved) < len(after["labels"])
+            change = {"clients": list(moved), "labels": list(moved.values())}
+            found.append({"round": after["round"], **change} if few else after)
+        return found
 
     def summary(
         self, headline: str, groups: list[int] | None, clients: int, target: float | None = None

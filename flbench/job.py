@@ -9,7 +9,8 @@ from pathlib import Path
 
 from flbench.errors import BadParameter
 from flbench.methods import Composition
-from flbench.results import checkpoint_path, result_path
+from flbench.result_files import checkpoint_path, result_path
+from flbench.results import Tuning
 from flbench.suite import Suite, fingerprint
 
 EXACT = "32-true"
@@ -65,6 +66,7 @@ class Job:
 
     Attributes:
         out: folder of the result files.
+        tuning: how the method's parameters were found, if they were searched for.
         resume: continue from the checkpoint, if there is one.
         force: recompute even if the result is there.
         sinks: listeners, by name.
@@ -76,6 +78,7 @@ class Job:
     data_root: Path
     out: Path
     engine: Engine = Engine()
+    tuning: Tuning | None = None
     resume: bool = False
     force: bool = False
     sinks: Sequence[tuple[str, object]] = ()
@@ -87,6 +90,8 @@ class Job:
         aside = {"plugins": {"__all__": {"baseline"}}}  # it changes no number
         method = self.method.described.model_dump(mode="json", exclude=aside)
         parts: dict[str, object] = {"suite": self.suite.settings(), "method": method}
+        if self.tuning is not None:
+            parts["tuning"] = self.tuning.model_dump()
         if self.engine.precision != EXACT:
             parts["precision"] = self.engine.precision
         return fingerprint(parts)

@@ -110,6 +110,7 @@ def regroup(
     with run.services.clock("score"):
         scores = run.hooks.score(state, stage, phase, upload, ctx)
         state = state.remember(scores.memory if scores else {})
+        run.history.add_scores(ctx.round, scores)
     with run.services.clock("cluster"):
         return state.regroup(run.hooks.cluster(state, stage, phase, scores, ctx))
 
@@ -190,5 +191,7 @@ def _finite(params: Tensor) -> bool:
 
 
 def _short(value: float | None) -> float | None:
-    """Six decimals are enough for a curve."""
-    return None if value is None else round(value, 6)
+    """Six decimals are enough for a curve, and none for a whole number."""
+    if value is None:
+        return None
+    return int(value) if float(value).is_integer() else round(value, 6)

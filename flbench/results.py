@@ -1,26 +1,21 @@
 """Results: one canonical JSON per (suite, data set, method, parameters, seed).
 
 Canonical means: sorted keys, one line per top-level key, no NaN, and the same bytes for the same
-run but for the keys in VOLATILE. A file is written to a temporary name and then moved into place,
-so it is never half there. Reading results imports no torch.
+run but for the keys in VOLATILE. This module is the schema; `result_files` reads and writes.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import re
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from flbench.errors import UserError
+from flbench.matrix import Floats, unpacked
 
-SCHEMA = 1
+SCHEMA = 2
 VOLATILE = ("seconds", "environment")
 """Keys that differ between two runs of the same thing."""
 
@@ -116,7 +111,16 @@ class Fingerprint(BaseModel):
 
 
 class Clients(BaseModel):
-    """Per-client arrays, index = client id, at the round the summary reports."""
+    """Per-client arrays, index = client id, at the round the summary reports.
+
+    Attributes:
+        train: training samples, as `validation` and `test`.
+        correct: test samples the personal model got right.
+        loss: sum of its losses on the test samples, in nats.
+        group: true group, if the suite has any.
+        bytes: sent and received in the whole run.
+        labels: training samples by label, label -> count; None where samples have no label.
+    """
 
     model_config = ConfigDict(frozen=True)
     train: list[int]
@@ -126,6 +130,57 @@ class Clients(BaseModel):
     loss: list[float]
     group: list[int] | None
     bytes: list[int]
+    labels: list[dict[int, int]] | None = None
+
+
+class Change(BaseModel):
+    """Groups from a round on: of all clients, or of those named, the others staying."""
+
+    model_config = ConfigDict(frozen=True)
+    round: int
+    labels: list[int]
+    clients: list[int] | None = None
+
+
+class ScoreMatrix(BaseModel):
+    """The last of the largest score matrices that groups were made from; higher is better.
+
+    Attributes:
+        round: when it was measured.
+        columns: what is judged: models of the bank, or clients.
+        row_ids: judging clients.
+        column_ids: judged models or clients.
+        low: value of the lowest entry, as `high` of the highest.
+        cells: entries row by row, a byte each, in base64: see `flbench.matrix`.
+    """
+
+    model_config = ConfigDict(frozen=True)
+    round: int
+    columns: Literal["models", "clients"]
+    row_ids: list[int]
+    column_ids: list[int]
+    low: float
+    high: float
+    cells: str
+
+    def values(self) -> Floats:
+        """The scores, shape (rows, columns); NaN = not asked."""
+        return unpacked(self.cells, self.low, self.high, len(self.row_ids))
+
+
+class Tuning(BaseModel):
+    """How the parameters of a row were found, where they are not the defaults.
+
+    Attributes:
+        budget: sets of parameters tried, the defaults among them.
+        seeds: seeds they were tried on; never those that are scored.
+        score: what was to be high: a curve's last value, averaged over the seeds.
+    """
+
+    model_config = ConfigDict(frozen=True)
+    budget: int
+    seeds: list[int]
+    score: str
 
 
 class Unseen(BaseModel):
@@ -155,15 +210,27 @@ class Result(BaseModel):
     seed: int
     fingerprint: Fingerprint
     summary: dict[str, float | int | None]
-    curves: dict[str, list[float | None]]
+    curves: dict[str, list[int | float | None]]
     clients: Clients
     unseen: Unseen | None = None
-    membership: list[dict[str, Any]]
+    membership: list[Change]
+    scores: ScoreMatrix | None = None
+    tuning: Tuning | None = None
     bytes: dict[str, dict[str, int]]
     notes: list[dict[str, Any]]
     warnings: list[str]
     seconds: dict[str, float]
     environment: dict[str, str]
+
+    def memberships(self) -> list[tuple[int, list[int]]]:
+        """Rounds in which groups changed, with everybody's group from then on."""
+        found: list[tuple[int, list[int]]] = []
+        for change in self.membership:
+            labels = list(found[-1][1]) if change.clients is not None else change.labels
+            for client, label in zip(change.clients or (), change.labels, strict=False):
+                labels[client] = label
+            found.append((change.round, labels))
+        return found
 
     def canonical(self) -> str:
         """The file's text."""
@@ -189,82 +256,3 @@ class Skip(BaseModel):
     def canonical(self) -> str:
         """The file's text."""
         return json.dumps(self.model_dump(), sort_keys=True, indent=1) + "\n"
-
-
-def skip_path(result: Path) -> Path:
-    """Where the reason is kept why there is no result."""
-    return result.with_name("skipped.json")
-
-
-def read_skips(folder: Path) -> Iterator[Skip]:
-    """All reasons below a folder, in path order."""
-    for path in sorted(folder.rglob("skipped.json")):
-        try:
-            yield Skip.model_validate_json(path.read_text(encoding="utf-8"))
-        except (OSError, ValidationError, ValueError) as error:
-            raise UserError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
-
-
-def result_path(
-    out: Path, suite: str, dataset: str, method: str, fingerprint: str, seed: int
-) -> Path:
-    """`<out>/<suite>/<dataset>/<method>/<fingerprint8>/seed-<n>.json`; the data set as a folder."""
-    folder = re.sub(r"[^\w.,+-]+", "-", dataset).strip("-.")
-    return out / suite / folder / method / fingerprint / f"seed-{seed}.json"
-
-
-def checkpoint_path(result: Path) -> Path:
-    """Where the checkpoint of a result file lies."""
-    return result.with_suffix(".checkpoint.safetensors")
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file under a temporary name, then move it into place."""
-    in_place(path, lambda temporary: temporary.write_bytes(data))
-
-
-def in_place(path: Path, write: Callable[[Path], object]) -> None:
-    """Let a file be written under a temporary name, then move it into place."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    try:
-        write(Path(temporary))
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def read_result(path: Path) -> Result:
-    """Read and validate a result file.
-
-    Raises:
-        UserError: it is no result file of a version this flbench knows.
-    """
-    try:
-        table = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read as a result file: {error}") from None
-    version = table.get("schema_version") if isinstance(table, dict) else None
-    if isinstance(version, int) and version > SCHEMA:
-        raise UserError(
-            f"{path}: schema version {version}, expected at most {SCHEMA}; upgrade flbench"
-        )
-    try:
-        return Result.model_validate(table)
-    except ValidationError as error:
-        problem = error.errors()[0]
-        field = ".".join(str(part) for part in problem["loc"])
-        raise UserError(f"{path}: no result file: '{field}': {problem['msg'].lower()}") from None
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number")
-
-
-def read_results(folder: Path) -> Iterator[tuple[Path, Result]]:
-    """All result files below a folder, in path order."""
-    for path in sorted(folder.rglob("seed-*.json")):
-        yield path, read_result(path)

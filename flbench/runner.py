@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +25,8 @@ from flbench.joining import welcome
 from flbench.loading import load_dataset as load_dataset
 from flbench.metrics import flis_compat
 from flbench.orchestrator import Run, play
-from flbench.results import (
-    Clients,
-    Result,
-    RunInfo,
-    Skip,
-    Unseen,
-    read_result,
-    skip_path,
-    write_atomically,
-)
+from flbench.result_files import read_result, skip_path, write_atomically
+from flbench.results import Change, Clients, Result, RunInfo, ScoreMatrix, Skip, Unseen
 from flbench.skew import mean_kld
 from flbench.state import State
 
@@ -171,14 +164,18 @@ def conclude(job: Job, run: Run, state: State, unseen: Unseen | None = None) -> 
             loss=[round(loss, 6) for loss in shown.loss],
             group=groups,
             bytes=moved.tolist(),
+            labels=_labels(run),
         ),
         unseen=unseen,
-        membership=history.membership,
+        membership=[Change(**change) for change in history.changes()],
+        scores=None if history.scores is None else ScoreMatrix(**history.scores),
+        tuning=job.tuning,
         bytes={way: dict(run.ledger.totals[way]) for way in DIRECTIONS},
         notes=history.notes,
         warnings=history.warnings + run.services.drain()[1],
         seconds={part: round(spent, 3) for part, spent in run.services.seconds.items()},
         environment={
+            **{name: version(name) for name in ("flbench", "lightning", "numpy")},
             "python": platform.python_version(),
             "torch": torch.__version__,
             "machine": platform.machine(),
@@ -187,6 +184,14 @@ def conclude(job: Job, run: Run, state: State, unseen: Unseen | None = None) -> 
             "threads": str(torch.get_num_threads()),
         },
     )
+
+
+def _labels(run: Run) -> list[dict[int, int]] | None:
+    """Training samples of each client by label."""
+    if run.held_out.y.ndim > 1:
+        return None
+    counts: list[list[int]] = run.context.label_counts[: run.suite.training_clients].tolist()
+    return [{label: count for label, count in enumerate(row) if count} for row in counts]
 
 
 def _computed_by(job: Job, run: Run) -> dict[str, str]:

@@ -65,7 +65,7 @@ def show_suite(
         print(f"  {key}: {told}")  # of one label, or none, sizes are all there is to say
     if plot:
         from flbench.picture import draw
-        from flbench.results import write_atomically
+        from flbench.result_files import write_atomically
 
         title = f"{suite.name} on {suite.dataset}, seed {seed}"
         write_atomically(target, draw(counts, groups, title))
@@ -136,7 +136,7 @@ def show_method(name: str) -> None:
 @show.command("result")
 def show_result(file: Path) -> None:
     """Show a result file."""
-    from flbench.results import read_result
+    from flbench.result_files import read_result
 
     result = read_result(file)
     print(f"{result.method.name} on {result.suite['name']} ({result.dataset}), seed {result.seed}")

@@ -11,7 +11,8 @@ from toy import player
 
 from flbench.errors import UserError
 from flbench.leaderboard import HEADER, mean_std, page, rows_of
-from flbench.results import Result, result_path, write_atomically
+from flbench.result_files import result_path, write_atomically
+from flbench.results import Result
 
 
 @pytest.fixture(scope="module")

@@ -11,15 +11,13 @@ import pytest
 from toy import Play, player
 
 from flbench.errors import UserError
-from flbench.results import (
-    SCHEMA,
-    VOLATILE,
-    Result,
+from flbench.result_files import (
     read_result,
     read_results,
     result_path,
     write_atomically,
 )
+from flbench.results import SCHEMA, VOLATILE, Result
 
 
 @pytest.fixture(scope="module")

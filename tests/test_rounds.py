@@ -18,7 +18,8 @@ from flbench.errors import UserError
 from flbench.job import Engine, Job
 from flbench.methods import compose
 from flbench.orchestrator import play
-from flbench.results import VOLATILE, read_result
+from flbench.result_files import read_result
+from flbench.results import VOLATILE
 from flbench.runner import run_job
 from flbench.state import Dispatched
 
@@ -327,7 +328,7 @@ def test_a_result_holds_what_a_table_needs(play_toy: Play) -> None:
     mean = sum(c / t for c, t in zip(correct, test, strict=True)) / CLIENTS
     assert result.summary["accuracy_mean"] == pytest.approx(mean)
     assert len(result.curves["accuracy"]) == 3
-    assert [entry["round"] for entry in result.membership] == [1]
+    assert [change.round for change in result.membership] == [1]
     assert [note["name"] for note in result.notes] == ["pfedlia.influence_0", "pfedlia.optics"]
     assert len(result.notes[0]["value"]) == CLIENTS
     assert sum(result.clients.bytes) == sum(sum(d.values()) for d in result.bytes.values())

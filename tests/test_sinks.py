@@ -452,7 +452,7 @@ def test_an_offline_run_holds_curves_influence_membership_and_the_result(
     tables = [json.loads(file.read_text()) for file in media.glob("table/membership*.json")]
     assert tables, "the membership is there"
     labels = {tuple(row[1] for row in table["data"]) for table in tables}
-    assert labels == {tuple(change["labels"]) for change in result.membership}
+    assert labels == {tuple(labels) for _, labels in result.memberships()}
     assert all([row[2] for row in table["data"]] == result.clients.group for table in tables)
 
     (artifact,) = [

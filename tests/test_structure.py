@@ -35,7 +35,9 @@ RANKS = (
         "", "bank", "store", "errors", "seeding", "parameters", "hookspecs", "registry",
         "catalogue", "gazette", "torchvision_ops", "company",
     ),
-    ("dataset", "state", "layout", "loading", "suite", "results", "metrics", "skew"),
+    ("dataset", "state", "layout", "loading", "suite", "results", "result_files",
+        "matrix", "metrics", "skew",
+   ),
     (
         "partition", "skewed", "primary", "picture",
         "clustering", "scoring", "curves", "averaging", "personal",
@@ -61,7 +63,7 @@ RANK = {part: rank for rank, parts in enumerate(RANKS) for part in parts}
 
 # What hangs on entry points knows the data it is given, and nothing of the machinery.
 NEEDS = {
-    "leaderboard": {"", "errors", "results"},
+    "leaderboard": {"", "errors", "matrix", "results", "result_files"},
     "sinks": {"", "errors", "hookspecs", "results", "state"},
     "datasets": {"", "loading", "errors", "dataset", "registry", "torchvision_ops"},
     "models": {"", "errors", "torchvision_ops"},

@@ -12,7 +12,8 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from flbench.errors import UserError
-from flbench.results import Result, read_results, read_skips
+from flbench.result_files import read_results, read_skips
+from flbench.results import Result
 
 HEADER = (
     "rank",
