@@ -10,11 +10,17 @@ from typing import Annotated
 import typer
 
 from flbench import __version__
+from flbench.diff import diff
 from flbench.errors import FlbenchError, Interrupted, ProcessDied, UserError
+from flbench.leaderboard.command import leaderboard
+from flbench.plot import plot
+from flbench.reproduce import reproduce
 from flbench.running import Out, Root, Settings, read_settings, run
 from flbench.show import show
 from flbench.speed import speed
 from flbench.sweep import PASSES_ON, sweep
+from flbench.sync import sync
+from flbench.tune import tune
 
 app = typer.Typer(
     help="Benchmark suite for personalised and clustered federated learning.",
@@ -26,6 +32,12 @@ app = typer.Typer(
 app.command()(run)
 app.command(context_settings=PASSES_ON)(sweep)
 app.command()(speed)
+app.command()(reproduce)
+app.command()(tune)
+app.command()(diff)
+app.command()(leaderboard)
+app.command()(plot)
+app.command()(sync)
 app.add_typer(show, name="show")
 
 
@@ -59,7 +71,10 @@ def _version(
 @app.command("list")
 def list_(
     kind: Annotated[
-        str, typer.Argument(help="methods, suites, datasets, models, partitions, studies or sinks")
+        str,
+        typer.Argument(
+            help="methods, suites, datasets, models, partitions, studies, papers, sinks"
+        ),
     ] = "",
     json: Annotated[bool, typer.Option("--json", help="machine-readable")] = False,
     markdown: Annotated[
@@ -133,23 +148,3 @@ def study(
     finally:
         console.close()
     print_rows(name, rows)
-
-
-@app.command()
-def leaderboard(
-    results: Annotated[Path, typer.Option(help="folder of result files")] = Path(
-        "leaderboard/results"
-    ),
-    out: Annotated[Path, typer.Option(help="folder of the pages")] = Path("leaderboard"),
-    check: Annotated[bool, typer.Option("--check", help="only say whether it is current")] = False,
-) -> None:
-    """Generate the leaderboard from result files."""
-    from flbench.leaderboard import page
-    from flbench.result_files import write_atomically
-
-    text, target = page(results), out / "README.md"
-    if not check:
-        write_atomically(target, text.encode())
-        print(f"wrote {target}")
-    elif not target.is_file() or target.read_text(encoding="utf-8") != text:
-        raise UserError(f"{target} is not what {results} gives; run flbench leaderboard")

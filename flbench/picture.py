@@ -1,13 +1,10 @@
-"""Picture of a partition: who holds how much of which label, as SVG.
+"""Picture of a partition: who holds how much of which label, as SVG in the style of `figures`.
 
-Matplotlib is imported when something is drawn. The same counts give the same bytes. The ground is
-transparent and every ink is of middle brightness, so that it reads on white and on black.
+Matplotlib is imported when something is drawn. The same counts give the same bytes.
 """
 
 from __future__ import annotations
 
-import io
-from html import escape
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,8 +15,7 @@ if TYPE_CHECKING:
 
 Ints = npt.NDArray[np.int64]
 
-INK = "#7a7a7a"
-DOT = "#3d85c6"
+INK, DOT = "#7a7a7a", "#3d85c6"
 MANY = 200  # beyond this many clients, dots become a heat map
 COLUMNS = 1000  # of the heat map at most
 
@@ -38,20 +34,12 @@ def draw(counts: Ints, groups: Ints | None, title: str) -> bytes:
     Returns:
         An SVG file.
     """
-    import matplotlib as mpl
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
+    from flbench.figures.style import sheet, written
 
     n, labels = counts.shape
     order = np.arange(n) if groups is None else np.argsort(groups, kind="stable")
     shown, many = counts[order], n > MANY
-    told = describe(counts, groups)
-    with mpl.rc_context():
-        mpl.rcdefaults()
-        mpl.rcParams["svg.hashsalt"] = "flbench"
-        mpl.rcParams["svg.fonttype"] = "path"
-        figure = Figure(figsize=_inches(min(n, MANY), labels), layout="constrained")
-        FigureCanvasSVG(figure)
+    with sheet(*_inches(min(n, MANY), labels)) as figure:
         axes = figure.add_subplot()
         if groups is not None:
             _bands(axes, groups[order])
@@ -68,18 +56,10 @@ def draw(counts: Ints, groups: Ints | None, title: str) -> bytes:
         by = "" if groups is None else ", by true group"
         kind = "fullest cell" if many else "largest dot"
         most = float((_binned(shown) if many else shown).max())
-        axes.set_xlabel(f"client{by}   ({kind}: {most:.4g} samples)", color=INK, fontsize=8)
-        axes.set_ylabel("label", color=INK, fontsize=8)
-        figure.suptitle(title, color=INK, fontsize=10)
-        axes.tick_params(colors=INK, labelsize=6, length=2)
-        for spine in axes.spines.values():
-            spine.set_color(INK)
-        file = io.BytesIO()
-        about = {"Title": title, "Date": None, "Creator": None, "Format": None, "Type": None}
-        figure.savefig(file, format="svg", transparent=True, metadata=about)
-    text = file.getvalue().decode()
-    end = "</title>"
-    return text.replace(end, f"{end}\n <desc>{escape(told)}</desc>", 1).encode()
+        axes.set_xlabel(f"client{by}   ({kind}: {most:.4g} samples)")
+        axes.set_ylabel("label")
+        axes.tick_params(labelsize=6, length=2)
+        return written(figure, title, describe(counts, groups))
 
 
 def describe(counts: Ints, groups: Ints | None) -> str:

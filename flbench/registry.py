@@ -1,9 +1,9 @@
 """Registry: what is installed, read from package metadata. Listing imports nobody's code.
 
-Methods, suites, data sets, networks, partitions, studies and sinks are entry points of the groups
-`flbench.methods`, `flbench.suites`, `flbench.datasets`, `flbench.models`, `flbench.partitions`,
-`flbench.studies` and `flbench.sinks`; the built-in ones come in through the same door as
-strangers'.
+Methods, suites, data sets, networks, partitions, studies, papers and sinks are entry points of the
+groups `flbench.methods`, `flbench.suites`, `flbench.datasets`, `flbench.models`,
+`flbench.partitions`, `flbench.studies`, `flbench.papers` and `flbench.sinks`; the built-in ones
+come in through the same door as strangers'.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 from flbench.errors import PluginError, UnknownName, UserError
 
-KINDS = ("methods", "suites", "datasets", "models", "partitions", "studies", "sinks")
+KINDS = ("methods", "suites", "datasets", "models", "partitions", "studies", "papers", "sinks")
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Entry:
         if path is None:
             return ""
         settings = path.with_name(f"{self.name}.toml")
-        if self.kind in ("suites", "studies") and (self.kind == "suites" or settings.is_file()):
+        if self.kind in ("suites", "papers") or (self.kind == "studies" and settings.is_file()):
             return str(tomllib.loads(settings.read_text(encoding="utf-8")).get("summary", ""))
         tree = ast.parse(path.read_text(encoding="utf-8"))
         target = self.value.partition(":")[2]

@@ -34,6 +34,7 @@ class RunInfo:
         settings: the suite's settings.
         fingerprint: 8 hex digits of suite, method and parameters.
         groups: true group per client, or None.
+        path: where the result file will lie.
     """
 
     method: str
@@ -46,6 +47,7 @@ class RunInfo:
     settings: Mapping[str, Any]
     fingerprint: str
     groups: list[int] | None = None
+    path: str = ""
 
 
 @dataclass(frozen=True)

@@ -123,6 +123,7 @@ def _played(job: Job, dataset: Dataset) -> Result:
         settings=job.suite.settings(),
         fingerprint=job.fingerprint,
         groups=None if run.groups is None else run.groups.tolist(),
+        path=str(job.path),
     )
     run.hooks.listen("run_started", info=info)
     state = play(run, state)

@@ -1,7 +1,8 @@
-"""`flbench show`: a suite and its data, a method, a result file."""
+"""`flbench show`: a suite and its data, a method, a result file, its schema."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
 
     Ints = npt.NDArray[np.int64]
 
-show = typer.Typer(help="Show a suite, a method or a result file.", no_args_is_help=True)
+show = typer.Typer(
+    help="Show a suite, a method, a result file or its schema.", no_args_is_help=True
+)
 
 
 @show.command("suite")
@@ -135,16 +138,49 @@ def show_method(name: str) -> None:
 
 @show.command("result")
 def show_result(file: Path) -> None:
-    """Show a result file."""
+    """Show a result file: what it is, how it was made, what came out."""
     from flbench.result_files import read_result
 
     result = read_result(file)
-    print(f"{result.method.name} on {result.suite['name']} ({result.dataset}), seed {result.seed}")
     marks = result.fingerprint
-    print(f"fingerprint {marks.config}, suite {marks.suite}, {result.status}")
-    for key, value in sorted(result.method.params.items()):
-        print(f"  {key} = {value}")
-    for key, number in sorted(result.summary.items()):
-        print(f"  {key:<24} {'-' if number is None else f'{number:.4f}'}")
+    print(f"{result.method.name} on {result.suite['name']} ({result.dataset}), seed {result.seed}")
+    print(f"{result.status}, suite version {result.suite['version']}")
+    for plugin in result.method.plugins:
+        print(f"  plugin {plugin.name} of {plugin.distribution} {plugin.version}")
+    _print_all("parameters", result.method.params)
+    if result.tuning is not None:
+        _print_all("tuned", result.tuning.model_dump())
+    _print_all("fingerprint", marks.model_dump())
+    _print_all("summary", {key: value and round(value, 4) for key, value in result.summary.items()})
+    for way, items in result.bytes.items():
+        _print_all(f"bytes {way}", items)
+    _print_all("seconds", result.seconds)
+    _print_all("environment", result.environment)
+    changes = result.memberships()
+    counts = ", ".join(f"{len({*labels} - {-1})} from round {at}" for at, labels in changes[:5])
+    more = f", ... ({len(changes)} changes)" if len(changes) > 5 else ""
+    print(f"groups: {counts}{more}")
+    if result.scores is not None:
+        shape = f"{len(result.scores.row_ids)} x {len(result.scores.column_ids)}"
+        print(f"scores: {shape} {result.scores.columns}, round {result.scores.round}")
     for message in result.warnings:
-        print(f"  note: {message}")
+        print(f"note: {message}")
+
+
+def _print_all(title: str, table: Mapping[str, object]) -> None:
+    """A heading and a line per entry."""
+    if table:
+        print(f"{title}:")
+    width = max(map(len, table), default=0)
+    for key, value in sorted(table.items()):
+        print(f"  {key:<{width}}  {'-' if value is None else value}")
+
+
+@show.command("schema")
+def show_schema() -> None:
+    """Show the JSON Schema of result files."""
+    import json
+
+    from flbench.results import Result
+
+    print(json.dumps(Result.model_json_schema(), indent=2, sort_keys=True))

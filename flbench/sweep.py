@@ -178,6 +178,17 @@ def recalled(job: Job) -> Outcome | None:
     return None
 
 
+def play(cells: Sequence[Cell], overview: Overview) -> Outcomes:
+    """Play here whatever is not complete; cells that ask for the same are played once."""
+    first: dict[Path, Cell] = {}
+    same = {cell: first.setdefault(cell.job.path, cell) for cell in cells}
+    known = {one: outcome for one in first.values() if (outcome := recalled(one.job)) is not None}
+    waiting = [one for one in first.values() if one not in known]
+    if waiting:
+        known = watched(list(first.values()), known, locally(waiting), overview)
+    return {cell: known[one] for cell, one in same.items()}
+
+
 def watched(cells: list[Cell], known: Outcomes, played: Played, overview: Overview) -> Outcomes:
     """What becomes of all cells, shown as it comes.
 

@@ -41,6 +41,7 @@ class DCPFL:
     year: ClassVar[int] = 2025
     kind: ClassVar[str] = "clustered"
     presets: ClassVar[fl.Presets] = {"dc-pfl": {}}
+    effort: ClassVar[tuple[str, ...]] = ("tau",)
 
     tau: Annotated[int, Ge(1), "local epochs of a round"] = 5
     alpha: Annotated[int, Ge(1), "low layers cross every alpha-th round"] = 3
@@ -186,8 +187,7 @@ class DCPFL:
         adopted = int(state.memory["dc-pfl.changed"]) == ctx.round
         trained, shares = upload.params[:, int(adopted)], membership.shares(upload.ids, ctx.clients)
         mean = fl.weighted_mean(trained, trained, shares, ctx.layout.counters)
-        crossed = self.due(state, ctx, adopted)
-        kept = {"dc-pfl.crossed": crossed}
+        kept = {"dc-pfl.crossed": (crossed := self.due(state, ctx, adopted))}
         if adopted or self.complete(ctx):
             kept["dc-pfl.last"] = trained
             if ctx.round >= self.t_start:

@@ -55,6 +55,7 @@ class FedRep:
     kind: ClassVar[str] = "personalised"
     row_per_client: ClassVar[bool] = True
     presets: ClassVar[fl.Presets] = {"fedc2i": {"body_epochs": 1}, "cifar100": {"body_epochs": 5}}
+    effort: ClassVar[tuple[str, ...]] = ("body_epochs", "final_head_epochs")
 
     body_epochs: Annotated[int, Ge(0), "E_b, epochs of the body; the head gets the others"] = 1
     final_head_epochs: Annotated[int, Ge(0), "head epochs of everybody after the last round"] = 0

@@ -116,6 +116,7 @@ class PerFedAvg:
     year: ClassVar[int] = 2020
     kind: ClassVar[str] = "personalised"
     presets: ClassVar[fl.Presets] = {"flis": {"alpha": 0.01, "beta": 0.01}}
+    effort: ClassVar[tuple[str, ...]] = ("adapt_steps", "adapt_epochs")
 
     version: Annotated[Version, "first order, Hessian-free, or the exact Hessian"] = "fo"
     alpha: Annotated[Rate0, "size of the adapting step; none = the suite's lr"] = None

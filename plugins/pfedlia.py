@@ -38,6 +38,7 @@ class PFedLIA:
     year: ClassVar[int] = 2025
     kind: ClassVar[str] = "clustered"
     presets: ClassVar[fl.Presets] = {"pfedlia": {}, "robust": {"kmeans_transform": "signed_sqrt"}}
+    effort: ClassVar[tuple[str, ...]] = ("probe_epochs",)
 
     mode: Annotated[Literal["central", "peer"], "who groups the clients"] = "central"
     warmup: Annotated[int, Ge(1), "rounds of fedavg before the probe"] = 20

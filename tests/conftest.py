@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
-from toy import Play, player
+from toy import Play, Typed, player
+
+from flbench.cli import main
 
 
 @pytest.fixture
 def play_toy(tmp_path: Path) -> Play:
     """See `toy.player`."""
     return player(tmp_path)
+
+
+@pytest.fixture
+def typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Typed:
+    """Type a command in an empty folder; gives exit code, standard output and standard error."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FLBENCH_DATA", str(tmp_path / "empty"))
+
+    def run(*args: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["flbench", *args])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        return int(stopped.value.code or 0), *capsys.readouterr()
+
+    return run

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
@@ -77,18 +78,53 @@ def test_links_lead_somewhere() -> None:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
-def test_the_leaderboard_is_current_and_the_readme_quotes_it(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    "options", [("--no-figures",), pytest.param((), marks=pytest.mark.slow)], ids=["pages", "all"]
+)
+def test_the_leaderboard_is_current(
+    options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(sys, "argv", ["flbench", "leaderboard", "--check"])
+    monkeypatch.setattr(sys, "argv", ["flbench", "leaderboard", "--check", *options])
     with pytest.raises(SystemExit) as stop:
         main()
     assert not stop.value.code
-    board = (ROOT / "leaderboard" / "README.md").read_text(encoding="utf-8")
+
+
+BOARD = {path.name: path.read_text(encoding="utf-8") for path in ROOT.glob("leaderboard/*.md")}
+
+
+def test_the_readme_quotes_the_leaderboard() -> None:
     quoted = re.findall(r"\d\.\d{4} ± \d\.\d{4}", README)
     assert len(quoted) >= 8
-    assert all(number in board for number in quoted)
+    assert [number for number in quoted if not any(number in page for page in BOARD.values())] == []
+
+
+@pytest.mark.parametrize("name", sorted(BOARD))
+def test_links_of_the_leaderboard_lead_somewhere(name: str) -> None:
+    from flbench.leaderboard.markdown import anchor
+
+    links = re.findall(r"\]\(([^)]+)\)", BOARD[name])
+    assert links
+    for link in map(unquote, links):
+        path, _, part = link.partition("#")
+        if not path.startswith("http"):
+            assert (ROOT / "leaderboard" / path).exists(), link
+        if part:
+            headings = re.findall(r"^#+ (.+)$", BOARD[path], re.MULTILINE)
+            assert part in map(anchor, headings), link
+
+
+def test_the_docs_explain_every_column_of_the_leaderboard() -> None:
+    text = (ROOT / "docs" / "leaderboard.md").read_text(encoding="utf-8")
+    headings = {
+        cell.strip()
+        for page in BOARD.values()
+        for line in re.findall(r"^(\| rank .+\|)\n\|---", page, re.MULTILINE)
+        for cell in line.split("|")[1:-1]
+    }
+    assert {"rank", "ties", "95 % interval", "paper"} <= headings
+    assert {heading for heading in headings if f"| {heading} |" not in text} == set()
 
 
 def test_the_readmes_numbers_of_text_and_of_studies_are_those_of_their_files() -> None:

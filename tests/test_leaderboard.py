@@ -1,74 +1,32 @@
-"""The leaderboard: a pure function of a folder of result files."""
+"""The leaderboard's pages: a pure function of a folder of result files."""
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
-from toy import player
+from made_results import made, skip, write
 
 from flbench.errors import UserError
-from flbench.leaderboard import HEADER, mean_std, page, rows_of
-from flbench.result_files import result_path, write_atomically
-from flbench.results import Result
+from flbench.leaderboard import page
+from flbench.leaderboard.markdown import anchor, columns
+from flbench.leaderboard.pages import index, page_of, suite_page
+from flbench.leaderboard.rows import mean_std, rows_of, signed
+from flbench.leaderboard.table import tables as tables_of
+from flbench.results import Result, Tuning
 
-
-@pytest.fixture(scope="module")
-def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
-    return player(tmp_path_factory.mktemp("toy"))("fedavg").result
-
-
-def made(
-    result: Result,
-    accuracy: float,
-    *,
-    method: str = "fedavg",
-    seed: int = 0,
-    config: str | None = None,
-    suite: str = "5u1te000",
-    dataset: str = "toy",
-    told: bool = False,
-    leak: bool = False,
-    baseline: bool = False,
-    **summary: Any,
-) -> Result:
-    """A result of a method that never ran."""
-    plugin = {
-        "name": method, "uses_true_groups": told, "paper_leak": leak, "baseline": baseline,
-    }  # fmt: skip
-    described = {"name": method, "plugins": [result.method.plugins[0].model_copy(update=plugin)]}
-    marks = {"config": config or f"c-{method}", "suite": suite}
-    return result.model_copy(
-        update={
-            "seed": seed,
-            "dataset": dataset,
-            "method": result.method.model_copy(update=described),
-            "fingerprint": result.fingerprint.model_copy(update=marks),
-            "summary": {**result.summary, "accuracy_mean": accuracy, **summary},
-        }
-    )
-
-
-def write(folder: Path, *results: Result) -> Path:
-    for one in results:
-        marks = one.fingerprint
-        place = result_path(
-            folder / marks.suite, "toy", one.dataset, one.method.name, marks.config, one.seed
-        )
-        assert not place.exists()
-        write_atomically(place, one.canonical().encode())
-    return folder
+HEADER = [heading for heading, _, _ in columns([], None)]
 
 
 def tables(text: str) -> dict[str, list[dict[str, str]]]:
     """The page's tables as title -> rows -> cells by column."""
     found: dict[str, list[dict[str, str]]] = {}
     for part in text.split("\n## ")[1:]:
-        title, *lines = part.split("\n")
+        title, *lines = part.partition("\n### ")[0].split("\n")
         header, _, *rows = ([c.strip() for c in ln.split("|")[1:-1]] for ln in lines if "|" in ln)
-        assert header == list(HEADER)
+        assert [heading for heading in header if heading in HEADER] == HEADER
         found[title] = [dict(zip(header, row, strict=True)) for row in rows]
     return found
 
@@ -93,41 +51,48 @@ def test_one_seed_has_no_spread_and_no_seed_has_no_mean() -> None:
     assert mean_std([0.5, 0.5]) == "0.5000 ± 0.0000"
 
 
-def test_a_row_is_the_mean_over_its_seeds(result: Result, tmp_path: Path) -> None:
+def test_a_row_is_the_mean_over_its_seeds(tmp_path: Path) -> None:
     numbers = {"ari": 0.5, "groups": 3, "accuracy_worst_decile": 0.25, "mb_per_client": 1.5}
     others = {"ari": 1.0, "groups": 2, "accuracy_worst_decile": 0.75, "mb_per_client": 2.5}
     write(
         tmp_path,
-        made(result, 0.8, seed=10, **numbers),
-        made(result, 0.5, seed=2, **others),
-        made(result, 0.6, seed=0, **numbers),
+        made(0.8, seed=10, seconds=4.0, **numbers),
+        made(0.5, seed=2, **others),
+        made(0.6, seed=0, **numbers),
     )
     (row,) = only_table(tmp_path)
     assert row == {
         "rank": "1",
         "method": "fedavg",
+        "ties": "a",
         "accuracy": "0.6333 ± 0.1528",
+        "95 % interval": "0.5000 to 0.8000",
         "worst decile": "0.4167",
         "to oracle": "-",
         "gain": "-",
         "ARI": "0.667",
         "groups": "2.7",
+        "seconds": "2.0",
         "MB/client": "1.83",
         "seeds": "0, 2, 10",
         "status": "self-reported",
+        "package": "flbench 1.0",
     }
 
 
-def test_distances_to_the_oracle_and_above_the_better_baseline(
-    result: Result, tmp_path: Path
-) -> None:
+def test_distances_to_the_oracle_and_above_the_better_baseline(tmp_path: Path) -> None:
     told = {"oracle": 0.9, "local-only": 0.6, "fedavg": 0.7, "ifca": 0.85, "cfl": 0.65}
     plain = ("local-only", "fedavg")
     rows = [
-        made(result, value, method=name, told=name == "oracle", baseline=name in plain)
+        made(
+            value,
+            method=name,
+            plugin={"uses_true_groups": name == "oracle", "baseline": name in plain},
+            alone=name == "local-only",
+        )
         for name, value in told.items()
     ]
-    rows.append(made(result, 0.5, method="ifca", seed=7))  # the others have no such seed
+    rows.append(made(0.5, method="ifca", seed=7))  # the others have no such seed
     write(tmp_path, *rows)
     found = {row["method"]: (row["to oracle"], row["gain"]) for row in only_table(tmp_path)}
     assert found["ifca"] == ("+0.0500", "+0.1500")
@@ -135,40 +100,46 @@ def test_distances_to_the_oracle_and_above_the_better_baseline(
     assert found["oracle"] == ("-", "+0.2000")
     assert found["fedavg"] == ("+0.2000", "-")
     assert found["local-only"] == ("+0.3000", "-")
+    ranks = {row["method"]: row["rank"] for row in only_table(tmp_path)}
+    assert ranks["local-only"] == ranks["oracle"] == "reference"
+    assert ranks["fedavg"] == "2", "the other baseline is ranked"
     alone = tmp_path / "alone"
-    write(alone, made(result, 0.8, method="ifca"), made(result, 0.7, baseline=True))
+    write(alone, made(0.8, method="ifca"), made(0.7, plugin={"baseline": True}))
     (first, _) = only_table(alone)
     assert (first["to oracle"], first["gain"]) == ("-", "-"), "both baselines must be there"
 
 
-def test_a_number_that_no_seed_has_is_a_dash(result: Result, tmp_path: Path) -> None:
-    write(tmp_path, made(result, 0.5, ari=None), made(result, 0.5, seed=1, ari=None))
+def test_a_number_that_no_seed_has_is_a_dash(tmp_path: Path) -> None:
+    write(tmp_path, made(0.5, ari=None), made(0.5, seed=1, ari=None))
     assert only_table(tmp_path)[0]["ARI"] == "-"
-    write(tmp_path, made(result, 0.5, seed=2, ari=0.25))
+    write(tmp_path, made(0.5, seed=2, ari=0.25))
     assert only_table(tmp_path)[0]["ARI"] == "0.250"
 
 
-def test_rows_are_ranked_by_their_mean_accuracy(result: Result, tmp_path: Path) -> None:
+def test_rows_are_ranked_by_their_mean_accuracy(tmp_path: Path) -> None:
     write(
         tmp_path,
-        made(result, 0.9, method="lucky", seed=0),
-        made(result, 0.3, method="lucky", seed=1),
-        made(result, 0.7, method="best"),
-        made(result, 0.5, method="worst"),
-        made(result, 0.6, method="a-tie"),
+        made(0.9, method="lucky", seed=0),
+        made(0.3, method="lucky", seed=1),
+        made(0.7, method="best"),
+        made(0.5, method="worst"),
+        made(0.6, method="a-tie"),
     )
     rows = only_table(tmp_path)
     assert [row["method"] for row in rows] == ["best", "a-tie", "lucky", "worst"]
-    assert [row["rank"] for row in rows] == ["1", "2", "2", "4"]
+    assert [row["rank"] for row in rows] == ["2", "3", "1", "4"], (
+        "seed 0 is what lucky shares with the others, and there it is above them all"
+    )
+    assert [row["seeds"] for row in rows] == ["0 (lacks 1)", "0 (lacks 1)", "0, 1", "0 (lacks 1)"]
 
 
-@pytest.mark.parametrize("why", ["told", "leak"])
-def test_reference_rows_are_shown_but_not_ranked(why: str, result: Result, tmp_path: Path) -> None:
+@pytest.mark.parametrize("why", ["uses_true_groups", "paper_leak", "pools_data"])
+def test_reference_rows_are_shown_but_not_ranked(why: str, tmp_path: Path) -> None:
     write(
         tmp_path,
-        made(result, 0.9, method="first"),
-        made(result, 0.8, method="oracle", **{why: True}),
-        made(result, 0.7, method="second"),
+        made(0.9, method="first"),
+        made(0.8, method="oracle", plugin={why: True}),
+        made(0.7, method="second"),
     )
     rows = only_table(tmp_path)
     assert [(row["rank"], row["method"]) for row in rows] == [
@@ -177,20 +148,22 @@ def test_reference_rows_are_shown_but_not_ranked(why: str, result: Result, tmp_p
     assert rows[1]["accuracy"] == "0.8000"
 
 
-def test_a_composition_with_a_reference_plugin_is_a_reference(result: Result) -> None:
-    honest, told = made(result, 0.5, method="a"), made(result, 0.5, method="b", told=True)
+def test_a_composition_with_a_reference_plugin_is_a_reference() -> None:
+    honest, told = made(0.5, method="a"), made(0.5, method="b", plugin={"uses_true_groups": True})
     plugins = [*honest.method.plugins, *told.method.plugins]
     both = honest.method.model_copy(update={"name": "a+b", "plugins": plugins})
     (rows,) = rows_of([honest.model_copy(update={"method": both}), honest]).values()
-    assert [(row.name, row.reference) for row in rows] == [("a", False), ("a+b", True)]
+    assert [(row.name, row.reference) for row in rows] == [
+        ("a", ""), ("a+b", "told the true groups"),
+    ]  # fmt: skip
 
 
-def test_rows_of_different_suites_never_share_a_table(result: Result, tmp_path: Path) -> None:
+def test_rows_of_different_suites_never_share_a_table(tmp_path: Path) -> None:
     write(
         tmp_path,
-        made(result, 0.9, suite="aaaaaaaa"),
-        made(result, 0.5, suite="aaaaaaaa", method="other"),
-        made(result, 0.7, suite="bbbbbbbb", seed=1),
+        made(0.9, mark="aaaaaaaa"),
+        made(0.5, mark="aaaaaaaa", method="other"),
+        made(0.7, mark="bbbbbbbb", seed=1),
     )
     found = tables(page(tmp_path))
     assert list(found) == ["toy on toy [aaaaaaaa]", "toy on toy [bbbbbbbb]"]
@@ -201,18 +174,18 @@ def test_rows_of_different_suites_never_share_a_table(result: Result, tmp_path: 
     assert [rows[0]["rank"] for rows in found.values()] == ["1", "1"], "each table counts anew"
 
 
-def test_data_sets_never_share_a_table(result: Result) -> None:
-    found = rows_of([made(result, 0.5), made(result, 0.6, dataset="other")])
+def test_data_sets_never_share_a_table() -> None:
+    found = rows_of([made(0.5), made(0.6, dataset="other")])
     assert list(found) == ["toy on other [5u1te000]", "toy on toy [5u1te000]"]
 
 
-def test_two_parameter_sets_of_one_method_are_kept_apart(result: Result, tmp_path: Path) -> None:
+def test_two_parameter_sets_of_one_method_are_kept_apart(tmp_path: Path) -> None:
     write(
         tmp_path,
-        made(result, 0.5, config="11111111"),
-        made(result, 0.7, config="11111111", seed=1),
-        made(result, 0.8, config="22222222"),
-        made(result, 0.4, method="alone"),
+        made(0.5, config="11111111"),
+        made(0.7, config="11111111", seed=1),
+        made(0.8, config="22222222"),
+        made(0.4, method="alone"),
     )
     rows = only_table(tmp_path)
     assert [(row["method"], row["accuracy"]) for row in rows] == [
@@ -222,30 +195,39 @@ def test_two_parameter_sets_of_one_method_are_kept_apart(result: Result, tmp_pat
     ]
 
 
-def test_rows_of_one_method_are_told_apart_by_what_differs(result: Result, tmp_path: Path) -> None:
+def test_rows_of_one_method_are_told_apart_by_what_differs(tmp_path: Path) -> None:
     def told(config: str, accuracy: float, **params: object) -> Result:
-        one = made(result, accuracy, method="m", config=config)
-        return one.model_copy(update={"method": one.method.model_copy(update={"params": params})})
+        return made(accuracy, method="m", config=config, params=params)
 
     write(tmp_path, told("1", 0.5, mode="a", same=3), told("2", 0.6, mode="b", same=3))
     assert [row["method"] for row in only_table(tmp_path)] == ["m (mode=b)", "m (mode=a)"]
 
 
-def test_equal_accuracies_share_a_rank(result: Result, tmp_path: Path) -> None:
+def test_a_tuned_row_is_told_by_its_budget_alone() -> None:
+    search = Tuning(budget=8, seeds=[100], score="accuracy")
+    (rows,) = rows_of([
+        made(0.5, method="m", params={"x": 1}),
+        made(0.7, method="m", params={"x": 2}, tuning=search, config="t"),
+    ]).values()  # fmt: skip
+    assert [row.name for row in rows] == ["m (tuned, budget 8)", "m"]
+
+
+def test_equal_accuracies_share_a_rank(tmp_path: Path) -> None:
     pairs = (("a", 0.7), ("b", 0.7), ("c", 0.5))
-    write(tmp_path, *[made(result, accuracy, method=name) for name, accuracy in pairs])
+    write(tmp_path, *[made(accuracy, method=name) for name, accuracy in pairs])
     assert [row["rank"] for row in only_table(tmp_path)] == ["1", "1", "3"]
+    assert [row["ties"] for row in only_table(tmp_path)] == ["a", "a", "b"]
 
 
-def test_the_status_of_every_seed_is_shown(result: Result, tmp_path: Path) -> None:
-    again = made(result, 0.5, seed=1).model_copy(update={"status": "reproduced"})
-    write(tmp_path, made(result, 0.5), again)
+def test_the_status_of_every_seed_is_shown(tmp_path: Path) -> None:
+    again = made(0.5, seed=1).model_copy(update={"status": "reproduced"})
+    write(tmp_path, made(0.5), again)
     assert only_table(tmp_path)[0]["status"] == "reproduced, self-reported"
 
 
-def test_the_page_is_the_same_bytes_for_the_same_files(result: Result, tmp_path: Path) -> None:
+def test_the_page_is_the_same_bytes_for_the_same_files(tmp_path: Path) -> None:
     every = [
-        made(result, accuracy, method=method, seed=seed, suite=suite, config=config)
+        made(accuracy, method=method, seed=seed, mark=suite, config=config)
         for suite in ("aaaaaaaa", "bbbbbbbb")
         for method, config, accuracy in (("b", "1", 0.5), ("b", "2", 0.5), ("a", "3", 0.5))
         for seed in (0, 1, 2)
@@ -259,13 +241,13 @@ def test_the_page_is_the_same_bytes_for_the_same_files(result: Result, tmp_path:
     assert [row["method"] for row in tables(text)["toy on toy [aaaaaaaa]"]] == [
         "a", "b (1)", "b (2)",
     ]  # fmt: skip
-    write(one, made(result, 0.6, method="new", suite="aaaaaaaa"))
+    write(one, made(0.6, method="new", mark="aaaaaaaa"))
     assert page(one) != text
 
 
-def test_seconds_and_environment_do_not_show(result: Result, tmp_path: Path) -> None:
-    slow = made(result, 0.5).model_copy(update={"seconds": {"total": 9.0}, "environment": {}})
-    one, other = write(tmp_path / "one", made(result, 0.5)), write(tmp_path / "other", slow)
+def test_the_environment_does_not_show(tmp_path: Path) -> None:
+    slow = made(0.5).model_copy(update={"environment": {"host": "here"}})
+    one, other = write(tmp_path / "one", made(0.5)), write(tmp_path / "other", slow)
     assert page(one) == page(other)
 
 
@@ -275,26 +257,220 @@ def test_an_empty_folder_is_a_page_without_tables(tmp_path: Path) -> None:
     assert tables(text) == {}
 
 
-def test_rows_of_other_data_never_share_a_table(result: Result, tmp_path: Path) -> None:
-    one, other = made(result, 0.5, method="a"), made(result, 0.6, method="b")
+def test_rows_of_other_data_never_share_a_table(tmp_path: Path) -> None:
+    one, other = made(0.5, method="a"), made(0.6, method="b")
     marks = other.fingerprint.model_copy(update={"partition": "another"})
     write(tmp_path, one, other.model_copy(update={"fingerprint": marks}))
     with pytest.raises(UserError, match="differ in partition, so they cannot share a table"):
         page(tmp_path)
 
 
-def test_rows_that_share_their_parameters_are_still_told_apart(
-    result: Result, tmp_path: Path
-) -> None:
+def test_rows_that_share_their_parameters_are_still_told_apart(tmp_path: Path) -> None:
     pairs = (("1", 1), ("2", 1), ("3", 2))
     rows = []
     for config, x in pairs:
-        row = made(result, 0.5, method="m", config=config)
-        method = row.method.model_copy(update={"params": {"x": x}})
-        rows.append(row.model_copy(update={"method": method}))
+        rows.append(made(0.5, method="m", config=config, params={"x": x}))
     write(tmp_path, *rows)
     assert [row["method"] for row in only_table(tmp_path)] == [
         "m (x=1, 1)",
         "m (x=1, 2)",
         "m (x=2)",
     ]
+
+
+# --- what else a section says ---------------------------------------------------------------------
+
+
+def test_one_seed_says_that_only_clients_are_drawn(tmp_path: Path) -> None:
+    write(tmp_path, made(correct=[0, 100, 0, 100]), made(0.5, method="b"), made(0.5, seed=1))
+    rows = {row["method"]: row["95 % interval"] for row in only_table(tmp_path)}
+    assert rows["b"] == "0.5000 to 0.5000 (clients only)"
+    assert "clients" not in rows["fedavg"]
+
+
+def test_gaps_are_shown_as_gaps(tmp_path: Path) -> None:
+    write(tmp_path, made(), made(seed=1), made(seed=3), made(0.4, method="late", seed=3))
+    write(tmp_path, made(0.9, method="elsewhere", mark="01234567"))
+    text = page(tmp_path)
+    first = tables(text)["toy on toy [5u1te000]"]
+    assert [row["seeds"] for row in first] == ["0, 1, 3", "3 (lacks 0, 1)"]
+    other, here = text.split("\n## ")[1:]
+    assert "Not run here: elsewhere." in here
+    assert "Not run here: fedavg, late." in other
+
+
+def test_a_suite_of_which_there_are_only_skips_has_its_section(tmp_path: Path) -> None:
+    write(tmp_path, skip("x", "x: no water\n## here"), made(mark="01234567", dataset="other"))
+    text = page(tmp_path)
+    part = text.split("\n## ")[2]
+    assert part.startswith("toy on toy [5u1te000]\n\n4 clients, 0.5 of them per round")
+    assert "Not defined here: x: no water ## here." in part
+    assert "Not run here: fedavg." in part
+    assert "|" not in part
+
+
+def test_tuned_rows_are_ranked_among_themselves_beside_their_defaults(tmp_path: Path) -> None:
+    def tuned(accuracy: float, method: str, budget: int = 8) -> Result:
+        search = Tuning(budget=budget, seeds=[100, 101], score="validation accuracy")
+        return made(accuracy, method=method, tuning=search, config=f"t-{method}-{budget}")
+
+    plain = {"baseline": True}
+    write(
+        tmp_path,
+        made(0.5, method="a"), made(0.6, method="b"), tuned(0.7, "a"), tuned(0.8, "c"),
+        tuned(0.9, "a", 16), made(0.3, plugin=plain), made(0.4, method="l", plugin=plain),
+    )  # fmt: skip
+    (text,) = page(tmp_path).split("\n## ")[1:]
+    main, eight, more = text.split("\n### ")
+    assert [row["method"] for row in only_table(tmp_path)] == ["b", "a", "l", "fedavg"]
+    assert [row["rank"] for row in only_table(tmp_path)] == ["1", "2", "3", "4"]
+    assert eight.startswith(
+        "Tuned, budget 8\n\nThe best of 8 sets of parameters each, by validation accuracy on"
+        " seeds 100, 101; ranked among themselves.\n"
+    )
+    lines = [line.split(" | ") for line in eight.splitlines() if line.startswith("| ")]
+    assert lines[0][4] == "at defaults"
+    assert [line[2:5] for line in lines[1:]] == [
+        ["c (tuned, budget 8)", "0.8000", "-"],
+        ["a (tuned, budget 8)", "0.7000", "0.5000"],
+    ]
+    assert [line[0] for line in lines[1:]] == ["| 1", "| 2"]
+    assert lines[1][8] == "+0.4000", "the better baseline has 0.4 at its defaults"
+    assert more.startswith("Tuned, budget 16\n")
+    assert "a (tuned, budget 16) | 0.9000 | 0.5000" in more
+    assert "tuned" not in main
+
+
+def test_what_the_paper_prints_stands_beside_ours(tmp_path: Path) -> None:
+    def ours(accuracy: float, method: str, seed: int = 0) -> Result:
+        return made(accuracy, method=method, seed=seed, dataset="cifar10", suite=PATHO)
+
+    write(tmp_path, ours(0.86, "pfedlia"), ours(0.84, "pfedlia", 1), ours(0.9, "unknown"))
+    rows = {row["method"]: row for row in only_table(tmp_path)}
+    assert rows["pfedlia"]["paper"] == "0.8608 ± 0.0167"
+    assert rows["pfedlia"]["to paper"] == "-0.0108"
+    assert (rows["unknown"]["paper"], rows["unknown"]["to paper"]) == ("-", "-")
+    write(tmp_path / "other", made(0.5, suite=PATHO))
+    assert "paper" not in only_table(tmp_path / "other")[0]
+
+
+PATHO = {"name": "pathological-noniid", "version": 2}
+
+
+def test_outdated_rows_stand_apart_and_are_not_ranked(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        made(0.9, method="a", version="1.2", config="old"),
+        made(0.5, method="a", version="1.10", config="new"),
+        made(0.6, method="b", version="1.0"),
+    )
+    (text,) = page(tmp_path).split("\n## ")[1:]
+    _, old = text.split("\n### ")
+    rows = only_table(tmp_path)
+    assert [(row["method"], row["rank"]) for row in rows] == [("b", "1"), ("a", "2")]
+    line = "| a | 0.9000 | 0 | flbench 1.2 | a 1.2; there are results of 1.10 |"
+    assert old.splitlines()[-1] == line
+    assert old.startswith("Outdated\n")
+    write(
+        tmp_path / "s",
+        made(0.5, suite={**PATHO, "version": 1}),
+        made(0.7, method="b", suite={**PATHO, "version": 1}),
+    )
+    (text,) = page(tmp_path / "s").split("\n## ")[1:]
+    assert "| rank |" not in text
+    assert text.count("| suite version 1; 2 is installed |") == 2
+
+
+def test_names_cannot_end_a_cell(tmp_path: Path) -> None:
+    write(tmp_path, made(method="m", params={"x": "a|b"}), made(method="m", config="c", params={}))
+    assert "| m (x=a\\|b) |" in page(tmp_path)
+
+
+# --- pages ----------------------------------------------------------------------------------------
+
+
+def test_a_suites_page_links_rows_to_their_files(tmp_path: Path) -> None:
+    results = write(tmp_path / "results", made(), made(method="b c", config="x"))
+    text = suite_page(tables_of(results), "results", {})
+    assert text.startswith("# toy\n\nGenerated by `flbench leaderboard`")
+    assert "| [fedavg](results/5u1te000/toy/toy/fedavg/c-fedavg-5u1te000) |" in text
+    assert "| [b c](results/5u1te000/toy/toy/b%20c/x) |" in text
+
+
+def test_the_page_of_an_installed_suite_says_what_it_is_and_how_to_run_it() -> None:
+    root = Path(__file__).parent.parent / "leaderboard" / "results" / "noisy-noniid"
+    text = suite_page(tables_of(root), "results", {})
+    assert "Five groups of clients; half of them also hold a label of another group" in text
+    assert re.search(r"^    flbench run -p NAME -s noisy-noniid --seeds \d+$", text, re.M)
+    assert (
+        "    flbench run -p NAME -s noisy-noniid --dataset cifar10 --set suite.local.lr=0.05"
+        " --set suite.model=lenet5 --set suite.rounds=60 --seeds "
+    ) in text
+
+
+def test_the_index_leads_to_every_table_and_shows_what_was_run(tmp_path: Path) -> None:
+    write(
+        tmp_path, made(0.8), made(0.9, method="b"), skip("c", "c: no"), made(0.7, mark="01234567"),
+        made(0.6, dataset="other", mark="8" * 8, method="d"),
+    )  # fmt: skip
+    text = index(tables_of(tmp_path), [], "**Mine.** 1 < 2\n", [])
+    assert "\n## Findings\n\n**Mine.** 1 < 2\n\n## Suites\n" in text
+    assert "| [toy](toy.md#toy-on-toy-5u1te000) | toy | 2 | 0 | b | 0.9000 |" in text
+    heading = "| method | toy, other | toy, toy 01234567 | toy, toy 5u1te000 |"
+    assert heading in text
+    assert text.endswith(
+        "| b | - | - | 0.9000 |\n| c | - | - | undefined |\n| d | 0.6000 | - | - |\n"
+        "| fedavg | - | 0.7000 | 0.8000 |\n"
+    )
+    assert "## Findings" not in index(tables_of(tmp_path), [], " \n", [])
+
+
+def test_leaders_that_cannot_be_told_apart_are_counted(tmp_path: Path) -> None:
+    write(tmp_path, made(0.8), made(0.8, method="b"), made(0.8, method="a"), made(0.1, method="z"))
+    assert "| a and 2 not separable | 0.8000 |" in index(tables_of(tmp_path), [], "", [])
+
+
+def test_pages_have_sane_names() -> None:
+    assert page_of("dirichlet-0.1") == "dirichlet-0.1.md"
+    assert page_of("../up/there") == "up-there.md"
+    assert [page_of(name) for name in ("README", "findings", "")] == [
+        "suite-README.md", "suite-findings.md", "suite-.md",
+    ]  # fmt: skip
+    assert anchor("label-swap on label-swap:digits [67e384d1]") == (
+        "label-swap-on-label-swapdigits-67e384d1"
+    )
+
+
+def test_nothing_has_a_sign_of_its_own() -> None:
+    assert signed(-0.00001) == "+0.0000"
+    assert signed(-0.25) == "-0.2500"
+    assert signed(None) == "-"
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"test": [100, 0, 100, 100], "correct": [1, 0, 1, 1]}, "at least one test sample of each"),
+        ({"test": [9, 9], "correct": [1]}, "as many counts in 'clients.correct'"),
+        ({"accuracy_mean": None}, "expected a number as 'summary.accuracy_mean'"),
+        (
+            {"test": [9, 9], "correct": [1, 1], "seed": 1},
+            "(has 4 clients and .* 2|has 2 clients and .* 4), so they cannot",
+        ),
+    ],
+)
+def test_results_that_cannot_be_compared_are_one_line(
+    change: dict[str, object], told: str, tmp_path: Path
+) -> None:
+    write(tmp_path, made(), made(method="b", **change))
+    with pytest.raises(UserError, match=told) as caught:
+        page(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_suite_without_its_settings_is_one_line(tmp_path: Path) -> None:
+    one = made()
+    settings = {key: value for key, value in one.suite.items() if key != "rounds"}
+    write(tmp_path, one.model_copy(update={"suite": settings}))
+    with pytest.raises(UserError, match=r"seed-0\.json: 'suite.rounds' is missing; run it again"):
+        page(tmp_path)

@@ -7,17 +7,22 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from toy import Play, player
 
 from flbench.errors import UserError
+from flbench.history import History
+from flbench.matrix import packed, unpacked
 from flbench.result_files import (
     read_result,
     read_results,
     result_path,
     write_atomically,
 )
-from flbench.results import SCHEMA, VOLATILE, Result
+from flbench.results import SCHEMA, VOLATILE, Change, Result, ScoreMatrix
+from flbench.state import Scores
 
 
 @pytest.fixture(scope="module")
@@ -214,3 +219,104 @@ def test_what_is_no_result_file_is_one_line(data: bytes, tmp_path: Path) -> None
         read_result(path)
     assert str(caught.value).startswith(f"{path}: ")
     assert "\n" not in str(caught.value)
+
+
+# --- version 2 --------------------------------------------------------------------------------
+
+
+def test_a_file_of_version_1_is_still_read(result: Result, tmp_path: Path) -> None:
+    table = json.loads(result.canonical())
+    for new in ("scores", "tuning"):
+        del table[new]
+    del table["clients"]["labels"]
+    table["membership"] = [
+        {"round": round_, "labels": labels} for round_, labels in result.memberships()
+    ]
+    path = tmp_path / "seed-0.json"
+    path.write_text(json.dumps({**table, "schema_version": 1}))
+    read = read_result(path)
+    assert read.schema_version == SCHEMA
+    assert (read.scores, read.tuning, read.clients.labels) == (None, None, None)
+    assert read.memberships() == result.memberships()
+    assert read.curves == result.curves
+
+
+def test_memberships_are_whole_whatever_was_written_down(result: Result) -> None:
+    changes = [
+        Change(round=1, labels=[0, 0, 1]),
+        Change(round=4, labels=[2], clients=[1]),
+        Change(round=6, labels=[1, 1, 1]),
+    ]
+    one = result.model_copy(update={"membership": changes})
+    assert one.memberships() == [(1, [0, 0, 1]), (4, [0, 2, 1]), (6, [1, 1, 1])]
+
+
+def test_a_whole_number_stays_one_however_often_it_is_written(
+    result: Result, tmp_path: Path
+) -> None:
+    one = result.model_copy(update={"curves": {"groups": [1, 2.5, None]}})
+    path = tmp_path / "seed-0.json"
+    path.write_text(one.canonical())
+    assert '"groups":[1,2.5,null]' in one.canonical()
+    assert read_result(path).canonical() == one.canonical()
+
+
+def test_scores_come_back_within_a_step(result: Result) -> None:
+    values = np.array([[-3.0, 0.0, np.nan], [1.0, 2.0, 0.77]])
+    cells, low, high = packed(values)
+    matrix = ScoreMatrix(
+        round=3, columns="clients", row_ids=[0, 1], column_ids=[0, 1, 2],
+        low=low, high=high, cells=cells,
+    )  # fmt: skip
+    back = matrix.values()
+    assert np.isnan(back[0, 2])
+    assert np.nanmax(np.abs(back - values)) <= (high - low) / 508 + 1e-12
+    assert (back[0, 0], back[1, 1]) == (-3.0, 2.0)
+
+
+@pytest.mark.parametrize("values", [np.zeros((2, 2)), np.full((2, 3), np.nan)])
+def test_a_matrix_without_a_range_can_be_kept(values: Any) -> None:
+    cells, low, high = packed(values)
+    assert np.array_equal(unpacked(cells, low, high, 2), values, equal_nan=True)
+
+
+def test_the_last_of_the_largest_score_matrices_is_kept() -> None:
+    def scores(rows: int, value: float, *, columns: int = 2) -> Scores:
+        ids = torch.arange(rows)
+        return Scores(torch.full((rows, columns), value), ids, "models", torch.arange(columns))
+
+    history = History()
+    history.add_scores(1, None)
+    history.add_scores(2, scores(1, 1.0, columns=1))
+    assert history.scores is None, "one number is no matrix"
+    for round_, rows in ((3, 3), (4, 5), (5, 5), (6, 2)):
+        history.add_scores(round_, scores(rows, float(round_)))
+    assert history.scores is not None
+    assert (history.scores["round"], history.scores["low"]) == (5, 5.0)
+    history.add_scores(7, scores(201, 1.0, columns=200))
+    assert history.scores["round"] == 5, "too large to keep"
+
+
+def test_a_run_leaves_scores_and_label_counts(play_toy: Play) -> None:
+    played = play_toy("flis-hc", participation=1.0, server_samples=6)
+    result = played.result
+    assert result.scores is not None
+    assert result.scores.values().shape == (len(result.clients.train),) * 2
+    assert result.clients.labels is not None
+    assert [sum(counts.values()) for counts in result.clients.labels] == result.clients.train
+
+
+def test_a_hundred_rounds_of_a_hundred_clients_fit_fifty_kilobytes() -> None:
+    root = Path(__file__).parents[1] / "leaderboard" / "results"
+    sizes = {path: path.stat().st_size for path in root.rglob("seed-*.json")}
+    assert len(sizes) > 100
+    assert {path: size for path, size in sizes.items() if size > 50_000} == {}
+
+
+def test_the_schema_in_the_docs_is_the_models() -> None:
+    docs = Path(__file__).parents[1] / "docs"
+    schema = json.loads((docs / "result.schema.json").read_text(encoding="utf-8"))
+    assert schema == Result.model_json_schema(), "flbench show schema > docs/result.schema.json"
+    told = (docs / "results.md").read_text(encoding="utf-8")
+    assert [name for name in Result.model_fields if f"`{name}`" not in told] == []
+    assert [name for name in VOLATILE if f"`{name}`" not in told] == []

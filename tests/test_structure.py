@@ -35,11 +35,12 @@ RANKS = (
         "", "bank", "store", "errors", "seeding", "parameters", "hookspecs", "registry",
         "catalogue", "gazette", "torchvision_ops", "company",
     ),
-    ("dataset", "state", "layout", "loading", "suite", "results", "result_files",
-        "matrix", "metrics", "skew",
-   ),
     (
-        "partition", "skewed", "primary", "picture",
+        "dataset", "state", "layout", "loading", "suite", "cards", "verdicts",
+        "results", "result_files", "matrix", "metrics", "skew",
+    ),
+    (
+        "partition", "skewed", "primary", "picture", "figures",
         "clustering", "scoring", "curves", "averaging", "personal",
     ),
     ("client", "context", "federation", "heldout", "history"),
@@ -53,9 +54,12 @@ RANKS = (
     ("runner",),
     ("study",),
     ("leaderboard", "sinks", "datasets", "models"),
-    ("show", "running", "speed"),
+    ("show", "plot", "diff", "running", "speed", "sync"),
     ("launchers",),
     ("sweep",),
+    ("reproduction", "tune"),
+    ("paper_page",),
+    ("reproduce",),
     ("cli",),
     ("__main__",),
 )  # fmt: skip
@@ -63,8 +67,18 @@ RANK = {part: rank for rank, parts in enumerate(RANKS) for part in parts}
 
 # What hangs on entry points knows the data it is given, and nothing of the machinery.
 NEEDS = {
-    "leaderboard": {"", "errors", "matrix", "results", "result_files"},
-    "sinks": {"", "errors", "hookspecs", "results", "state"},
+    "leaderboard": {
+        "",
+        "catalogue",
+        "errors",
+        "figures",
+        "parameters",
+        "registry",
+        "results",
+        "result_files",
+        "suite",
+    },
+    "sinks": {"", "errors", "figures", "hookspecs", "results"},
     "datasets": {"", "loading", "errors", "dataset", "registry", "torchvision_ops"},
     "models": {"", "errors", "torchvision_ops"},
 }
@@ -185,7 +199,9 @@ def test_only_the_command_line_knows_what_hangs_on_entry_points() -> None:
         for other in others
         if part_of(other) in NEEDS and part_of(other) != part_of(module)
     }
-    assert set(users) <= {"cli", "running", "show", "launchers", "sweep"}
+    assert set(users) <= {
+        "cli", "running", "show", "launchers", "sweep", "sync", "tune", "reproduce",
+    }  # fmt: skip
 
 
 def test_the_core_names_no_method_suite_dataset_or_model() -> None:
@@ -427,7 +443,7 @@ def test_every_package_is_shipped() -> None:
     shipped = set(PROJECT["tool"]["setuptools"]["packages"])
     packages = {dotted(path) for path in sources("flbench") if path.name == "__init__.py"}
     beside = {"flbench_plugins", "flbench_benchmarks"}
-    beside |= {"flbench_benchmarks.speed", "flbench_benchmarks.studies"}
+    beside |= {f"flbench_benchmarks.{part}" for part in ("papers", "speed", "studies")}
     assert packages | beside == shipped
 
 

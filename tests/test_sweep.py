@@ -12,16 +12,15 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from rich.console import Console as Terminal
+from toy import Typed
 
 import flbench.runner
-from flbench.cli import main
 from flbench.errors import UserError
 from flbench.launchers import FAILED, connected, needs, played_remotely, received
 from flbench.results import VOLATILE, RoundRecord, RunInfo
@@ -30,26 +29,6 @@ from flbench.sinks.console import Console, Overview
 
 QUICK = ("--rounds", "2", "--set", "clients=10")
 GRID = ("-p", "fedavg,local-only", "-s", "iid", "--seeds", "2", *QUICK)
-
-Typed = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def typed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Typed:
-    """Type a command in an empty folder; gives exit code, standard output and standard error."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FLBENCH_DATA", str(tmp_path / "empty"))
-
-    def run(*args: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["flbench", *args])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        return int(stopped.value.code or 0), *capsys.readouterr()
-
-    return run
 
 
 def results(folder: Path) -> list[Path]:

@@ -125,6 +125,9 @@ class Played:
 
 Play = Callable[..., Played]
 
+Typed = Callable[..., tuple[int, str, str]]
+"""Types a command; gives exit code, standard output and standard error."""
+
 
 def seeded(build: Callable[[], nn.Module]) -> Callable[..., nn.Module]:
     """Stands in for `assembly.build_network`: the given network with weights of its own."""

@@ -1,0 +1,148 @@
+"""`flbench diff`: what makes two results two rows, or keeps them from sharing a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from flbench.errors import UserError
+
+if TYPE_CHECKING:
+    from flbench.results import Result
+
+Kind = Literal["table", "row", "run", "machine"]
+MEANINGS: dict[Kind, str] = {
+    "table": "they cannot share a table",
+    "row": "two rows of one table",
+    "run": "two runs of one row",
+    "machine": "the same run, computed elsewhere or otherwise",
+}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One field that differs.
+
+    Attributes:
+        kind: what the difference makes of the two: the first of "table", "row", "run", "machine"
+            counts.
+    """
+
+    kind: Kind
+    field: str
+    one: object
+    other: object
+
+
+def differences(one: Result, other: Result) -> list[Difference]:
+    """Everything that differs and is set rather than measured, the gravest first."""
+    same_seed = one.seed == other.seed
+    found: list[Difference] = []
+
+    def compare(kind: Kind, name: str, a: object, b: object) -> None:
+        found.extend(Difference(kind, field, x, y) for field, x, y in _unequal(name, a, b))
+
+    compare("table", "dataset", one.dataset, other.dataset)
+    compare("table", "suite", _settings(one), _settings(other))
+    for mark in ("data", "partition", "initial_weights", "cohorts") if same_seed else ():
+        name = f"fingerprint.{mark}"
+        compare("table", name, getattr(one.fingerprint, mark), getattr(other.fingerprint, mark))
+    compare("row", "method", one.method.name, other.method.name)
+    if one.method.name == other.method.name:
+        compare("row", "params", one.method.params, other.method.params)
+    compare("row", "plugins", _plugins(one), _plugins(other))
+    compare("row", "tuning", _tuning(one), _tuning(other))
+    compare("row", "precision", *(r.environment.get("precision", "32-true") for r in (one, other)))
+    compare("run", "seed", one.seed, other.seed)
+    compare("machine", "environment", one.environment, other.environment)
+    return found
+
+
+def verdict(found: Sequence[Difference]) -> str:
+    """What the differences make of two results."""
+    kinds = {difference.kind for difference in found}
+    return next((text for kind, text in MEANINGS.items() if kind in kinds), "the same run")
+
+
+def unlike(one: Result, other: Result, found: Sequence[Difference]) -> str:
+    """Of what should be the same run, the parts of the files that differ all the same."""
+    if any(difference.kind != "machine" for difference in found):
+        return ""
+    told = ("status", "schema_version", "seconds", "environment")
+    names = [name for name in type(one).model_fields if name not in told]
+    parts = [name for name in names if getattr(one, name) != getattr(other, name)]
+    return f"; but these differ: {', '.join(parts)}" if parts else ", with the same numbers"
+
+
+def _settings(result: Result) -> dict[str, Any]:
+    """The suite's settings; `paper` is told, not set."""
+    return {key: value for key, value in result.suite.items() if key != "paper"}
+
+
+def _plugins(result: Result) -> dict[str, str]:
+    return {
+        plugin.name: f"{plugin.distribution} {plugin.version}" for plugin in result.method.plugins
+    }
+
+
+def _tuning(result: Result) -> dict[str, Any]:
+    return {} if result.tuning is None else result.tuning.model_dump()
+
+
+def _unequal(name: str, one: object, other: object) -> Iterator[tuple[str, object, object]]:
+    """Leaves at which two values differ, by dotted name; None = not there."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        for key in sorted({*one, *other}):
+            yield from _unequal(f"{name}.{key}", one.get(key), other.get(key))
+    elif one != other:
+        yield name, one, other
+
+
+def diff(
+    one: Annotated[Path, typer.Argument(help="a result file, or a row's folder")],
+    other: Annotated[Path, typer.Argument(help="another")],
+) -> None:
+    """Say what makes two results incomparable, or two rows, or two runs; and their accuracies.
+
+    Exit code 1 where they cannot share a table.
+    """
+    from flbench.result_files import read_result
+
+    paths = _chosen(one, other)
+    a, b = (read_result(path) for path in paths)
+    for name, path, result in zip("AB", paths, (a, b), strict=True):
+        told = f"{result.method.name} on {result.suite['name']} ({result.dataset})"
+        print(f"{name}: {told}, seed {result.seed}: {path}")
+    found = differences(a, b)
+    print(verdict(found) + unlike(a, b, found))
+    for one_ in found:
+        print(f"  {one_.field}: {one_.one} | {one_.other}")
+    for key in ("accuracy_mean", "accuracy_worst_decile", "ari", "mb_per_client"):
+        values = (a.summary.get(key), b.summary.get(key))
+        shown = " | ".join("-" if value is None else f"{value:.4f}" for value in values)
+        print(f"  {key}: {shown}")
+    if any(d.kind == "table" for d in found):
+        raise typer.Exit(1)
+
+
+def _chosen(one: Path, other: Path) -> tuple[Path, Path]:
+    """Two files; of folders, the files of the lowest seed that both have, or of the lowest."""
+
+    def seeds(path: Path) -> dict[str, Path]:
+        if not path.is_dir():
+            return {}
+        found = {file.name: file for file in sorted(path.rglob("seed-*.json"))}
+        if not found:
+            raise UserError(f"{path}: expected a result file or a folder with some, found none")
+        return found
+
+    mine, theirs = seeds(one), seeds(other)
+    common = sorted({*mine} & {*theirs}) if mine and theirs else sorted({*mine} or {*theirs})
+    if mine and theirs and not common:
+        return next(iter(mine.values())), next(iter(theirs.values()))
+    pick = common[0] if common else ""
+    return mine.get(pick, one), theirs.get(pick, other)

@@ -1,0 +1,208 @@
+"""What accuracy costs: final accuracy against traffic, and the front that nobody beats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from flbench.figures.labels import Box, placed
+from flbench.figures.style import COLOURS, INK, caption, percent, plain, sheet, written
+from flbench.results import Result
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+FRONT = COLOURS[0]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A row's mean accuracy and traffic, and the lowest and highest seed of either."""
+
+    name: str
+    accuracy: float
+    cost: float
+    accuracies: tuple[float, float]
+    costs: tuple[float, float]
+
+
+def point(name: str, results: Sequence[Result]) -> Point | None:
+    """A row's place, from the seeds that tell both numbers; None where none does."""
+    pairs = [(r.summary.get("accuracy_mean"), r.summary.get("mb_per_client")) for r in results]
+    known = [(a, c) for a, c in pairs if a is not None and c is not None]
+    if not known:
+        return None
+    table = np.array(known, dtype=float)
+    (accuracy, cost), low, high = table.mean(axis=0), table.min(axis=0), table.max(axis=0)
+    return Point(
+        name,
+        float(accuracy),
+        float(cost),
+        (float(low[0]), float(high[0])),
+        (float(low[1]), float(high[1])),
+    )
+
+
+def front(points: Sequence[tuple[float, float]]) -> list[int]:
+    """The Pareto front: who has no rival at least as good in both and better in one.
+
+    Args:
+        points: cost and accuracy of each.
+
+    Returns:
+        Indices, the cheapest first; of equal points all.
+
+    Example:
+        >>> front([(2.0, 0.9), (1.0, 0.8), (3.0, 0.9), (0.0, 0.5)])
+        [3, 1, 0]
+    """
+
+    def beaten(cost: float, accuracy: float) -> bool:
+        return any(
+            other <= cost and rival >= accuracy and (other, rival) != (cost, accuracy)
+            for other, rival in points
+        )
+
+    kept = [index for index, one in enumerate(points) if not beaten(*one)]
+    return sorted(kept, key=lambda index: points[index])
+
+
+def pareto(rows: Sequence[tuple[str, Sequence[Result]]], title: str) -> bytes | None:
+    """Draw final accuracy against megabytes per client, with the Pareto front.
+
+    Bars reach from the lowest to the highest seed. Rows without traffic stand left of the
+    logarithmic axis.
+
+    Args:
+        rows: name and results over seeds.
+        title: one line on top.
+
+    Returns:
+        An SVG file, or None where no row has both numbers.
+    """
+    found = [place for name, results in rows if (place := point(name, results)) is not None]
+    if not found:
+        return None
+    best = front([(one.cost, one.accuracy) for one in found])
+    with sheet(6.2, 4.0 if len(found) <= 16 else 5.2) as figure:
+        axes = figure.add_subplot()
+        nowhere = _scale(axes, found)
+        at = [one.cost or nowhere for one in found]
+        for index, one in enumerate(found):
+            _mark(axes, one, at[index], index in best)
+        axes.step(
+            [at[index] for index in best],
+            [found[index].accuracy for index in best],
+            where="post",
+            color=FRONT,
+            linewidth=0.9,
+            linestyle=(0, (4, 2)),
+            zorder=1,
+        )
+        axes.set_ylabel("final test accuracy (%)")
+        percent(axes)
+        caption(figure, "circles: Pareto front; bars: lowest to highest seed")
+        _names(axes, [(one.name, x, one.accuracy) for one, x in zip(found, at, strict=True)], best)
+        return written(figure, title, described(found, best))
+
+
+def described(found: Sequence[Point], best: Sequence[int]) -> str:
+    """The points in words, the front first."""
+
+    def told(one: Point) -> str:
+        return f"{one.name} {100 * one.accuracy:.1f} % at {one.cost:.3g} MB"
+
+    rest = [told(one) for index, one in enumerate(found) if index not in best]
+    others = f" Not on it: {', '.join(rest)}." if rest else ""
+    return (
+        "Final test accuracy against megabytes sent and received per client, means over seeds. "
+        f"Pareto front: {', '.join(told(found[index]) for index in best)}.{others}"
+    )
+
+
+def _scale(axes: Axes, found: Sequence[Point]) -> float:
+    """Make the axis of costs; returns where the rows without traffic stand."""
+    paid = [one.cost for one in found if one.cost > 0] or [1.0]
+    low, high = min(paid), max(paid)
+    wide = max(np.log10(high / low), 0.5)
+    nowhere = low / 10 ** (0.16 * wide)
+    free = any(one.cost == 0 for one in found)
+    edge = 10 ** (0.06 * wide)
+    axes.set_xscale("log")
+    axes.set_xlim((nowhere if free else low) / edge, high * edge)
+    steps = (1,) if high > 50 * low else (1, 2, 5) if high > 3 * low else range(1, 10)
+    powers = range(int(np.floor(np.log10(low))) - 1, int(np.ceil(np.log10(high))) + 1)
+    round_ones = [step * 10.0**power for power in powers for step in steps]
+    ticks = [(one, f"{one:.6g}") for one in round_ones if low / edge <= one <= high * edge]
+    if free:
+        ticks.insert(0, (nowhere, "none"))
+        axes.axvline((nowhere * low) ** 0.5, color=INK, linewidth=0.5, linestyle=(0, (1, 2)))
+    axes.set_xticks([place for place, _ in ticks], [text for _, text in ticks])
+    axes.set_xticks([], minor=True)
+    axes.set_xlabel("sent and received per client (MB, logarithmic)")
+    return float(nowhere)
+
+
+def _names(axes: Axes, found: Sequence[tuple[str, float, float]], best: Sequence[int]) -> None:
+    """Each point's name beside it, the front's first, with a line where it had to go far."""
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    axes.set_ylim(axes.get_ylim())
+    figure.draw_without_rendering()
+    scale = 72 / figure.dpi
+    ground = axes.get_window_extent()
+    left, low, right, high = (scale * float(value) for value in ground.extents)
+    order = [*best, *(index for index in range(len(found)) if index not in best)]
+    names = [plain(found[index][0]) for index in order]
+    points = [
+        tuple(scale * axes.transData.transform((found[index][1], found[index][2])))
+        for index in order
+    ]
+    steps = [piece for one, two in pairwise(points[: len(best)]) for piece in _step(one, two)]
+    boxes = placed(
+        points, [3.9 * len(name) for name in names], 7.5, (left, low, right, high), steps
+    )
+    for index, name, (x, y), box in zip(order, names, points, boxes, strict=True):
+        colour = FRONT if index in best else INK
+        end = min(max(x, box[0]), box[2]), (box[1] + box[3]) / 2
+        if abs(end[0] - x) + abs(end[1] - y) > 9:
+            axes.annotate(
+                "", _data(axes, end, scale), found[index][1:],
+                arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.4, "shrinkB": 0},
+            )  # fmt: skip
+        side = "left" if box[0] > x else "right" if box[2] < x else "center"
+        at = {"left": box[0], "right": box[2], "center": x}[side], end[1]
+        axes.text(*_data(axes, at, scale), name, ha=side, va="center", color=colour, fontsize=6.5)
+
+
+def _step(one: tuple[float, float], two: tuple[float, float]) -> tuple[Box, Box]:
+    """What the front's line covers between two of its points: to the right, then up."""
+    (left, low), (right, high) = one, two
+    return (left, low - 1, right, low + 1), (right - 1, low, right + 1, high)
+
+
+def _data(axes: Axes, place: tuple[float, float], scale: float) -> tuple[float, float]:
+    """Printer's points as data of the axes."""
+    x, y = axes.transData.inverted().transform((place[0] / scale, place[1] / scale))
+    return float(x), float(y)
+
+
+def _mark(axes: Axes, one: Point, at: float, best: bool) -> None:
+    """A point with its bars."""
+    from matplotlib.colors import to_rgb
+
+    axes.errorbar(
+        at,
+        one.accuracy,
+        yerr=[[one.accuracy - one.accuracies[0]], [one.accuracies[1] - one.accuracy]],
+        xerr=[[one.cost - one.costs[0]], [one.costs[1] - one.cost]],
+        fmt="o" if best else "s",
+        markersize=4.5 if best else 3.2,
+        color=FRONT if best else INK,
+        elinewidth=0.6,
+        ecolor=(*to_rgb(FRONT if best else INK), 0.5),
+    )

@@ -1,0 +1,159 @@
+"""The house style of all pictures: what a figure looks like, and how it becomes the same bytes.
+
+The ground is transparent and every ink is of middle brightness, so that a picture reads on white
+and on black. Matplotlib is imported when something is drawn.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INK = "#7a7a7a"
+COLOURS = (
+    "#3d85c6",  # blue
+    "#d55e00",  # vermilion
+    "#129a76",  # green
+    "#b0569a",  # purple
+    "#a07d00",  # ochre
+    "#d2557b",  # rose
+    "#2b93a8",  # teal
+    "#8c6bd1",  # violet
+)
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h")
+DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (5, 1.5, 1.5, 1.5)), (0, (9, 2)))
+LOOK: dict[Any, Any] = {
+    "svg.hashsalt": "flbench",
+    "svg.fonttype": "none",
+    "font.family": "DejaVu Sans",
+    "font.size": 7,
+    "text.parse_math": False,
+    "text.color": INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.labelsize": 8,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 8,
+    "figure.titlesize": 10,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.major.size": 2.5,
+    "ytick.major.size": 2.5,
+    "lines.linewidth": 1.3,
+    "hatch.linewidth": 0.5,
+    "image.interpolation": "none",
+}
+LONGEST = 48  # characters of a name
+BARRED = re.compile("[^\\t -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+TAG = re.compile(r"<[^>]*>")
+EXACT = re.compile(r"(\d\.\d\d)\d+")
+
+
+@contextmanager
+def sheet(width: float, height: float) -> Iterator[Figure]:
+    """An empty figure in the house style, whatever the person's own settings are.
+
+    Args:
+        width: in inches, as `height`.
+    """
+    import matplotlib as mpl
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a browser may have it
+        mpl.rcdefaults()
+        mpl.rcParams.update(LOOK)
+        figure = Figure(figsize=(width, height), layout="constrained")
+        FigureCanvasSVG(figure)
+        yield figure
+
+
+def written(figure: Figure, title: str, told: str) -> bytes:
+    """The SVG file of a figure made on a `sheet`, with its title on top.
+
+    Args:
+        title: one line.
+        told: what the figure shows, for those who do not see it.
+    """
+    title = plain(title, 200)
+    if title:
+        figure.suptitle(title)
+    file = io.BytesIO()
+    about = {"Title": title, "Date": None, "Creator": None, "Format": None, "Type": None}
+    figure.savefig(file, format="svg", transparent=True, metadata=about)
+    text = TAG.sub(lambda tag: _slim(tag[0]), file.getvalue().decode())
+    end = "</title>"
+    return text.replace(end, f"{end}\n <desc>{escape(plain(told, 4000))}</desc>", 1).encode()
+
+
+def _slim(tag: str) -> str:
+    """A tag with fonts to fall back on, its straight lines in hundredths of a point."""
+    if tag.startswith("<svg "):
+        return tag.replace("<svg ", '<svg role="img" ', 1)
+    if tag.startswith(("<text", "<g", "<image", "<!")):  # turns and sizes stay exact
+        return tag.replace("'DejaVu Sans'", "'DejaVu Sans', Arial, sans-serif")
+    if "\nC" in tag or "\nQ" in tag:
+        return tag
+    # What follows a point without a letter is a line, too.
+    return EXACT.sub(r"\1", tag.replace(" \nL ", " "))
+
+
+def plain(text: str, longest: int = LONGEST) -> str:
+    r"""A text on one line, without what XML cannot hold, cut where it is too long.
+
+    Example:
+        >>> plain("a\n<b>", 4)
+        'a <…'
+    """
+    line = BARRED.sub("\ufffd", " ".join(text.split()))
+    return line if len(line) <= longest else line[: longest - 1] + "…"
+
+
+def caption(figure: Figure, text: str) -> None:
+    """A small line below the figure: what its marks mean."""
+    figure.supxlabel(text, fontsize=7, color=INK)
+
+
+def percent(axes: Axes, which: str = "y") -> None:
+    """Let an axis of shares speak in per cent."""
+    axis = axes.yaxis if which == "y" else axes.xaxis
+    axis.set_major_formatter(lambda value, _: f"{100 * value:.10g}")
+
+
+def apart(places: list[float], least: float) -> list[float]:
+    """Places moved as little as it takes to lie at least so far apart, in the same order.
+
+    Example:
+        >>> apart([0.0, 0.1, 5.0], 1.0)
+        [-0.45, 0.55, 5.0]
+    """
+    order = sorted(range(len(places)), key=lambda index: places[index])
+    blocks: list[tuple[float, int]] = []  # sum of wishes less their own offset, size
+    for index in order:
+        blocks.append((places[index], 1))
+        while len(blocks) > 1:
+            (left, n), (right, m) = blocks[-2:]
+            if left / n + n * least <= right / m:
+                break
+            blocks[-2:] = [(left + right - m * n * least, n + m)]
+    moved, rank = [0.0] * len(places), iter(order)
+    for total, size in blocks:
+        for step in range(size):
+            moved[next(rank)] = total / size + step * least
+    return moved

@@ -1,0 +1,122 @@
+"""Who is like whom in a score matrix: a dendrogram, or the reachability of OPTICS."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from flbench.figures.order import Floats, Ints
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Clients in a row, and how far apart they are.
+
+    Attributes:
+        order: clients from top to bottom, shape (n,).
+        merges: scipy's linkage, shape (n - 1, 4), or None.
+        reach: reachability in that order, shape (n,), inf where a valley starts anew; or None.
+    """
+
+    order: Ints
+    merges: Floats | None = None
+    reach: Floats | None = None
+
+
+def distances(scores: Floats) -> Floats:
+    """1 - normalised symmetrised score: the likest pair is 0 apart, the unlikest 1.
+
+    Args:
+        scores: shape (n, n), higher is better; NaN = not asked. The diagonal is not read.
+
+    Returns:
+        Shape (n, n); 1 where neither asked the other, 0 on the diagonal.
+
+    Example:
+        >>> distances(np.array([[9.0, 4.0, 0.0], [4.0, 9.0, 0.0], [0.0, 2.0, 9.0]])).tolist()
+        [[0.0, 0.0, 1.0], [0.0, 0.0, 0.75], [1.0, 0.75, 0.0]]
+    """
+    both = np.stack([scores, scores.T])
+    known = np.isfinite(both)
+    mean = np.where(known, both, 0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
+    seen = known.any(axis=0) & ~np.eye(len(scores), dtype=bool)
+    low, high = (mean[seen].min(), mean[seen].max()) if seen.any() else (0.0, 1.0)
+    found: Floats = np.where(seen, (high - mean) / ((high - low) or 1.0), 1.0)
+    np.fill_diagonal(found, 0)
+    return found
+
+
+def dendrogram(scores: Floats) -> Tree:
+    """Average linkage of `distances`."""
+    from scipy.cluster.hierarchy import leaves_list, linkage
+
+    upper = distances(scores)[np.triu_indices(len(scores), 1)]
+    merges: Floats = linkage(upper, "average")
+    return Tree(leaves_list(merges).astype(np.int64), merges=merges)
+
+
+def by_density(params: Mapping[str, Any], scores: Floats) -> bool:
+    """Whether a method groups rows by density: it has `features`, and clients do not choose."""
+    return (
+        "features" in params
+        and params.get("mode", "central") == "central"
+        and bool(np.isfinite(scores).all())
+    )
+
+
+def reachability(scores: Floats, params: Mapping[str, Any]) -> Tree:
+    """What OPTICS sees of the rows (Ankerst et al., 1999), with the method's own parameters.
+
+    Args:
+        scores: shape (n, n), finite.
+        params: `features`, `min_samples` and `xi` as in `clustering.optics_groups`.
+    """
+    from sklearn.cluster import OPTICS
+
+    from flbench.clustering import default_min_samples, standardised_rows
+
+    rows = scores if params["features"] == "raw" else standardised_rows(scores)
+    metric = "euclidean"
+    if params["features"] == "corr":
+        rows, metric = (1 - rows @ rows.T / rows.shape[1]).clip(min=0), "precomputed"
+    elif params["features"] == "sym":
+        similarity = (rows + rows.T) / 2
+        rows, metric = similarity.max() - similarity, "precomputed"
+    if metric == "precomputed":
+        np.fill_diagonal(rows, 0)
+    least = params.get("min_samples") or default_min_samples(len(scores))
+    rule = OPTICS(min_samples=min(least, len(rows)), metric=metric)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rule.fit(np.round(rows, 9))
+    order = rule.ordering_.astype(np.int64)
+    return Tree(order, reach=rule.reachability_[order])
+
+
+def forks(merges: Floats, order: Ints, most: int = 200) -> tuple[Floats, Floats]:
+    """The lines of a dendrogram: heights and places along the leaves, NaN between forks.
+
+    Args:
+        merges: shape (n - 1, 4).
+        order: leaves, shape (n,).
+        most: so many forks, the highest.
+
+    Returns:
+        Two arrays, shape (5 * forks,).
+
+    Example:
+        >>> forks(np.array([[0, 1, 2.0, 2]]), np.array([0, 1]))
+        (array([ 0.,  2.,  2.,  0., nan]), array([ 0.,  0.,  1.,  1., nan]))
+    """
+    n = len(order)
+    place, height = np.zeros(2 * n - 1), np.zeros(2 * n - 1)
+    place[order] = np.arange(n)
+    heights, places = [], []
+    for step, (left, right, top, _) in enumerate(merges):
+        one, two = int(left), int(right)
+        place[n + step], height[n + step] = (place[one] + place[two]) / 2, top
+        heights.append([height[one], top, top, height[two], np.nan])
+        places.append([place[one], place[one], place[two], place[two], np.nan])
+    return np.array(heights[-most:]).ravel(), np.array(places[-most:]).ravel()

@@ -1,0 +1,107 @@
+"""The board: every file of the leaderboard, as a pure function of result files and findings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from flbench.leaderboard.drawings import Drawing, across, drawings
+from flbench.leaderboard.pages import MARK, index, page_of, suite_page
+from flbench.leaderboard.stats import Block, blocks
+from flbench.leaderboard.table import Table, tables
+
+INDEX = "README.md"
+FINDINGS = "findings.md"
+FIGURES = "figures"
+HEAD = 400
+"""Characters of a page in which it says that it was generated."""
+
+
+def board(results: Path, out: Path, draw: bool = True) -> dict[str, bytes]:
+    """Every file of the leaderboard, by its path below `out`.
+
+    Args:
+        results: folder of result files.
+        out: folder of the leaderboard; only `findings.md` in it is read.
+        draw: draw figures; without, pages show those that lie in `out` already.
+
+    Raises:
+        UserError: files that cannot be read, or cannot share a table.
+    """
+    found = tables(results)
+    ranked = ranked_across(found)
+    files: dict[str, bytes] = {}
+
+    def there(wanted: Sequence[Drawing]) -> list[Drawing]:
+        """Those that can be drawn, or lie there already."""
+        kept = []
+        for one in wanted:
+            path = f"{FIGURES}/{one.name}"
+            if draw and (picture := one.draw()) is not None:
+                files[path] = picture
+            if path in files or (not draw and (out / path).is_file()):
+                kept.append(one)
+        return kept
+
+    pairs = [(table.suite, table.dataset) for table in found]
+    pictures = {
+        table.title: there(drawings(table, pairs.count((table.suite, table.dataset)) == 1))
+        for table in found
+    }
+    way = Path(os.path.relpath(results, out)).as_posix()
+    for suite in dict.fromkeys(table.suite for table in found):
+        own = [table for table in found if table.suite == suite]
+        files[page_of(suite)] = suite_page(own, way, pictures).encode()
+    findings = out / FINDINGS
+    told = findings.read_text(encoding="utf-8") if findings.is_file() else ""
+    files[INDEX] = index(found, ranked, told, there(across(ranked))).encode()
+    return dict(sorted(files.items()))
+
+
+def ranked_across(found: Sequence[Table]) -> list[Block]:
+    """Methods ranked over tables, each by its row at defaults."""
+    return blocks(
+        {
+            table.title: {row.method: row.mean for row in table.ranked if row.default}
+            for table in found
+        }
+    )
+
+
+def leftovers(out: Path, files: Mapping[str, bytes]) -> list[str]:
+    """Files below `out` that were generated once and are no part of the board any more.
+
+    Args:
+        out: folder of the leaderboard.
+        files: the board, figures and all.
+    """
+    pages = [path for path in sorted(out.glob("*.md")) if _generated(path)]
+    figures = sorted((out / FIGURES).glob("*--*.svg"))
+    figures += sorted((out / FIGURES).glob("critical-difference*.svg"))
+    names = [path.relative_to(out).as_posix() for path in (*pages, *figures)]
+    return [name for name in names if name not in files]
+
+
+def _generated(path: Path) -> bool:
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return MARK in file.read(HEAD)
+
+
+def differences(out: Path, files: Mapping[str, bytes], whole: bool = True) -> dict[str, list[str]]:
+    """What is not as it should be: "missing", "differ" and "left over", each with its files.
+
+    Args:
+        out: folder of the leaderboard.
+        files: the board.
+        whole: whether the figures are in it.
+    """
+    missing = [name for name in files if not (out / name).is_file()]
+    differ = [
+        name
+        for name, data in files.items()
+        if name not in missing and (out / name).read_bytes() != data
+    ]
+    left = [name for name in leftovers(out, files) if whole or name.endswith(".md")]
+    found = {"missing": missing, "differ": differ, "left over": left}
+    return {what: names for what, names in found.items() if names}

@@ -1,0 +1,63 @@
+"""`flbench leaderboard`: write the board, or say whether it is current."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flbench.errors import UserError
+
+SOME = 5
+"""Files of a kind that a message names."""
+
+
+def leaderboard(
+    results: Annotated[Path, typer.Option(help="folder of result files")] = Path(
+        "leaderboard/results"
+    ),
+    out: Annotated[Path, typer.Option(help="folder of the pages")] = Path("leaderboard"),
+    check: Annotated[bool, typer.Option("--check", help="only say whether it is current")] = False,
+    figures: Annotated[
+        bool, typer.Option("--figures/--no-figures", help="draw; or leave figures as they are")
+    ] = True,
+    html: Annotated[
+        bool, typer.Option("--html", help="write one web page, index.html, and nothing else")
+    ] = False,
+) -> None:
+    """Generate the leaderboard from result files: an index, a page per suite, figures."""
+    if html:
+        _write_html(results, out / "index.html")
+        return
+    from flbench.leaderboard.board import board, differences
+    from flbench.result_files import write_atomically
+
+    files = board(results, out, figures)
+    found = differences(out, files, figures)
+    if check and found:
+        told = "; ".join(f"{what}: {_some(names)}" for what, names in found.items())
+        raise UserError(f"{out} is not what {results} gives; run flbench leaderboard ({told})")
+    if check:
+        return
+    for name, data in files.items():
+        write_atomically(out / name, data)
+    for name in found.get("left over", []):
+        (out / name).unlink()
+    print(f"wrote {len(files)} files, {out / 'README.md'} first")
+
+
+def _write_html(results: Path, path: Path) -> None:
+    """Write the web page: nothing of it is part of the board, or checked."""
+    from flbench.leaderboard.html import html
+    from flbench.leaderboard.table import tables
+    from flbench.result_files import write_atomically
+
+    write_atomically(path, html(tables(results)).encode())
+    print(f"wrote {path}")
+
+
+def _some(names: list[str]) -> str:
+    """The first few names, and how many more there are."""
+    more = f" and {len(names) - SOME} more" if len(names) > SOME else ""
+    return f"{', '.join(names[:SOME])}{more}"

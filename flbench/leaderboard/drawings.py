@@ -1,0 +1,101 @@
+"""Drawings: which figures belong to a table, and which of its rows they show."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from flbench.leaderboard.entry import Entry
+from flbench.leaderboard.stats import Block
+from flbench.leaderboard.table import Table
+
+MOST = 12
+"""Rows in a figure."""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """One figure.
+
+    Attributes:
+        name: its file's name.
+        alt: what it shows, for those who do not see it.
+        draw: gives the SVG file, or None where nothing can be drawn.
+    """
+
+    name: str
+    alt: str
+    draw: Callable[[], bytes | None]
+
+
+def slug(text: str) -> str:
+    """A name as part of a file's name.
+
+    Example:
+        >>> slug("rotated:digits")
+        'rotated-digits'
+    """
+    return re.sub(r"[^\w.,+-]+", "-", text).strip("-.")
+
+
+def shown(table: Table) -> list[Entry]:
+    """At most 12 rows: the oracle and the baselines, and the best ranked; the best first."""
+    rows = table.main
+    always = [row for row in rows if row.default and (row.told or row.baseline)][:MOST]
+    best = [row for row in rows if row.rank is not None and row not in always]
+    kept = [*always, *best[: MOST - len(always)]]
+    return [row for row in rows if row in kept]
+
+
+def drawings(table: Table, alone: bool = True) -> list[Drawing]:
+    """The figures of a table; of those that cannot be drawn `draw` gives None.
+
+    Args:
+        table: any.
+        alone: whether no other table is of the same suite and data set; else the names hold its
+            fingerprint.
+    """
+    from flbench import figures
+
+    about = f"{table.suite} on {table.dataset}"
+    parts = [slug(table.suite), slug(table.dataset), *([] if alone else [table.fingerprint])]
+    rows = [(row.name, row.results) for row in shown(table)]
+    firsts = [row.results[0] for row in table.main]
+    counted = [one for row in table.main for one in row.results if one.clients.labels]
+
+    def labels() -> bytes | None:
+        if not counted:
+            return None
+        first = min(counted, key=lambda one: one.seed)
+        return figures.partition(first, f"{about}, seed {first.seed}")
+
+    kinds: dict[str, tuple[str, Callable[[], bytes | None]]] = {
+        "curves": ("test accuracy and loss, round by round", lambda: figures.curves(rows, about)),
+        "pareto": ("accuracy against traffic", lambda: figures.pareto(rows, about)),
+        "clients": ("accuracy of every client", lambda: figures.clients(rows, about)),
+        "partition": ("who holds how much of which label", labels),
+        "scores": ("scores that groups were made from", lambda: figures.scores(firsts, about)),
+        "memberships": ("groups, round by round", lambda: figures.memberships(firsts, about)),
+    }
+    return [
+        Drawing("--".join([*parts, kind]) + ".svg", f"{about}: {alt}", draw)
+        for kind, (alt, draw) in kinds.items()
+    ]
+
+
+def across(blocks: Sequence[Block]) -> list[Drawing]:
+    """A figure of average ranks for each block."""
+    return [_ranks(block, place) for place, block in enumerate(blocks)]
+
+
+def _ranks(block: Block, place: int) -> Drawing:
+    from flbench import figures
+
+    title = f"average rank of {len(block.ranks)} methods on {len(block.tables)} tables"
+
+    def draw() -> bytes | None:
+        return figures.critical_difference(block.ranks, block.distance, len(block.tables), title)
+
+    number = f"-{place + 1}" if place else ""
+    return Drawing(f"critical-difference{number}.svg", f"{title}, with critical difference", draw)

@@ -1,0 +1,159 @@
+"""The board as one web page: static, self-contained, and nothing in it asks for anything else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from html import escape
+from pathlib import Path
+from statistics import mean
+
+from flbench.leaderboard.entry import Entry
+from flbench.leaderboard.markdown import Column, columns
+from flbench.leaderboard.pages import HOW_TO_READ
+from flbench.leaderboard.table import Table
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+"""No request leaves the page, whatever a result file holds."""
+POINTS = 60
+"""Points of a curve at most."""
+
+
+def html(found: Sequence[Table]) -> str:
+    """The page: every table, sortable, with filters and each row's learning curve.
+
+    Args:
+        found: all tables; what comes from result files is escaped.
+    """
+    sections: list[str] = []
+    curves: dict[str, dict[str, list[tuple[int, float]]]] = {}
+    for at, table in enumerate(found):
+        sections += _section(table, str(at))
+        curves[str(at)] = {str(place): curve for place, curve in _curves(table)}
+    data = json.dumps(curves, separators=(",", ":")).replace("<", "\\u003c")
+    lines = [
+        "<!doctype html>",
+        '<html lang="en">',
+        "<head>",
+        '<meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
+        "<title>flbench leaderboard</title>",
+        f"<style>\n{_asset('page.css')}</style>",
+        "</head>",
+        "<body>",
+        '<a class="skip" href="#tables">Skip to the tables</a>',
+        "<h1>flbench leaderboard</h1>",
+        f"<p>{_marked(HOW_TO_READ)}</p>",
+        '<p class="dim">Headings sort. Point at a method, or move to it with the tab key,'
+        " to see its learning curve among the others; Escape closes it.</p>",
+        *_filters(found),
+        '<p id="count" role="status"></p>',
+        '<main id="tables">',
+        *sections,
+        "</main>",
+        '<aside id="curve" aria-live="polite" hidden><p></p><div></div></aside>',
+        f'<script type="application/json" id="curves">{data}</script>',
+        f"<script>\n{_asset('page.js')}</script>",
+        "</body>",
+        "</html>",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _asset(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
+def _marked(text: str) -> str:
+    """A text with *emphasis* and `code` as HTML."""
+    parts = escape(text).split("*")
+    told = "".join(f"<em>{part}</em>" if at % 2 else part for at, part in enumerate(parts))
+    pieces = told.split("`")
+    return "".join(f"<code>{part}</code>" if at % 2 else part for at, part in enumerate(pieces))
+
+
+def _filters(found: Sequence[Table]) -> list[str]:
+    """The form: methods by name, one suite, one data set, kinds of rows."""
+    lines = ['<form id="filters" aria-label="filters">']
+    lines.append('<label>Method <input type="search" name="method" autocomplete="off"></label>')
+    for name, values in (
+        ("suite", sorted({table.suite for table in found})),
+        ("dataset", sorted({table.dataset for table in found})),
+    ):
+        options = "".join(f"<option>{escape(value)}</option>" for value in values)
+        shown = name.replace("dataset", "data set").capitalize()
+        every = '<option value="">all</option>'
+        lines.append(f'<label>{shown} <select name="{name}">{every}{options}</select></label>')
+    for kind in ("reference", "tuned", "outdated"):
+        lines.append(f'<label><input type="checkbox" name="{kind}" checked> {kind} rows</label>')
+    return [*lines, "</form>"]
+
+
+def _section(table: Table, number: str) -> Iterator[str]:
+    """A suite on a data set: a table of rows at defaults, one of tuned and of outdated rows."""
+    about = f'data-suite="{escape(table.suite)}" data-dataset="{escape(table.dataset)}"'
+    yield f'<section {about} aria-labelledby="title-{number}">'
+    yield f'<h2 id="title-{number}">{escape(table.title)}</h2>'
+    suite = table.settings
+    yield (
+        f'<p class="dim">{suite["clients"]} clients, {suite["participation"]:g} of them per round,'
+        f" {suite['rounds']} rounds of {suite['local']['epochs']} local epochs,"
+        f" {escape(str(suite['model']['name']))}; suite version {suite['version']}."
+        f" {escape(str(suite.get('paper') or ''))}</p>"
+    )
+    defaults = {row.method: row.mean for row in table.main if row.default}
+    for caption, rows, known in (
+        ("at defaults", table.main, None),
+        ("tuned", table.tuned, defaults),
+        ("outdated", table.outdated, None),
+    ):
+        if rows:
+            made = columns(rows, None, known)
+            yield from _grid(table, number, f"{table.title}, {caption}", rows, made)
+    for method, reason in table.undefined:
+        yield f'<p class="dim">Not defined here: {escape(method)}: {escape(reason)}</p>'
+    yield "</section>"
+
+
+def _grid(
+    table: Table, number: str, caption: str, rows: Sequence[Entry], made: Sequence[Column]
+) -> Iterator[str]:
+    name = [heading for heading, _, _ in made].index("method")
+    yield f'<div class="wide" role="region" tabindex="0" aria-label="{escape(caption)}">'
+    yield f"<table><caption>{escape(caption.removeprefix(table.title + ', '))}</caption><thead><tr>"
+    for heading, words, _ in made:
+        side = ' class="word"' if words else ""
+        button = f'<button type="button">{escape(heading)}</button>'
+        yield f'<th scope="col" aria-sort="none"{side}>{button}</th>'
+    yield "</tr></thead><tbody>"
+    for row in rows:
+        kind = "outdated" if row.outdated else "tuned" if row.tuning else "ranked"
+        kind = "reference" if row.reference and kind == "ranked" else kind
+        place = table.rows.index(row)
+        about = f'data-kind="{kind}" data-table="{number}" data-row="{place}" data-name="{name}"'
+        yield f"<tr {about}>{''.join(_cells(row, made))}</tr>"
+    yield "</tbody></table></div>"
+
+
+def _cells(row: Entry, made: Sequence[Column]) -> Iterator[str]:
+    for heading, words, told in made:
+        text = escape(told(row))
+        if heading == "method":
+            yield f'<th scope="row"><button type="button">{text}</button></th>'
+        else:
+            side = ' class="word"' if words else ""
+            yield f"<td{side}>{text}</td>"
+
+
+def _curves(table: Table) -> Iterator[tuple[int, list[tuple[int, float]]]]:
+    """Accuracy by round, mean over the seeds that were measured then, thinned out evenly."""
+    for place, row in enumerate(table.rows):
+        found = [one.curves.get("accuracy", []) for one in row.results]
+        rounds = range(max(map(len, found), default=0))
+        known = ((at + 1, [c[at] for c in found if at < len(c)]) for at in rounds)
+        values = ((at, [v for v in column if v is not None]) for at, column in known)
+        points = [(at, round(mean(column), 4)) for at, column in values if column]
+        step = -(-len(points) // POINTS) if points else 1
+        if points:
+            yield place, [*points[:-1:step], points[-1]]

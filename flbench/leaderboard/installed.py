@@ -1,0 +1,96 @@
+"""What the installed suites and methods say about a table: version, command, printed numbers."""
+
+from __future__ import annotations
+
+import ast
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from flbench.catalogue import card
+from flbench.errors import UnknownName, UserError
+from flbench.parameters import parse
+from flbench.registry import entries
+from flbench.results import Method
+from flbench.suite import Suite, load_suite
+
+TOLD = ("name", "version", "dataset", "summary", "changes", "paper", "printed", "target", "twin")
+
+
+def suite_of(name: str, dataset: str) -> Suite | None:
+    """The installed suite of a name as it runs on a data set; None where there is none."""
+    try:
+        return load_suite(name, dataset)
+    except UnknownName:
+        return None
+
+
+def command(suite: Suite, settings: Mapping[str, Any], fingerprint: str, seeds: int) -> str:
+    """What to type to run a method NAME under the settings of a table.
+
+    Args:
+        suite: the installed one, on the table's data set.
+        settings: the table's, from its result files.
+        fingerprint: of those settings.
+        seeds: how many.
+
+    Returns:
+        Empty where no command gives exactly these settings, of an older version for instance.
+    """
+    ours, theirs = dict(_flat(suite.settings())), dict(_flat(settings))
+    changed = {
+        key: value
+        for key, value in theirs.items()
+        if key not in TOLD and (key not in ours or ours[key] != value)
+    }
+    sets = {key.removesuffix(".name"): value for key, value in changed.items()}
+    try:
+        same = load_suite(suite.name, suite.dataset, sets).hash() == fingerprint
+        usual = load_suite(suite.name).dataset
+    except UserError:
+        return ""
+    if not same or any(parse(_text(value)) != value for value in sets.values()):
+        return ""
+    words = ["flbench", "run", "-p", "NAME", "-s", suite.name]
+    words += [] if suite.dataset == usual else ["--dataset", suite.dataset]
+    for key, value in sorted(sets.items()):
+        words += ["--set", f"suite.{key}={_text(value)}"]
+    return shlex.join([*words, "--seeds", str(seeds)])
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted key and value of every leaf."""
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _text(value: object) -> str:
+    """A value as `--set` reads it."""
+    return str(value).lower() if isinstance(value, bool) or value is None else str(value)
+
+
+def departures(method: Method) -> int:
+    """How many of a method's parameters are not what the installed plugins declare.
+
+    What is not installed, or no plain constant, does not count.
+    """
+    known = entries("methods")
+    count = 0
+    for plugin in method.plugins:
+        if plugin.name in known:
+            prefix = "" if len(method.plugins) == 1 else f"{plugin.name}."
+            for parameter in card(known[plugin.name]).parameters:
+                value = method.params.get(prefix + parameter.name, ...)
+                count += value is not ... and not _is(value, parameter.default)
+    return count
+
+
+def _is(value: object, written: str) -> bool:
+    try:
+        default = ast.literal_eval(written)
+    except (ValueError, SyntaxError):
+        return True
+    return bool(value == (list(default) if isinstance(default, tuple) else default))

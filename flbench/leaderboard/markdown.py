@@ -1,0 +1,188 @@
+"""Markdown of tables: cells, columns and the text around them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from urllib.parse import quote
+
+from flbench.leaderboard.entry import Entry
+from flbench.leaderboard.rows import mean_std, signed
+from flbench.leaderboard.table import Table
+
+Column = tuple[str, bool, Callable[[Entry], str]]
+"""Heading, whether it holds words, and the cell of a row."""
+
+
+def cell(text: str) -> str:
+    """A text as a cell: on one line, and no bar in it ends the cell."""
+    return " ".join(text.split()).replace("|", "\\|") or "-"
+
+
+def grid(headings: Sequence[tuple[str, bool]], lines: Sequence[Sequence[str]]) -> list[str]:
+    """A table.
+
+    Args:
+        headings: each with whether its column holds words, which stand left.
+        lines: cells, as many in each as there are headings.
+    """
+    return [
+        f"| {' | '.join(cell(heading) for heading, _ in headings)} |",
+        f"|{'|'.join('---' if words else '---:' for _, words in headings)}|",
+        *(f"| {' | '.join(cell(text) for text in line)} |" for line in lines),
+    ]
+
+
+def anchor(title: str) -> str:
+    """What GitHub calls a heading in links.
+
+    Example:
+        >>> anchor("dirichlet-0.1 on digits [f98614d8]")
+        'dirichlet-01-on-digits-f98614d8'
+    """
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
+def link(text: str, target: str) -> str:
+    """A link; a file's name may hold anything."""
+    return f"[{text}]({quote(target, safe='/.,+#~-_')})"
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """A number, or `-`."""
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _rank(row: Entry) -> str:
+    return "reference" if row.reference else str(row.rank)
+
+
+def _interval(row: Entry) -> str:
+    told = f"{row.interval[0]:.4f} to {row.interval[1]:.4f}"
+    return told if len(row.seeds) > 1 else f"{told} (clients only)"
+
+
+def _printed(row: Entry) -> str:
+    if row.printed is None:
+        return "-"
+    spread = "" if row.printed.std is None else f" ± {row.printed.std:.4f}"
+    return f"{row.printed.accuracy:.4f}{spread}"
+
+
+def seeds(row: Entry) -> str:
+    """Its seeds, and those that others have."""
+    told = ", ".join(map(str, row.seeds))
+    return f"{told} (lacks {', '.join(map(str, row.lacks))})" if row.lacks else told
+
+
+def packages(row: Entry) -> str:
+    """Where its plugins came from."""
+    found = dict.fromkeys(f"{one.distribution} {one.version}" for one in row.plugins)
+    return ", ".join(found)
+
+
+def method(row: Entry, results: str | None) -> str:
+    """A row's name; a link to its result files where it is known where they lie."""
+    return row.name if results is None else link(row.name, f"{results}/{row.folder}")
+
+
+def columns(
+    rows: Sequence[Entry], results: str | None, defaults: Mapping[str, float] | None = None
+) -> list[Column]:
+    """The columns of a table of rows; some are there only where some row has something in them.
+
+    Args:
+        rows: the table's.
+        results: the way from the page to the results folder; None = no links.
+        defaults: method -> mean accuracy at its defaults; None = a table of those.
+    """
+    known = defaults or {}
+    chosen: list[tuple[bool, Column]] = [
+        (True, ("rank", False, _rank)),
+        (True, ("ties", True, lambda row: row.ties)),
+        (True, ("method", True, lambda row: method(row, results))),
+        (True, ("accuracy", False, lambda row: mean_std(row.accuracies))),
+        (
+            defaults is not None,
+            ("at defaults", False, lambda row: number(known.get(row.method))),
+        ),
+        (True, ("95 % interval", False, _interval)),
+        (True, ("worst decile", False, lambda row: number(row.worst_decile))),
+        (True, ("to oracle", False, lambda row: signed(row.to_oracle))),
+        (True, ("gain", False, lambda row: signed(row.gain))),
+        (any(row.printed for row in rows), ("paper", False, _printed)),
+        (
+            any(row.printed for row in rows),
+            ("to paper", False, lambda row: signed(row.printed.distance if row.printed else None)),
+        ),
+        (True, ("ARI", False, lambda row: number(row.ari, 3))),
+        (True, ("groups", False, lambda row: number(row.groups, 1))),
+        (True, ("seconds", False, lambda row: number(row.seconds, 1))),
+        (True, ("MB/client", False, lambda row: number(row.mb_per_client, 2))),
+        (any(row.unseen for row in rows), ("unseen", False, lambda row: mean_std(row.unseen))),
+        (
+            any(row.unseen for row in rows),
+            ("unseen, tuned", False, lambda row: mean_std(row.unseen_tuned)),
+        ),
+        (True, ("seeds", True, seeds)),
+        (True, ("status", True, lambda row: row.status)),
+        (True, ("package", True, packages)),
+    ]
+    return [column for wanted, column in chosen if wanted]
+
+
+def filled(rows: Sequence[Entry], made: Sequence[Column]) -> list[str]:
+    """A table of rows."""
+    headings = [(heading, words) for heading, words, _ in made]
+    return grid(headings, [[told(row) for _, _, told in made] for row in rows])
+
+
+def section(table: Table, results: str | None) -> list[str]:
+    """What is said about one table: settings, ranked rows, tuned rows, stale rows, gaps.
+
+    Args:
+        table: any.
+        results: the way from the page to the results folder; None = no links.
+    """
+    suite = table.settings
+    paper = f" {suite['paper']}." if suite.get("paper") else ""
+    lines = [
+        f"## {table.title}",
+        "",
+        f"{suite['clients']} clients, {suite['participation']:g} of them per round,"
+        f" {suite['rounds']} rounds of {suite['local']['epochs']} local epochs,"
+        f" {suite['model']['name']}; suite version {suite['version']}.{paper}",
+    ]
+    if table.command:
+        lines += ["", f"    {table.command}"]
+    if table.main:
+        lines += ["", *filled(table.main, columns(table.main, results))]
+    defaults = {row.method: row.mean for row in table.main if row.default}
+    for budget in sorted({row.tuning.budget for row in table.tuned if row.tuning}):
+        rows = [row for row in table.tuned if row.tuning and row.tuning.budget == budget]
+        lines += ["", f"### Tuned, budget {budget}", "", _searched(rows, budget), ""]
+        lines += filled(rows, columns(rows, results, defaults))
+    if table.outdated:
+        stale: list[Column] = [
+            ("method", True, lambda row: method(row, results)),
+            ("accuracy", False, lambda row: mean_std(row.accuracies)),
+            ("seeds", True, seeds),
+            ("package", True, packages),
+            ("outdated", True, lambda row: row.outdated),
+        ]
+        lines += ["", "### Outdated", "", *filled(table.outdated, stale)]
+    for reason in sorted({reason for _, reason in table.undefined}):
+        lines += ["", f"Not defined here: {' '.join(reason.split())}."]
+    if table.missing:
+        lines += ["", f"Not run here: {', '.join(table.missing)}."]
+    return lines
+
+
+def _searched(rows: Sequence[Entry], budget: int) -> str:
+    """How the parameters of tuned rows were found."""
+    on = sorted({seed for row in rows if row.tuning for seed in row.tuning.seeds})
+    by = sorted({row.tuning.score for row in rows if row.tuning})
+    return (
+        f"The best of {budget} sets of parameters each, by {', '.join(by)} on seeds"
+        f" {', '.join(map(str, on))}; ranked among themselves."
+    )

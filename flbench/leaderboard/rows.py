@@ -1,0 +1,224 @@
+"""Rows: results over seeds, grouped by what they may be compared with. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from flbench.errors import UserError
+from flbench.results import Result
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method with one set of parameters on one suite: its results over seeds."""
+
+    name: str
+    results: tuple[Result, ...]
+
+    @property
+    def reference(self) -> str:
+        """Why it is shown for reference only; empty where it is ranked."""
+        plugins = self.results[0].method.plugins
+        if any(plugin.uses_true_groups for plugin in plugins):
+            return "told the true groups"
+        if any(plugin.paper_leak for plugin in plugins):
+            return "uses what its paper leaks from the test data"
+        if any(plugin.pools_data for plugin in plugins):
+            return "has all data in one place"
+        alone = not any(sum(way.values()) for one in self.results for way in one.bytes.values())
+        return "trains alone, nothing is exchanged" if self.baseline and alone else ""
+
+    @property
+    def told(self) -> bool:
+        """Whether it is the oracle: one plugin, which is told the true groups."""
+        plugins = self.results[0].method.plugins
+        return len(plugins) == 1 and plugins[0].uses_true_groups
+
+    @property
+    def baseline(self) -> bool:
+        """Whether it is what others must beat: training alone, or one model for all."""
+        plugins = self.results[0].method.plugins
+        return len(plugins) == 1 and plugins[0].baseline
+
+    @property
+    def method(self) -> str:
+        """Its method's name."""
+        return self.results[0].method.name
+
+    @property
+    def config(self) -> str:
+        """Fingerprint of suite, method and parameters."""
+        return self.results[0].fingerprint.config
+
+    @property
+    def budget(self) -> int:
+        """Sets of parameters that were tried to find its own; 0 = it was not tuned."""
+        tuning = self.results[0].tuning
+        return tuning.budget if tuning else 0
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Its seeds, ascending."""
+        return tuple(result.seed for result in self.results)
+
+    def column(self, name: str) -> list[float]:
+        """A summary's number for every seed that has it."""
+        values = (result.summary.get(name) for result in self.results)
+        return [float(value) for value in values if value is not None]
+
+
+Key = tuple[str, str, str]
+"""What rows of one table share: suite, data set, fingerprint of the suite's settings."""
+
+
+def title_of(key: Key) -> str:
+    """What a table is called.
+
+    Example:
+        >>> title_of(("rotated", "rotated:digits", "01234567"))
+        'rotated on rotated:digits [01234567]'
+    """
+    return f"{key[0]} on {key[1]} [{key[2]}]"
+
+
+def grouped(results: Iterable[Result]) -> dict[Key, list[Row]]:
+    """Rows by table, each under its method's name alone."""
+    tables: dict[Key, dict[tuple[str, str], list[Result]]] = {}
+    for result in results:
+        key = (str(result.suite["name"]), result.dataset, result.fingerprint.suite)
+        row = (result.method.name, result.fingerprint.config)
+        tables.setdefault(key, {}).setdefault(row, []).append(result)
+    return {
+        key: [
+            Row(name, tuple(sorted(group, key=lambda result: result.seed)))
+            for (name, _), group in sorted(rows.items())
+        ]
+        for key, rows in sorted(tables.items())
+    }
+
+
+def named(rows: Sequence[Row]) -> list[Row]:
+    """The same rows under names that tell them apart, the best mean accuracy first."""
+    found = [Row(_label(row, rows), row.results) for row in rows]
+    return sorted(found, key=lambda row: (-mean(row.column("accuracy_mean")), row.name))
+
+
+def rows_of(results: Iterable[Result]) -> dict[str, list[Row]]:
+    """Rows by table, the best mean accuracy first; results that cannot be compared never mix."""
+    return {title_of(key): named(rows) for key, rows in grouped(results).items()}
+
+
+def telling(row: Row, rows: Sequence[Row]) -> dict[str, Any]:
+    """The parameters that tell a row from others of its method."""
+    mine = row.results[0].method.params
+    params = [other.results[0].method.params for other in rows if other.method == row.method]
+    keys = sorted({key for table in params for key in table})
+    return {
+        key: mine.get(key)
+        for key in keys
+        if any(table.get(key) != params[0].get(key) for table in params)
+    }
+
+
+def _label(row: Row, rows: Sequence[Row]) -> str:
+    """The method's name, its budget where it was tuned, and whatever else tells it apart."""
+    told = [f"tuned, budget {row.budget}"] if row.budget else []
+    alike = [other for other in rows if (other.method, other.budget) == (row.method, row.budget)]
+    if len(alike) > 1:
+        mine = telling(row, alike)
+        told += [f"{key}={value}" for key, value in mine.items()]
+        if [telling(other, alike) for other in alike].count(mine) > 1:
+            told.append(row.config)
+    return f"{row.method} ({', '.join(told)})" if told else row.method
+
+
+def unseen_columns(rows: Sequence[Row]) -> dict[str, str]:
+    """Summary name -> heading of what is known about unseen clients; empty where there are none."""
+    names = {"unseen_accuracy": "unseen", "unseen_accuracy_tuned": "unseen, tuned"}
+    return names if any(row.column("unseen_accuracy") for row in rows) else {}
+
+
+SETTINGS = ("name", "version", "clients", "participation", "rounds", "local", "model")
+"""What a table says about its suite."""
+
+
+def refuse_mixed(results: Iterable[tuple[Path, Result]]) -> None:
+    """Refuse results that one table cannot hold: same suite and seed, but not the same data.
+
+    Raises:
+        UserError: two files of a suite and seed differ in data, partition, initial weights or
+            cohorts, or in their number of clients, or are the same method with the same
+            parameters; or one lacks settings or an accuracy, or has clients that were not tested.
+    """
+    first: dict[tuple[str, int], tuple[Path, Result]] = {}
+    rows: dict[tuple[str, str, int], Path] = {}
+    sizes: dict[str, tuple[Path, int]] = {}
+    for path, result in results:
+        marks, judged = result.fingerprint, result.clients.test
+        other_path, other = first.setdefault((marks.suite, result.seed), (path, result))
+        for field in ("data", "partition", "initial_weights", "cohorts"):
+            if getattr(marks, field) != getattr(other.fingerprint, field):
+                raise UserError(
+                    f"{path} and {other_path} differ in {field.replace('_', ' ')}, so they cannot"
+                    " share a table; keep one of them"
+                )
+        twin = rows.setdefault((marks.suite, marks.config, result.seed), path)
+        if twin != path:
+            raise UserError(f"{path} and {twin} are the same row and seed; keep one of them")
+        lost = [name for name in SETTINGS if name not in result.suite]
+        if lost:
+            raise UserError(f"{path}: 'suite.{lost[0]}' is missing; run it again")
+        if result.summary.get("accuracy_mean") is None:
+            raise UserError(f"{path}: expected a number as 'summary.accuracy_mean'; run it again")
+        if not judged or min(judged) < 1 or len(judged) != len(result.clients.correct):
+            raise UserError(
+                f"{path}: expected at least one test sample of each client, and as many counts in"
+                " 'clients.correct' as in 'clients.test'; run it again"
+            )
+        other_path, size = sizes.setdefault(marks.suite, (path, len(judged)))
+        if size != len(judged):
+            raise UserError(
+                f"{path} has {len(judged)} clients and {other_path} {size}, so they cannot share"
+                " a table; keep one of them"
+            )
+
+
+def mean_std(values: Sequence[float], digits: int = 4, *, spread: bool = True) -> str:
+    """`mean ± std` over seeds (ddof=1), the mean alone for one seed, `-` for none."""
+    if not values:
+        return "-"
+    text = f"{mean(values):.{digits}f}"
+    return f"{text} ± {stdev(values):.{digits}f}" if spread and len(values) > 1 else text
+
+
+def distances(row: Row, rows: Sequence[Row]) -> tuple[float | None, float | None]:
+    """How far a row is below the oracle, and above the best baseline (of two kinds or more).
+
+    Over the seeds that both have; None where they are not in the table, or for themselves.
+    """
+
+    def apart(other: Row) -> float | None:
+        theirs = {one.seed: float(one.summary["accuracy_mean"] or 0) for one in other.results}
+        found = [
+            float(one.summary["accuracy_mean"] or 0) - theirs[one.seed]
+            for one in row.results
+            if one.seed in theirs
+        ]
+        return mean(found) if found and other is not row else None
+
+    gap = [apart(one) for one in rows if one.told]
+    baselines = {one.results[0].method.name for one in rows if one.baseline}
+    gain = [apart(one) for one in rows if one.baseline]
+    known = [value for value in gain if value is not None]
+    below = None if not gap or gap[0] is None else -gap[0]
+    worth = bool(known) and len(baselines) > 1 and not row.baseline
+    return below, min(known) if worth else None
+
+
+def signed(value: float | None) -> str:
+    """Four decimals with their sign; nothing is +0.0000, None is `-`."""
+    return "-" if value is None else f"{round(value, 4) + 0.0:+.4f}"

@@ -1,0 +1,151 @@
+"""`flbench plot`: figures of result files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flbench.errors import UnknownName, UserError
+
+if TYPE_CHECKING:
+    from flbench.results import Result
+
+    Rows = Sequence[tuple[str, Sequence[Result]]]
+
+KINDS = {
+    "curves": "no result holds a curve of accuracy",
+    "pareto": "no result holds an accuracy and its traffic",
+    "clients": "no client was tested",
+    "scores": "no result holds a score matrix of 4 entries",
+    "membership": "nobody was ever grouped",
+    "partition": "no result holds counts of labels",
+}
+"""What can be drawn, and why it cannot be."""
+
+
+def plot(
+    results: Annotated[list[Path], typer.Argument(metavar="RESULT", help="files or folders")],
+    kind: Annotated[str, typer.Option(help=f"{', '.join(KINDS)} or all")] = "all",
+    out: Annotated[
+        Path, typer.Option(metavar="DIR|FILE.svg", help="a folder, or the file of one kind")
+    ] = Path("figures"),
+    title: Annotated[str, typer.Option(help="on top [default: suite and data set]")] = "",
+) -> None:
+    """Draw results as SVG: curves, cost, clients, score matrices, groups, who held what."""
+    if kind not in (*KINDS, "all"):
+        raise UnknownName("kind", kind, [*KINDS, "all"], "known")
+    file = bool(out.suffix) and not out.is_dir()
+    if file and (out.suffix != ".svg" or kind == "all"):
+        raise UserError(
+            f"--out: expected a folder, or a file that ends in .svg with one --kind; got '{out}'"
+        )
+    found = gathered(results)
+    refuse_mixed(found)
+    rows = rows_of([result for _, result in found])
+    first = rows[0][1][0]
+    name = f"{first.suite['name']} on {first.dataset}"
+    stem = re.sub(r"[^\w.,+-]+", "-", f"{first.suite['name']}-{first.dataset}").strip("-.")
+    from flbench.result_files import write_atomically
+
+    missing = []
+    for one in KINDS if kind == "all" else [kind]:
+        svg = _painters()[one](rows, title or name)
+        if svg is None:
+            missing.append(f"{one} ({KINDS[one]})")
+            continue
+        target = out if file else out / f"{stem}-{one}.svg"
+        write_atomically(target, svg)
+        print(f"wrote {target}")
+    if missing:
+        line = f"not drawn: {', '.join(missing)}"
+        if len(missing) == (len(KINDS) if kind == "all" else 1):
+            raise UserError(line)
+        print(line)
+
+
+def gathered(paths: Sequence[Path]) -> list[tuple[Path, Result]]:
+    """The result files named or below the folders named, each once, in the order given.
+
+    Raises:
+        UserError: there is none, or one cannot be read, or one run lies in two files.
+    """
+    from flbench.result_files import read_result
+
+    found: dict[Path, tuple[Path, Result]] = {}
+    for path in paths:
+        files = sorted(path.rglob("seed-*.json")) if path.is_dir() else [path]
+        if not files:
+            raise UserError(f"{path}: expected a result file or a folder of them, found none")
+        for file in files:
+            if file.resolve() not in found:
+                found[file.resolve()] = file, read_result(file)
+    runs: dict[tuple[str, int], Path] = {}
+    for file, result in found.values():
+        other = runs.setdefault((result.fingerprint.config, result.seed), file)
+        if other != file:
+            raise UserError(f"{other} and {file} are of the same run: name one of them")
+    return list(found.values())
+
+
+def refuse_mixed(found: Sequence[tuple[Path, Result]]) -> None:
+    """Refuse results of different suites, naming what differs.
+
+    Raises:
+        UserError: they cannot share a figure.
+    """
+    path, first = found[0]
+    for other, result in found:
+        if result.fingerprint.suite != first.fingerprint.suite:
+            keys = sorted(first.suite.keys() | result.suite.keys())
+            apart = [key for key in keys if first.suite.get(key) != result.suite.get(key)]
+            apart += ["dataset"] * (first.dataset != result.dataset and "dataset" not in apart)
+            raise UserError(
+                f"results of different suites share no figure: {path} ({first.suite['name']} on"
+                f" {first.dataset}) and {other} ({result.suite['name']} on {result.dataset})"
+                f" differ in {', '.join(apart) or 'their fingerprints'}; plot them one by one"
+            )
+
+
+def rows_of(results: Sequence[Result]) -> list[tuple[str, list[Result]]]:
+    """Results by method and parameters, seeds in order, named by method and what differs."""
+    groups: dict[tuple[str, str], list[Result]] = {}
+    for result in results:
+        groups.setdefault((result.method.name, result.fingerprint.config), []).append(result)
+    rows = []
+    for (name, _), group in groups.items():
+        params = group[0].method.params
+        rivals = [other[0].method.params for (same, _), other in groups.items() if same == name]
+        told = [
+            f"{key}={params.get(key)}"
+            for key in sorted({key for one in rivals for key in one})
+            if any(one.get(key) != params.get(key) for one in rivals)
+        ]
+        label = f"{name} ({', '.join(told)})" if told else name
+        rows.append((label, sorted(group, key=lambda result: result.seed)))
+    return rows
+
+
+def _painters() -> dict[str, Callable[[Rows, str], bytes | None]]:
+    """How each kind is drawn; of single results, every row's first seed is."""
+    from flbench import figures
+
+    def partition(rows: Rows, title: str) -> bytes | None:
+        for _, (one, *_) in rows:
+            if one.clients.labels:
+                return figures.partition(one, f"{title}, seed {one.seed}")
+        return None
+
+    return {
+        "curves": figures.curves,
+        "pareto": figures.pareto,
+        "clients": figures.clients,
+        "scores": lambda rows, title: figures.scores([one for _, (one, *_) in rows], title),
+        "membership": lambda rows, title: figures.memberships(
+            [one for _, (one, *_) in rows], title
+        ),
+        "partition": partition,
+    }

@@ -1,0 +1,89 @@
+"""`flbench reproduce`: run what is missing of a paper's table and print ours beside the paper's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flbench.errors import UnknownName
+from flbench.running import Out, Root, Settings
+
+if TYPE_CHECKING:
+    from flbench.cards import Card, Grid
+    from flbench.reproduction import Finding
+
+
+def reproduce(
+    paper: Annotated[str, typer.Argument(help="a paper (flbench list papers), or a TOML file")],
+    table: Annotated[
+        list[str] | None, typer.Option(help="number of a table; repeatable [default: all]")
+    ] = None,
+    scale: Annotated[str, typer.Option(help="small, or paper: as the paper did it")] = "small",
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="seeds 0..N-1 [default: the card's]")
+    ] = None,
+    dataset: Annotated[str | None, typer.Option(help="this data set alone")] = None,
+    settings: Settings = None,
+    data_root: Root = None,
+    out: Out = Path("flbench-results"),
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads of torch")] = 1,
+    no_run: Annotated[bool, typer.Option("--no-run", help="only compare what is there")] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="the paper's page of docs/, from what is there")
+    ] = False,
+) -> None:
+    """Run what is missing of a paper's tables; print ours beside the paper's, with a verdict."""
+    from flbench.cards import SCALES, load_card
+
+    card = load_card(paper)
+    if scale not in SCALES:
+        raise UnknownName("scale", scale, SCALES, listed="there are")
+    chosen = {name: card.table(name) for name in table or card.tables}
+    known = {name for grid in chosen.values() for name in grid.datasets}
+    if dataset is not None and dataset not in known:
+        raise UnknownName(f"data set of '{card.name}'", dataset, known, listed="there are")
+    from flbench.sinks.console import Overview
+
+    overview = Overview()
+    if markdown:
+        from flbench.paper_page import page
+
+        print(page(card, out, overview), end="")
+        return
+    with overview.waiting("importing torch and lightning"):
+        from flbench.reproduction import Asked, findings, planned, where_results_lie
+        from flbench.sweep import play
+
+    others = [*where_results_lie(out, data_root), "--threads", str(threads)]
+    asked = Asked(scale, seeds, settings or (), dataset, others)
+    plans = {name: planned(grid, asked, overview) for name, grid in chosen.items()}
+    every = [cell for part in plans.values() for plan in part for cell in plan.cells]
+    outcomes = {} if no_run else play(every, overview)
+    total: Counter[str] = Counter()
+    for name, grid in chosen.items():
+        found = findings(grid, plans[name], outcomes)
+        total.update(one.verdict for one in found)
+        _print(card, grid, found, scale)
+    told = ", ".join(f"{count} {what}" for what, count in total.items())
+    print(f"{sum(total.values())} numbers: {told or 'none is printed for this data set'}")
+    if code := max((outcome.code for outcome in outcomes.values()), default=0):
+        raise typer.Exit(code)
+
+
+def _print(card: Card, grid: Grid, found: Sequence[Finding], scale: str) -> None:
+    """A table per suite and data set that was run, a line for each that was not."""
+    from flbench.leaderboard.terminal import print_rows
+    from flbench.reproduction import COLUMNS, by_part, cells
+
+    print(f"{card.name}, {grid.caption}: {grid.column}, scale {scale}")
+    for (suite, dataset), rows in by_part(found).items():
+        if any(one.results for one in rows):
+            shown = [dict(zip(COLUMNS, cells(one), strict=True)) for one in rows]
+            print_rows(f"{suite} on {dataset}", shown)
+        else:
+            reasons = dict.fromkeys(one.why for one in rows)
+            print(f"{suite} on {dataset}: not run: {'; '.join(reasons)}")

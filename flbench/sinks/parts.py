@@ -1,0 +1,82 @@
+"""What a dashboard shows of a result beside its curves: configuration, tables, figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from flbench.results import Result
+
+Columns = list[str | int]
+Rows = list[list[Any]]
+
+
+def config_of(result: Result) -> dict[str, Any]:
+    """What a run was: everything but what it measured."""
+    table = result.model_dump(
+        include={
+            *("suite", "dataset", "seed", "fingerprint", "tuning"),
+            *("status", "environment", "schema_version"),
+        }
+    )
+    method = result.method
+    plugins = [plugin.model_dump() for plugin in method.plugins]
+    return {**table, "method": method.name, "params": method.params, "plugins": plugins}
+
+
+def tables(result: Result) -> Iterator[tuple[str, Columns, Rows]]:
+    """The arrays of a result as tables: name, columns, rows.
+
+    `clients` and `membership` have a row per client, `scores` one per judging client (None = not
+    asked), `unseen` one per newcomer; a column of `membership` holds everybody's group from a round
+    on.
+    """
+    clients = result.clients
+    names = ("train", "validation", "test", "correct", "loss", "group", "bytes")
+    yield "clients", *_columns({name: getattr(clients, name) for name in names}, clients.labels)
+    changes = {f"round {number}": labels for number, labels in result.memberships()}
+    yield "membership", *_columns({"group": clients.group, **changes})
+    if (scores := result.scores) is not None:
+        kind = scores.columns.removesuffix("s")
+        values = scores.values().tolist()
+        yield (
+            "scores",
+            ["client", *(f"{kind} {number}" for number in scores.column_ids)],
+            [
+                [judge, *(None if value != value else value for value in row)]
+                for judge, row in zip(scores.row_ids, values, strict=True)
+            ],
+        )
+    if (unseen := result.unseen) is not None:
+        yield "unseen", *_columns(unseen.model_dump(exclude={"epochs"}))
+
+
+def _columns(
+    arrays: dict[str, Any], counts: list[dict[int, int]] | None = None
+) -> tuple[Columns, Rows]:
+    """Arrays of equal length side by side, after a column that numbers them.
+
+    Args:
+        arrays: name -> array; None = left out.
+        counts: label -> count per row; a column each, 0 where there is none.
+    """
+    known = {name: array for name, array in arrays.items() if array is not None}
+    for label in sorted({label for row in counts or () for label in row}):
+        known[f"label {label}"] = [row.get(label, 0) for row in counts or ()]
+    rows = [[number, *row] for number, row in enumerate(zip(*known.values(), strict=True))]
+    return ["client", *known], rows
+
+
+def figures(result: Result) -> Iterator[tuple[str, bytes]]:
+    """The figures there are of one result, as SVG, by name."""
+    from flbench import figures as draw
+
+    title = f"{result.method.name} on {result.suite['name']} ({result.dataset})"
+    drawn = {
+        "curves": draw.curves([(result.method.name, [result])], title),
+        "clients": draw.clients([(result.method.name, [result])], title),
+        "scores": draw.scores([result], title),
+        "memberships": draw.memberships([result], title),
+        "partition": draw.partition(result, title),
+    }
+    yield from ((name, svg) for name, svg in drawn.items() if svg is not None)

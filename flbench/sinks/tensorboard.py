@@ -1,0 +1,76 @@
+"""TensorBoard: a run's curves, parameters and summary as event files, by Lightning's logger."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flbench.errors import UserError
+from flbench.hookspecs import hookimpl
+from flbench.results import Result, RoundRecord, RunInfo
+from flbench.sinks.rounds import row_of, rows_of
+
+if TYPE_CHECKING:
+    from lightning.fabric.loggers.tensorboard import TensorBoardLogger
+
+
+class TensorBoard:
+    """TensorBoard event files beside the result file, in `seed-<n>/tensorboard/`.
+
+    Raises:
+        UserError: neither tensorboard nor tensorboardX is installed.
+    """
+
+    def __init__(self) -> None:
+        if not any(find_spec(package) for package in ("tensorboard", "tensorboardX")):
+            raise UserError(
+                "sink tensorboard expects a package that is not installed; type:"
+                " pip install 'flbench[tensorboard]'"
+            )
+        self._logger: TensorBoardLogger | None = None
+        self._told: dict[str, object] = {}
+
+    @hookimpl
+    def run_started(self, info: RunInfo) -> None:
+        """Open an event file; a run that goes on takes back the rounds it plays again."""
+        from lightning.fabric.loggers.tensorboard import TensorBoardLogger
+
+        self._close("failed")
+        result = Path(info.path)
+        self._told = {
+            "method": info.method,
+            "suite": info.suite,
+            "dataset": info.dataset,
+            "seed": info.seed,
+            **info.params,
+        }
+        self._logger = TensorBoardLogger(
+            root_dir=result.parent,
+            name=result.stem,
+            version="tensorboard",
+            purge_step=info.first,
+        )
+
+    @hookimpl
+    def round_finished(self, record: RoundRecord) -> None:
+        """Log the round's numbers."""
+        if self._logger is not None:
+            self._logger.log_metrics(row_of(record), step=record.round)
+            self._logger.save()
+
+    @hookimpl
+    def run_finished(self, result: Result) -> None:
+        """Log the parameters beside the summary and close the file."""
+        if self._logger is None:
+            return
+        known = {f"summary/{k}": v for k, v in result.summary.items() if v is not None}
+        rounds = len(rows_of(result))
+        self._logger.log_hyperparams(self._told, metrics=known, step=rounds)
+        self._close("success")
+
+    def _close(self, status: str) -> None:
+        """Close the file, if one is open."""
+        logger, self._logger = self._logger, None
+        if logger is not None:
+            logger.finalize(status)

@@ -1,0 +1,66 @@
+"""`flbench sync`: result files that are there already, pushed to W&B."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flbench.errors import UserError
+
+
+def sync(
+    results: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="RESULT|FOLDER",
+            help="result files, or folders of them",
+            show_default=False,
+        ),
+    ] = None,
+    project: Annotated[
+        str | None, typer.Option(help="W&B project [default: $WANDB_PROJECT, else flbench]")
+    ] = None,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="write folders for wandb sync, send nothing")
+    ] = False,
+) -> None:
+    """Push result files, else those in flbench-results, to W&B; twice is as good as once."""
+    from flbench.result_files import read_result
+    from flbench.sinks.wandb import identity, push, run_id
+
+    failed, pushed = 0, dict[str, Path]()
+    paths = list(dict.fromkeys(files_of(results or [Path("flbench-results")])))
+    for path in paths:
+        try:
+            if path.is_dir():
+                raise UserError(f"{path}: no result below it; expected files seed-<n>.json")
+            result = read_result(path)
+            other = pushed.get(run_id(*identity(result)))
+            if other is not None:
+                print(f"{path}: the run of {other}, not sent again")
+                continue
+            print(f"{path}: {push(result, path, project, offline)}", flush=True)
+            pushed[run_id(*identity(result))] = path
+        except UserError as error:
+            failed += 1
+            print(error, file=sys.stderr)
+        except Exception as error:  # whatever W&B raises: the others go on
+            failed += 1
+            text = " ".join(str(error).split())
+            print(f"{path}: not sent, {type(error).__name__}: {text}", file=sys.stderr)
+    if failed:
+        raise UserError(f"{failed} of {len(paths)} could not be synced; the lines above say why")
+
+
+def files_of(paths: Sequence[Path]) -> Iterator[Path]:
+    """The files given, and those below the folders given, in path order.
+
+    A folder without any stands for itself.
+    """
+    for path in paths:
+        found = sorted(path.rglob("seed-*.json")) if path.is_dir() else []
+        yield from found or [path]

@@ -1,0 +1,170 @@
+"""`flbench tune`: what is tried, on which seeds, how it is judged, and what its rows say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+from annotated_types import Ge, Le
+from toy import Play, Typed
+
+from flbench.errors import BadParameter, UnknownName, UserError
+from flbench.parameters import declared
+from flbench.registry import entries
+from flbench.result_files import read_result
+from flbench.tune import FIRST_SEED, grid_of, points, score_of
+
+QUICK = ("--rounds", "2", "--set", "clients=10")
+
+
+def toy(
+    rate: Annotated[float, Ge(0), Le(1)] = 0.4,
+    count: Annotated[int, Ge(2)] = 4,
+    small: int = 1,
+    off: float = 0.0,
+    unset: int | None = None,
+    kind: Literal["one", "two"] = "one",
+    flag: bool = True,
+    epochs: int = 5,
+) -> None:
+    """Parameters of all sorts."""
+
+
+def test_numbers_are_scaled_within_their_bounds_and_the_rest_is_left_alone() -> None:
+    assert grid_of(declared(toy), ("epochs",), {}) == {
+        "rate": [0.4, 0.1, 0.2, 0.8],  # 1.6 is too much
+        "count": [4, 2, 8, 16],  # 1 is too little
+        "small": [1, 0, 2, 4],  # .25 and .5 are both 0
+    }
+
+
+def test_what_the_person_asks_for_is_tried_instead() -> None:
+    tried: dict[str, list[Any]] = {"kind": ["two"], "rate": [0.3, 0.4], "epochs": [10]}
+    grid = grid_of(declared(toy), ("epochs",), tried)
+    assert (grid["kind"], grid["rate"], grid["epochs"]) == (["one", "two"], [0.4, 0.3], [5, 10])
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(UnknownName, match="'nothing'"):
+        grid_of(declared(toy), (), {"nothing": [1]})
+    with pytest.raises(BadParameter, match="'kind' expects"):
+        grid_of(declared(toy), (), {"kind": ["three"]})
+
+
+def test_points_are_distinct_repeatable_and_begin_with_the_defaults() -> None:
+    grid: dict[str, list[Any]] = {"a": [1, 2, 3], "b": [0.5, 0.25]}
+    drawn = points(grid, 4, "m/s")
+    assert drawn[0] == {}
+    assert drawn == points(grid, 4, "m/s")
+    assert len({tuple(point.items()) for point in drawn}) == 4
+    assert drawn == points(grid, 6, "m/s")[:4], "a larger budget begins the same"
+    assert points(grid, 4, "m/t") != drawn or points(grid, 4, "m/u") != drawn
+
+
+def test_a_small_grid_is_used_up_and_no_more() -> None:
+    grid: dict[str, list[Any]] = {"a": [1, 2, 3], "b": [0.5, 0.25]}
+    drawn = points(grid, 50, "m/s")
+    assert sorted((p.get("a", 1), p.get("b", 0.5)) for p in drawn) == [
+        (a, b) for a in (1, 2, 3) for b in (0.25, 0.5)
+    ]
+
+
+def test_the_score_is_the_mean_of_the_last_ten_validation_accuracies(play_toy: Play) -> None:
+    result = play_toy("fedavg").result
+
+    def scored(*curves: list[float | None]) -> float:
+        return score_of(
+            [result.model_copy(update={"curves": {"accuracy_validation": c}}) for c in curves]
+        )
+
+    assert scored([0.0, *[0.5] * 10]) == 0.5
+    assert scored([0.2, None, 0.4]) == pytest.approx(0.3)
+    assert scored([0.2], [0.6]) == pytest.approx(0.4)
+    with pytest.raises(UserError, match="raise validation_fraction"):
+        scored([0.2], [None])
+
+
+def test_every_effort_parameter_is_declared() -> None:
+    for name, entry in entries("methods").items():
+        kind = entry.load()
+        assert set(getattr(kind, "effort", ())) <= set(declared(kind)), name
+
+
+def test_a_tuned_row_says_so_and_stands_beside_the_defaults(typed: Typed) -> None:
+    code, said, told = typed(
+        "tune", "fedprox", "-s", "iid", "--budget", "3", "--try", "mu=0.5,5", *QUICK,
+        "--tuning-seeds", "2", "--seeds", "2",
+    )  # fmt: skip
+    assert code == 0
+    assert "3 sets of mu; 2 tuning seeds each" in told
+    assert "fedprox (tuned, budget 3)" in " ".join(said.split()) or "tuned" in said
+
+    trials = sorted(Path("flbench-tuning").rglob("seed-*.json"))
+    assert {path.name for path in trials} == {f"seed-{FIRST_SEED + k}.json" for k in (0, 1)}
+    assert len(trials) == 6
+    report = json.loads(Path("flbench-tuning/iid/digits/fedprox.json").read_text())
+    assert [set(one["params"]) for one in report["trials"]].count(set()) == 1
+    scores = [one["score"] for one in report["trials"]]
+    assert scores == sorted(scores, reverse=True)
+
+    rows = [read_result(path) for path in sorted(Path("flbench-results").rglob("seed-*.json"))]
+    assert sorted(one.seed for one in rows) == [0, 0, 1, 1]
+    plain = [one for one in rows if one.tuning is None]
+    tuned = [one for one in rows if one.tuning is not None]
+    assert {one.method.params["mu"] for one in plain} == {0.01}
+    assert {one.method.params["mu"] for one in tuned} == {
+        {**{"mu": 0.01}, **report["trials"][0]["params"]}["mu"]
+    }
+    for one in tuned:
+        assert one.tuning is not None
+        assert one.tuning.model_dump() == {
+            "budget": 3, "seeds": [1000, 1001], "score": "accuracy_validation",
+        }  # fmt: skip
+        assert one.seed not in one.tuning.seeds
+    assert len({one.fingerprint.config for one in rows}) == 2
+    assert len({one.fingerprint.suite for one in rows}) == 1, "they share a table"
+
+
+def test_a_search_typed_again_runs_nothing_twice(typed: Typed) -> None:
+    words = ("tune", "fedprox", "-s", "iid", "--budget", "2", "--tuning-seeds", "1", *QUICK)
+    typed(*words)
+    before = {path: path.stat().st_mtime_ns for path in Path().rglob("seed-*.json")}
+    code, _, told = typed(*words)
+    assert (code, "to run" in told) == (0, False)
+    assert {path: path.stat().st_mtime_ns for path in Path().rglob("seed-*.json")} == before
+
+
+def test_trials_that_fail_are_kept_as_failed_and_never_win(typed: Typed) -> None:
+    words = ("tune", "fedprox", "-s", "iid", "--budget", "2", "--try", "mu=1e30")
+    code, _, told = typed(*words, "--tuning-seeds", "1", *QUICK)
+    assert code == 0
+    assert "failed  mu=1e+30" in told
+    report = json.loads(Path("flbench-tuning/iid/digits/fedprox.json").read_text())
+    assert report["trials"][-1] == {"params": {"mu": 1e30}, "score": None}
+    assert report["trials"][0]["params"] == {}
+
+
+def test_what_is_set_by_hand_is_not_searched(typed: Typed) -> None:
+    fixed = ("--set", "fedprox.mu=0.3")
+    code, _, error = typed("tune", "fedprox", "-s", "iid", "--budget", "2", *QUICK, *fixed)
+    assert code == 1
+    assert "fedprox has no number to tune; name values with --try KEY=V1,V2" in error
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("fedavg", "-s", "iid", "--budget", "2"), "fedavg has no number to tune"),
+        (("fedpox", "-s", "iid", "--budget", "2"), "unknown method 'fedpox'"),
+        (("fedprox", "-s", "iid", "--budget", "2", "--try", "nu=1"), "unknown parameter to try"),
+        (("fedprox", "-s", "iid", "--budget", "2", "--try", "mu=x"), "'mu' expects"),
+        (("fedprox", "-s", "nowhere", "--budget", "2"), "unknown suite 'nowhere'"),
+    ],
+)
+def test_bad_input_is_one_line(typed: Typed, words: tuple[str, ...], expected: str) -> None:
+    code, _, error = typed("tune", *words)
+    assert code == 1
+    assert error.count("\n") == 1
+    assert expected in error
