@@ -39,8 +39,9 @@ def page(card: Card, out: Path, overview: Overview) -> str:
         "",
         "A number is *reproduced* if our mean over seeds lies within the tolerance, or the paper's"
         " own deviation, of it. It has the *same ordering* if it does not, but is on the right side"
-        " of every other row of its column that the paper sets apart. What could not be run says"
-        " why. The paper's numbers stand in the suites (`flbench show suite NAME --dataset DATA`).",
+        " of every other row of its column that the paper sets apart. At the small scale network"
+        " and rounds are not the paper's, so there the order says more than the number. What could"
+        " not be run says why. The paper's numbers stand in the suites (`flbench show suite NAME --dataset DATA`).",
     ]
     for name, grid in card.tables.items():
         lines += _table(card, name, grid, out, overview)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -36,6 +37,7 @@ def row(kind: str) -> set[str]:
         ("networks", "models"),
         ("partitions", "partitions"),
         ("studies", "studies"),
+        ("papers", "papers"),
         ("sinks", "sinks"),
     ],
 )
@@ -53,10 +55,24 @@ def test_the_two_commands_stand_at_the_top_one_line_each() -> None:
     assert ".ci/run" in README
 
 
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the first commands of the README were typed, in small."""
+    folder = tmp_path_factory.mktemp("played")
+    words = "flbench run -p pfedlia,fedavg -s noisy-noniid --rounds 2 --set suite.clients=20"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", words.split())
+        with pytest.raises(SystemExit) as stop:
+            main()
+    assert not stop.value.code
+    return folder
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_what_the_readme_tells_to_type_works(
-    command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, played: Path
 ) -> None:
     words = shlex.split(command)
     if "--dataset" in words:
@@ -64,16 +80,19 @@ def test_what_the_readme_tells_to_type_works(
     if words[1] == "run":
         words += ["--rounds", "2", "--set", "suite.clients=20"]
         words = ["1" if word == "4" else word for word in words]
+    else:
+        shutil.copytree(played, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
+    found = [[str(p) for p in Path().glob(w)] if "*" in w else [w] for w in words]
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    monkeypatch.setattr(sys, "argv", words)
+    monkeypatch.setattr(sys, "argv", [word for some in found for word in some])
     with pytest.raises(SystemExit) as stop:
         main()
     assert not stop.value.code
 
 
 def test_links_lead_somewhere() -> None:
-    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
@@ -91,11 +110,13 @@ def test_the_leaderboard_is_current(
     assert not stop.value.code
 
 
+FINDINGS = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
 BOARD = {path.name: path.read_text(encoding="utf-8") for path in ROOT.glob("leaderboard/*.md")}
 
 
-def test_the_readme_quotes_the_leaderboard() -> None:
-    quoted = re.findall(r"\d\.\d{4} ± \d\.\d{4}", README)
+@pytest.mark.parametrize("text", [README, FINDINGS], ids=["readme", "findings"])
+def test_what_is_quoted_stands_on_the_leaderboard(text: str) -> None:
+    quoted = re.findall(r"\d\.\d{4} ± \d\.\d{4}", text)
     assert len(quoted) >= 8
     assert [number for number in quoted if not any(number in page for page in BOARD.values())] == []
 
@@ -127,8 +148,8 @@ def test_the_docs_explain_every_column_of_the_leaderboard() -> None:
     assert {heading for heading in headings if f"| {heading} |" not in text} == set()
 
 
-def test_the_readmes_numbers_of_text_and_of_studies_are_those_of_their_files() -> None:
-    (table,) = re.findall(r"^\| method \| round 1 .*?\n\n", README, re.S | re.M)
+def test_the_numbers_of_text_and_of_studies_are_those_of_their_files() -> None:
+    (table,) = re.findall(r"^\| method \| round 1 .*?\n\n", FINDINGS, re.S | re.M)
     rows = re.findall(r"^\| ([\w-]+).*? \| (\d\.\d{3} .+) \|$", table, re.M)
     assert len(rows) == 6
     for name, cells in rows:
@@ -141,28 +162,28 @@ def test_the_readmes_numbers_of_text_and_of_studies_are_those_of_their_files() -
     studies = ROOT / "leaderboard" / "studies"
     rows = json.loads((studies / "influence-cost.json").read_text())["rows"]
     assert [round(row["speedup"]) for row in rows] == [80, 232, 235]
-    assert "80 to 235 times faster" in README
+    assert "80 to 235 times faster" in FINDINGS
     for name, digits in (("spearman", "0.73 to 0.74"), ("sign_agreement", "0.68 to 0.84")):
         values = [row[name] for row in rows]
         assert digits == f"{min(values):.2f} to {max(values):.2f}"
-        assert digits in README
+        assert digits in FINDINGS
     clean = [row for row in rows if row["q"] <= 0.001]  # of the batches every other one is shuffled
     assert all(value > 0 for row in clean for value in row["exact"][::2])
     assert all(value < 0 for row in rows for way in ("exact", "lazy") for value in row[way][1::2])
     helpful = {sum(value > 0 for value in row["lazy"][::2]) / 25 for row in clean}
     assert helpful == {0.36}
-    assert "only 36 % a positive lazy one" in " ".join(README.split())
+    assert "only 36 % a positive lazy one" in " ".join(FINDINGS.split())
     rows = json.loads((studies / "heterogeneity.json").read_text())["rows"]
     for method in ("fedavg", "local-only"):
         values = [f"{row['accuracy_mean']:.4f}" for row in rows if row["method"] == method]
-        assert values[0] in README
-        assert values[-1] in README
+        assert values[0] in FINDINGS
+        assert values[-1] in FINDINGS
     rows = json.loads((studies / "naive-split.json").read_text())["rows"]
-    assert all(f"{row['accuracy_mean']:.4f}" in README for row in rows)
+    assert all(f"{row['accuracy_mean']:.4f}" in FINDINGS for row in rows)
     rows = json.loads((studies / "discrepancy.json").read_text())["rows"]
     for scale in ("model", "tensor"):
         values = [row["pearson"] for row in rows if row["scale"] == scale]
-        assert f"{min(values):.2f} to {max(values):.2f}" in README
+        assert f"{min(values):.2f} to {max(values):.2f}" in FINDINGS
 
 
 @pytest.mark.slow
