@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flbench.cards import SCALES, Card, Claim, Grid
+from flbench.errors import UserError
+from flbench.leaderboard.markdown import escaped
+from flbench.leaderboard.markdown import grid as grid_of
 from flbench.reproduction import (
     COLUMNS,
     Asked,
@@ -22,6 +25,9 @@ from flbench.verdicts import VERDICTS
 
 if TYPE_CHECKING:
     from flbench.sinks.console import Overview
+
+NUMBERS = ("paper", "ours", "difference")
+"""Of COLUMNS, those that stand right."""
 
 
 def page(card: Card, out: Path, overview: Overview) -> str:
@@ -41,7 +47,8 @@ def page(card: Card, out: Path, overview: Overview) -> str:
         " own deviation, of it. It has the *same ordering* if it does not, but is on the right side"
         " of every other row of its column that the paper sets apart. At the small scale network"
         " and rounds are not the paper's, so there the order says more than the number. What could"
-        " not be run says why. The paper's numbers stand in the suites (`flbench show suite NAME --dataset DATA`).",
+        " not be run says why. The paper's numbers stand in the suites"
+        " (`flbench show suite NAME --dataset DATA`).",
     ]
     for name, grid in card.tables.items():
         lines += _table(card, name, grid, out, overview)
@@ -73,10 +80,14 @@ def _table(card: Card, name: str, grid: Grid, out: Path, overview: Overview) -> 
         for scale in SCALES
         if scale in grid.scale
     }
-    lines += ["| scale | " + " | ".join(VERDICTS) + " |", "|---|" + "---:|" * len(VERDICTS)]
-    for scale, found in known.items():
-        counts = [sum(one.verdict == said for one in found) for said in VERDICTS]
-        lines.append(f"| {scale} | {' | '.join(map(str, counts))} |")
+    counts = {
+        scale: [sum(one.verdict == said for one in found) for said in VERDICTS]
+        for scale, found in known.items()
+    }
+    lines += grid_of(
+        [("scale", True), *((said, False) for said in VERDICTS)],
+        [[scale, *map(str, row)] for scale, row in counts.items()],
+    )
     for scale, found in known.items():
         lines += _parts(scale, grid, found)
     return lines
@@ -93,8 +104,8 @@ def _parts(scale: str, grid: Grid, found: Sequence[Finding]) -> list[str]:
         settings = {**grid.scale[scale].settings, **grid.scale[scale].on.get(dataset, {})}
         told = ", ".join(f"{key} = {value}" for key, value in settings.items())
         lines += ["", f"**{suite} on {dataset}, scale {scale}**" + (f" ({told})" if told else "")]
-        lines += ["", f"| {' | '.join(COLUMNS)} |", "|---|---:|---:|---:|---|---|"]
-        lines += [f"| {' | '.join(cells(one))} |" for one in rows]
+        headings = [(name, name not in NUMBERS) for name in COLUMNS]
+        lines += ["", *grid_of(headings, [[*map(escaped, cells(one))] for one in rows])]
     for why, names in missing.items():
         lines += ["", f"Not run at scale {scale}, {why}: {', '.join(names)}."]
     return lines
@@ -110,11 +121,13 @@ def _claim(claim: Claim, out: Path) -> list[str]:
     found = next((f for p in places if (f := p / f"{claim.study}.json").is_file()), None)
     if found is None:
         return [*lines[:-1], f"{lines[-1]}: not run."]
-    rows = json.loads(found.read_text(encoding="utf-8"))["rows"]
-    names = [key for key, value in rows[0].items() if not isinstance(value, (list, dict))]
-    lines += ["", f"| {' | '.join(names)} |", f"|{'---|' * len(names)}"]
-    lines += [f"| {' | '.join(_cell(row.get(name)) for name in names)} |" for row in rows]
-    return lines
+    try:
+        rows = json.loads(found.read_text(encoding="utf-8"))["rows"]
+        names = [key for key, value in rows[0].items() if not isinstance(value, (list, dict))]
+        told = [[escaped(_cell(row.get(name))) for name in names] for row in rows]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        raise UserError(f"{found}: expected JSON with a list of tables 'rows'") from None
+    return [*lines, "", *grid_of([(escaped(name), True) for name in names], told)]
 
 
 def _cell(value: object) -> str:

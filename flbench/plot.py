@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -48,8 +47,9 @@ def plot(
     rows = rows_of([result for _, result in found])
     first = rows[0][1][0]
     name = f"{first.suite['name']} on {first.dataset}"
-    stem = re.sub(r"[^\w.,+-]+", "-", f"{first.suite['name']}-{first.dataset}").strip("-.")
-    from flbench.result_files import write_atomically
+    from flbench.result_files import slug, write_atomically
+
+    stem = slug(f"{first.suite['name']}-{first.dataset}")
 
     missing = []
     for one in KINDS if kind == "all" else [kind]:
@@ -110,23 +110,11 @@ def refuse_mixed(found: Sequence[tuple[Path, Result]]) -> None:
             )
 
 
-def rows_of(results: Sequence[Result]) -> list[tuple[str, list[Result]]]:
-    """Results by method and parameters, seeds in order, named by method and what differs."""
-    groups: dict[tuple[str, str], list[Result]] = {}
-    for result in results:
-        groups.setdefault((result.method.name, result.fingerprint.config), []).append(result)
-    rows = []
-    for (name, _), group in groups.items():
-        params = group[0].method.params
-        rivals = [other[0].method.params for (same, _), other in groups.items() if same == name]
-        told = [
-            f"{key}={params.get(key)}"
-            for key in sorted({key for one in rivals for key in one})
-            if any(one.get(key) != params.get(key) for one in rivals)
-        ]
-        label = f"{name} ({', '.join(told)})" if told else name
-        rows.append((label, sorted(group, key=lambda result: result.seed)))
-    return rows
+def rows_of(results: Sequence[Result]) -> list[tuple[str, Sequence[Result]]]:
+    """Results by row, the best first, under the leaderboard's names; seeds in order."""
+    from flbench.leaderboard.rows import rows_of as by_table
+
+    return [(row.name, row.results) for rows in by_table(results).values() for row in rows]
 
 
 def _painters() -> dict[str, Callable[[Rows, str], bytes | None]]:

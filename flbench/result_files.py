@@ -6,18 +6,23 @@ Reading results imports no torch.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from flbench.errors import UserError
+from flbench.result_fields import told
 from flbench.results import SCHEMA, Result, Skip
+
+LONGEST = 60
+"""Bytes of a name in a file's name; a file system takes 255 of all together."""
 
 
 def skip_path(result: Path) -> Path:
@@ -28,18 +33,28 @@ def skip_path(result: Path) -> Path:
 def read_skips(folder: Path) -> Iterator[Skip]:
     """All reasons below a folder, in path order."""
     for path in sorted(folder.rglob("skipped.json")):
-        try:
-            yield Skip.model_validate_json(path.read_text(encoding="utf-8"))
-        except (OSError, ValidationError, ValueError) as error:
-            raise UserError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
+        yield _valid(Skip, _table(path, "reason"), path, "reason")
+
+
+def slug(text: str) -> str:
+    """A name as part of a file's name; what is too long for one ends in a hash.
+
+    Example:
+        >>> slug("rotated:digits"), slug("x" * 99)[-12:]
+        ('rotated-digits', 'xxx-d0621fdd')
+    """
+    name = re.sub(r"[^\w.,+-]+", "-", text).strip("-.")
+    if len(name.encode()) <= LONGEST:
+        return name
+    mark = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return f"{name.encode()[: LONGEST - 9].decode(errors='ignore')}-{mark}"
 
 
 def result_path(
     out: Path, suite: str, dataset: str, method: str, fingerprint: str, seed: int
 ) -> Path:
     """`<out>/<suite>/<dataset>/<method>/<fingerprint8>/seed-<n>.json`; the data set as a folder."""
-    folder = re.sub(r"[^\w.,+-]+", "-", dataset).strip("-.")
-    return out / suite / folder / method / fingerprint / f"seed-{seed}.json"
+    return out / suite / slug(dataset) / method / fingerprint / f"seed-{seed}.json"
 
 
 def checkpoint_path(result: Path) -> Path:
@@ -72,21 +87,42 @@ def read_result(path: Path) -> Result:
     Raises:
         UserError: it is no result file of a version this flbench knows.
     """
-    try:
-        table = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read as a result file: {error}") from None
+    table = _table(path, "result")
     version = table.get("schema_version") if isinstance(table, dict) else None
     if isinstance(version, int) and version > SCHEMA:
         raise UserError(
             f"{path}: schema version {version}, expected at most {SCHEMA}; upgrade flbench"
         )
+    return _valid(Result, upgraded(table) if version == 1 else table, path, "result")
+
+
+def _table(path: Path, kind: str) -> Any:  # noqa: ANN401 - whatever the file holds
+    """A file's JSON.
+
+    Raises:
+        UserError: it cannot be read, or is none.
+    """
     try:
-        return Result.model_validate(upgraded(table) if version == 1 else table)
+        return json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
+    except RecursionError:
+        raise UserError(f"{path}: cannot be read as a {kind} file: too deep") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read as a {kind} file: {error}") from None
+
+
+Kind = TypeVar("Kind", Result, Skip)
+
+
+def _valid(kind: type[Kind], table: object, path: Path, name: str) -> Kind:
+    """A file's content, checked.
+
+    Raises:
+        UserError: a field is not what it should be.
+    """
+    try:
+        return kind.model_validate(table)
     except ValidationError as error:
-        problem = error.errors()[0]
-        field = ".".join(str(part) for part in problem["loc"])
-        raise UserError(f"{path}: no result file: '{field}': {problem['msg'].lower()}") from None
+        raise UserError(f"{path}: no {name} file: {told(error, table)}") from None
 
 
 def upgraded(table: dict[str, Any]) -> dict[str, Any]:

@@ -11,9 +11,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from flbench.matrix import Floats, unpacked
+from flbench.result_fields import (
+    Count,
+    Group,
+    Label,
+    Line,
+    Mark,
+    Name,
+    Number,
+    Plain,
+    Positive,
+    Text,
+    Whole,
+    fields,
+    refuse,
+    settings,
+)
 
 SCHEMA = 2
 VOLATILE = ("seconds", "environment")
@@ -77,10 +93,10 @@ class Plugin(BaseModel):
     A baseline is what a personalised method must beat to be worth anything.
     """
 
-    model_config = ConfigDict(frozen=True)
-    name: str
-    distribution: str
-    version: str
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
+    name: Name
+    distribution: Line
+    version: Line
     uses_true_groups: bool = False
     paper_leak: bool = False
     pools_data: bool = False
@@ -90,9 +106,9 @@ class Plugin(BaseModel):
 class Method(BaseModel):
     """The method of a row."""
 
-    model_config = ConfigDict(frozen=True)
-    name: str
-    params: dict[str, Any]
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
+    name: Name
+    params: dict[Name, Plain]
     plugins: list[Plugin]
 
 
@@ -103,13 +119,13 @@ class Fingerprint(BaseModel):
     settings alone: rows of one table share it. The others belong to the seed.
     """
 
-    model_config = ConfigDict(frozen=True)
-    config: str
-    suite: str
-    data: str
-    partition: str
-    initial_weights: str
-    cohorts: str
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
+    config: Mark
+    suite: Mark
+    data: Mark
+    partition: Mark
+    initial_weights: Mark
+    cohorts: Mark
 
 
 class Clients(BaseModel):
@@ -124,24 +140,24 @@ class Clients(BaseModel):
         labels: training samples by label, label -> count; None where samples have no label.
     """
 
-    model_config = ConfigDict(frozen=True)
-    train: list[int]
-    validation: list[int]
-    test: list[int]
-    correct: list[int]
-    loss: list[float]
-    group: list[int] | None
-    bytes: list[int]
-    labels: list[dict[int, int]] | None = None
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
+    train: list[Count]
+    validation: list[Count]
+    test: list[Count]
+    correct: list[Count]
+    loss: list[Number]
+    group: list[Group] | None
+    bytes: list[Count]
+    labels: list[dict[Label, Count]] | None = None
 
 
 class Change(BaseModel):
     """Groups from a round on: of all clients, or of those named, the others staying."""
 
-    model_config = ConfigDict(frozen=True)
-    round: int
-    labels: list[int]
-    clients: list[int] | None = None
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
+    round: Count
+    labels: list[Group]
+    clients: list[Count] | None = None
 
 
 class ScoreMatrix(BaseModel):
@@ -156,13 +172,13 @@ class ScoreMatrix(BaseModel):
         cells: entries row by row, a byte each, in base64: see `flbench.matrix`.
     """
 
-    model_config = ConfigDict(frozen=True)
-    round: int
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
+    round: Count
     columns: Literal["models", "clients"]
-    row_ids: list[int]
-    column_ids: list[int]
-    low: float
-    high: float
+    row_ids: list[Count]
+    column_ids: list[Count]
+    low: Number
+    high: Number
     cells: str
 
     def values(self) -> Floats:
@@ -174,15 +190,17 @@ class Tuning(BaseModel):
     """How the parameters of a row were found, where they are not the defaults.
 
     Attributes:
-        budget: sets of parameters tried, the defaults among them.
+        budget: sets of parameters that might be tried, the defaults among them.
+        tried: sets that there were to try; fewer where the method has few parameters.
         seeds: seeds they were tried on; never those that are scored.
         score: what was to be high: a curve's last value, averaged over the seeds.
     """
 
-    model_config = ConfigDict(frozen=True)
-    budget: int
-    seeds: list[int]
-    score: str
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
+    budget: Positive
+    tried: Positive
+    seeds: list[Count]
+    score: Line
 
 
 class Unseen(BaseModel):
@@ -191,38 +209,43 @@ class Unseen(BaseModel):
     `correct` is of the model they got, `correct_tuned` of the same after `epochs` local epochs.
     """
 
-    model_config = ConfigDict(frozen=True)
-    epochs: int
-    train: list[int]
-    test: list[int]
-    correct: list[int]
-    correct_tuned: list[int]
-    group: list[int] | None
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
+    epochs: Count
+    train: list[Count]
+    test: list[Count]
+    correct: list[Count]
+    correct_tuned: list[Count]
+    group: list[Group] | None
 
 
 class Result(BaseModel):
     """Everything a run leaves behind."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
     schema_version: int = Field(default=SCHEMA, ge=1)
     status: Literal["self-reported", "reproduced"] = "self-reported"
-    suite: dict[str, Any]
-    dataset: str
+    suite: dict[Name, Plain]
+    dataset: Name
     method: Method
-    seed: int
+    seed: Count
     fingerprint: Fingerprint
-    summary: dict[str, float | int | None]
-    curves: dict[str, list[int | float | None]]
+    summary: dict[Name, Number | Whole | None]
+    curves: dict[Name, list[Whole | Number | None]]
     clients: Clients
     unseen: Unseen | None = None
     membership: list[Change]
     scores: ScoreMatrix | None = None
     tuning: Tuning | None = None
-    bytes: dict[str, dict[str, int]]
-    notes: list[dict[str, Any]]
-    warnings: list[str]
-    seconds: dict[str, float]
-    environment: dict[str, str]
+    bytes: dict[Name, dict[Name, Count]]
+    notes: list[dict[Name, Plain]]
+    warnings: list[Text]
+    seconds: dict[Name, Number]
+    environment: dict[Name, Line]
+
+    @model_validator(mode="after")
+    def _fits(self) -> Result:
+        refuse(fields(self))
+        return self
 
     def memberships(self) -> list[tuple[int, list[int]]]:
         """Rounds in which groups changed, with everybody's group from then on."""
@@ -248,12 +271,17 @@ class Result(BaseModel):
 class Skip(BaseModel):
     """Why a method was not run on a suite: it is not defined there. Lies where results would."""
 
-    model_config = ConfigDict(frozen=True)
-    suite: dict[str, Any]
-    suite_hash: str
-    dataset: str
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
+    suite: dict[Name, Plain]
+    suite_hash: Mark
+    dataset: Name
     method: Method
-    reason: str
+    reason: Text
+
+    @model_validator(mode="after")
+    def _fits(self) -> Skip:
+        refuse(settings(self.suite))
+        return self
 
     def canonical(self) -> str:
         """The file's text."""

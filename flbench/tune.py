@@ -187,7 +187,7 @@ def tune(
     overview.tell(f"best {SCORE}: {_shown(best.params)}; all trials are in {report}")
     from flbench.results import Tuning
 
-    found = Tuning(budget=len(drawn), seeds=numbers, score=SCORE)
+    found = Tuning(budget=budget, tried=len(drawn), seeds=numbers, score=SCORE)
     scored = [cell({}, seed, out) for seed in range(seeds)]
     scored += [cell(best.params, seed, out, found) for seed in range(seeds)]
     conclude(play(scored, overview), overview)

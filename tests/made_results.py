@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import truediv
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,8 @@ def made(
     """
     test = list(test or [100] * len(correct or range(4)))
     correct = list(correct or [round(accuracy * count) for count in test])
+    if all(test):
+        accuracy = sum(map(truediv, correct, test)) / len(test)
     told = described(method, version, **(params or {}))
     plugins = [one.model_copy(update=plugin or {}) for one in told.plugins]
     n = len(test)

@@ -52,7 +52,7 @@ def test_a_result_does_not_differ_from_itself(result: Result) -> None:
         ({"fingerprint": {"cohorts": "0"}}, "table", "fingerprint.cohorts"),
         ({"method": {"name": "fedavg"}}, "row", "method"),
         ({"method": {"params": {"mu": 1.0}}}, "row", "params.mu"),
-        ({"tuning": Tuning(budget=4, seeds=[1000], score="s")}, "row", "tuning.budget"),
+        ({"tuning": Tuning(budget=4, tried=4, seeds=[1000], score="s")}, "row", "tuning.budget"),
         ({"environment": {"precision": "bf16-mixed"}}, "row", "precision"),
         ({"seed": 3}, "run", "seed"),
         ({"environment": {"python": "2.7"}}, "machine", "environment.python"),

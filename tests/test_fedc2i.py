@@ -350,12 +350,17 @@ def test_executors_agree(play_toy: Play, name: str) -> None:
     assert pair[0].run.ledger.totals == pair[1].run.ledger.totals
 
 
-def test_the_influence_on_client_0_is_noted_in_every_round(play_toy: Play) -> None:
+def test_the_influence_on_client_0_is_noted_in_every_round(
+    play_toy: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
     played = play_toy("fedc2i", rounds=3)
     noted = [n for n in played.run.history.notes if n["name"] == "fedc2i.influence_0"]
     assert [n["round"] for n in noted] == [1, 2, 3]
     assert all(len(n["value"]) == 6 for n in noted)
     assert sum(noted[-1]["value"]) == pytest.approx(1, abs=1e-3), "weights of a mean"
     assert len(set(noted[-1]["value"])) > 1
+    monkeypatch.setattr("flbench_plugins.fedc2i.FEW", 5)
+    crowd = play_toy("fedc2i", rounds=1)
+    assert crowd.run.history.notes == [], "of many clients it would outgrow the result file"
     of_classes = play_toy("fedc2i-class-local", rounds=2)
     assert not any(n["name"] == "fedc2i.influence_0" for n in of_classes.run.history.notes)

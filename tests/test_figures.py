@@ -15,6 +15,7 @@ from xml.etree import ElementTree
 import matplotlib as mpl
 import numpy as np
 import pytest
+from made_results import SUITE
 
 from flbench import figures
 from flbench.figures import cost, grids, groups, labels, lines, order, rivals, spread, trees
@@ -33,9 +34,9 @@ Rows = Sequence[tuple[str, Sequence[Result]]]
 
 def made(
     name: str = "one",
+    accuracy: Sequence[float | None] = (0.2, None, 0.625),
     *,
     seed: int = 0,
-    accuracy: Sequence[float | None] = (0.2, None, 0.6),
     correct: Sequence[int] = (1, 2, 3, 4),
     group: list[int] | None = None,
     mb: float | None = 1.0,
@@ -46,7 +47,7 @@ def made(
     labels: list[dict[int, int]] | None = None,
     **changes: Any,
 ) -> Result:
-    """A result of four clients with four test samples each."""
+    """A result of clients with four test samples each, under any name, however odd."""
     n = len(correct)
     scores = None
     if matrix is not None:
@@ -62,15 +63,16 @@ def made(
         )
     known = [value for value in accuracy if value is not None]
     marks = Fingerprint(
-        config=name, suite="s", data="d", partition="p", initial_weights="w", cohorts="c"
-    )
-    return Result(
-        suite={"name": "toy", "rounds": len(accuracy)},
+        config="c", suite="s", data="d", partition="p", initial_weights="w", cohorts="c"
+    ).model_copy(update={"config": name})
+    method = Method(name="one", params=changes.pop("params", {}), plugins=[])
+    result = Result(
+        suite={**SUITE, "rounds": len(accuracy)},
         dataset="toys",
-        method=Method(name=name, params=changes.pop("params", {}), plugins=[]),
+        method=method,
         seed=seed,
         fingerprint=changes.pop("fingerprint", marks),
-        summary={"accuracy_mean": known[-1] if known else None, "mb_per_client": mb},
+        summary={"accuracy_mean": sum(correct) / 4 / n, "mb_per_client": mb},
         curves={"accuracy": list(accuracy), "loss": [v and 1 - v for v in accuracy]},
         clients=Clients(
             train=[4] * n,
@@ -91,6 +93,9 @@ def made(
         environment={},
         **changes,
     )
+    summary = {"accuracy_mean": known[-1] if known else None, "mb_per_client": mb}
+    named = method.model_copy(update={"name": name})
+    return result.model_copy(update={"method": named, "summary": summary})
 
 
 SQUARE = np.array([[2.0, 1, -1, -3], [1, 2, -2, -1], [-1, -2, 2, np.nan], [-3, -1, 1, 2]])
@@ -344,6 +349,17 @@ def test_a_point_is_the_mean_of_the_seeds_that_tell_both_numbers() -> None:
     assert point == cost.Point("one", 0.5, 2.0, (0.4, 0.6), (1.0, 3.0))
 
 
+@pytest.mark.slow
+def test_any_number_of_ranks_can_be_drawn() -> None:
+    ranks = {str(at): float(at) for at in range(1, 602)}
+    assert figures.critical_difference(ranks, 1.0, 2, "t")
+
+
+def test_a_bar_of_equal_seeds_has_no_length() -> None:
+    assert np.mean([0.1] * 3) > 0.1, "a mean of equals may lie beyond them"
+    assert figures.pareto([("one", [made(mb=0.1, seed=seed) for seed in range(3)])], "t")
+
+
 def test_rows_without_traffic_stand_apart_and_the_front_is_told() -> None:
     rows = [
         ("alone", [made(accuracy=[0.5], mb=0.0)]),
@@ -384,7 +400,9 @@ def test_rows_are_sorted_by_median_then_mean_then_name() -> None:
         ("d", np.array([0.3, 0.5, 1.0])),
     ]
     assert [name for name, _ in spread.by_median(rows)] == ["a", "d", "b", "c"]
-    shown = [(name, [made(correct=[int(4 * v) for v in each])]) for name, each in rows]
+    shown = [
+        (name, [made(correct=[int(4 * v) for v in each], membership=[])]) for name, each in rows
+    ]
     assert [t for t in texts(figures.clients(shown, "t")) if t in "abcd"] == ["d", "b", "c", "a"]
 
 

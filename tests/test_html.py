@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_results import made as listed
+from made_results import write
 from toy import Typed, player
 
 from flbench.leaderboard.html import html
@@ -45,7 +47,7 @@ def made(result: Result, accuracy: float, method: str, **changes: Any) -> Result
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[Table]:
     toy = player(tmp_path_factory.mktemp("toy"))("fedavg").result
     folder = tmp_path_factory.mktemp("results")
-    tuned = Tuning(budget=7, seeds=[1000], score="accuracy_validation")
+    tuned = Tuning(budget=7, tried=7, seeds=[1000], score="accuracy_validation")
     mark = toy.fingerprint
     for at, one in enumerate(
         (
@@ -270,3 +272,27 @@ def test_the_command_writes_the_page(typed: Typed, found: list[Table]) -> None:
     assert "board/index.html" in said
     assert Path("board/index.html").read_text(encoding="utf-8") == html(tables(root))
     assert not Path("board/README.md").exists()
+
+
+def test_check_says_whether_the_page_is_current(tmp_path: Path, typed: Typed) -> None:
+    write(tmp_path / "results", listed(0.5))
+    words = ("leaderboard", "--results", str(tmp_path / "results"), "--html", "--out", "board")
+    line = f"flbench: board/index.html is not what {tmp_path / 'results'} gives;"
+    assert typed(*words, "--check") == (1, "", f"{line} run flbench leaderboard --html\n")
+    assert not Path("board").exists()
+    typed(*words)
+    before = Path("board/index.html").read_bytes()
+    assert typed(*words, "--check") == (0, "board/index.html is current\n", "")
+    write(tmp_path / "results", listed(0.6, seed=1))
+    code, said, wrong = typed(*words, "--check")
+    assert (code, said, wrong.count("\n")) == (1, "", 1)
+    assert Path("board/index.html").read_bytes() == before
+
+
+def test_a_folder_that_is_not_there_empties_no_board(tmp_path: Path, typed: Typed) -> None:
+    for word in ("--html", "--figures", "--check"):
+        code, said, wrong = typed("leaderboard", "--results", "nowhere", word)
+        assert (code, said) == (1, "")
+        assert wrong == (
+            "flbench: --results: expected a folder of result files, there is no 'nowhere'\n"
+        )

@@ -28,22 +28,22 @@ def only(folder: Path, *found: Any) -> Table:
 
 
 def test_an_entry_holds_every_number_of_its_row(tmp_path: Path) -> None:
-    search = Tuning(budget=3, seeds=[9], score="loss")
+    search = Tuning(budget=3, tried=3, seeds=[9], score="loss")
     told = {"unseen_accuracy": 0.25, "unseen_accuracy_tuned": 0.75}
     table = only(
         tmp_path,
         made(0.5, method="m", params={"x": 1}, correct=[0, 1], test=[2, 2], ari=0.5, groups=2),
         made(0.7, method="m", params={"x": 1}, correct=[2, 2], test=[2, 2], seed=2, groups=3),
-        made(0.9, seed=1, alone=True, plugin={"baseline": True}, correct=[1, 1], test=[2, 2]),
+        made(0.9, seed=1, alone=True, plugin={"baseline": True}, correct=[2, 2], test=[2, 2]),
         made(0.8, method="m", tuning=search, config="t", correct=[1, 2], test=[2, 2], **told),
     )
     best, tuned, row = table.rows
     assert (row.name, row.method, row.seeds, row.lacks) == ("m", "m", (0, 2), (1,))
-    assert row.accuracies == (0.5, 0.7)
-    assert row.mean == pytest.approx(0.6)
-    assert row.std == pytest.approx(0.1 * 2**0.5)
+    assert row.accuracies == (0.25, 1.0)
+    assert row.mean == 0.625
+    assert row.std == pytest.approx(0.75 / 2**0.5)
     assert (row.ari, row.groups, row.mb_per_client, row.seconds) == (0.5, 2.5, 1.0, 1.0)
-    assert row.worst_decile == pytest.approx(0.6)
+    assert row.worst_decile == 0.625
     # Clients at 0 and 1/2 of one seed, 1 and 1 of the other: the lowest mean of four draws, 0, has
     # probability 1/4 * 1/16 = 1.6 %, the next, 1/8, another 1/4 * 4/16 = 6.3 %.
     assert row.interval == (0.125, 1.0)
@@ -61,7 +61,7 @@ def test_an_entry_holds_every_number_of_its_row(tmp_path: Path) -> None:
 
 
 def test_a_table_is_plain_json_without_the_files_content(tmp_path: Path) -> None:
-    search = Tuning(budget=3, seeds=[9], score="loss")
+    search = Tuning(budget=3, tried=3, seeds=[9], score="loss")
     table = only(
         tmp_path,
         made(0.8, method="pfedlia", dataset="cifar10", suite=PATHO),
@@ -78,7 +78,7 @@ def test_a_table_is_plain_json_without_the_files_content(tmp_path: Path) -> None
     assert first["printed"]["accuracy"] == 0.8608
     assert first["printed"]["distance"] == pytest.approx(-0.0608)
     assert first["plugins"][0]["distribution"] == "flbench"
-    assert second["tuning"] == {"budget": 3, "seeds": [9], "score": "loss"}
+    assert second["tuning"] == {"budget": 3, "tried": 3, "seeds": [9], "score": "loss"}
     assert third["status"] == "outdated"
     assert third["rank"] is None
 
@@ -157,7 +157,7 @@ def test_stale_rows_are_no_measure_for_others(tmp_path: Path) -> None:
 
 
 def test_tuned_rows_are_measured_by_tuned_baselines_where_there_are_some(tmp_path: Path) -> None:
-    search = Tuning(budget=4, seeds=[9], score="loss")
+    search = Tuning(budget=4, tried=4, seeds=[9], score="loss")
     plain = {"baseline": True}
     table = only(
         tmp_path,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from toy import Typed
 
-from flbench.cards import Card, Printed, load_card, numbers, plugin_of
-from flbench.errors import BadParameter, UnknownName
+from flbench import paper_page
+from flbench.cards import Card, Claim, Printed, load_card, numbers, plugin_of
+from flbench.errors import BadParameter, UnknownName, UserError
 from flbench.registry import entries
+from flbench.sinks.console import Overview
 from flbench.verdicts import margin, verdict
 
 ROOT = Path(__file__).parents[1]
@@ -286,3 +289,19 @@ def test_cards_speak_for_themselves() -> None:
         assert card.name == name
         assert card.link.startswith("https://arxiv.org/abs/")
         assert all(one.endswith(".") for one in card.anomalies)
+
+
+def test_a_studys_table_is_shown_as_it_is_or_refused_in_one_line(tmp_path: Path) -> None:
+    about = {"summary": "s", "title": "t", "authors": "a", "venue": "v", "link": "l"}
+    claim = Claim(where="Figure 1", says="so it is.", study="one")
+    card = Card(name="mine", claims=[claim], **about)
+    file = tmp_path / "studies" / "one.json"
+    file.parent.mkdir()
+    file.write_text(json.dumps({"rows": [{"a|b": "[x](y)", "n": 0.5}, {"n": None}]}))
+    assert paper_page.page(card, tmp_path, Overview()).endswith(
+        "\n| a\\|b | n |\n|---|---|\n| \\[x\\](y) | 0.5000 |\n| - | - |\n"
+    )
+    for odd in ("{", "{}", '{"rows": []}', '{"rows": [1]}', '{"rows": {"a": 1}}', "[]"):
+        file.write_text(odd)
+        with pytest.raises(UserError, match=r"one\.json: expected JSON with a list of tables"):
+            paper_page.page(card, tmp_path, Overview())

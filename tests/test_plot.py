@@ -9,11 +9,12 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from made_results import SUITE
 from test_figures import SVG, full, made, texts
 
 from flbench.cli import main
 from flbench.plot import KINDS, rows_of
-from flbench.results import Fingerprint, Result
+from flbench.results import Fingerprint, Result, Tuning
 
 Typed = Callable[..., tuple[int, str, str]]
 REAL = Path(__file__).resolve().parents[1] / "leaderboard" / "results"
@@ -106,8 +107,8 @@ def test_the_partition_is_of_the_first_result_that_counts(typed: Typed, tmp_path
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"suite": {"name": "toy", "rounds": 9}}, "differ in rounds; plot them one by one"),
-        ({"suite": {"name": "new", "lr": 1}}, "(new on toys) differ in lr, name, rounds; plot"),
+        ({"suite": {**SUITE, "rounds": 9}}, "differ in rounds; plot them one by one"),
+        ({"suite": {**SUITE, "name": "new", "lr": 1}}, "(new on toys) differ in lr, name; plot"),
         ({"dataset": "others"}, "(toy on others) differ in dataset; plot"),
         ({}, "differ in their fingerprints; plot"),
     ],
@@ -161,19 +162,22 @@ def test_bad_input_is_one_line(
     assert says in err
 
 
-def test_rows_are_methods_with_what_tells_them_apart() -> None:
+def test_rows_are_named_by_what_tells_them_apart_the_best_first() -> None:
+    tuned = Tuning(budget=4, tried=4, seeds=[1000], score="loss")
     rows = rows_of(
         [
-            made("a", seed=1, params={"k": 2, "x": 0}, fingerprint=marks(config="1")),
-            made("b", params={"k": 2}, fingerprint=marks(config="2")),
-            made("a", params={"k": 3, "x": 0}, fingerprint=marks(config="3")),
-            made("a", seed=0, params={"k": 2, "x": 0}, fingerprint=marks(config="1")),
+            made("a", [0.5], seed=1, params={"k": 2, "x": 0}, fingerprint=marks(config="1")),
+            made("b", [0.9], params={"k": 2}, fingerprint=marks(config="2")),
+            made("a", [0.6], params={"k": 3, "x": 0}, fingerprint=marks(config="3")),
+            made("a", [0.5], seed=0, params={"k": 2, "x": 0}, fingerprint=marks(config="1")),
+            made("b", [0.8], params={"k": 2}, fingerprint=marks(config="4"), tuning=tuned),
         ]
     )
     assert [(name, [one.seed for one in results]) for name, results in rows] == [
-        ("a (k=2)", [0, 1]),
         ("b", [0]),
+        ("b (tuned, budget 4)", [0]),
         ("a (k=3)", [0]),
+        ("a (k=2)", [0, 1]),
     ]
 
 

@@ -18,7 +18,9 @@ from flbench.matrix import packed, unpacked
 from flbench.result_files import (
     read_result,
     read_results,
+    read_skips,
     result_path,
+    slug,
     write_atomically,
 )
 from flbench.results import SCHEMA, VOLATILE, Change, Result, ScoreMatrix
@@ -102,6 +104,14 @@ def test_numbers_that_are_none_are_refused(place: str, number: float, result: Re
 def test_the_path_of_a_result() -> None:
     path = result_path(Path("out"), "patho", "digits", "pfedlia+oracle", "0123abcd", 7)
     assert path.as_posix() == "out/patho/digits/pfedlia+oracle/0123abcd/seed-7.json"
+
+
+def test_no_name_is_too_long_for_a_file_or_hides_another() -> None:
+    assert slug("../../a b:c") == "a-b-c"
+    one, other = slug("ä" * 200), slug("ä" * 199 + "b")
+    assert one != other
+    assert max(len(name.encode()) for name in (one, other)) <= 60
+    assert slug("x" * 60) == "x" * 60
 
 
 def test_a_written_file_is_whole_and_alone_and_its_folders_are_made(tmp_path: Path) -> None:
@@ -219,6 +229,146 @@ def test_what_is_no_result_file_is_one_line(data: bytes, tmp_path: Path) -> None
         read_result(path)
     assert str(caught.value).startswith(f"{path}: ")
     assert "\n" not in str(caught.value)
+
+
+# --- what is odd is refused in one line that names the field ------------------------------------
+
+
+def put(table: dict[str, Any], field: str, value: object) -> dict[str, Any]:
+    """A copy with another value at a dotted place; `...` takes it away."""
+    copy: Any = json.loads(json.dumps(table))
+    *way, last = (int(part) if part.isdigit() else part for part in field.split("."))
+    place = copy
+    for part in way:
+        place = place[part]
+    if value is ...:
+        del place[last]
+    else:
+        place[last] = value
+    return dict(copy)
+
+
+@pytest.fixture(scope="module")
+def scored(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A file with scores of six clients, newcomers, a note, and a change of one client."""
+    play = player(tmp_path_factory.mktemp("scored"))
+    one = play("flis-hc", participation=1.0, server_samples=6).result
+    table: dict[str, Any] = json.loads(one.canonical())
+    table["membership"] = [
+        {"round": 1, "labels": [0, 0, 0, 1, 1, 1], "clients": None},
+        {"round": 2, "labels": [1], "clients": [0]},
+    ]
+    table["notes"] = [{"round": 1, "name": "x", "value": 1}]
+    unseen = {"epochs": 1, "train": [1], "test": [2], "correct": [1], "correct_tuned": [2]}
+    table["unseen"] = {**unseen, "group": None}
+    return table
+
+
+DEEP = json.loads("[" * 30 + "]" * 30)
+LINE = "one line of at most 200 printable characters expected"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("suite.local", ..., "'suite.local': field required"),
+        ("suite.clients", ..., "'suite.clients': field required"),
+        ("suite.local.epochs", "<b>", "'suite.local.epochs': input should be a valid integer"),
+        ("suite.participation", "0.5", "'suite.participation': input should be a valid number"),
+        ("suite.version", 0, "'suite.version': input should be greater than or equal to 1"),
+        ("suite.name", "a\nb", f"'suite.name': {LINE}"),
+        ("suite.paper", "\x1b[31m", "'suite.paper': text without control characters"),
+        ("suite.deep", DEEP, "'suite.deep': at most 20 levels expected"),
+        ("dataset", " ", "'dataset': a name expected, got nothing"),
+        ("dataset", "x" * 201, f"'dataset': {LINE}"),
+        ("dataset", "\ud800", f"'dataset': {LINE}"),
+        ("method.name", "a\u202eb", f"'method.name': {LINE}"),
+        ("method.params.k", 10**400, "'method.params.k': numbers up to"),
+        ("fingerprint.suite", "../up", "'fingerprint.suite': string should match pattern"),
+        ("seed", -1, "'seed': input should be greater than or equal to 0"),
+        ("summary.accuracy_mean", ..., "'summary.accuracy_mean': a number expected"),
+        ("summary.accuracy_mean", None, "'summary.accuracy_mean': a number expected"),
+        ("summary.accuracy_mean", 0.99, "'summary.accuracy_mean': 0."),
+        ("summary.mb_per_client", -1.0, "'summary.mb_per_client': 0 to 9007199254740992 expected"),
+        ("summary.ari", 10**400, "'summary.ari': "),
+        ("curves.accuracy", [0.5], "'curves.accuracy': 3 rounds expected, got 1"),
+        ("curves.accuracy.1", 1.5, "'curves.accuracy.1': 0 to 1 expected, got 1.5"),
+        ("curves.loss.1", 1e200, "'curves.loss.1': numbers up to 1e+100 expected"),
+        ("clients.test", [], "'clients.test': at least one client expected"),
+        ("clients.train", [1], "'clients.train': 6 entries expected as in 'test', got 1"),
+        ("clients.group", [0], "'clients.group': 6 entries expected as in 'test', got 1"),
+        ("clients.labels", [{}], "'clients.labels': 6 entries expected as in 'test', got 1"),
+        ("clients.labels.0", {"10000": 1}, "'clients.labels.0.10000': "),
+        ("clients.labels.0", {"-1": 1}, "'clients.labels.0.-1': "),
+        ("clients.correct.0", 10**6, "'clients.correct.0': at most the "),
+        ("clients.correct.0", -1, "'clients.correct.0': input should be greater than or"),
+        ("clients.group.0", 10**30, "'clients.group.0': input should be less than or"),
+        ("unseen.correct.0", 3, "'unseen.correct.0': at most the 2 test samples expected, got 3"),
+        ("unseen.correct_tuned", [], "'unseen.correct_tuned': 1 entries expected as in 'test'"),
+        ("membership.0.labels", [0], "'membership.0.labels': 6 entries expected, got 1"),
+        ("membership.0.clients", [0], "'membership.0.clients': null expected: the first change"),
+        ("membership.1.clients", [6], "'membership.1.clients': clients 0 to 5 expected, got 6"),
+        ("membership.1.clients", [], "'membership.1.clients': at least one entry expected"),
+        ("membership.1.clients", [1, 1], "'membership.1.clients': each once expected"),
+        ("membership.1.labels", [1, 2], "'membership.1.labels': 1 entries expected, got 2"),
+        ("membership.1.round", 10**9, "'membership.1.round': a round from 1 to 3, the last in"),
+        ("membership.0.round", 3, "'membership.1.round': a round from 3 to 3, the last in"),
+        ("membership.0.labels.0", -2, "'membership.0.labels.0': input should be greater than"),
+        ("scores.cells", "AAAA", "'scores.cells': 36 bytes expected, one per row and column,"),
+        ("scores.cells", "no base64", "'scores.cells': base64 expected"),
+        ("scores.cells", "\u00e9", "'scores.cells': base64 expected"),
+        ("scores.low", 1e9, "'scores.low': at most 'high', "),
+        ("scores.high", 1e308, "'scores.high': numbers up to 1e+100 expected"),
+        ("scores.row_ids", [], "'scores.row_ids': at least one entry expected"),
+        ("scores.row_ids.0", 1, "'scores.row_ids': each once expected"),
+        ("scores.column_ids.0", 6, "'scores.column_ids': clients 0 to 5 expected, got 6"),
+        ("notes.0", {}, "'notes.0': a whole number 'round' and a text 'name' expected"),
+        ("notes.0", {"round": 1, "name": "x"}, "'notes.0.value': field required"),
+        ("tuning", {"budget": 0}, "'tuning.budget': input should be greater than or equal to 1"),
+        ("seconds", {"a\nb": 1.0}, f"'seconds.a\\nb': {LINE}"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_tabled_or_drawn_is_refused(
+    field: str, value: object, told: str, scored: dict[str, Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "seed-0.json"
+    path.write_text(json.dumps(scored))
+    read_result(path)
+    path.write_text(json.dumps(put(scored, field, value)))
+    assert rejected(path).startswith(f"no result file: {told}")
+
+
+def test_what_a_run_was_told_is_kept_without_what_moves_a_terminal(
+    scored: dict[str, Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "seed-0.json"
+    path.write_text(json.dumps({**scored, "warnings": ["a\x1b[31m\tb"]}))
+    assert read_result(path).warnings == ["a\ufffd[31m\tb"]
+
+
+def test_a_file_that_is_too_deep_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "seed-0.json"
+    path.write_text("[" * 10**5)
+    assert rejected(path) == "cannot be read as a result file: too deep"
+
+
+def test_an_odd_reason_is_refused_too(scored: dict[str, Any], tmp_path: Path) -> None:
+    suite, method = scored["suite"], scored["method"]
+    good = {"suite": suite, "suite_hash": "0", "dataset": "d", "method": method, "reason": "no"}
+    path = tmp_path / "skipped.json"
+    odd: list[tuple[dict[str, Any], str]] = [
+        ({"suite": {"name": "x"}}, "'suite.version': field required"),
+        ({"suite_hash": "../up"}, "'suite_hash': string should match pattern"),
+        ({"reason": 1}, "'reason': input should be a valid string"),
+    ]
+    for changes, told in odd:
+        path.write_text(json.dumps(good))
+        assert [one.reason for one in read_skips(tmp_path)] == ["no"]
+        path.write_text(json.dumps({**good, **changes}))
+        with pytest.raises(UserError) as caught:
+            list(read_skips(tmp_path))
+        assert str(caught.value).startswith(f"{path}: no reason file: {told}")
 
 
 # --- version 2 --------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +12,7 @@ from rich.console import Console as Terminal
 from toy import Play
 
 from flbench.sinks import console as console_module
-from flbench.sinks.console import Console
+from flbench.sinks.console import Console, Overview
 
 
 def test_without_a_terminal_the_console_prints_plain_lines(
@@ -112,3 +113,15 @@ def test_in_a_terminal_there_is_a_bar_and_it_goes_away() -> None:
     for piece in ("fedavg on toy (digits), seed 4", "3/3", "accuracy 0.750", "note: something"):
         assert piece in told
     assert told.count("\x1b[?25l") == told.count("\x1b[?25h") == 1, "the cursor comes back"
+
+
+def test_brackets_of_a_name_are_no_markup() -> None:
+    screen = io.StringIO()
+    for console in (Console(), Overview()):
+        console._terminal = Terminal(file=screen, force_terminal=True, width=160)
+        if isinstance(console, Overview):
+            console.open({}, 1)
+        console.run_started(replace(info(), method="[/red]x[bold]"))
+        console.round_finished(record(2, 3, 0.625))
+        console.close()
+    assert screen.getvalue().count("[/red]x[bold]") >= 2

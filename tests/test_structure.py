@@ -37,7 +37,7 @@ RANKS = (
     ),
     (
         "dataset", "state", "layout", "loading", "suite", "cards", "verdicts",
-        "results", "result_files", "matrix", "metrics", "skew",
+        "results", "result_fields", "result_files", "matrix", "metrics", "skew",
     ),
     (
         "partition", "skewed", "primary", "picture", "figures",
@@ -200,7 +200,8 @@ def test_only_the_command_line_knows_what_hangs_on_entry_points() -> None:
         if part_of(other) in NEEDS and part_of(other) != part_of(module)
     }
     assert set(users) <= {
-        "cli", "running", "show", "launchers", "sweep", "sync", "tune", "reproduce",
+        "cli", "running", "show", "plot", "launchers", "sweep", "sync", "tune", "reproduce",
+        "paper_page",
     }  # fmt: skip
 
 

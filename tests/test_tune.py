@@ -120,7 +120,7 @@ def test_a_tuned_row_says_so_and_stands_beside_the_defaults(typed: Typed) -> Non
     for one in tuned:
         assert one.tuning is not None
         assert one.tuning.model_dump() == {
-            "budget": 3, "seeds": [1000, 1001], "score": "accuracy_validation",
+            "budget": 3, "tried": 3, "seeds": [1000, 1001], "score": "accuracy_validation",
         }  # fmt: skip
         assert one.seed not in one.tuning.seeds
     assert len({one.fingerprint.config for one in rows}) == 2

@@ -198,11 +198,16 @@ def _mark(axes: Axes, one: Point, at: float, best: bool) -> None:
     axes.errorbar(
         at,
         one.accuracy,
-        yerr=[[one.accuracy - one.accuracies[0]], [one.accuracies[1] - one.accuracy]],
-        xerr=[[one.cost - one.costs[0]], [one.costs[1] - one.cost]],
+        yerr=_bar(one.accuracy, one.accuracies),
+        xerr=_bar(one.cost, one.costs),
         fmt="o" if best else "s",
         markersize=4.5 if best else 3.2,
         color=FRONT if best else INK,
         elinewidth=0.6,
         ecolor=(*to_rgb(FRONT if best else INK), 0.5),
     )
+
+
+def _bar(mean: float, ends: tuple[float, float]) -> list[list[float]]:
+    """Lengths of a bar's halves; a mean of equals may lie beyond them by a rounding error."""
+    return [[max(mean - ends[0], 0.0)], [max(ends[1] - mean, 0.0)]]

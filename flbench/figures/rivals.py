@@ -78,7 +78,7 @@ def critical_difference(
         axes.set_xlim(1 - 0.02 * last, last + 0.02 * last)
         axes.set_ylim(depth + half, -2.6)
         axes.plot([1, last], [0, 0], color=INK, linewidth=0.8)
-        step = next(step for step in (1, 2, 5, 10, 20, 50) if last <= 12 * step)
+        step = next((step for step in (1, 2, 5, 10, 20, 50) if last <= 12 * step), -(-last // 12))
         for tick in [1, *range(step if step > 1 else 2, last + 1, step)]:
             axes.plot([tick, tick], [0, -0.25], color=INK, linewidth=0.8)
             axes.text(tick, -0.4, str(tick), ha="center", va="bottom")

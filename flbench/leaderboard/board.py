@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from flbench.errors import UserError
 from flbench.leaderboard.drawings import Drawing, across, drawings
 from flbench.leaderboard.pages import MARK, index, page_of, suite_page
 from flbench.leaderboard.stats import Block, blocks
@@ -27,7 +28,7 @@ def board(results: Path, out: Path, draw: bool = True) -> dict[str, bytes]:
         draw: draw figures; without, pages show those that lie in `out` already.
 
     Raises:
-        UserError: files that cannot be read, or cannot share a table.
+        UserError: files that cannot be read, or cannot share a table; or suites, a page.
     """
     found = tables(results)
     ranked = ranked_across(found)
@@ -52,6 +53,11 @@ def board(results: Path, out: Path, draw: bool = True) -> dict[str, bytes]:
     way = Path(os.path.relpath(results, out)).as_posix()
     for suite in dict.fromkeys(table.suite for table in found):
         own = [table for table in found if table.suite == suite]
+        if page_of(suite) in files:
+            raise UserError(
+                f"{results}: two suites would share the page {page_of(suite)}, one of them"
+                f" '{suite}'; give one another name"
+            )
         files[page_of(suite)] = suite_page(own, way, pictures).encode()
     findings = out / FINDINGS
     told = findings.read_text(encoding="utf-8") if findings.is_file() else ""

@@ -23,12 +23,14 @@ def leaderboard(
         bool, typer.Option("--figures/--no-figures", help="draw; or leave figures as they are")
     ] = True,
     html: Annotated[
-        bool, typer.Option("--html", help="write one web page, index.html, and nothing else")
+        bool, typer.Option("--html", help="one web page, index.html, and nothing else")
     ] = False,
 ) -> None:
     """Generate the leaderboard from result files: an index, a page per suite, figures."""
+    if not results.is_dir():
+        raise UserError(f"--results: expected a folder of result files, there is no '{results}'")
     if html:
-        _write_html(results, out / "index.html")
+        _html(results, out / "index.html", check)
         return
     from flbench.leaderboard.board import board, differences
     from flbench.result_files import write_atomically
@@ -47,13 +49,20 @@ def leaderboard(
     print(f"wrote {len(files)} files, {out / 'README.md'} first")
 
 
-def _write_html(results: Path, path: Path) -> None:
-    """Write the web page: nothing of it is part of the board, or checked."""
+def _html(results: Path, path: Path, check: bool) -> None:
+    """Write the web page, or say whether it is current; it is no part of the board."""
     from flbench.leaderboard.html import html
     from flbench.leaderboard.table import tables
     from flbench.result_files import write_atomically
 
-    write_atomically(path, html(tables(results)).encode())
+    page = html(tables(results)).encode()
+    current = path.is_file() and path.read_bytes() == page
+    if check and not current:
+        raise UserError(f"{path} is not what {results} gives; run flbench leaderboard --html")
+    if check:
+        print(f"{path} is current")
+        return
+    write_atomically(path, page)
     print(f"wrote {path}")
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from flbench.leaderboard.entry import Entry
 from flbench.leaderboard.stats import Block
 from flbench.leaderboard.table import Table
+from flbench.result_files import slug
 
 MOST = 12
 """Rows in a figure."""
@@ -27,16 +27,6 @@ class Drawing:
     name: str
     alt: str
     draw: Callable[[], bytes | None]
-
-
-def slug(text: str) -> str:
-    """A name as part of a file's name.
-
-    Example:
-        >>> slug("rotated:digits")
-        'rotated-digits'
-    """
-    return re.sub(r"[^\w.,+-]+", "-", text).strip("-.")
 
 
 def shown(table: Table) -> list[Entry]:

@@ -109,7 +109,7 @@ def _section(table: Table, number: str) -> Iterator[str]:
         ("outdated", table.outdated, None),
     ):
         if rows:
-            made = columns(rows, None, known)
+            made = columns(rows, known)
             yield from _grid(table, number, f"{table.title}, {caption}", rows, made)
     for method, reason in table.undefined:
         yield f'<p class="dim">Not defined here: {escape(method)}: {escape(reason)}</p>'

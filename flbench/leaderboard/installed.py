@@ -35,7 +35,7 @@ def command(suite: Suite, settings: Mapping[str, Any], fingerprint: str, seeds: 
         seeds: how many.
 
     Returns:
-        Empty where no command gives exactly these settings, of an older version for instance.
+        One line; empty where none gives exactly these settings, of an older version for instance.
     """
     ours, theirs = dict(_flat(suite.settings())), dict(_flat(settings))
     changed = {
@@ -55,7 +55,8 @@ def command(suite: Suite, settings: Mapping[str, Any], fingerprint: str, seeds: 
     words += [] if suite.dataset == usual else ["--dataset", suite.dataset]
     for key, value in sorted(sets.items()):
         words += ["--set", f"suite.{key}={_text(value)}"]
-    return shlex.join([*words, "--seeds", str(seeds)])
+    told = shlex.join([*words, "--seeds", str(seeds)])
+    return told if told.isprintable() else ""
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -14,9 +14,29 @@ Column = tuple[str, bool, Callable[[Entry], str]]
 """Heading, whether it holds words, and the cell of a row."""
 
 
+SPECIAL = re.compile(r"[\\`*\[\]<>&~$|!@]|(?<![^\W_])_|_(?![^\W_])|:(?=//)|(?<=www)\.")
+"""What markdown would not show as it is, wherever in a line it stands."""
+
+
+def escaped(text: str) -> str:
+    r"""A text of a result file as markdown that shows just it, on one line.
+
+    Example:
+        >>> escaped("a|b <script> min_samples [x](y)")
+        'a\\|b \\<script\\> min_samples \\[x\\](y)'
+    """
+    return SPECIAL.sub(r"\\\g<0>", " ".join(text.split()))
+
+
+def titled(title: str) -> str:
+    """A table's title; the brackets around its fingerprint are plain."""
+    name, bracket, mark = title.rpartition(" [")
+    return f"{escaped(name)}{bracket}{mark}"
+
+
 def cell(text: str) -> str:
-    """A text as a cell: on one line, and no bar in it ends the cell."""
-    return " ".join(text.split()).replace("|", "\\|") or "-"
+    """Markdown as a cell: on one line, and there is something in it."""
+    return " ".join(text.split()) or "-"
 
 
 def grid(headings: Sequence[tuple[str, bool]], lines: Sequence[Sequence[str]]) -> list[str]:
@@ -24,7 +44,7 @@ def grid(headings: Sequence[tuple[str, bool]], lines: Sequence[Sequence[str]]) -
 
     Args:
         headings: each with whether its column holds words, which stand left.
-        lines: cells, as many in each as there are headings.
+        lines: cells in markdown, as many in each as there are headings.
     """
     return [
         f"| {' | '.join(cell(heading) for heading, _ in headings)} |",
@@ -44,8 +64,8 @@ def anchor(title: str) -> str:
 
 
 def link(text: str, target: str) -> str:
-    """A link; a file's name may hold anything."""
-    return f"[{text}]({quote(target, safe='/.,+#~-_')})"
+    """A link; text and file's name may hold anything."""
+    return f"[{escaped(text)}]({quote(target, safe='/.,+#~-_')})"
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -81,26 +101,18 @@ def packages(row: Entry) -> str:
     return ", ".join(found)
 
 
-def method(row: Entry, results: str | None) -> str:
-    """A row's name; a link to its result files where it is known where they lie."""
-    return row.name if results is None else link(row.name, f"{results}/{row.folder}")
-
-
-def columns(
-    rows: Sequence[Entry], results: str | None, defaults: Mapping[str, float] | None = None
-) -> list[Column]:
+def columns(rows: Sequence[Entry], defaults: Mapping[str, float] | None = None) -> list[Column]:
     """The columns of a table of rows; some are there only where some row has something in them.
 
     Args:
         rows: the table's.
-        results: the way from the page to the results folder; None = no links.
         defaults: method -> mean accuracy at its defaults; None = a table of those.
     """
     known = defaults or {}
     chosen: list[tuple[bool, Column]] = [
         (True, ("rank", False, _rank)),
         (True, ("ties", True, lambda row: row.ties)),
-        (True, ("method", True, lambda row: method(row, results))),
+        (True, ("method", True, lambda row: row.name)),
         (True, ("accuracy", False, lambda row: mean_std(row.accuracies))),
         (
             defaults is not None,
@@ -131,10 +143,16 @@ def columns(
     return [column for wanted, column in chosen if wanted]
 
 
-def filled(rows: Sequence[Entry], made: Sequence[Column]) -> list[str]:
-    """A table of rows."""
+def filled(rows: Sequence[Entry], made: Sequence[Column], results: str | None) -> list[str]:
+    """A table of rows; methods lead to their result files where it is known where they lie."""
+
+    def shown(row: Entry, heading: str, text: str) -> str:
+        linked = heading == "method" and results is not None
+        return link(text, f"{results}/{row.folder}") if linked else escaped(text)
+
     headings = [(heading, words) for heading, words, _ in made]
-    return grid(headings, [[told(row) for _, _, told in made] for row in rows])
+    lines = [[shown(row, heading, told(row)) for heading, _, told in made] for row in rows]
+    return grid(headings, lines)
 
 
 def section(table: Table, results: str | None) -> list[str]:
@@ -145,36 +163,36 @@ def section(table: Table, results: str | None) -> list[str]:
         results: the way from the page to the results folder; None = no links.
     """
     suite = table.settings
-    paper = f" {suite['paper']}." if suite.get("paper") else ""
+    paper = f" {escaped(str(suite['paper']))}." if suite.get("paper") else ""
     lines = [
-        f"## {table.title}",
+        f"## {titled(table.title)}",
         "",
         f"{suite['clients']} clients, {suite['participation']:g} of them per round,"
         f" {suite['rounds']} rounds of {suite['local']['epochs']} local epochs,"
-        f" {suite['model']['name']}; suite version {suite['version']}.{paper}",
+        f" {escaped(suite['model']['name'])}; suite version {suite['version']}.{paper}",
     ]
     if table.command:
         lines += ["", f"    {table.command}"]
     if table.main:
-        lines += ["", *filled(table.main, columns(table.main, results))]
+        lines += ["", *filled(table.main, columns(table.main), results)]
     defaults = {row.method: row.mean for row in table.main if row.default}
     for budget in sorted({row.tuning.budget for row in table.tuned if row.tuning}):
         rows = [row for row in table.tuned if row.tuning and row.tuning.budget == budget]
         lines += ["", f"### Tuned, budget {budget}", "", _searched(rows, budget), ""]
-        lines += filled(rows, columns(rows, results, defaults))
+        lines += filled(rows, columns(rows, defaults), results)
     if table.outdated:
         stale: list[Column] = [
-            ("method", True, lambda row: method(row, results)),
+            ("method", True, lambda row: row.name),
             ("accuracy", False, lambda row: mean_std(row.accuracies)),
             ("seeds", True, seeds),
             ("package", True, packages),
             ("outdated", True, lambda row: row.outdated),
         ]
-        lines += ["", "### Outdated", "", *filled(table.outdated, stale)]
+        lines += ["", "### Outdated", "", *filled(table.outdated, stale, results)]
     for reason in sorted({reason for _, reason in table.undefined}):
-        lines += ["", f"Not defined here: {' '.join(reason.split())}."]
+        lines += ["", f"Not defined here: {escaped(reason)}."]
     if table.missing:
-        lines += ["", f"Not run here: {', '.join(table.missing)}."]
+        lines += ["", f"Not run here: {', '.join(map(escaped, table.missing))}."]
     return lines
 
 
@@ -183,6 +201,6 @@ def _searched(rows: Sequence[Entry], budget: int) -> str:
     on = sorted({seed for row in rows if row.tuning for seed in row.tuning.seeds})
     by = sorted({row.tuning.score for row in rows if row.tuning})
     return (
-        f"The best of {budget} sets of parameters each, by {', '.join(by)} on seeds"
+        f"The best of {budget} sets of parameters each, by {', '.join(map(escaped, by))} on seeds"
         f" {', '.join(map(str, on))}; ranked among themselves."
     )

@@ -111,12 +111,19 @@ def _interval(samples: Floats) -> Floats:
 
 
 def ranks(better: Bools) -> list[int]:
-    """1 + the number of rows that are separably better.
+    """1 + the number of rows that are separably better, and never better than the row above.
+
+    Without the second half, a row that varies much would pass steadier ones with higher means,
+    because fewer rows can be told from it.
 
     Args:
-        better: whether row i is separably better than row j, shape (R, R).
+        better: whether row i is separably better than row j, shape (R, R), best mean first.
+
+    Example:
+        >>> ranks(np.array([[0, 1, 0], [0, 0, 0], [0, 0, 0]], dtype=bool))
+        [1, 2, 2]
     """
-    return [1 + int(above) for above in better.sum(axis=0)]
+    return [int(rank) for rank in np.maximum.accumulate(1 + better.sum(axis=0, dtype=np.int64))]
 
 
 def letters(separable: Bools) -> list[str]:

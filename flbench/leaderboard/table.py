@@ -176,7 +176,7 @@ def _outdated(row: Row, suite: Suite | None, newest: Mapping[tuple[str, str], Ve
     own = row.results[0].suite.get("version", 0)
     if suite and own < suite.version:
         return f"suite version {own}; {suite.version} is installed"
-    for plugin in row.results[0].method.plugins:
+    for plugin in (plugin for one in row.results for plugin in one.method.plugins):
         best = newest[plugin.distribution, plugin.name]
         if _version(plugin) < best:
             return f"{plugin.name} {plugin.version}; there are results of {best}"

@@ -15,7 +15,7 @@ from flbench.results import Result
 
 def print_rows(title: str, rows: Sequence[Mapping[str, object]]) -> None:
     """Any table: a column per key whose values are no lists, a mean with its deviation."""
-    terminal = Terminal(markup=False)  # brackets are part of names
+    terminal = Terminal(markup=False, emoji=False)  # brackets are part of names
     table = Table(title=title, title_justify="left")
     names = list(dict.fromkeys(key for row in rows for key in row))
     names = [key for key in names if not any(isinstance(row.get(key), list) for row in rows)]
@@ -46,7 +46,7 @@ def _cell(value: object) -> str:
 
 def print_table(finished: Sequence[tuple[Path, Result]]) -> None:
     """Method, accuracy over seeds, worst decile, ARI, MB per client, seconds; and the paths."""
-    terminal = Terminal(markup=False)
+    terminal = Terminal(markup=False, emoji=False)
     for title, rows in rows_of([result for _, result in finished]).items():
         table = Table(title=title, title_justify="left")
         joined = unseen_columns(rows)

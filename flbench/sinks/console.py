@@ -42,7 +42,7 @@ class Console:
             self._print(f"{self._title}: {info.rounds} rounds")
             return
         self._bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("accuracy {task.fields[accuracy]}"),
@@ -92,7 +92,7 @@ class Console:
 
     def _print(self, line: str) -> None:
         """Print one line as it is, however long."""
-        self._terminal.print(line, highlight=False, markup=False, soft_wrap=True)
+        self._terminal.print(line, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
     def close(self) -> None:
         """Leave the terminal clean, also when a run is stopped."""
@@ -141,7 +141,7 @@ class Overview(Console):
         self._before = self._counts.total()
         if self._terminal.is_terminal:
             self._bar = Progress(
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", markup=False),
                 BarColumn(),
                 MofNCompleteColumn(),
                 TextColumn("{task.fields[note]}"),
