@@ -75,7 +75,7 @@ def one_line(code: int, errors: str) -> str:
         ("--version",),
         ("list",),
         ("list", "--json"),
-        ("leaderboard", "--results", "none", "--out", "board"),
+        ("leaderboard", "--results", ".", "--out", "board"),
         ("run", "--help"),
     ],
 )

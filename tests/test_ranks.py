@@ -481,7 +481,7 @@ RAGGED = (
     "--set", "pfedlia.warmup=1", "--set", "mode=peer", "--set", "topology=p2p",
     "--set", "p2p_train=per_receiver",
 )  # fmt: skip
-LONG = ("-p", "fedavg", *SMALL, "--rounds", "150")
+LONG = ("-p", "fedavg", *SMALL, "--rounds", "250")
 START, END = 120, 60
 
 
