@@ -481,7 +481,7 @@ RAGGED = (
     "--set", "pfedlia.warmup=1", "--set", "mode=peer", "--set", "topology=p2p",
     "--set", "p2p_train=per_receiver",
 )  # fmt: skip
-LONG = ("-p", "fedavg", *SMALL, "--rounds", "250")
+LONG = ("-p", "fedavg", *SMALL, "--rounds", "150")
 START, END = 120, 60
 
 
@@ -574,6 +574,7 @@ def running(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         command(*LONG, "--devices", "2", "--out", "out"), cwd=tmp_path, env=environment(),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored behind an &
     )  # fmt: skip
     try:
         waited(lambda: any(tmp_path.rglob("*.safetensors")), START)
