@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
@@ -119,17 +119,43 @@ def findings(
     Args:
         outcomes: what became of the cells that were just run, for the reasons why some are missing.
     """
-    read = [_Read(plan, grid.column, outcomes or {}) for plan in plans]
-    ours = {one.key: {**_column(read, one.key)} for one in read}
-    found = []
-    for one in read:
-        printed = one.plan.printed
-        column = {r.plan.printed.method: r.plan.printed for r in read if r.key == one.key}
-        said = verdict(printed, ours[one.key], column, grid.tolerance)
-        if said == "not run" and one.results:
+    known = outcomes or {}
+    results = [tuple(_there(plan, known)) for plan in plans]
+    values = [
+        tuple(float(v) for one in found if (v := one.summary.get(grid.column)) is not None)
+        for found in results
+    ]
+    columns: dict[tuple[str, str], dict[str, Printed]] = {}
+    ours: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for plan, own in zip(plans, values, strict=True):
+        key, method = (plan.printed.suite, plan.printed.dataset), plan.printed.method
+        columns.setdefault(key, {})[method] = plan.printed
+        ours.setdefault(key, {})[method] = list(own)
+    judged = []
+    for plan, found, own in zip(plans, results, values, strict=True):
+        key = plan.printed.suite, plan.printed.dataset
+        said = verdict(plan.printed, ours[key], columns[key], grid.tolerance)
+        if said == "not run" and found:
             said = "not reproduced"  # it ran, and never got there
-        found.append(Finding(printed, one.results, one.values, said, one.why))
-    return found
+        why = "" if found else _why(plan, known)
+        judged.append(Finding(plan.printed, found, own, said, why))
+    return judged
+
+
+def _there(plan: Plan, outcomes: Mapping[Cell, Outcome]) -> Iterator[Result]:
+    """The results of a plan: of cells that were just run, or that lie there."""
+    for cell in plan.cells:
+        outcome = outcomes.get(cell)
+        if outcome is not None and outcome.result is not None:
+            yield outcome.result
+        elif cell.job.path.is_file():
+            yield read_result(cell.job.path)
+
+
+def _why(plan: Plan, outcomes: Mapping[Cell, Outcome]) -> str:
+    """Why a plan has no result."""
+    reasons = [one.why for cell in plan.cells if (one := outcomes.get(cell)) and one.why]
+    return plan.why or next(iter(reasons), "no result yet")
 
 
 def by_part(found: Sequence[Finding]) -> dict[tuple[str, str], list[Finding]]:
@@ -138,46 +164,6 @@ def by_part(found: Sequence[Finding]) -> dict[tuple[str, str], list[Finding]]:
     for one in found:
         parts.setdefault((one.printed.suite, one.printed.dataset), []).append(one)
     return parts
-
-
-@dataclass
-class _Read:
-    """The results of a plan that are there."""
-
-    plan: Plan
-    column: str
-    outcomes: Mapping[Cell, Outcome]
-    results: tuple[Result, ...] = field(init=False)
-    values: tuple[float, ...] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.results = tuple(self._there())
-        known = (result.summary.get(self.column) for result in self.results)
-        self.values = tuple(float(value) for value in known if value is not None)
-
-    def _there(self) -> Iterator[Result]:
-        for cell in self.plan.cells:
-            outcome = self.outcomes.get(cell)
-            if outcome is not None and outcome.result is not None:
-                yield outcome.result
-            elif cell.job.path.is_file():
-                yield read_result(cell.job.path)
-
-    @property
-    def key(self) -> tuple[str, str]:
-        return self.plan.printed.suite, self.plan.printed.dataset
-
-    @property
-    def why(self) -> str:
-        """Why there is no result."""
-        if self.results:
-            return ""
-        reasons = [o.why for cell in self.plan.cells if (o := self.outcomes.get(cell)) and o.why]
-        return self.plan.why or next(iter(reasons), "no result yet")
-
-
-def _column(read: Sequence[_Read], key: tuple[str, str]) -> dict[str, list[float]]:
-    return {one.plan.printed.method: list(one.values) for one in read if one.key == key}
 
 
 def where_results_lie(out: Path, root: Path | None) -> list[str]:
