@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -26,7 +26,7 @@ from flbench.engine.workspace import Workspace
 from flbench.errors import UserError
 from flbench.federation import Federation, Samples, federate, label_counts, server_indices
 from flbench.history import History
-from flbench.job import Engine, Job
+from flbench.job import Job
 from flbench.layout import ParameterLayout
 from flbench.orchestrator import Run, cohort
 from flbench.parameters import checked
@@ -40,13 +40,19 @@ from flbench.store import Store
 from flbench.suite import Suite
 
 
-def prepare(job: Job, dataset: Dataset) -> tuple[Run, State]:
-    """Build a run: partition, federation, network, hooks, State(0) or the checkpoint's."""
+def prepare(job: Job, dataset: Dataset, order: Sequence[int] | None = None) -> tuple[Run, State]:
+    """Build a run: partition, federation, network, hooks, State(0) or the checkpoint's.
+
+    Args:
+        order: relabel the clients (`Federation.relabelled`); None = leave them as they are.
+    """
     suite, seed = job.suite, job.seed
     hooks = Hooks((suite.name, suite), job.method.layers, job.sinks, job.say)
     federation = divide(suite, hooks, dataset, seed)
+    if order is not None:
+        federation = federation.relabelled(order)
     fabric = open_fabric(job.engine)
-    store = Store(budget_of(job.engine, fabric.device), job.path.parent, fabric.device)
+    store = Store(job.engine.bank_budget, job.path.parent, fabric.device)
     services = RunServices(Ledger(suite.training_clients), job.say, store)
     shape = tuple(dataset.x.shape[1:])
     net = build_network(suite, shape, dataset.classes, seed)
@@ -136,6 +142,7 @@ def first_context(
         truth=(lambda: groups) if job.method.uses_true_groups else None,
         newcomers=0 if federation.newcomers is None else len(federation.newcomers),
         pools_data=job.method.pools_data,
+        names=samples.names,
     )
 
 
@@ -249,15 +256,6 @@ def build_network(
         torch.manual_seed(torch_seed(seed, "init", *([index] if index else [])))
         net: nn.Module = build(shape, classes, **params)
     return net
-
-
-def budget_of(engine: Engine, device: torch.device) -> int:
-    """Bytes of personal models in memory: what was asked for, or half of what there is."""
-    if engine.bank_budget is not None:
-        return engine.bank_budget
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[1]) // 2
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
 def first_state(run: Run, *, resume: bool = False) -> State:

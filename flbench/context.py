@@ -82,6 +82,7 @@ class Context:
         joining: whether `personalise` is asked for them now. `samples`, `label_counts`,
             `evaluate`, `client_data` and `true_groups` then know them too; memories do not.
         pools_data: whether the method may train on the union of all clients' samples.
+        names: what each client is called in random addresses; None = its id.
     """
 
     seed: int
@@ -100,14 +101,25 @@ class Context:
     newcomers: int = 0
     joining: bool = False
     pools_data: bool = False
+    names: tuple[int, ...] | None = None
 
     @property
     def everybody(self) -> Tensor:
         """Ids of all clients, shape (N,), int64."""
         return torch.arange(self.clients)
 
-    def rng(self, purpose: str, *address: int | str) -> np.random.Generator:
-        """A generator of the method's own: `ctx.rng("kmeans", ctx.round)` (see seeding)."""
+    def rng(
+        self, purpose: str, *address: int | str, client: int | None = None
+    ) -> np.random.Generator:
+        """A generator of the method's own: `ctx.rng("kmeans", ctx.round)` (see seeding).
+
+        Args:
+            purpose: what the numbers are for.
+            *address: where they are drawn: round, stage, ...
+            client: whose they are, if they are a client's; they follow it when ids change.
+        """
+        if client is not None:
+            address = (*address, dict(enumerate(self.names or ())).get(client, client))
         return seeding.rng(self.seed, "method", purpose, *address)
 
     def evaluate(

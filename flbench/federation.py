@@ -29,11 +29,23 @@ class Samples:
         x: samples, shape (m, ...).
         y: labels, shape (m,), int64.
         splits: split name -> one int64 row tensor per client.
+        names: what each client is called in the addresses of its random streams; None = its id.
     """
 
     x: Tensor
     y: Tensor
     splits: Mapping[str, tuple[Tensor, ...]]
+    names: tuple[int, ...] | None = None
+
+    def name(self, client: int) -> int:
+        """The number that stands for a client in random addresses."""
+        return client if self.names is None else self.names[client]
+
+    def called(self, names: Tensor) -> Tensor:
+        """Ids of the clients with some names, ascending, shape (n,), int64."""
+        if self.names is None:
+            return names
+        return torch.tensor(sorted(self.names.index(name) for name in names.tolist()))
 
     def sizes(self, split: str) -> Tensor:
         """Samples of each client in a split, shape (N,), int64."""
@@ -46,7 +58,8 @@ class Samples:
             name: (*lists, *(rows + shift for rows in other.splits.get(name, ())))
             for name, lists in self.splits.items()
         }
-        return Samples(torch.cat([self.x, other.x]), torch.cat([self.y, other.y]), splits)
+        x, y = torch.cat([self.x, other.x]), torch.cat([self.y, other.y])
+        return replace(self, x=x, y=y, splits=splits)
 
     def to(self, device: torch.device) -> Samples:
         """Move the pool; row lists stay on the CPU."""
@@ -96,6 +109,24 @@ class Federation:
     def clients(self) -> int:
         """N."""
         return len(self.held_out.splits["test"])
+
+    def relabelled(self, order: Sequence[int]) -> Federation:
+        """The same federation under other ids: client i is what client `order[i]` was.
+
+        Its samples, its group and its random streams go with it, so whatever a method makes of the
+        clients must come out relabelled, and otherwise the same. Newcomers stay where they are.
+        """
+
+        def moved(samples: Samples) -> Samples:
+            lists = {
+                name: rows if name == "server" else tuple(rows[client] for client in order)
+                for name, rows in samples.splits.items()
+            }
+            return replace(samples, splits=lists, names=tuple(order))
+
+        groups = None if self.groups is None else self.groups[list(order)]
+        visible, held_out = moved(self.visible), moved(self.held_out)
+        return replace(self, visible=visible, held_out=held_out, groups=groups)
 
     def leaky(self) -> Federation:
         """The same federation with the test split in the place of the validation split.

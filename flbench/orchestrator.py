@@ -165,7 +165,8 @@ def clustering_metrics(run: Run, found: Evaluation | None) -> dict[str, float | 
 
 def round_context(run: Run, round_: int) -> Context:
     """The context of a round, with its cohort drawn from the round's own address."""
-    return replace(run.context, round=round_, cohort=cohort(run.suite, run.seed, round_))
+    sampled = run.executor.samples.called(cohort(run.suite, run.seed, round_))
+    return replace(run.context, round=round_, cohort=sampled)
 
 
 def cohort(suite: Suite, seed: int, round_: int) -> Tensor:

@@ -15,18 +15,18 @@ class Store:
     """Where rows lie: in memory up to a budget, behind that in files.
 
     Args:
-        budget: bytes of rows in memory.
+        budget: bytes of rows in memory; None = half of what the device has.
         folder: where files are made, only if they are needed; they have no name and vanish with
             the process.
         device: of rows in memory; rows in files are copied to it when they are read.
     """
 
     def __init__(
-        self, budget: int, folder: Path | None = None, device: torch.device | None = None
+        self, budget: int | None, folder: Path | None = None, device: torch.device | None = None
     ) -> None:
-        self.budget = budget
         self.folder = folder
         self.device = torch.device("cpu") if device is None else device
+        self.budget = _half(self.device) if budget is None else budget
         self.used = 0
         self.spilled = 0
 
@@ -59,3 +59,10 @@ class Store:
         own.copy_(row.detach())
         weakref.finalize(own, self._forgotten, size).atexit = False
         return own
+
+
+def _half(device: torch.device) -> int:
+    """Half of a device's memory, in bytes."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[1]) // 2
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

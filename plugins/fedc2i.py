@@ -101,7 +101,7 @@ class FedC2I:
         x, y = ctx.client_data(client, self.probe_split)
         if not len(y):
             raise fl.UserError(f"client {client} has no {self.probe_split} samples")
-        rng = ctx.rng("fedc2i", ctx.round, client)
+        rng = ctx.rng("fedc2i", ctx.round, client=client)
         batch = torch.as_tensor(rng.permutation(len(y))[: ctx.local.batch_size])
         x, y = x[batch], y[batch]
         body, head, counters = ctx.layout.body, ctx.layout.head, ctx.layout.counters

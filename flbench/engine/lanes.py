@@ -24,7 +24,7 @@ class Lanes:
 
     Attributes:
         places: (acting client, candidate) of each lane.
-        clients: id of each lane's client.
+        clients: name of each lane's client (`Samples.name`).
         owned: rows of the pool that each lane trains on.
         start: the rows as they came, shape (L, W).
         theta: trainable scalars, shape (L, P).

@@ -58,7 +58,7 @@ class Sequential:
         """Rows of the pool that a client trains on in a stage, shape (m,), int64."""
         lists = self.samples.splits["train"]
         rows = torch.cat(lists) if stage.pooled else lists[client]
-        return rows[subset(len(rows), stage, self.seed, client)]
+        return rows[subset(len(rows), stage, self.seed, self.samples.name(client))]
 
     def fit(self, start: Dispatched, stage: Stage, terms: Sequence[Term], round_: int) -> Upload:
         """Train every acting client from its start.
@@ -116,7 +116,8 @@ class Sequential:
         """Train one model on a client's rows of the pool; the workspace holds it afterwards."""
         space, pool = self.workspace, self.samples
         module, fabric, optimizer = space.module, space.fabric, space.optimizer
-        space.seed(torch_seed(self.seed, "dropout", round_, client, stage.label))
+        name = pool.name(client)
+        space.seed(torch_seed(self.seed, "dropout", round_, name, stage.label))
         space.load(row)
         module.start, module.received = row, told
         loss_start = mean_loss(space, pool.x[rows], pool.y[rows]) if stage.losses else torch.nan
@@ -130,7 +131,7 @@ class Sequential:
             )  # fmt: skip
             space.forget()
             module.on_phase_start(number)
-            address = (round_, client, stage.label, number)
+            address = (round_, name, stage.label, number)
             taken = 0
             for order in orders(len(rows), phase.epochs, self.seed, *address):
                 shuffled = rows[torch.as_tensor(order)]

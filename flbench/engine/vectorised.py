@@ -108,7 +108,7 @@ class Vectorised(Sequential):
         cut, device = self.workspace.layout.parameters, self.workspace.device
         stack = torch.stack([trained[place, candidate] for place, candidate in places])
         who = torch.tensor([place for place, _ in places])
-        clients = stage.clients[who].tolist()
+        clients = [self.samples.name(one) for one in stage.clients[who].tolist()]
         seeds = [torch_seed(self.seed, "dropout", round_, one, stage.label) for one in clients]
         return Lanes(
             places=places,
