@@ -8,12 +8,13 @@ markdown and the documentation are all made from this.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
+from flbench.broken import lineage, named
 from flbench.registry import Entry, entries
+from flbench.sources import tree
 
 
 @dataclass(frozen=True)
@@ -55,11 +56,11 @@ def cards() -> list[Card]:
 
 def card(entry: Entry) -> Card:
     """The card of one method; a source that cannot be read leaves it empty."""
-    tree = _tree(entry.source())
+    found = _tree(entry.source())
     constants: dict[str, object] = {}
     parameters: dict[str, Parameter] = {}
     hooks: dict[str, str] = {}
-    classes = list(_line(tree, entry.value.partition(":")[2]))
+    classes = list(lineage(found, named(entry.value)[2]))
     for node in reversed(classes):  # the class itself last: what it says counts
         for item in node.body:
             if isinstance(item, ast.FunctionDef):
@@ -83,29 +84,17 @@ def card(entry: Entry) -> Card:
         hooks=tuple(filter(None, hooks.values())),
         parameters=tuple(parameters.values()),
         presets=presets if isinstance(presets, dict) else {},
-        text=(ast.get_docstring(tree) or "") if classes else "",
+        text=(ast.get_docstring(found) or "") if classes else "",
         package=f"{entry.distribution} {entry.version}",
     )
 
 
-@lru_cache(maxsize=64)
 def _tree(path: Path | None) -> ast.Module:
     """The source, parsed; empty where there is none or it cannot be read."""
     try:
-        return ast.parse(path.read_text(encoding="utf-8") if path else "")
-    except (OSError, SyntaxError, ValueError):
+        return tree(path) if path else ast.parse("")
+    except (OSError, SyntaxError):
         return ast.parse("")
-
-
-def _line(tree: ast.Module, name: str) -> Iterator[ast.ClassDef]:
-    """A class and its ancestors within the module, nearest first."""
-    known = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-    todo = [name]
-    while todo:
-        node = known.pop(todo.pop(0), None)
-        if node is not None:
-            yield node
-            todo = [base.id for base in node.bases if isinstance(base, ast.Name)] + todo
 
 
 def _hook(function: ast.FunctionDef) -> str:
@@ -137,8 +126,17 @@ def _parameter(name: str, item: ast.AnnAssign) -> Parameter:
     return Parameter(name, ast.unparse(kind), default, doc)
 
 
-def listing(kind: str, details: bool = False) -> list[str]:
-    """Lines that list what is installed of one kind; of methods their cards, if asked for."""
+Reasons = Mapping[tuple[str, str], str]
+"""Kind and name -> why it cannot be used."""
+
+
+def listing(kind: str, details: bool = False, tried: Reasons | None = None) -> list[str]:
+    """Lines that list what is installed of one kind; what is broken with the reason.
+
+    Args:
+        details: methods with their cards.
+        tried: what came out where they were imported (`flbench.trial`); None = they were not.
+    """
     found = entries(kind)
     width = max((len(name) for name in found), default=0)
     lines = [f"{kind}:"]
@@ -151,11 +149,18 @@ def listing(kind: str, details: bool = False) -> list[str]:
             hooks = f"hooks: {', '.join(about.hooks) or 'none'}"
             told = "; ".join(filter(None, (about.kind, about.source, hooks)))
             lines.append(f"  {'':<{width}}  {told}")
+        if why := why_broken(entry, tried):
+            lines.append(f"  {'':<{width}}  broken: {why}")
     return lines
 
 
-def plain(kind: str) -> list[dict[str, object]]:
-    """The same as JSON-plain rows."""
+def why_broken(entry: Entry, tried: Reasons | None = None) -> str:
+    """Why a name cannot be used: by its text, or else by what its import came to."""
+    return entry.broken() or (tried or {}).get((entry.kind, entry.name), "")
+
+
+def plain(kind: str, tried: Reasons | None = None) -> list[dict[str, object]]:
+    """The same as JSON-plain rows; "broken" is empty where nothing is known."""
     rows = []
     for entry in entries(kind).values():
         row: dict[str, object] = {
@@ -163,6 +168,7 @@ def plain(kind: str) -> list[dict[str, object]]:
             "summary": entry.summary(),
             "distribution": entry.distribution,
             "version": entry.version,
+            "broken": why_broken(entry, tried),
         }
         if kind == "methods":
             about = card(entry)

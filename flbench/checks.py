@@ -26,6 +26,7 @@ from flbench.state import (
     Start,
     State,
 )
+from flbench.strangers import in_one_line
 
 if TYPE_CHECKING:
     from flbench.context import Context
@@ -205,8 +206,8 @@ def local_term(answer: Answer, ctx: Context) -> Callable[[ClientModule], Tensor]
     def named(module: ClientModule) -> Tensor:
         try:
             value: Tensor = term(module)
-        except Exception as error:
-            text = f"{answer.plugin}.local_term raised {type(error).__name__}: {error}"
+        except (Exception, SystemExit) as error:
+            text = f"{answer.plugin}.local_term raised {in_one_line(error)}"
             raise expect.in_round(ctx, text) from error
         return value
 

@@ -87,7 +87,7 @@ class Job:
     @property
     def fingerprint(self) -> str:
         """Hash of suite, method and parameters; the same for all seeds."""
-        aside = {"plugins": {"__all__": {"baseline"}}}  # it changes no number
+        aside = {"plugins": {"__all__": {"baseline", "source"}}}  # told beside the version
         method = self.method.described.model_dump(mode="json", exclude=aside)
         parts: dict[str, object] = {"suite": self.suite.settings(), "method": method}
         if self.tuning is not None:

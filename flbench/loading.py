@@ -6,8 +6,9 @@ import inspect
 from pathlib import Path
 
 from flbench.dataset import Dataset
-from flbench.errors import BadParameter
+from flbench.errors import BadParameter, FlbenchError, PluginError
 from flbench.registry import find
+from flbench.strangers import Guest, in_one_line
 
 
 def load_dataset(name: str, root: Path) -> Dataset:
@@ -17,6 +18,7 @@ def load_dataset(name: str, root: Path) -> Dataset:
         UnknownName: nobody offers it.
         BadParameter: a door without an argument, or another with one.
         MissingData: its files are not under the root.
+        PluginError: its function raises anything else.
     """
     entry, colon, argument = name.partition(":")
     load = find("datasets", entry).load()
@@ -25,7 +27,14 @@ def load_dataset(name: str, root: Path) -> Dataset:
         raise BadParameter(f"data set '{entry}' needs an argument, as in {entry}:...")
     if colon and not door:
         raise BadParameter(f"data set '{entry}' takes no argument, got '{argument}'")
-    dataset: Dataset = load(root, argument) if door else load(root)
+    who = f"data set '{entry}'"
+    try:
+        with Guest(entry).acting(who):
+            dataset: Dataset = load(root, argument) if door else load(root)
+    except FlbenchError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise PluginError(f"{who} raised {in_one_line(error)}") from error
     return dataset
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from inspect import getattr_static
 from typing import Any
 
 from flbench.errors import BadParameter, PluginError, UnknownName, UserError
 from flbench.hookspecs import hookimpl
-from flbench.parameters import Presets, checked, declared
-from flbench.registry import find
+from flbench.parameters import Parameter, Presets, checked, declared
+from flbench.registry import Entry, find
 from flbench.results import Method, Plugin
+from flbench.sources import mark
+from flbench.strangers import Guest, in_one_line, text_of
 from flbench.suite import suite_field, suite_fields
 
 
@@ -53,8 +57,8 @@ def compose(
 
     Raises:
         UnknownName: no such method.
-        BadParameter: a value does not fit its field.
-        PluginError: a plugin is not a frozen dataclass.
+        BadParameter: a value does not fit its field, or the plugin refuses it.
+        PluginError: a plugin cannot be imported, or is not a frozen dataclass of plain values.
     """
     names = [name.strip() for name in text.split("+")]
     if len(set(names)) < len(names) or not all(names):
@@ -66,12 +70,9 @@ def compose(
         if not (isinstance(kind, type) and is_dataclass(kind) and kind.__dataclass_params__.frozen):  # type: ignore[attr-defined]
             raise PluginError(f"method '{name}': {entry.value} is not a frozen dataclass")
         of_preset = presets_of(kind).get(preset or "", {})
-        given = {**of_preset, **_given(name, declared(kind), settings or {})}
-        try:
-            plugin = kind(**checked(f"method '{name}'", kind, given))
-        except ValueError as error:
-            raise BadParameter(f"method '{name}': {error}") from None
-        built.append((entry, plugin))
+        given = {**of_preset, **_given(name, fields_of(entry, kind), settings or {})}
+        values = checked(f"method '{name}'", kind, given)
+        built.append((entry, _made(entry, kind, values)))
     refuse_rivals([(entry.name, plugin) for entry, plugin in built])
     acting = [(entry, plugin) for entry, plugin in built if _hooks_of(plugin)] or built[:1]
     alone = len(acting) == 1
@@ -80,7 +81,7 @@ def compose(
         params={
             key if alone else f"{entry.name}.{key}": value
             for entry, plugin in acting
-            for key, value in asdict(plugin).items()
+            for key, value in _params(entry, plugin).items()
         },
         plugins=[
             Plugin(
@@ -91,11 +92,55 @@ def compose(
                 paper_leak=bool(getattr(plugin, "paper_leak", False)),
                 pools_data=bool(getattr(plugin, "pools_data", False)),
                 baseline=bool(getattr(plugin, "baseline", False)),
+                source=mark(entry.module()),
             )
             for entry, plugin in acting
         ],
     )
     return Composition(tuple((entry.name, plugin) for entry, plugin in acting), described)
+
+
+def fields_of(entry: Entry, kind: Callable[..., Any]) -> dict[str, Parameter]:
+    """The parameters that a method declares.
+
+    Raises:
+        PluginError: its annotations name what is not there.
+    """
+    try:
+        return declared(kind)
+    except Exception as error:
+        raise PluginError(f"{entry}: its fields cannot be read: {in_one_line(error)}") from error
+
+
+def _made(entry: Entry, kind: Callable[..., Any], values: Mapping[str, object]) -> object:
+    """A method with its parameters; its constructor runs as a guest."""
+    try:
+        with Guest(entry.name).acting(f"{entry.name}.__init__"):
+            return kind(**values)
+    except KeyboardInterrupt:
+        raise
+    except (ValueError, UserError) as error:  # what it says to the person
+        told = text_of(error) or type(error).__name__
+        raise BadParameter(f"method '{entry.name}': {told}") from error
+    except BaseException as error:  # SystemExit as well
+        raise BadParameter(f"method '{entry.name}': {in_one_line(error)}") from error
+
+
+def _params(entry: Entry, plugin: Any) -> dict[str, object]:  # noqa: ANN401 - a dataclass
+    """What a result says of a method's parameters.
+
+    Raises:
+        PluginError: a value that no result file can hold; better now than after the last round.
+    """
+    for field in fields(plugin):
+        try:
+            json.dumps(asdict(plugin)[field.name], allow_nan=False)
+        except Exception as error:
+            raise PluginError(
+                f"{entry}: '{field.name}' is {getattr(plugin, field.name)!r:.80}, expected numbers,"
+                f" text, lists or tables of them: {in_one_line(error)}"
+            ) from None
+    return asdict(plugin)
 
 
 def presets_of(kind: object) -> Presets:
@@ -169,10 +214,13 @@ def suite_overrides(settings: Mapping[str, object], texts: list[str]) -> dict[st
         BadParameter: a bare key that both declare.
     """
     names = list(dict.fromkeys(name.strip() for text in texts for name in text.split("+")))
-    fields = {name: declared(find("methods", name).load()) for name in names}
+    entries = [find("methods", name) for name in names]
+    offered = {entry.name: fields_of(entry, entry.load()) for entry in entries}
     found: dict[str, object] = {}
     for key, value in settings.items():
-        owners = [name for name in names if key in fields[name] or _owned(key, name, fields[name])]
+        owners = [
+            name for name in names if key in offered[name] or _owned(key, name, offered[name])
+        ]
         field = suite_field(key)
         if field and owners and not key.startswith("suite."):
             raise BadParameter(
@@ -182,7 +230,7 @@ def suite_overrides(settings: Mapping[str, object], texts: list[str]) -> dict[st
         if field:
             found[field] = value
         elif not owners:
-            known = [f"{name}.{field}" for name in names for field in fields[name]]
+            known = [f"{name}.{field}" for name in names for field in offered[name]]
             raise UnknownName("parameter", key, [*known, *suite_fields()], listed="declared")
     return found
 
@@ -205,5 +253,5 @@ def _given(
 
 def _hooks_of(plugin: object) -> list[str]:
     marker, kind = f"{hookimpl.project_name}_impl", type(plugin)
-    marked = ((name, getattr(getattr(kind, name, None), marker, None)) for name in dir(kind))
+    marked = ((name, getattr(getattr_static(kind, name), marker, None)) for name in dir(kind))
     return [options.get("specname") or name for name, options in marked if options is not None]

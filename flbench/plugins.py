@@ -7,18 +7,18 @@ what it raises into one line and remembers who answered.
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 import torch
 
 from flbench import checks, defaults, expect, hookspecs
 from flbench.dataset import Indices, Partition
-from flbench.errors import FlbenchError, PluginError, Undefined, UserError
+from flbench.errors import PluginError
+from flbench.guard import Answer as Answer
+from flbench.guard import Guard
 from flbench.state import (
     Dispatched,
     Membership,
@@ -31,6 +31,8 @@ from flbench.state import (
     State,
     Upload,
 )
+from flbench.strangers import Guest, Moment, moment
+from flbench.world import DEFAULTS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,63 +41,17 @@ if TYPE_CHECKING:
     from flbench.client import ClientModule
     from flbench.context import Context
 
-LISTENERS = ("run_started", "round_finished", "run_finished")
 Layer = tuple[str, object]
+LEFT: list[tuple[Guest, str, Moment]] = []
+"""Whose code trains or is judged now, and the world before; also where the run then failed."""
 Term = Callable[["ClientModule"], "Tensor"]
 
 
-class Answer(NamedTuple):
-    """What a plugin answered, and its name."""
-
-    plugin: str
-    value: Any
-
-
-class _Guard:
-    """Stands in for a plugin: nothing but its hooks, each wrapped."""
-
-    def __init__(self, name: str, plugin: object, warn: Callable[[str], None]) -> None:
-        home = plugin if inspect.ismodule(plugin) else type(plugin)
-        for attribute in vars(home) if inspect.ismodule(home) else dir(home):
-            options = getattr(inspect.getattr_static(home, attribute), "flbench_impl", None)
-            if options is not None:
-                hook = options.get("specname") or attribute
-                guard = _listening if hook in LISTENERS else _answering
-                setattr(self, attribute, guard(name, hook, getattr(plugin, attribute), warn))
-
-
-def _answering(
-    name: str, hook: str, function: Callable[..., Any], warn: Callable[[str], None]
-) -> Callable[..., Answer | None]:
-    @functools.wraps(function)
-    def call(*args: object) -> Answer | None:
-        try:
-            value = function(*args)
-        except Undefined as error:
-            raise Undefined(f"{name}: {error}") from error
-        except UserError as error:
-            raise PluginError(f"{name}.{hook}: {error}") from error
-        except FlbenchError:
-            raise
-        except Exception as error:
-            text = f"{name}.{hook} raised {type(error).__name__}: {error}"
-            raise PluginError(text) from error
-        return None if value is None else Answer(name, value)
-
-    return call
-
-
-def _listening(
-    name: str, hook: str, function: Callable[..., Any], warn: Callable[[str], None]
-) -> Callable[..., None]:
-    @functools.wraps(function)
-    def call(*args: object) -> None:
-        try:
-            function(*args)
-        except Exception as error:
-            warn(f"{name}.{hook} failed ({type(error).__name__}: {error}); the run goes on")
-
-    return call
+def undo() -> None:
+    """Put the world back where code between two hooks changed it."""
+    while LEFT:
+        guest, who, before = LEFT.pop()
+        guest.undo(before, who)
 
 
 class Hooks:
@@ -120,13 +76,17 @@ class Hooks:
     ) -> None:
         self._manager = pluggy.PluginManager("flbench")
         self._manager.add_hookspecs(hookspecs)
+        self._guests: dict[str, Guest] = {}
+        undo()  # what an earlier run left behind when it failed
+        self._trainer = "defaults"
         layers = [("defaults", "defaults", defaults), ("suite", *suite)]
         layers += [("sink", *sink) for sink in sinks]
         layers += [("method", *method) for method in methods]
         for kind, name, plugin in layers:
+            guest = self._guests[name] = Guest(name, warn)
             try:
                 # A suite may be called like a method: pluggy knows them by kind and name.
-                self._manager.register(_Guard(name, plugin, warn), f"{kind}:{name}")
+                self._manager.register(Guard(plugin, guest, warn), f"{kind}:{name}")
                 self._manager.check_pending()
             except pluggy.PluginValidationError as error:
                 raise PluginError(f"{name}: {' '.join(str(error).split())}") from error
@@ -143,13 +103,31 @@ class Hooks:
 
     def listen(self, hook: str, **arguments: object) -> None:
         """Tell the sinks."""
+        self._back()
         getattr(self._manager.hook, hook)(**arguments)
 
     def _call(self, hook: str, **arguments: Any) -> Any:  # noqa: ANN401 - any hook's answer
+        self._back()
         try:
             return getattr(self._manager.hook, hook)(**arguments)
         except PluginError as error:
             raise expect.in_round(arguments.get("ctx"), str(error)) from error.__cause__
+
+    def _leave(self, plugin: str, what: str) -> None:
+        """Remember the world: until the next hook, code runs that a plugin brought along."""
+        if plugin != "defaults":
+            LEFT[:] = [(self._guests[plugin], f"{plugin}'s {what}", moment(DEFAULTS))]
+
+    def _trained_by(self, answers: Sequence[Answer]) -> str:
+        """Who answered `client_module`, or else who adds to it."""
+        others = [answer.plugin for answer in answers]
+        return self._trainer if self._trainer != "defaults" else [*others, self._trainer][0]
+
+    def _back(self) -> None:
+        """Let no child of that code go on with the run, and undo what it changed."""
+        for guest, _, _ in LEFT:
+            guest.stay()
+        undo()
 
     def _first(self, hook: str, **arguments: object) -> Answer | None:
         answer: Answer | None = self._call(hook, **arguments)
@@ -212,6 +190,7 @@ class Hooks:
                 checks.start_field(plugin, name, tensor, candidates, stage, ctx)
         if "rows" in found:
             checks.start_rows(*found["rows"], len(state.models), ctx)
+        self._leave(self._trainer, "local training")
         everyone = torch.ones(acting, candidates, dtype=torch.bool)
         crosses = found["crosses"].value
         returns = found["returns"].value if "returns" in found else crosses
@@ -227,11 +206,16 @@ class Hooks:
 
     def client_module(self, net: nn.Module, ctx: Context) -> ClientModule:
         """The LightningModule that trains on one client."""
-        return checks.client_module(self._first("client_module", net=net, ctx=ctx), ctx)
+        answer = self._first("client_module", net=net, ctx=ctx)
+        self._trainer = answer.plugin if answer else self._trainer
+        module = checks.client_module(answer, ctx)
+        module.made_by = self._trainer
+        return module
 
     def local_terms(self, state: State, stage: Stage, ctx: Context) -> list[Term]:
         """Everything that is added to the loss."""
         answers = self._all("local_term", state=state, stage=stage, ctx=ctx)
+        self._leave(self._trained_by(answers), "local training")
         return [checks.local_term(answer, ctx) for answer in answers]
 
     def score(
@@ -264,4 +248,5 @@ class Hooks:
     def personalise(self, state: State, clients: Tensor, ctx: Context) -> Personal:
         """The model each client is judged by."""
         answer = self._first("personalise", state=state, clients=clients, ctx=ctx)
+        self._leave(self._trained_by([answer] if answer else []), "judging")
         return checks.personalise(answer, state, clients, ctx)

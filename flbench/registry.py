@@ -9,17 +9,20 @@ come in through the same door as strangers'.
 from __future__ import annotations
 
 import ast
-import importlib.util
 import sys
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import Distribution, EntryPoint, distributions
 from pathlib import Path
 from typing import Any
 
+from flbench import sources
+from flbench.broken import named, reason, refused
 from flbench.errors import PluginError, UnknownName, UserError
+from flbench.strangers import Guest, in_one_line
+from flbench.world import SHARED
 
 KINDS = ("methods", "suites", "datasets", "models", "partitions", "studies", "papers", "sinks")
 
@@ -34,7 +37,7 @@ class Entry:
         value: "module:object".
         distribution: the package that offers it.
         version: that package's version.
-        rivals: other packages that offer the same name.
+        rivals: other packages that offer the same name, with their versions.
     """
 
     kind: str
@@ -44,40 +47,51 @@ class Entry:
     version: str
     rivals: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        return f"{one_of(self.kind)} '{self.name}' of {self.distribution} {self.version}"
+
     def load(self) -> Any:  # noqa: ANN401 - whatever the entry point names
-        """Import the object; only now does the plugin's code run.
+        """Import the object; only now does the plugin's code run, as a guest.
 
         Raises:
-            PluginError: the import fails.
+            PluginError: the import fails, or nobody could tell whose code it is.
         """
+        mend = f"upgrade or uninstall {self.distribution}"
+        if refusal := refused(self):
+            raise PluginError(f"{self}: {refusal}")
         try:
-            return EntryPoint(self.name, self.value, f"flbench.{self.kind}").load()
-        except Exception as error:
+            # Libraries draw from generators when they are first imported.
+            with Guest(self.name).acting(f"importing {self.name}", quiet=SHARED):
+                return EntryPoint(self.name, self.value, f"flbench.{self.kind}").load()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit as well
+            missing = not named(self.value)[0]
             raise PluginError(
-                f"{one_of(self.kind)} '{self.name}' of {self.distribution} {self.version} cannot be"
-                f" imported from {self.value}: {type(error).__name__}: {error}"
+                f"{self} cannot be imported"
+                f" from {self.value}: {reason(self) if missing else in_one_line(error)}; {mend}"
             ) from error
 
+    def broken(self) -> str:
+        """Why it cannot be used, found without importing it; "" = nothing is known."""
+        return reason(self)
+
+    def module(self) -> str:
+        """The module the object is looked up in."""
+        return named(self.value)[0]
+
     def source(self) -> Path | None:
-        """The file the object is defined in, found without importing it."""
-        first, *rest = self.value.partition(":")[0].split(".")
-        spec = importlib.util.find_spec(first)
-        if spec is None or spec.origin is None:
+        """The file of that module, found without importing it."""
+        try:
+            return sources.place(self.module() or ".").own
+        except (ImportError, sources.Unclear):
             return None
-        folder = Path(spec.origin).parent
-        for candidate in (
-            folder.joinpath(*rest).with_suffix(".py"),
-            folder.joinpath(*rest, "__init__.py"),
-        ):
-            if rest and candidate.is_file():
-                return candidate
-        return Path(spec.origin) if not rest else None
 
     def summary(self) -> str:
         """The suite's summary, or the first line of the docstring, read without importing it."""
         try:
             return self._summary()
-        except (OSError, SyntaxError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        except (OSError, ValueError, SyntaxError):
             return ""
 
     def _summary(self) -> str:
@@ -87,8 +101,8 @@ class Entry:
         settings = path.with_name(f"{self.name}.toml")
         if self.kind in ("suites", "papers") or (self.kind == "studies" and settings.is_file()):
             return str(tomllib.loads(settings.read_text(encoding="utf-8")).get("summary", ""))
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        target = self.value.partition(":")[2]
+        tree = sources.tree(path)
+        target = named(self.value)[2]
         nodes = [n for n in tree.body if isinstance(n, (ast.ClassDef, ast.FunctionDef))]
         found = next((node for node in nodes if node.name == target), None)
         text = (ast.get_docstring(found) if found else None) or ast.get_docstring(tree) or ""
@@ -111,33 +125,74 @@ def _stamp() -> tuple[tuple[str, int], ...]:
     return tuple((str(p), p.stat().st_mtime_ns) for p in places if p.exists())
 
 
-@lru_cache(maxsize=16)
-def _entries(
-    kind: str, stamp: object, read: Callable[..., Iterable[EntryPoint]]
-) -> dict[str, Entry]:
-    """What is installed of one kind; all packages' metadata are read only when they change.
+@lru_cache(maxsize=4)
+def _points(stamp: object, installed: Callable[[], Iterable[Distribution]]) -> list[EntryPoint]:
+    """What all packages offer to flbench; their metadata are read only when they change.
 
     Args:
-        kind: one of KINDS.
         stamp: what `_stamp` says; another one means reading anew.
-        read: gives the entry points of a group.
+        installed: gives all distributions, those that Python would import from first.
     """
-    found: dict[str, Entry] = {}
-    for point in read(group=f"flbench.{kind}"):
-        dist = point.dist
-        name, version = (dist.name, dist.version) if dist else ("?", "?")
-        entry = Entry(kind, point.name, point.value, name, version)
-        other = found.get(point.name)
-        if other is None or other == entry:
-            found[point.name] = entry
-        else:
-            found[point.name] = replace(other, rivals=(*other.rivals, name))
-    return dict(sorted(found.items()))
+    found, first = list[EntryPoint](), dict[str, Path]()
+    for package in installed():
+        points = [point for point in _offered(package) if point.group.startswith("flbench.")]
+        if points:
+            (name, _), place = _called(package), Path(str(package.locate_file("")))
+            if first.setdefault(name, place) == place:
+                found += points  # otherwise Python imports what lies in the first place
+    return found
+
+
+def _offered(package: Distribution) -> list[EntryPoint]:
+    """A package's entry points; read line by line where one of them is none."""
+    try:
+        return list(package.entry_points)
+    except (TypeError, ValueError):
+        return list(_by_line(package))
+
+
+def _by_line(package: Distribution) -> Iterator[EntryPoint]:
+    try:
+        lines = (package.read_text("entry_points.txt") or "").splitlines()
+    except ValueError:
+        return  # it is no text
+    section = ""
+    for line in map(str.strip, lines):
+        name, _, value = map(str.strip, line.partition("="))
+        if line.startswith("["):
+            section = line.strip("[]")
+        elif line and not line.startswith("#"):
+            point = EntryPoint(name, value, section)
+            vars(point).update(dist=package)
+            yield point
+
+
+@lru_cache(maxsize=64)
+def _called(package: Distribution | None) -> tuple[str, str]:
+    """A package's name and version; "?" and "" where it does not say."""
+    if package is None:
+        return "?", "?"
+    try:
+        return package.name or "?", package.version or ""
+    except (TypeError, ValueError, KeyError):  # it has no metadata, or they are no text
+        return "?", ""
+
+
+def entry_points(group: str) -> list[EntryPoint]:
+    """What is offered in a group; unlike Python's own, it survives metadata that are broken."""
+    return [point for point in _points(_stamp(), distributions) if point.group == group]
 
 
 def entries(kind: str) -> dict[str, Entry]:
     """Everything installed of one kind, by name, sorted."""
-    return dict(_entries(kind, _stamp(), entry_points))
+    found: dict[str, Entry] = {}
+    for point in entry_points(group=f"flbench.{kind}"):
+        entry = Entry(kind, point.name, point.value, *_called(point.dist))
+        other = found.setdefault(point.name, entry)
+        if entry != replace(other, rivals=()):
+            rivals = dict.fromkeys((*other.rivals, f"{entry.distribution} {entry.version}"))
+            found[point.name] = replace(other, rivals=tuple(rivals))
+    return dict(sorted(found.items()))
 
 
 def find(kind: str, name: str) -> Entry:
@@ -152,9 +207,8 @@ def find(kind: str, name: str) -> Entry:
         raise UnknownName(one_of(kind), name, known)
     entry = known[name]
     if entry.rivals:
-        others = ", ".join(entry.rivals)
+        packages = " and ".join((f"{entry.distribution} {entry.version}", *entry.rivals))
         raise UserError(
-            f"two packages offer the {one_of(kind)} '{name}': {entry.distribution} and {others};"
-            " uninstall one"
+            f"two packages offer the {one_of(kind)} '{name}': {packages}; uninstall one"
         )
     return entry

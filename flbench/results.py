@@ -46,7 +46,8 @@ class RunInfo:
         suite: name of the suite.
         dataset: name of the data set.
         seed: the run's seed.
-        rounds: rounds to play; `first` is the one it begins with (more than 1 after a resume).
+        rounds: rounds to play.
+        first: the round it begins with, more than 1 after a resume.
         settings: the suite's settings.
         fingerprint: 8 hex digits of suite, method and parameters.
         groups: true group per client, or None.
@@ -90,7 +91,8 @@ class RoundRecord:
 class Plugin(BaseModel):
     """One plugin of a method: where it came from, what it openly uses, what it is beside others.
 
-    A baseline is what a personalised method must beat to be worth anything.
+    A baseline is what a personalised method must beat to be worth anything. `source` is a hash of
+    its module's files; "" in results from before it was kept.
     """
 
     model_config = ConfigDict(frozen=True, allow_inf_nan=False)
@@ -101,6 +103,7 @@ class Plugin(BaseModel):
     paper_leak: bool = False
     pools_data: bool = False
     baseline: bool = False
+    source: Line = ""
 
 
 class Method(BaseModel):

@@ -225,6 +225,7 @@ def test_what_a_stranger_does_not_say_stays_empty(
     (row,) = [row for row in plain("methods") if row["name"] == "odd"]
     assert row == {
         "name": "odd", "summary": summary, "distribution": "strangers", "version": "1.0",
+        "broken": entries("methods")["odd"].broken(),
         "paper": "", "year": 0, "kind": "", "hooks": list(hooks),
     }  # fmt: skip
 
@@ -295,6 +296,7 @@ def test_the_list_can_be_read_by_machines(typed: Typed) -> None:
         "summary": "FedAvg whose clients are held near the model they downloaded.",
         "distribution": "flbench",
         "version": METHODS["fedprox"].version,
+        "broken": "",
         "paper": "Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, MLSys 2020",
         "year": 2020,
         "kind": "global",
@@ -302,13 +304,18 @@ def test_the_list_can_be_read_by_machines(typed: Typed) -> None:
     }
     everything = json.loads(typed("list", "--json")[1])
     assert everything["methods"] == rows["methods"]
-    assert set(everything["suites"][0]) == {"name", "summary", "distribution", "version"}
+    assert set(everything["suites"][0]) == {
+        "name", "summary", "distribution", "version", "broken",
+    }  # fmt: skip
 
 
 def test_two_packages_of_one_name_are_both_told(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = dataclasses.replace(METHODS["oracle"], rivals=("theirs",))
     monkeypatch.setattr(catalogue, "entries", lambda kind: {"oracle": entry})
-    assert listing("methods")[1].endswith("[flbench " + entry.version + ", also offered by theirs]")
+    told = listing("methods")
+    assert told[1].endswith(f"[flbench {entry.version}, also offered by theirs]")
+    rivals = f"flbench {entry.version} and theirs"
+    assert told[2].strip() == f"broken: two packages offer it: {rivals}; uninstall one"
 
 
 def test_the_table_of_methods_is_markdown(typed: Typed) -> None:

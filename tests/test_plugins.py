@@ -90,7 +90,7 @@ def test_a_client_module_that_raises_names_client_stage_and_round(play_toy: Play
 
     played = bad(client_module=client_module)
     said = refused(play_toy, played, participation=1.0)
-    assert said == "round 1: client 0 failed in stage 'train': ValueError: no labels"
+    assert said == "round 1: bad: client 0 failed in stage 'train': ValueError: no labels"
 
 
 # --- hooks that do not exist ------------------------------------------------------------------

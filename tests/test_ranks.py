@@ -337,7 +337,9 @@ def test_a_client_that_fails_in_one_process_ends_the_run_in_all(tmp_path: Path) 
 
     method = composition(("fails", Fails()))
     changes: dict[str, Any] = {"participation": 1.0}
-    with pytest.raises(PluginError, match="round 1: client 4 failed in stage 'train'") as caught:
+    with pytest.raises(
+        PluginError, match="round 1: fails: client 4 failed in stage 'train'"
+    ) as caught:
         player(tmp_path)(method, **changes)
     for end in together(2, lambda ranks: player(tmp_path)(method, **changes)):
         assert type(end) is PluginError
@@ -671,7 +673,7 @@ class Fails:
 @pytest.mark.parametrize(
     ("when", "code", "line"),
     [
-        ("never", 1, "round 1: client 5 failed in stage 'train': ValueError: no"),
+        ("never", 1, "round 1: bad: client 5 failed in stage 'train': ValueError: no"),
         ("1", 4, "a process of this run died before it began"),
     ],
     ids=["while it trains", "before all have met"],

@@ -109,7 +109,7 @@ def test_naming_a_broken_plugin_is_one_line(stranger: Path) -> None:
         compose("strange")
     assert str(caught.value) == (
         "method 'strange' of flbench-stranger 1.0 cannot be imported from strange_method:Strange:"
-        " RuntimeError: built for another torch"
+        " RuntimeError: built for another torch; upgrade or uninstall flbench-stranger"
     )
     with pytest.raises(PluginError, match="built for another torch"):
         compose("pfedlia+strange")

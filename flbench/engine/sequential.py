@@ -21,6 +21,7 @@ from flbench.state import (
     Stage,
     Upload,
 )
+from flbench.strangers import in_one_line
 
 Term = Callable[[ClientModule], Tensor]
 
@@ -92,10 +93,10 @@ class Sequential:
                             outcome = self._train(client, row, rows, told, stage, terms, round_)
                         except FlbenchError:
                             raise
-                        except Exception as error:
+                        except (Exception, SystemExit) as error:
                             raise PluginError(
-                                f"round {round_}: client {client} failed in stage"
-                                f" '{stage.label}': {type(error).__name__}: {error}"
+                                f"round {round_}: {self.workspace.module.made_by}: client {client}"
+                                f" failed in stage '{stage.label}': {in_one_line(error)}"
                             ) from error
                         self.workspace.read(out)
                     else:
