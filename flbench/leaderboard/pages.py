@@ -26,8 +26,9 @@ HOW_TO_READ = (
     " *Reference* rows were told the true groups, or given all data in one place, or train alone,"
     " and are not ranked. *To oracle* is the mean's distance below the oracle's; *gain* its"
     " distance above the better of training alone and one model for all, which is what a method"
-    " must be worth. Unseen clients joined after the last round. `docs/leaderboard.md` explains"
-    " every column."
+    " must be worth. Unseen clients joined after the last round. *Status* is `reproduced` where"
+    " `flbench verify` played the run again from its file alone and it agreed, `self-reported`"
+    " where nobody has yet. `docs/leaderboard.md` explains every column."
 )
 
 

@@ -1,0 +1,263 @@
+"""Admission: everything that keeps a result file out of the leaderboard's folder.
+
+What arrives is a stranger's data: a file's name decides nothing, its content says where it may lie.
+Imports no torch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
+
+from flbench.claims import as_written, contradictions, departures, job_of, unmarked
+from flbench.errors import UserError
+from flbench.leaderboard.installed import suite_of
+from flbench.leaderboard.rows import refuse_mixed
+from flbench.provenance import same_code
+from flbench.registry import entries
+from flbench.result_files import read_result, slug
+from flbench.results import VOLATILE, Result
+from flbench.suite import Suite
+from flbench.tune import FIRST_SEED
+
+LARGEST = 50_000
+"""Bytes of a result file: a hundred rounds of a hundred clients take less."""
+FOLDER = re.compile(r"\w[\w.,+-]*")
+"""What suites and methods are called, so that their names can be folders."""
+SETS_NUMBERS = ("flbench", "torch", "lightning", "numpy", "device", "compile")
+"""Parts of the environment that all seeds of a row share."""
+
+
+@dataclass(frozen=True)
+class File:
+    """A result file that could be read, and where it belongs."""
+
+    path: Path
+    result: Result
+    place: Path
+
+    @property
+    def arriving(self) -> bool:
+        """Whether it lies elsewhere as yet."""
+        return self.path.resolve() != self.place.resolve()
+
+
+@dataclass(frozen=True)
+class Folder:
+    """The folder of the leaderboard's result files, and everything that is or would be in it.
+
+    Attributes:
+        root: the folder.
+        files: those that lie there, and those that are to come.
+        new_table: whether settings that no table has are meant.
+    """
+
+    root: Path
+    files: tuple[File, ...] = ()
+    new_table: bool = False
+
+    @cached_property
+    def tables(self) -> dict[str, list[File]]:
+        """Its files by the fingerprint of their suite's settings."""
+        found: dict[str, list[File]] = {}
+        for file in self.files:
+            found.setdefault(file.result.fingerprint.suite, []).append(file)
+        return found
+
+    @cached_property
+    def places(self) -> dict[Path, Path]:
+        """Where each of them lies now, by the place where it belongs."""
+        return {file.place: file.path for file in self.files}
+
+
+def problems(path: Path, folder: Folder) -> list[str]:
+    """Everything that keeps a file out of a folder; nothing, if it is in order.
+
+    What lies in the folder is asked the same as what arrives, but for what only an arrival can do
+    wrong: to come as `reproduced`, to replace another, to open a table by mistake.
+
+    Args:
+        path: the file.
+        folder: the leaderboard's, with all files that are to come.
+
+    Returns:
+        A line for each.
+    """
+    try:
+        file = read(path, folder.root)
+    except UserError as error:
+        return [str(error).removeprefix(f"{path}: ")]
+    found = [*_bytes(file), *unmarked(file.result), *contradictions(file.result)]
+    found += [*_plugins(file.result), *_seeds(file, folder), *_place(file, folder)]
+    return found + ([] if found else [*_table(file, folder)])
+
+
+def read(path: Path, root: Path) -> File:
+    """Read a file and find its place.
+
+    Raises:
+        UserError: it is no result file, or says of itself what cannot be the name of a folder.
+    """
+    if path.is_symlink() or not path.is_file():
+        raise UserError(f"{path}: expected a file seed-<n>.json, or a folder with some; no link")
+    if path.stat().st_size > LARGEST:
+        size = f"{path.stat().st_size:,} bytes, expected at most {LARGEST:,}"
+        raise UserError(f"{path}: {size}; let the method note less (ctx.note)")
+    result = read_result(path)
+    for field, name in (("suite.name", result.suite["name"]), ("method.name", result.method.name)):
+        if not FOLDER.fullmatch(name) or name.endswith(".toml"):
+            raise UserError(f"{path}: '{field}': expected letters, digits and .,+- , got {name!r}")
+    if not slug(result.dataset):
+        raise UserError(f"{path}: 'dataset': expected letters or digits, got {result.dataset!r}")
+    return File(path, result, job_of(result, root).path)
+
+
+def _bytes(file: File) -> Iterator[str]:
+    if file.path.read_bytes() != as_written(file.result).encode():
+        yield "its bytes are not those that flbench writes; submit the file as the run left it"
+
+
+def _plugins(result: Result) -> Iterator[str]:
+    """Versions that nobody else can install."""
+    known = entries("methods")
+    told = [(plugin.name, plugin.version) for plugin in result.method.plugins]
+    for name, version in [*told, ("flbench", result.environment.get("flbench", "0"))]:
+        if not _released(version):
+            yield f"version {version} of {name} is no release: install one, and run again"
+    for plugin in result.method.plugins:
+        entry = known.get(plugin.name)
+        if entry is None or entry.distribution != plugin.distribution:
+            continue
+        both = _released(plugin.version) and _released(entry.version)
+        if both and Version(plugin.version) > Version(entry.version):
+            there = f"{plugin.distribution} {entry.version}"
+            yield f"{plugin.name} is of version {plugin.version}, here is {there}: upgrade it"
+
+
+def _released(version: str) -> bool:
+    """Whether a version can be that of a package others can install."""
+    try:
+        parsed = Version(version)
+    except InvalidVersion:
+        return False
+    return not (parsed.is_devrelease or parsed.local)
+
+
+def _seeds(file: File, folder: Folder) -> Iterator[str]:
+    """Seeds of its row that are no scoring seeds, that lack one, or come from elsewhere."""
+    result = file.result
+    searched = result.tuning.seeds if result.tuning else []
+    if result.seed >= FIRST_SEED or result.seed in searched:
+        yield f"seed {result.seed} is for tuning; rows are scored on seeds 0, 1, ... (--seeds N)"
+        return
+    table = folder.tables.get(result.fingerprint.suite, [])
+    row = {one.result.seed: one for one in table if one.place.parent == file.place.parent}
+    if result.seed and result.seed - 1 not in row:
+        yield f"its row lacks seed {result.seed - 1}: run all with --seeds {result.seed + 1}"
+    before = row.get(result.seed - 1)
+    if before is not None:
+        yield from _otherwise(result, before.result)
+
+
+def _otherwise(result: Result, before: Result) -> Iterator[str]:
+    """Where a seed was not computed as the one before it; what one of them lacks is not asked."""
+    pairs = [
+        (f"environment.{name}", *(one.environment.get(name) for one in (result, before)))
+        for name in SETS_NUMBERS
+    ]
+    for name, mine, theirs in pairs:
+        if mine and theirs and mine != theirs:
+            told = f"{theirs} expected as of seed {before.seed}, got {mine}"
+            yield f"'{name}': {told}: run all seeds of a row in one environment"
+    yield from filter(None, [same_code((before, result))])
+
+
+def _place(file: File, folder: Folder) -> Iterator[str]:
+    """What lies in its place, or would lie elsewhere than its content says."""
+    root, place = folder.root.resolve(), file.place
+    name = place.relative_to(folder.root)
+    if not place.resolve().is_relative_to(root):
+        yield f"its place {name} is behind a link that leads out of {folder.root}"
+    elif not file.arriving:
+        return
+    elif file.path.resolve().is_relative_to(root):
+        yield f"its content belongs to {name}"
+    elif file.path.name != place.name:
+        yield f"the name {place.name} expected, of its seed"
+    elif place.exists() or folder.places.get(place, file.path) != file.path:
+        yield from _twin(file, place if place.exists() else folder.places[place])
+    if file.result.status != "self-reported":
+        yield f"'status': self-reported expected of what arrives, got {file.result.status}"
+
+
+def _twin(file: File, other: Path) -> Iterator[str]:
+    """What is wrong with coming where another file is; the same bytes are nothing new."""
+    if other.is_file() and other.read_bytes() == file.path.read_bytes():
+        return
+    try:
+        there = read_result(other)
+    except UserError:
+        yield f"{other} is in its place, and is no result file"
+        return
+    names = [name for name in Result.model_fields if name not in (*VOLATILE, "status")]
+    unlike = [name for name in names if getattr(there, name) != getattr(file.result, name)]
+    if unlike:
+        told = f"with other {', '.join(unlike)}: flbench verify says which one can be had again"
+    else:
+        told = "with the same numbers: there is nothing to submit"
+    yield f"{other} is the same run {told}"
+
+
+def _table(file: File, folder: Folder) -> Iterator[str]:
+    """What keeps it from standing in its table, or the table from being there."""
+    result = file.result
+    mark, place = result.fingerprint.suite, file.place
+    table = [one for one in folder.tables.get(mark, []) if one.place != place]
+    for other in table:
+        try:
+            refuse_mixed([(other.path, other.result), (file.path, result)])
+        except UserError as error:
+            yield str(error)
+            break
+    if not file.arriving:
+        return
+    name, version = result.suite["name"], result.suite["version"]
+    suite = _installed(name, result.dataset)
+    if suite and suite.version != version:
+        older = "run it again" if version < suite.version else "upgrade flbench"
+        yield f"suite {name} version {version}, here is version {suite.version}: {older}"
+    elif any(not one.arriving for one in table) or folder.new_table:
+        return
+    elif suite is None:
+        yield f"suite {name} is not installed here: install it, or add --new-table"
+    elif suite.hash() != result.fingerprint.suite:
+        told = departures(job_of(result, Path()).suite.settings(), suite.settings())
+        yield (
+            f"its settings are not those of suite {name} ({told}), so it opens a table of its own:"
+            " run it without --set and --rounds, or add --new-table"
+        )
+
+
+def _installed(name: str, dataset: str) -> Suite | None:
+    """The installed suite of a name; a file's name is no suite here."""
+    try:
+        return suite_of(name, dataset) if name in entries("suites") else None
+    except UserError:
+        return None
+
+
+def gathered(root: Path, paths: Sequence[Path], new_table: bool = False) -> Folder:
+    """A folder with what lies in it and what is to come; what cannot be read is left out."""
+    files: dict[Path, File] = {}
+    for path in [*sorted(root.rglob("seed-*.json")), *paths]:
+        try:
+            file = read(path, root)
+        except UserError:
+            continue
+        files.setdefault(file.place, file)
+    return Folder(root, tuple(files.values()), new_table)

@@ -1,0 +1,249 @@
+"""What a result file says of itself: the job it is of, and what its summary must then be."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from pydantic import ValidationError
+
+from flbench.errors import UserError
+from flbench.job import EXACT, Engine, Job
+from flbench.methods import Composition
+from flbench.metrics import accuracy_summary, churn, clustering_summary, link_seconds, to_target
+from flbench.result_fields import told
+from flbench.results import Result
+from flbench.suite import Suite
+
+Curve = list[float | None]
+Found = Iterator[tuple[str, float | None]]
+
+CLOSE = 1e-5
+"""How far a number may be from the one recomputed: curves keep six decimals, so do losses."""
+ROUNDED = 1.5e-6
+"""Entries of curves that are nearer than this may be of equal numbers."""
+WAYS = ("down", "up", "peer")
+
+
+def job_of(result: Result, out: Path) -> Job:
+    """The job that a result says it is of; its plugins are not loaded.
+
+    Args:
+        out: folder of result files, below which the job has its place.
+
+    Raises:
+        UserError: its settings are no suite's.
+    """
+    table = {**result.suite, "summary": "", "dataset": result.dataset}
+    try:
+        suite = Suite.model_validate({**table, "target": result.summary.get("target")})
+    except ValidationError as error:
+        field, _, what = told(error, table).partition(": ")
+        raise UserError(f"'suite.{field.strip(chr(39))}': {what}") from None
+    precision = result.environment.get("precision", EXACT)
+    return Job(
+        suite=suite,
+        method=Composition((), result.method),
+        seed=result.seed,
+        data_root=Path(),
+        out=out,
+        engine=Engine(precision=precision),
+        tuning=result.tuning,
+    )
+
+
+def as_written(result: Result) -> str:
+    """The canonical text of a result as it was read: fields younger than its file stay away."""
+    table = result.model_dump(exclude_unset=True)
+    lines = (f"{json.dumps(key)}: {_compact(table[key])}" for key in sorted(table))
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, sort_keys=True, allow_nan=False, separators=(",", ":"))
+
+
+def sound(path: Path, result: Result) -> None:
+    """Refuse a result that is not what it says it is.
+
+    Raises:
+        UserError: its fingerprints are not those of its settings, or its numbers contradict each
+            other; the first of it.
+    """
+    for fault in (*unmarked(result), *contradictions(result)):
+        raise UserError(f"{path}: {fault} (flbench submit --check lists everything)")
+
+
+def unmarked(result: Result) -> Iterator[str]:
+    """Where its fingerprints and names are not those of its settings, a line for each."""
+    try:
+        job = job_of(result, Path())
+    except UserError as error:
+        yield str(error)
+        return
+    own = {key: value for key, value in result.suite.items() if key != "paper"}
+    if own != job.suite.settings():
+        yield f"'suite': {departures(own, job.suite.settings())} is expected of its settings"
+    for name, mark in (("suite", job.suite.hash()), ("config", job.fingerprint)):
+        told = getattr(result.fingerprint, name)
+        if told != mark:
+            yield f"'fingerprint.{name}': {mark} expected of its settings, got {told}"
+    names = "+".join(plugin.name for plugin in result.method.plugins)
+    if names != result.method.name:
+        yield f"'method.name': {names} expected, its plugins, got {result.method.name}"
+
+
+def departures(one: Mapping[str, object], other: Mapping[str, object]) -> str:
+    """The keys in which two tables differ, in short.
+
+    Example:
+        >>> departures({"rounds": 2, "clients": 9}, {"rounds": 3, "clients": 9})
+        'rounds 2, not 3'
+    """
+    keys = sorted(key for key in {*one, *other} if one.get(key) != other.get(key))
+    return ", ".join(f"{key} {one.get(key)!r:.60}, not {other.get(key)!r:.60}" for key in keys)
+
+
+def contradictions(result: Result) -> Iterator[str]:
+    """Where a result's numbers contradict each other, a line for each.
+
+    Lengths first: where they are wrong, nothing else is asked.
+    """
+    shape = list(_shape(result))
+    if shape:
+        yield from shape
+        return
+    for name, expected in recount(result).items():
+        came = result.summary.get(name, expected)
+        if not _close(came, expected):
+            yield f"'summary.{name}': {_shown(expected)} expected by its arrays, got {_shown(came)}"
+    shown, accuracy = result.summary.get("round"), result.summary["accuracy_mean"]
+    for round_, value in enumerate(result.curves["accuracy"], start=1):
+        if round_ == shown and not _close(value, accuracy):
+            what = f"{_shown(accuracy)} expected in round {shown}, as in 'summary.accuracy_mean'"
+            yield f"'curves.accuracy': {what}, got {_shown(value)}"
+    for way in WAYS:
+        total, last = sum(result.bytes.get(way, {}).values()), result.curves[f"bytes_{way}"][-1]
+        if total != last:
+            yield f"'bytes.{way}': {last} expected, the last of 'curves.bytes_{way}', got {total}"
+    moved = sum(sum(items.values()) for items in result.bytes.values())
+    if sum(result.clients.bytes) != moved:
+        at = sum(result.clients.bytes)
+        yield f"'clients.bytes': {moved} expected in all, as in 'bytes', got {at}"
+
+
+def _shape(result: Result) -> Iterator[str]:
+    """Curves and arrays that are not there, or not of their suite's rounds and clients."""
+    try:
+        suite = job_of(result, Path()).suite
+    except UserError as error:
+        yield str(error)
+        return
+    needed = ("accuracy", *(f"bytes_{way}" for way in WAYS))
+    for name in needed:
+        if name not in result.curves:
+            yield f"'curves.{name}': field required"
+    for name, curve in result.curves.items():
+        if len(curve) != suite.rounds:
+            yield f"'curves.{name}': {suite.rounds} rounds expected, got {len(curve)}"
+        elif name in needed and curve[-1] is None:
+            yield f"'curves.{name}': a number expected in the last round"
+    clients = len(result.clients.test)
+    if clients != suite.training_clients:
+        yield f"'clients': {suite.training_clients} expected in training, got {clients}"
+    if not all(result.clients.test) or (result.unseen and not all(result.unseen.test)):
+        yield "'clients.test': at least one test sample of each client expected"
+    if not result.membership:
+        yield "'membership': the groups of at least one round expected"
+
+
+def recount(result: Result) -> dict[str, float | None]:
+    """What a result's curves, clients and groups say its summary is.
+
+    Returns:
+        Name in the summary -> number; None where there is none. What needs the models or the data
+        (calibration, wrong members, how labels are spread) is left out.
+    """
+    return {
+        **dict(_accuracies(result)),
+        **dict(_groups(result)),
+        **dict(_costs(result)),
+    }
+
+
+def _accuracies(result: Result) -> Found:
+    clients, curves = result.clients, result.curves
+    judged = np.array(clients.test)
+    yield from accuracy_summary(np.array(clients.correct), judged).items()
+    loss = float(np.mean(np.array(clients.loss) / judged))
+    yield "loss_mean", loss
+    if "perplexity" in result.summary:
+        yield "perplexity", math.exp(loss) if loss < 700 else None
+    measured = {at + 1: value for at, value in enumerate(curves["accuracy"]) if value is not None}
+    rounds, best, told = max(measured), _chosen(curves, min(measured)), result.summary
+    validated = result.suite.get("headline", "last") == "validation"
+    yield "round", _nearest(told.get("round"), best) if validated else rounds
+    yield "accuracy_last", measured[rounds]
+    yield (
+        "accuracy_chosen",
+        _nearest(told.get("accuracy_chosen"), [measured[at] for at in best if at in measured]),
+    )
+    yield "accuracy_best_test", max(measured.values())
+    yield "accuracy_last10", float(np.mean(list(measured.values())[-10:]))
+    if "accuracy_fine_tuned" in result.summary:
+        yield "accuracy_fine_tuned", (curves.get("accuracy_fine_tuned") or [None])[-1]
+    if (unseen := result.unseen) is not None:
+        for name, correct in (("", unseen.correct), ("_tuned", unseen.correct_tuned)):
+            yield f"unseen_accuracy{name}", float(np.mean(np.divide(correct, unseen.test)))
+
+
+def _chosen(curves: Mapping[str, Curve], first: int) -> list[int]:
+    """The rounds that validation may have chosen: six decimals tell no more.
+
+    Without validation it is the first that was judged.
+    """
+    curve = curves.get("accuracy_validation", [])
+    known = {at + 1: value for at, value in enumerate(curve) if value is not None}
+    best = max(known.values(), default=0.0)
+    return [round_ for round_, value in known.items() if value >= best - ROUNDED] or [first]
+
+
+def _nearest(told: float | None, possible: Sequence[float]) -> float | None:
+    """Of what is possible, what comes nearest to what the file says."""
+    return min(possible, key=lambda value: abs(value - (told or 0.0)), default=None)
+
+
+def _groups(result: Result) -> Found:
+    changes, truth = result.memberships(), result.clients.group
+    shown = int(result.summary.get("round") or len(result.curves["accuracy"]))
+    labels = [labels for round_, labels in changes if round_ <= shown] or [changes[0][1]]
+    groups = None if truth is None else np.array(truth)
+    yield from clustering_summary(np.array(labels[-1]), groups).items()
+    judged = sum(value is not None for value in result.curves["accuracy"])
+    moved = sum(churn(np.array(a), np.array(b)) for (_, a), (_, b) in pairwise(changes))
+    yield "churn", moved / max(1, judged - 1)
+    errors = [value for value in result.curves.get("selection_error", []) if value is not None]
+    yield "selection_error_mean", float(np.mean(errors)) if errors else None
+
+
+def _costs(result: Result) -> Found:
+    curves, clients = result.curves, len(result.clients.test)
+    moved = sum(curves[f"bytes_{way}"][-1] or 0 for way in WAYS)
+    yield "mb_per_client", moved / clients / 1e6
+    if "slowest_down" in curves:
+        yield "link_seconds", link_seconds(sum(int(value or 0) for value in curves["slowest_down"]))
+    yield from to_target(curves, clients, result.summary.get("target")).items()
+
+
+def _close(one: float | None, other: float | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return abs(one - other) <= CLOSE * max(1.0, abs(other))
+
+
+def _shown(value: float | None) -> str:
+    return "nothing" if value is None else f"{value:.6g}"

@@ -1,0 +1,81 @@
+"""`flbench submit`: check result files as the repository does, and put them in place."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flbench.errors import UserError
+
+if TYPE_CHECKING:
+    from flbench.admission import File
+
+USUAL = Path("leaderboard/results")
+
+
+def submit(
+    results: Annotated[
+        list[Path], typer.Argument(metavar="RESULT|FOLDER", help="result files, or folders of them")
+    ],
+    into: Annotated[
+        Path, typer.Option("--results", help="the leaderboard's folder of result files")
+    ] = USUAL,
+    check: Annotated[bool, typer.Option("--check", help="only say what is wrong")] = False,
+    new_table: Annotated[
+        bool, typer.Option("--new-table", help="settings that no table has are meant")
+    ] = False,
+) -> None:
+    """Check result files as the repository does, put them in place, and say what to commit.
+
+    Exit code 1 where something is wrong with one of them; then nothing is copied.
+    """
+    from flbench.admission import gathered, problems, read
+    from flbench.result_files import write_atomically
+    from flbench.sync import files_of
+
+    paths = list(dict.fromkeys(files_of(results)))
+    if not check and not into.is_dir():
+        raise UserError(
+            f"--results: expected the leaderboard's folder of result files, there is no '{into}':"
+            " type this in a clone of flbench, or add --check"
+        )
+    folder = gathered(into, paths, new_table)
+    found = {path: problems(path, folder) for path in paths}
+    for path, lines in found.items():
+        for line in lines:
+            print(printable(f"{path}: {line}"))
+    wrong = sum(map(bool, found.values()))
+    if wrong:
+        kept = "" if check else "; nothing was copied"
+        raise UserError(f"{wrong} of {len(paths)} files cannot be taken{kept}")
+    files = [file for file in (read(path, into) for path in paths) if not file.place.exists()]
+    if check:
+        print(f"{len(paths)} files are in order, {len(files)} of them new")
+        return
+    for file in files:
+        write_atomically(file.place, file.path.read_bytes())
+    print("\n".join(_next(files, into)))
+
+
+def _next(files: Sequence[File], into: Path) -> Iterator[str]:
+    """What to type now."""
+    if not files:
+        yield "all of them are there already; nothing was copied"
+        return
+    yield f"{len(files)} files are in place; now type:"
+    usual = into == USUAL
+    words = [] if usual else ["--results", str(into), "--out", str(into.parent)]
+    yield f"    {shlex.join(['flbench', 'leaderboard', *words])}"
+    yield f"    {shlex.join(['git', 'add', str(into.parent)])}"
+    rows = {(f.result.method.name, f.result.suite["name"], f.result.dataset) for f in files}
+    told = ", ".join(f"{method} on {suite} ({data})" for method, suite, data in sorted(rows))
+    yield f"    {shlex.join(['git', 'commit', '-m', f'Add results: {told}'])}"
+
+
+def printable(line: str) -> str:
+    """A line of which nothing moves a terminal's cursor."""
+    return line if line.isprintable() else ascii(line)[1:-1]

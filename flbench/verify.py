@@ -1,0 +1,219 @@
+"""`flbench verify`: play a result file's run again, from nothing but the file, and compare."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flbench.errors import BadParameter, UnknownName, UserError
+from flbench.running import Root
+
+if TYPE_CHECKING:
+    from flbench.job import Engine, Job
+    from flbench.orchestrator import Run
+    from flbench.results import Result
+    from flbench.sinks.console import Console
+    from flbench.state import State
+
+TOLERANCE = 0.01
+"""How far two runs of one thing may part on two machines: see docs/submitting.md."""
+EXECUTORS = ("sequential", "vectorised")
+MARKS = ("suite", "data", "partition", "initial_weights", "cohorts")
+COMPUTED_BY = (
+    "flbench", "torch", "lightning", "numpy", "python", "machine", "device", "executor", "threads",
+    "compile",
+)  # fmt: skip
+"""What of an environment may change the last bits of a number."""
+
+
+def again(result: Result, data_root: Path, out: Path, say: Callable[[str], None]) -> Job:
+    """The job of a result, with the plugins that are installed here.
+
+    Args:
+        out: a folder for the run.
+        say: is told where the plugins are of other versions.
+
+    Raises:
+        UserError: a plugin is not installed; or its parameters, or what it openly uses, are not
+            what the file says.
+    """
+    from flbench.claims import job_of
+    from flbench.methods import compose
+
+    told = result.method
+    try:
+        method = compose(told.name, told.params)
+    except UnknownName as error:
+        packages = sorted({f"{one.distribution}=={one.version}" for one in told.plugins})
+        raise UserError(f"{error}; the file names {', '.join(packages)}: pip install it") from None
+    here = method.described
+    for field in ("name", "params"):
+        there, mine = getattr(told, field), getattr(here, field)
+        if there != mine:
+            raise UserError(f"'method.{field}': {there} in the file, {mine} here")
+    for one, other in zip(told.plugins, here.plugins, strict=True):
+        uses = {"uses_true_groups", "paper_leak", "pools_data"}
+        if one.model_dump(include=uses) != other.model_dump(include=uses):
+            raise UserError(f"plugin {one.name} says here that it uses other things: {other}")
+        package, there = (f"{plugin.distribution} {plugin.version}" for plugin in (one, other))
+        if package != there:
+            say(f"{one.name} is of {package} in the file, of {there} here")
+        elif one.source and one.source != other.source:
+            say(f"{one.name} {one.version} has another source here than in the file")
+    return replace(
+        job_of(result, out),
+        method=method,
+        data_root=data_root,
+        engine=engine_of(result),
+        say=say,
+    )
+
+
+def engine_of(result: Result) -> Engine:
+    """What comes nearest to how a result was computed."""
+    from flbench.job import EXACT, Engine
+
+    told = result.environment
+    executor, threads = told.get("executor", ""), told.get("threads", "")
+    return Engine(
+        executor=executor if executor in EXECUTORS else "auto",
+        accelerator="cpu" if told.get("device") == "cpu" else "auto",
+        precision=told.get("precision", EXACT),
+        threads=int(threads) if threads.isdecimal() and 0 < int(threads) <= 64 else 1,
+    )
+
+
+def unlike_marks(result: Result, run: Run) -> list[str]:
+    """Where a run does not begin as the result's did, a line for each mark."""
+    pairs = {name: (getattr(result.fingerprint, name), getattr(run.marks, name)) for name in MARKS}
+    return [
+        f"fingerprint.{name}: {told} in the file, {here} here"
+        for name, (told, here) in pairs.items()
+        if told != here
+    ]
+
+
+def played(job: Job, run: Run, state: State, rounds: int) -> Result:
+    """Play the first rounds of a run; its methods are told the number it has as a whole.
+
+    Sinks are told of these rounds only.
+
+    Returns:
+        What the run leaves, whole or so far.
+    """
+    from flbench.joining import welcome
+    from flbench.orchestrator import judge_round, play_round
+    from flbench.results import RunInfo
+    from flbench.runner import conclude
+
+    suite, method = job.suite, job.method.described
+    about = (method.name, method.params, suite.name, suite.dataset, job.seed, rounds)
+    info = RunInfo(*about, 1, suite.settings(), job.fingerprint)
+    run.hooks.listen("run_started", info=info)
+    while state.round < rounds:
+        state, losses = play_round(run, state)
+        record = judge_round(run, state, losses)
+        run.hooks.listen("round_finished", record=replace(record, rounds=rounds), state=state)
+    whole = rounds == suite.rounds
+    result = conclude(job, run, state, welcome(run, state) if whole else None)
+    run.hooks.listen("run_finished", result=result, path="")
+    return result
+
+
+def replay(result: Result, rounds: int, root: Path, console: Console) -> Result:
+    """The first rounds of a result's run, again.
+
+    Raises:
+        UserError: it does not begin as the file says; every mark that differs is named.
+    """
+    from flbench.assembly import prepare
+    from flbench.loading import load_dataset
+
+    with tempfile.TemporaryDirectory(prefix="flbench-verify-") as out:
+        job = replace(again(result, root, Path(out), console.say), sinks=(("console", console),))
+        dataset = load_dataset(job.suite.dataset.partition("[")[0], root)
+        if "[" in job.suite.dataset and dataset.name != job.suite.dataset:
+            raise UserError(f"the file is of {job.suite.dataset}; what is there is {dataset.name}")
+        run, state = prepare(job, dataset)
+        unlike = unlike_marks(result, run)
+        if unlike:
+            raise UserError(f"not the same run, nothing was played: {'; '.join(unlike)}")
+        return played(job, run, state, rounds)
+
+
+def verify(
+    file: Annotated[Path, typer.Argument(help="a result file")],
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="play only so many of its rounds [default: all]")
+    ] = None,
+    data_root: Root = None,
+    tolerance: Annotated[
+        float, typer.Option(min=0, max=1, help="how far numbers may be apart on another machine")
+    ] = TOLERANCE,
+    write: Annotated[
+        bool, typer.Option("--write", help="call the file reproduced, if all of it agrees")
+    ] = False,
+) -> None:
+    """Play a result file's run again, from nothing but the file, and say whether it agrees.
+
+    Exit code 1 where it does not.
+    """
+    from flbench.result_files import read_result, write_atomically
+    from flbench.sinks.console import Console
+
+    result = read_result(file)
+    wanted = _rounds(result, rounds)
+    whole = wanted == result.suite["rounds"]
+    if write and not whole:
+        raise UserError(
+            "--write calls a file reproduced, which takes all its rounds: drop --rounds"
+        )
+    console = Console()
+    with console.waiting("importing torch and lightning"):
+        from flbench.agreement import compare
+        from flbench.claims import as_written, sound
+        from flbench.datasets import data_root as locate
+
+    sound(file, result)
+    try:
+        came = replay(result, wanted, locate(data_root), console)
+    finally:
+        console.close()
+    parts = compare(result, came, wanted)
+    agreed = all(part.agrees(tolerance) for part in parts)
+    print(f"{file}: {wanted} of {result.suite['rounds']} rounds played again")
+    for line in (*_environments(result, came), *(part.told(tolerance) for part in parts)):
+        print(f"  {line}")
+    if not agreed:
+        print("it differs")
+        raise typer.Exit(1)
+    print("it agrees" if any(not part.same for part in parts) else "it agrees, to the last byte")
+    if write:
+        done = result.model_copy(update={"status": "reproduced"})
+        write_atomically(file, as_written(done).encode())
+        print(f"{file} is called reproduced; now type: flbench leaderboard")
+
+
+def _rounds(result: Result, wanted: int | None) -> int:
+    """How many rounds to play.
+
+    Raises:
+        BadParameter: there are not so many, or none of them is judged.
+    """
+    rounds, every = int(result.suite["rounds"]), int(result.suite.get("eval_every", 1))
+    first = min(every, rounds)
+    if wanted is not None and not first <= wanted <= rounds:
+        raise BadParameter(f"--rounds: expected {first} to {rounds}, got {wanted}")
+    return wanted or rounds
+
+
+def _environments(one: Result, other: Result) -> Iterator[str]:
+    """Where the two were not computed alike."""
+    pairs = [(key, one.environment.get(key), other.environment.get(key)) for key in COMPUTED_BY]
+    unlike = [f"{key} {told}, here {here}" for key, told, here in pairs if told and told != here]
+    yield f"environment: {'; '.join(unlike) or 'the same, so the same bytes are expected'}"
