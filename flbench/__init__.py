@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from flbench.client import ClientModule as ClientModule
     from flbench.client import LocalPhase as LocalPhase
     from flbench.client import cross_entropy as cross_entropy
+    from flbench.conformance import Conformance as Conformance
     from flbench.context import Context as Context
     from flbench.dataset import Dataset as Dataset
     from flbench.dataset import Partition as Partition
@@ -57,6 +58,7 @@ _HOMES = {
     "averaging": ("Weighting", "effective_steps", "member_mean", "shared_mean", "weighted_mean"),
     "bank": ("mean_of",),
     "client": ("ClientModule", "LocalPhase", "cross_entropy"),
+    "conformance": ("Conformance",),
     "context": ("Context",),
     "errors": ("Undefined", "UserError"),
     "hookspecs": ("hookimpl",),
@@ -93,7 +95,9 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public name
         return getattr(importlib.import_module(f"flbench.{_HOME_OF[name]}"), name)
     if name in _TOOLBOX:
         return importlib.import_module(f"flbench.{name}")
-    raise AttributeError(f"module 'flbench' has no attribute '{name}'")
+    from flbench.deprecations import served
+
+    return served(name)
 
 
 def __dir__() -> list[str]:

@@ -274,7 +274,7 @@ def take(table: Tensor, index: Tensor) -> Tensor:
 
 
 def mean_of(table: Tensor, index: Tensor) -> Tensor:
-    """Mean of the rows at places `index`, shape (n,), of a table, summed in float64: shape (W,).
+    """Mean of rows `index`, shape (n,), of a `table`, shape (k, W), in float64: shape (W,).
 
     Example:
         >>> mean_of(torch.tensor([[1.0, 2.0], [9.0, 9.0], [2.0, 4.0]]), torch.tensor([0, 2]))

@@ -42,7 +42,7 @@ class LocalPhase:
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """Mean cross-entropy in nats: over samples, of text over tokens.
+    """Mean cross-entropy in nats, a scalar: over samples, of text over tokens.
 
     Args:
         logits: shape (b, C), or (b, T, C).
@@ -60,6 +60,7 @@ class ClientModule(LightningModule):
         received: what this client was told (`Start.extras`) and remembers (`Start.own`).
         start: the row this client started from, shape (W,).
         steps: optimiser steps made since then, for `on_local_end`.
+        made_by: the plugin that answered `client_module`.
     """
 
     batches_per_step: ClassVar[int] = 1
@@ -72,13 +73,19 @@ class ClientModule(LightningModule):
         self.received: dict[str, Tensor] = {}
         self.start = torch.empty(0)
         self.steps = 0
+        self.made_by = ""
 
     def forward(self, x: Tensor) -> Any:  # noqa: ANN401 - Lightning leaves the output open
-        """Return the network's output, logits of shape (b, classes); of text (b, T, classes)."""
+        """Return the logits of samples `x`, shape (b, classes); of text (b, T, classes)."""
         return self.net(x)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:  # noqa: ANN401 - see above
-        """Return the loss of one batch, a scalar in nats; `batch_idx` counts a phase's steps."""
+        """Return the loss of one `batch`, (x, y), a scalar in nats.
+
+        Args:
+            batch: samples and labels; a tuple of such pairs where a step takes several.
+            batch_idx: counts the steps of a phase.
+        """
         x, y = batch
         return cross_entropy(self(x), y)
 
@@ -86,6 +93,9 @@ class ClientModule(LightningModule):
         """Return what enters the head, shape (b, d), and the logits, shape (b, classes).
 
         The head is the network's last `nn.Linear`.
+
+        Args:
+            x: samples, shape (b, ...).
 
         Raises:
             Undefined: the network has none.
@@ -104,7 +114,7 @@ class ClientModule(LightningModule):
         return caught[0], logits
 
     def predict(self, x: Tensor) -> Tensor:
-        """Return the logits this client is judged by, shape (b, classes)."""
+        """Return the logits by which this client is judged on samples `x`, shape (b, classes)."""
         logits: Tensor = self(x)
         return logits
 
@@ -112,6 +122,10 @@ class ClientModule(LightningModule):
         """Return loss sum, number correct and number judged of each sample, shape (b, 3).
 
         A sample is judged once, text once per token.
+
+        Args:
+            logits: shape (b, classes); of text (b, T, classes).
+            y: labels, shape (b,); of text the next tokens, shape (b, T).
         """
         loss = F.cross_entropy(logits.movedim(-1, 1), y, reduction="none")
         correct = (logits.argmax(dim=-1) == y).to(loss.dtype)
@@ -141,10 +155,15 @@ class ClientModule(LightningModule):
         return (LocalPhase(epochs),)
 
     def on_phase_start(self, number: int) -> None:
-        """Called before each phase, in training mode: the place to freeze BatchNorm statistics."""
+        """Called before phase `number`, from 0, in training mode: here BatchNorm may be frozen."""
 
     def on_local_end(self, x: Tensor, y: Tensor) -> Extras:
-        """Return what to upload beside the parameters, given the client's training samples."""
+        """Return what to upload beside the parameters: name -> tensor of any shape, NaN = not sent.
+
+        Args:
+            x: the client's training samples, shape (m, ...).
+            y: their labels, shape (m,); of text shape (m, T).
+        """
         return {}
 
     def flat(self) -> Tensor:

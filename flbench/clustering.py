@@ -42,7 +42,7 @@ def standardised_rows(scores: Floats) -> Floats:
 
 
 def default_min_samples(clients: int) -> int:
-    """OPTICS's `min_samples` by federation size: a tenth, at least 4.
+    """OPTICS's `min_samples` for so many `clients`: a tenth, at least 4.
 
     Example:
         >>> [default_min_samples(n) for n in (100, 50, 20, 15)]
@@ -57,7 +57,7 @@ def optics(
     """Density-based groups without a given number of them (Ankerst et al., 1999).
 
     Args:
-        features: shape (n, d), or distances (n, n) with `metric="precomputed"`.
+        features: shape (n, d), or distances, shape (n, n), where `metric` is "precomputed".
         min_samples: points that make a neighbourhood, and the smallest cluster.
         xi: steepness that ends a cluster.
 
@@ -141,7 +141,7 @@ def optics_groups(
 
 
 def adopt_noise(labels: Labels, distance: Floats) -> Labels:
-    """Give each noise point (-1) to the group with the smallest mean distance to it.
+    """Give each noise point (-1) to the group with the smallest mean distance, shape (n,).
 
     Args:
         labels: shape (n,), at least one of them >= 0.
@@ -209,7 +209,7 @@ def two_means(values: Floats) -> npt.NDArray[np.bool_]:
 
 
 def threshold_sets(scores: Floats, threshold: float) -> npt.NDArray[np.bool_]:
-    """Overlapping neighbourhoods: everybody whose score reaches the threshold, and oneself (FLIS).
+    """Overlapping neighbourhoods: whose score reaches the `threshold`, and oneself (FLIS).
 
     Args:
         scores: shape (n, n).
@@ -234,7 +234,7 @@ def dendrogram(distances: Floats, method: str = "average") -> Floats:
 
 
 def cut(merges: Floats, height: float) -> Labels:
-    """Groups of a dendrogram whose merges lie at most at a height.
+    """Groups of a dendrogram whose merges lie at most at a `height`.
 
     Args:
         merges: from `dendrogram`, shape (n - 1, 4).
@@ -251,7 +251,7 @@ def cut(merges: Floats, height: float) -> Labels:
 
 
 def by_appearance(labels: npt.NDArray[Any]) -> Labels:
-    """Labels renumbered 0..k-1 in order of first appearance, shape (n,), int64."""
+    """`labels`, shape (n,), renumbered 0..k-1 in order of first appearance, int64."""
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     rank = np.empty(len(first), dtype=np.int64)
     rank[np.argsort(first)] = np.arange(len(first))
@@ -262,7 +262,7 @@ def by_appearance(labels: npt.NDArray[Any]) -> Labels:
 def bipartition(similarity: Floats, method: str = "single") -> npt.NDArray[np.bool_]:
     """Two groups of a similarity matrix (CFL).
 
-    With "single" linkage the largest similarity across the groups is as small as it can be.
+    With `method` "single" the largest similarity across the groups is as small as it can be.
 
     Args:
         similarity: shape (n, n), n >= 2.
@@ -277,7 +277,7 @@ def bipartition(similarity: Floats, method: str = "single") -> npt.NDArray[np.bo
 
 
 def k_means(rows: Floats, k: int, rng: np.random.Generator) -> Labels:
-    """Lloyd's k-means with ten k-means++ starts.
+    """Lloyd's k-means of `k` groups with ten k-means++ starts, drawn from `rng`.
 
     Args:
         rows: shape (n, d), n >= k.

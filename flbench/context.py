@@ -139,6 +139,9 @@ class Context:
 
         Returns:
             Losses in nats, shape (n, m), float64; row i = client `clients[i]`.
+
+        Raises:
+            UserError: another split; test samples are out of reach.
         """
         if split not in ("train", "validation"):
             raise UserError(f"split: expected 'train' or 'validation', got '{split}'")
@@ -170,13 +173,24 @@ class Context:
     def client_data(
         self, client: int, split: Literal["train", "validation"] = "train"
     ) -> tuple[Tensor, Tensor]:
-        """Samples and labels of one client, for what a method computes at the client (FedC2I)."""
+        """Samples and labels of one client, for what a method computes at the client (FedC2I).
+
+        Args:
+            client: its id.
+            split: which of its samples, m of them.
+
+        Returns:
+            Samples, shape (m, ...), and labels, shape (m,); of text both have shape (m, T).
+
+        Raises:
+            UserError: another split; test samples are out of reach.
+        """
         if split not in ("train", "validation"):
             raise UserError(f"split: expected 'train' or 'validation', got '{split}'")
         return self.services.data(client, split)
 
     def server_data(self) -> tuple[Tensor, Tensor]:
-        """Samples and labels that the server owns (FLIS).
+        """Samples and labels that the server owns, shapes as in `client_data` (FLIS).
 
         Raises:
             Undefined: the suite's `server_samples` is 0.
@@ -184,15 +198,15 @@ class Context:
         return self.services.data(0, "server")
 
     def logits(self, models: Tensor, x: Tensor) -> Tensor:
-        """Logits of models, shape (m, W), on the same samples: shape (m, len(x), C)."""
+        """Logits of `models`, shape (m, W), on samples `x`, shape (b, ...): shape (m, b, C)."""
         return self.services.logits(models, x)
 
     def features(self, models: Tensor, x: Tensor) -> Tensor:
-        """What enters the head of models, shape (m, W), on the same samples: (m, len(x), d)."""
+        """What enters the head of `models`, shape (m, W), on samples `x`, (b, ...): (m, b, d)."""
         return self.services.features(models, x)
 
     def fresh_initial(self, index: int) -> Tensor:
-        """Initial weights other than `initial`, one set per index >= 1, shape (W,) (IFCA)."""
+        """Initial weights other than `initial`, one set per `index` >= 1, shape (W,) (IFCA)."""
         return self.services.fresh(index)
 
     def repeated(self, row: Tensor, times: int | None = None) -> Tensor:
@@ -220,7 +234,7 @@ class Context:
         self.services.send(direction, clients, item, scalars)
 
     def send_models(self, clients: Tensor, models: Tensor) -> None:
-        """Send whole models, shape (m, W), to each of some clients (IFCA, FLIS).
+        """Send whole `models`, shape (m, W), to each of some `clients`, ids of shape (n,) (IFCA).
 
         A model that a client holds already is not counted again when it starts from it in the
         same round.
@@ -228,11 +242,11 @@ class Context:
         self.services.send_models(clients, models)
 
     def note(self, name: str, value: Plain) -> None:
-        """Keep a plain value in this round's record under "<method>.<name>"."""
+        """Keep a plain `value` in this round's record under "<method>.`name`"."""
         self.services.note(name, value)
 
     def warn(self, message: str) -> None:
-        """Tell the person running this something they should know; it is kept in the result."""
+        """Tell the person a `message`, one line they should know; it is kept in the result."""
         self.services.warn(message)
 
     @property

@@ -30,6 +30,17 @@ def radii(losses: Tensor, window: int) -> Tensor:
 
 
 def turned(losses: Tensor, window: int, held: int) -> bool:
-    """Whether the radius `held` entries ago is finite and smaller than all since."""
+    """Whether the radius `held` entries ago is finite and smaller than all since.
+
+    Args:
+        losses: shape (t,).
+        window: entries per mean, as in `radii`.
+        held: how many entries a turn must stand.
+
+    Example:
+        >>> losses = torch.tensor([3.0, 2.0, 1.0, 1.0, 1.0])  # turns at the fourth entry
+        >>> [turned(losses[:t], 1, held=1) for t in (3, 4, 5)]
+        [False, False, True]
+    """
     found = radii(losses, window)
     return len(found) > held and bool(found[-1 - held] < found[len(found) - held :].min())

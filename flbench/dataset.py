@@ -66,7 +66,7 @@ class Partition:
     """Which sample belongs to which client.
 
     Attributes:
-        clients: for each of the N clients its sample indices, int64.
+        clients: N arrays, the sample indices of each client, shape (n_i,), int64.
         groups: true group of each client, shape (N,), int64, or None where there is none.
     """
 

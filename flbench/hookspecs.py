@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
 hookspec = pluggy.HookspecMarker("flbench")
 hookimpl = pluggy.HookimplMarker("flbench")
+"""Marks a method of a plugin as its answer to the hook of that name, or of `specname`."""
 
 
 @hookspec(firstresult=True)

@@ -123,7 +123,7 @@ class ParameterLayout:
         return torch.stack([self._mask(s for s in self.slots if s.layer == n) for n in names])
 
     def of_layers(self, flags: Tensor) -> Tensor:
-        """Mask of the scalars of some layers: flags (n, L) -> (n, W), bool."""
+        """Mask of the scalars of some layers: `flags`, shape (n, L), -> (n, W), bool."""
         return (flags.float() @ self.layers.float()) > 0
 
     @property
@@ -142,7 +142,7 @@ class ParameterLayout:
         return torch.cat([tensors[slot.name].detach().reshape(-1).float() for slot in self.slots])
 
     def unflatten(self, row: Tensor) -> dict[str, Tensor]:
-        """Views of a row by tensor name; counters are cast back to int64 (a copy)."""
+        """Views of a `row`, shape (W,), by tensor name; counters are cast to int64 (a copy)."""
         views = {s.name: row[..., s.start : s.stop].view(s.shape) for s in self.slots}
         return {
             s.name: views[s.name].long() if s.kind == "counter" else views[s.name]
@@ -150,7 +150,7 @@ class ParameterLayout:
         }
 
     def load(self, module: nn.Module, row: Tensor) -> None:
-        """Copy a row into a module, in place."""
+        """Copy a `row`, shape (W,), into a module, in place."""
         tensors = dict([*module.named_parameters(), *module.named_buffers()])
         with torch.no_grad():
             for name, value in self.unflatten(row).items():

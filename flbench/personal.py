@@ -30,7 +30,12 @@ def own_rows(ctx: Context, memory: Mapping[str, Memory] | None = None) -> Setup:
 def same_group(labels: Tensor) -> Tensor:
     """Who shares a group with whom, 0 or 1, shape (N, N): weights of rows that stay personal.
 
-    Undecided clients (-1) are alone.
+    Args:
+        labels: group of each client, shape (N,); undecided clients (-1) are alone.
+
+    Example:
+        >>> same_group(torch.tensor([0, 1, 0, -1])).tolist()
+        [[1.0, 0.0, 1.0, 0.0], [0.0, 1.0, 0.0, 0.0], [1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]]
     """
     alone = torch.eye(len(labels), dtype=torch.bool)
     return ((labels[:, None] == labels) & (labels >= 0) | alone).float()

@@ -115,7 +115,13 @@ def best_group(scores: Tensor, labels: Tensor) -> Tensor:
 
 
 def min_max(rows: Tensor) -> Tensor:
-    """(x - min x) / (max x - min x) of each row, shape as given, float64; 0 where constant.
+    """(x - min x) / (max x - min x) of each row, float64; 0 where constant.
+
+    Args:
+        rows: shape (n, d), or any other whose last dimension is a row.
+
+    Returns:
+        The shape of `rows`.
 
     Example:
         >>> min_max(torch.tensor([[1.0, 3.0, 5.0], [7.0, 7.0, 7.0]])).tolist()

@@ -1,4 +1,4 @@
-"""`flbench show`: a suite and its data, a method, a result file, its schema."""
+"""`flbench show`: a suite and its data, a method, a result file, its schema, the public names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     Ints = npt.NDArray[np.int64]
 
 show = typer.Typer(
-    help="Show a suite, a method, a result file or its schema.", no_args_is_help=True
+    help="Show a suite, a method, a result file or its schema, or the public names.",
+    no_args_is_help=True,
 )
 
 
@@ -131,7 +132,8 @@ def show_method(name: str) -> None:
     from flbench.parameters import declared
 
     for plugin_name, plugin in compose(name).layers:
-        print(f"{plugin_name}\n\n{inspect.getdoc(inspect.getmodule(plugin))}\n")
+        told = inspect.getdoc(inspect.getmodule(plugin)) or inspect.getdoc(plugin)
+        print(f"{plugin_name}\n\n{told}\n")
         for key, parameter in declared(type(plugin)).items():
             print(f"  {key}: {parameter.type} = {parameter.default!r}\n      {parameter.doc}")
 
@@ -184,3 +186,21 @@ def show_schema() -> None:
     from flbench.results import Result
 
     print(json.dumps(Result.model_json_schema(), indent=2, sort_keys=True))
+
+
+@show.command("api")
+def show_api(
+    context: typer.Context,
+    signatures: Annotated[
+        bool, typer.Option("--signatures", help="a line for everything that is promised")
+    ] = False,
+) -> None:
+    """Show the public names of flbench as the page of docs/, or a line each."""
+    if signatures:
+        from flbench.promised import snapshot
+
+        print("\n".join(snapshot(context.find_root().command)))
+    else:
+        from flbench.reference import page
+
+        print(page(), end="")

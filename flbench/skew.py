@@ -58,6 +58,9 @@ def mean_kld(counts: Counts, smoothing: float = 0.5) -> float:
     Returns:
         Nats, >= 0; 0 for fewer than two clients.
 
+    Raises:
+        ValueError: a client without samples and no smoothing.
+
     Example:
         >>> round(mean_kld(np.array([[2, 2], [3, 1]]), smoothing=0), 6)
         0.137327
@@ -86,6 +89,9 @@ def earth_movers(counts: Counts) -> Floats:
 
     Returns:
         Shape (N,), 0 (as the whole) to 1 (nothing in common).
+
+    Raises:
+        ValueError: a client has no samples.
 
     Example:
         >>> earth_movers(np.array([[4, 0], [0, 4], [2, 2]]))

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 Scope = Literal["run", "model", "client"]
 Kind = Literal["train", "probe", "trial", "join"]
+"""What a stage is for: see `Stage`."""
 Phase = Literal["before", "after"]
+"""Whether `score` and `cluster` are asked before a stage's training or after it."""
 Extras = Mapping[str, Tensor]
 
 
@@ -43,7 +45,7 @@ class Membership:
     memory: Extras = field(default_factory=dict)
 
     def shares(self, ids: Tensor, rows: int) -> Tensor:
-        """Shares of the given clients in each row, shape (rows, len(ids)), float64."""
+        """Shares of clients `ids`, shape (n,), in each of so many `rows`: (rows, n), float64."""
         if self.weights is not None:
             return self.weights[:, ids].double()
         mine: Tensor = (self.home[ids] == torch.arange(rows)[:, None]).double()
@@ -81,7 +83,7 @@ class State:
     scopes: Mapping[str, Scope] = field(default_factory=dict)
 
     def remember(self, memory: Extras) -> State:
-        """Return the state with some memories replaced."""
+        """Return the state with some memories replaced, those that `memory` names."""
         return replace(self, memory={**self.memory, **memory}) if memory else self
 
     def regroup(self, membership: Membership | None) -> State:
@@ -105,7 +107,10 @@ class State:
 
 @dataclass(frozen=True)
 class Memory:
-    """Something a method wants kept between rounds: its first value and its scope."""
+    """Something a method wants kept between rounds: its first value and its `scope`.
+
+    Of `value` the shape begins with K where the scope is "model", with N where it is "client".
+    """
 
     value: Tensor
     scope: Scope = "run"
@@ -166,7 +171,7 @@ class Start:
         rows: the row of the bank that each candidate is trained for, shape (c,); None = the
             candidates compete and one is kept.
         crosses: scalars sent down, shape (W,) or (n, W) bool; None = everything.
-        returns: scalars sent up after training, likewise; None = the same as `crosses`.
+        returns: scalars sent up after training, shape as `crosses`; None = the same.
         extras: told by the server, name -> (n, ...); counted in the ledger, NaN = not sent.
         own: what the clients remember themselves, name -> (n, ...); free.
     """
@@ -208,9 +213,9 @@ class Upload:
         steps: optimiser steps made, shape (n,), int64.
         loss: mean training loss over the batches of the stage, shape (n,), float64, nats.
         loss_start: loss on the training split before training, shape (n, c); NaN = not asked.
-        loss_end: the same after training.
+        loss_end: the same after training, shape (n, c).
         chosen: which candidate each client keeps, shape (n,), int64.
-        rows: as in `Start`: the row each candidate is for, or None.
+        rows: as in `Start`: the row each candidate is for, shape (c,), or None.
         extras: what the ClientModules reported, name -> (n, ...); NaN = not sent.
     """
 
@@ -254,7 +259,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class Models:
-    """The bank after aggregation, shape (K, W), and what the method wants remembered."""
+    """The bank after aggregation: `rows`, shape (K, W); `memory` as in `Membership`."""
 
     rows: Tensor
     memory: Extras = field(default_factory=dict)

@@ -33,7 +33,16 @@ Count = Annotated[int, Field(ge=1)]
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """How every client trains, unless its ClientModule says otherwise."""
+    """How every client trains, unless its ClientModule says otherwise.
+
+    Attributes:
+        epochs: passes over the client's training samples.
+        batch_size: samples per batch; the last one may be smaller.
+        lr: learning rate.
+        momentum: of SGD.
+        weight_decay: L2 penalty, decoupled with "adamw".
+        optimizer: its state begins anew for every client and stage.
+    """
 
     epochs: Annotated[int, Field(ge=1)] = 5
     batch_size: Annotated[int, Field(ge=1)] = 32
