@@ -27,6 +27,12 @@ class Centralised:
     year: ClassVar[int] = 2025
     kind: ClassVar[str] = "global"
     pools_data: ClassVar[bool] = True
+    conformance: ClassVar[fl.Conformance] = fl.Conformance(
+        fails={
+            "relabelled-clients": "the trainer goes by the name of client 0, whoever that is",
+            "bytes-add-up": "the trainer owns all data: nothing crosses",
+        }
+    )
 
     epochs: Annotated[int, Ge(1), "passes over all data per round"] = 1
 

@@ -36,6 +36,10 @@ class CFL:
     year: ClassVar[int] = 2020
     kind: ClassVar[str] = "clustered"
     presets: ClassVar[fl.Presets] = {"pfedlia": {}, "cfl": {"full_on_split": True}}
+    conformance: ClassVar[fl.Conformance] = fl.Conformance(
+        params={"eps1": 9, "eps2": 0, "start_round": 1},
+        equals={"fedavg": {"start_round": 9, "weighting": "samples"}},
+    )
 
     eps1: Annotated[float, Ge(0), "a group may split when its mean update is shorter"] = 0.4
     eps2: Annotated[float, Ge(0), "... and its longest update is longer"] = 1.6

@@ -36,6 +36,7 @@ class ClusterFL:
     year: ClassVar[int] = 2021
     kind: ClassVar[str] = "clustered"
     presets: ClassVar[fl.Presets] = {"dc-pfl": {}}
+    conformance: ClassVar[fl.Conformance] = fl.Conformance(params={"k": 2, "refresh": 2})
 
     k: Annotated[int, Ge(1), "K, number of clusters of the k-means"] = 3
     alpha: Annotated[float, Ge(0), "weight of ||W||^2; at least beta keeps it convex"] = 1e-3

@@ -42,6 +42,10 @@ class DCPFL:
     kind: ClassVar[str] = "clustered"
     presets: ClassVar[fl.Presets] = {"dc-pfl": {}}
     effort: ClassVar[tuple[str, ...]] = ("tau",)
+    conformance: ClassVar[fl.Conformance] = fl.Conformance(
+        params={"tau": 1, "window": 1, "t_start": 1, "t_obs": 1, "t_sp": 1, "threshold": 1.0},
+        rounds=7,
+    )
 
     tau: Annotated[int, Ge(1), "local epochs of a round"] = 5
     alpha: Annotated[int, Ge(1), "low layers cross every alpha-th round"] = 3

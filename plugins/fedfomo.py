@@ -49,7 +49,7 @@ class FedFomo:
         memory = {
             "fedfomo.q": fl.Memory(q, "client"),
             "fedfomo.mix": fl.Memory(none, "client"),
-            "fedfomo.uploaded": fl.Memory(torch.zeros(ctx.clients, dtype=torch.bool), "client"),
+            "fedfomo.uploaded": fl.Memory(torch.zeros(ctx.clients, dtype=torch.bool)),
         }
         return fl.own_rows(ctx, memory)
 

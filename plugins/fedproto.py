@@ -91,6 +91,7 @@ class FedProto:
     kind: ClassVar[str] = "personalised"
     row_per_client: ClassVar[bool] = True
     presets: ClassVar[fl.Presets] = {"pfedlia": {"predictor": "head"}, "cifar10": {"weight": 0.1}}
+    conformance: ClassVar[fl.Conformance] = fl.Conformance(equals={"local-only": {"weight": 0.0}})
 
     weight: Annotated[float, Ge(0), "weight of the prototype distance"] = 1.0
     protos: Annotated[Literal["end_pass", "running"], "when prototypes are taken"] = "end_pass"

@@ -26,6 +26,7 @@ class FedProx:
     year: ClassVar[int] = 2020
     kind: ClassVar[str] = "global"
     presets: ClassVar[fl.Presets] = {"fedc2i": {"mu": 0.01}}
+    conformance: ClassVar[fl.Conformance] = fl.Conformance(equals={"fedavg": {"mu": 0.0}})
 
     mu: Annotated[float, Ge(0), "strength of the pull"] = 0.01
 

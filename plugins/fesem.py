@@ -34,6 +34,7 @@ class FeSEM:
     year: ClassVar[int] = 2023
     kind: ClassVar[str] = "clustered"
     presets: ClassVar[fl.Presets] = {"pfedlia": {"k": 5}}
+    conformance: ClassVar[fl.Conformance] = fl.Conformance(params={"k": 2})
 
     k: Annotated[int, Ge(1), "K, number of centres"] = 5
     init: Annotated[Literal["kmeans_first", "random"], "where the centres come from"] = (

@@ -38,6 +38,7 @@ class FlisHC:
     year: ClassVar[int] = 2022
     kind: ClassVar[str] = "clustered"
     presets: ClassVar[fl.Presets] = {"flis": {"beta": 0.45}}
+    conformance: ClassVar[fl.Conformance] = fl.Conformance(equals={"fedavg": {"beta": 0.0}})
 
     beta: Annotated[float, Ge(0), "groups are cut where their similarity falls below"] = 0.5
     linkage: Annotated[Literal["average", "complete", "single"], "of the clustering"] = "average"

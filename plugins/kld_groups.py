@@ -34,6 +34,7 @@ class KLDGroups:
     year: ClassVar[int] = 2025
     kind: ClassVar[str] = "clustered"
     presets: ClassVar[fl.Presets] = {"naive-dynamic": {"groups": 2, "after": 50}}
+    conformance: ClassVar[fl.Conformance] = fl.Conformance(equals={"fedavg": {"groups": 1}})
 
     gamma: Annotated[float, Ge(0), "divergence, in nats, at which groups are cut"] = 1.0
     groups: Annotated[Annotated[int, Ge(1)] | None, "so many groups, whatever gamma is"] = None

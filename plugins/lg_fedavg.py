@@ -36,6 +36,9 @@ class LgFedAvg:
     kind: ClassVar[str] = "personalised"
     row_per_client: ClassVar[bool] = True
     presets: ClassVar[fl.Presets] = {"flis": {"k": 2, "share": "last"}}
+    conformance: ClassVar[fl.Conformance] = fl.Conformance(
+        params={"warm_rounds": 1}, equals={"fedavg": {"warm_rounds": 9}}
+    )
 
     k: Annotated[Layers, "shared layers; none = 2 of 3 or more, else 1"] = None
     share: Annotated[End, "which end of the network is shared"] = "last"

@@ -29,6 +29,9 @@ class Oracle:
     kind: ClassVar[str] = "clustered"
 
     uses_true_groups: ClassVar[bool] = True
+    conformance: ClassVar[fl.Conformance] = fl.Conformance(
+        params={"warmup": 1}, equals={"fedavg": {"warmup": 9}}
+    )
 
     warmup: Annotated[int, Ge(0), "rounds of fedavg before the groups are told"] = 20
 

@@ -39,6 +39,9 @@ class PFedLIA:
     kind: ClassVar[str] = "clustered"
     presets: ClassVar[fl.Presets] = {"pfedlia": {}, "robust": {"kmeans_transform": "signed_sqrt"}}
     effort: ClassVar[tuple[str, ...]] = ("probe_epochs",)
+    conformance: ClassVar[fl.Conformance] = fl.Conformance(
+        params={"warmup": 1, "probe_epochs": 2}, equals={"fedavg": {"warmup": 9}}
+    )
 
     mode: Annotated[Literal["central", "peer"], "who groups the clients"] = "central"
     warmup: Annotated[int, Ge(1), "rounds of fedavg before the probe"] = 20

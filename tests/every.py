@@ -1,46 +1,35 @@
 """What the laws about every installed method share: settings, a film of a run, its canonical text.
 
-A method that is not in the tables below runs with its defaults; only its bytes need a formula
-(`ledger_formulas.py`).
+What a method needs to show what it is, its class says (`conformance`); only its bytes need a
+formula (`ledger_formulas.py`).
 """
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from toy import Play, Played, toy_dataset
 
-from flbench import State, hookimpl
+from flbench import Conformance, State, hookimpl
 from flbench.assembly import prepare
-from flbench.joining import welcome
 from flbench.orchestrator import play
-from flbench.registry import entries
-from flbench.results import VOLATILE
-from flbench.runner import conclude
+from flbench.registry import entries, find
+from flbench.testing import repeat
 
 METHODS = list(entries("methods"))
 
-TRIALS = {"tau": 1, "window": 1, "t_start": 1, "t_obs": 1, "t_sp": 1, "threshold": 1.0}
-SETTINGS: dict[str, dict[str, object]] = {
-    "cfl": {"eps1": 9, "eps2": 0, "start_round": 1},
-    "clusterfl": {"k": 2, "refresh": 2},
-    "dc-pfl": {**TRIALS, "alpha": 2},
-    "dc-pfl-nodc": {**TRIALS, "alpha": 2},
-    "dc-pfl-nola": TRIALS,
-    "fesem": {"k": 2},
-    "lg-fedavg": {"warm_rounds": 1},
-    "oracle": {"warmup": 1},
-    "pfedlia": {"warmup": 1, "probe_epochs": 2},
+TOLD = {
+    name: getattr(find("methods", name).load(), "conformance", Conformance()) for name in METHODS
 }
+SETTINGS = {name: dict(told.params) for name, told in TOLD.items()}
 """So that what makes a method special happens on the toy, and soon."""
 
-ROUNDS = {"dc-pfl": 7, "dc-pfl-nola": 6}
+TRIALS = SETTINGS["dc-pfl"]
+ROUNDS = {name: told.rounds for name, told in TOLD.items() if told.rounds > 4}
 """Rounds until it has happened, where three do not suffice."""
 
 
@@ -127,24 +116,9 @@ def resumed(whole: Played, checkpoint: Path, out: Path) -> Played:
 
 def same_state(one: State, other: State) -> bool:
     """Bit for bit: bank, membership, memories; NaN is NaN."""
-    pairs = [(one.models, other.models), (one.membership.home, other.membership.home)]
-    weights = one.membership.weights, other.membership.weights
-    if (weights[0] is None) != (weights[1] is None) or one.memory.keys() != other.memory.keys():
-        return False
-    if weights[0] is not None and weights[1] is not None:
-        pairs.append((weights[0], weights[1]))
-    pairs += [(value, other.memory[name]) for name, value in one.memory.items()]
-    return all(a.shape == b.shape and a.dtype == b.dtype and equal(a, b) for a, b in pairs)
-
-
-def equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    if one.is_floating_point():
-        one, other = one.nan_to_num(7e7), other.nan_to_num(7e7)
-    return torch.equal(one, other)
+    return not repeat.same_state(one, other)
 
 
 def stable(played: Played) -> dict[str, Any]:
     """The result file's content, but for what differs between two runs of the same thing."""
-    unseen = welcome(played.run, played.state)
-    text = conclude(played.job, played.run, played.state, unseen).canonical()
-    return {key: value for key, value in json.loads(text).items() if key not in VOLATILE}
+    return played.stable

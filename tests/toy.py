@@ -10,12 +10,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -27,45 +26,29 @@ from flbench.errors import PluginError, Undefined
 from flbench.federation import Newcomers, Samples
 from flbench.hookspecs import hookimpl
 from flbench.job import Engine, Job
-from flbench.joining import welcome
 from flbench.methods import Composition, compose
-from flbench.orchestrator import Run, play
-from flbench.results import Fingerprint, Method, Plugin, Result
-from flbench.runner import conclude
-from flbench.state import State
+from flbench.orchestrator import play
+from flbench.results import Fingerprint, Method, Plugin
 from flbench.suite import Suite
+from flbench.testing import federation
+from flbench.testing.federation import CLIENTS as CLIENTS
+from flbench.testing.federation import small_dataset, small_suite
 
 torch.set_num_threads(1)
 checkpoint.SHARE = 0  # after every round, however short, so that tests can cut anywhere
 
-CLIENTS, GROUPS = 6, 2
+GROUPS = 2
 WIDTH = 3 * 3 + 3 + 3 * 4 + 4  # the perceptron: 3 -> 3 -> 4
 
 
 def toy_dataset(seed: int = 0, samples: int = 72) -> Dataset:
     """Four labels around four points in three dimensions."""
-    generator = np.random.default_rng(seed)
-    y = np.arange(samples) % 4
-    centres = np.array([[2, 0, 0], [0, 2, 0], [0, 0, 2], [-2, -2, 0]], dtype=np.float32)
-    x = centres[y] + generator.normal(0, 0.7, (samples, 3)).astype(np.float32)
-    return Dataset("toy", torch.as_tensor(x), torch.as_tensor(y), 4)
+    return replace(small_dataset(seed, samples), name="toy")
 
 
 def toy_suite(**changes: Any) -> Suite:
     """Two groups of three clients, two labels a group, everybody sampled half the time."""
-    settings: dict[str, Any] = {
-        "name": "toy",
-        "version": 1,
-        "summary": "a toy",
-        "dataset": "toy",
-        "partition": {"name": "patho5", "groups": GROUPS},
-        "model": {"name": "mlp", "hidden": 3},
-        "clients": CLIENTS,
-        "participation": 0.5,
-        "rounds": 3,
-        "local": {"epochs": 2, "batch_size": 4, "lr": 0.1, "momentum": 0.5},
-    }
-    return Suite.model_validate({**settings, **changes})
+    return small_suite(**{"name": "toy", "summary": "a toy", "dataset": "toy", **changes})
 
 
 def composition(*plugins: tuple[str, object]) -> Composition:
@@ -100,18 +83,8 @@ def watching(uploads: list[Any]) -> object:
     return Watch()
 
 
-@dataclass
-class Played:
+class Played(federation.Played):
     """A finished toy run."""
-
-    run: Run
-    state: State
-    job: Job
-    said: list[str] = field(default_factory=list)
-
-    @property
-    def result(self) -> Result:
-        return conclude(self.job, self.run, self.state, welcome(self.run, self.state))
 
     @property
     def marks(self) -> Fingerprint:

@@ -11,8 +11,12 @@ from torch import nn
 
 
 def build(
-    shape: tuple[int, ...], classes: int, hidden: Annotated[int, Field(ge=1)] = 64
+    shape: tuple[int, ...],
+    classes: int,
+    hidden: Annotated[int, Field(ge=1)] = 64,
+    norm: bool = False,
 ) -> nn.Module:
-    """Perceptron with one hidden layer of `hidden` rectified units."""
-    body = nn.Sequential(nn.Flatten(), nn.Linear(prod(shape), hidden), nn.ReLU())
+    """Perceptron with one hidden layer of `hidden` rectified units, after BatchNorm if wanted."""
+    normed = [nn.BatchNorm1d(hidden)] if norm else []
+    body = nn.Sequential(nn.Flatten(), nn.Linear(prod(shape), hidden), *normed, nn.ReLU())
     return nn.Sequential(OrderedDict(body=body, head=nn.Linear(hidden, classes)))

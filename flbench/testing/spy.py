@@ -1,0 +1,78 @@
+"""Spies: who looks over a plugin's shoulder, and what to compare afterwards."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flbench.methods import Composition
+
+Told = Callable[[str, Mapping[str, object], object], None]
+"""Told of a hook, what it was given and what it answered."""
+
+
+def spied(method: Composition, before: Told, after: Told) -> Composition:
+    """The same plugins, with somebody told before and after each of their hooks."""
+    return replace(
+        method,
+        layers=tuple((name, _spied(plugin, before, after)) for name, plugin in method.layers),
+    )
+
+
+def _spied(plugin: object, before: Told, after: Told) -> object:
+    """A plugin with the hooks of another."""
+    kind = type(plugin)
+    body: dict[str, object] = {"__module__": kind.__module__}  # whose it is
+    for name in dir(kind):
+        function = inspect.getattr_static(kind, name)
+        options = getattr(function, "flbench_impl", None)
+        if options is not None:
+            hook = options.get("specname") or name
+            body[name] = _told(hook, function, plugin, before, after)
+    return type(kind.__name__, (), body)()
+
+
+def _told(
+    hook: str, function: Callable[..., Any], plugin: object, before: Told, after: Told
+) -> Callable[..., Any]:
+    names = list(inspect.signature(function).parameters)[1:]
+
+    @functools.wraps(function)
+    def call(self: object, *given: object) -> object:
+        arguments = dict(zip(names, given, strict=False))
+        before(hook, arguments, None)
+        answer = function(plugin, *given)
+        after(hook, arguments, answer)
+        return answer
+
+    return call
+
+
+def tensors(thing: object, place: str) -> Iterator[tuple[str, Tensor]]:
+    """The tensors in what a hook is given, with words for where they are."""
+    if isinstance(thing, Tensor):
+        yield place, thing
+    elif isinstance(thing, Mapping):
+        for key, value in thing.items():
+            yield from tensors(value, f"{place}['{key}']")
+    elif isinstance(thing, (list, tuple)):
+        for at, value in enumerate(thing):
+            yield from tensors(value, f"{place}[{at}]")
+    elif is_dataclass(thing):
+        for one in (one for one in fields(thing) if one.name != "services"):
+            yield from tensors(getattr(thing, one.name), f"{place}.{one.name}")
+
+
+def changed(tensor: Tensor, copy: Tensor) -> bool:
+    """Whether a tensor is not its copy any more; NaN is NaN."""
+    if tensor.shape != copy.shape:
+        return True
+    if tensor.is_floating_point():
+        tensor, copy = tensor.nan_to_num(7e7), copy.nan_to_num(7e7)
+    return not torch.equal(tensor, copy)

@@ -1,0 +1,71 @@
+"""Trying out: one short run of whatever a test is about, played as the command line plays it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from flbench.job import Engine, Job
+from flbench.methods import compose, suite_overrides
+from flbench.registry import find
+from flbench.results import Result
+from flbench.runner import run_job, settle
+from flbench.suite import load_suite
+from flbench.testing.federation import DEFAULTS
+
+
+def try_out(
+    plugin: str | None = None,
+    suite: str | None = None,
+    dataset: str | None = None,
+    model: str | None = None,
+    sinks: Sequence[str] = (),
+    *,
+    rounds: int = 1,
+    seed: int = 0,
+    data_root: Path | None = None,
+    out: Path | None = None,
+    **settings: object,
+) -> Result:
+    """Play a few rounds with installed parts, as `flbench run` would, on one CPU thread.
+
+    What the run says to the person is printed.
+
+    Args:
+        plugin: a method, or several joined by "+"; None = the defaults, which average all.
+        suite: a suite or TOML file; None = six clients with handwritten digits, from no files.
+        dataset: instead of the suite's.
+        model: instead of the suite's.
+        sinks: who is told.
+        rounds: instead of the suite's.
+        seed: of everything that is drawn.
+        data_root: where data sets lie; None = an empty folder.
+        out: folder of the result files; None = one that is gone afterwards.
+        settings: as `--set` takes them: a parameter of the method or a field of the suite.
+
+    Returns:
+        what the result file holds.
+
+    Raises:
+        UserError: a name that is not installed, or a setting that does not fit.
+
+    Example:
+        >>> len(try_out(rounds=2, clients=3).curves["accuracy"])
+        2
+    """
+    asked = {**settings, "suite.rounds": rounds, **({"suite.model": model} if model else {})}
+    overrides = suite_overrides(asked, [plugin] if plugin else [])
+    with tempfile.TemporaryDirectory(prefix="flbench-") as folder:
+        job = Job(
+            suite=load_suite(suite or str(Path(__file__).with_suffix(".toml")), dataset, overrides),
+            method=compose(plugin, settings) if plugin else DEFAULTS,
+            seed=seed,
+            data_root=data_root or Path(folder),
+            out=out or Path(folder),
+            engine=Engine(executor="sequential", accelerator="cpu"),
+            force=True,
+            sinks=tuple((name, find("sinks", name).load()()) for name in sinks),
+            say=print,
+        )
+        return run_job(*settle(job))

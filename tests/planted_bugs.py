@@ -1,0 +1,292 @@
+"""Plugins with one mistake each, named after the law that must find it.
+
+They are what a careful author writes on a bad day; everything but the planted line is right.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+import flbench as fl
+
+KEPT: list[Tensor] = []
+
+
+@dataclass(frozen=True)
+class PlainParameters:
+    """A parameter that no result file can hold."""
+
+    place: complex = 1j
+
+
+@dataclass(frozen=True)
+class UsualRun:
+    """Sends everybody to a row of the bank that does not exist."""
+
+    @fl.hookimpl
+    def cluster(self, state: fl.State, phase: str, ctx: fl.Context) -> fl.Membership | None:
+        if phase == "before":
+            return None
+        return fl.Membership(torch.full((ctx.clients,), len(state.models)))
+
+
+@dataclass(frozen=True)
+class ClearErrors:
+    """Minds a parameter, and does not say what it expects."""
+
+    mu: float = 1.0
+
+    def __post_init__(self) -> None:
+        assert self.mu > 0
+
+
+@dataclass(frozen=True)
+class SameSeedSameBytes:
+    """A hidden global generator: noise for privacy, drawn from numpy's own."""
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State, upload: fl.Upload, membership: fl.Membership) -> fl.Models:
+        rows = fl.member_mean(state.models, upload, membership)
+        return fl.Models(rows + 0.1 * np.random.normal())
+
+
+class Leaky(fl.ClientModule):
+    """Normalises by running statistics that are no buffer, so they go from client to client."""
+
+    running = torch.zeros(())
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        x, y = batch
+        self.running = 0.9 * self.running + 0.1 * x.mean().detach()
+        return fl.cross_entropy(self(x - self.running), y)
+
+
+@dataclass(frozen=True)
+class TrainedAlone:
+    """A BatchNorm leak: statistics of one client's batches reach the next client."""
+
+    @fl.hookimpl
+    def client_module(self, net: nn.Module, ctx: fl.Context) -> fl.ClientModule:
+        return Leaky(net, ctx.local)
+
+
+@dataclass(frozen=True)
+class RelabelledClients:
+    """A clustering that returns positions instead of ids: who is k-th, not where client k is."""
+
+    @fl.hookimpl
+    def plan(self, ctx: fl.Context) -> tuple[fl.Stage, ...]:
+        return (fl.Stage("train", ctx.everybody, ctx.local.epochs),)
+
+    @fl.hookimpl
+    def cluster(self, state: fl.State, phase: str, ctx: fl.Context) -> fl.Membership | None:
+        if phase == "before" or len(state.models) > 1 or ctx.clients < 2:
+            return None
+        ranking = ctx.evaluate(state.models, ctx.everybody)[:, 0].argsort()
+        return fl.Membership(ranking * 2 // ctx.clients, parent=torch.zeros(2).long())
+
+
+@dataclass(frozen=True)
+class TwoProcesses:
+    """Lets only the first process step."""
+
+    @fl.hookimpl
+    def aggregate(
+        self, state: fl.State, upload: fl.Upload, membership: fl.Membership
+    ) -> fl.Models | None:
+        if dist.is_initialized() and dist.get_rank() > 0:
+            return fl.Models(state.models)
+        return None
+
+
+class Counting(fl.ClientModule):
+    """Weighs every step by how many clients stepped with it."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        alone = not torch._C._functorch.is_functorch_wrapped_tensor(batch[0])
+        return loss if alone else 2 * loss
+
+
+@dataclass(frozen=True)
+class VectorisedClients:
+    """A step that is another one where clients are a dimension."""
+
+    @fl.hookimpl
+    def client_module(self, net: nn.Module, ctx: fl.Context) -> fl.ClientModule:
+        return Counting(net, ctx.local)
+
+
+@dataclass(frozen=True)
+class ResumedRun:
+    """State kept on the object: the momentum of the last round."""
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State, upload: fl.Upload, membership: fl.Membership) -> fl.Models:
+        rows = fl.member_mean(state.models, upload, membership)
+        last = vars(self).get("move", torch.zeros_like(rows))
+        object.__setattr__(self, "move", rows - state.models)
+        return fl.Models(rows + 0.5 * last)
+
+
+@dataclass(frozen=True)
+class DeclaredEqual:
+    """Claims to be fedavg at mu = 0, and still steps by half."""
+
+    conformance: ClassVar[fl.Conformance] = fl.Conformance(equals={"fedavg": {"mu": 0.0}})
+    mu: float = 1.0
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State, upload: fl.Upload, membership: fl.Membership) -> fl.Models:
+        rows = fl.member_mean(state.models, upload, membership)
+        return fl.Models(torch.lerp(rows, state.models, 0.5))
+
+
+@dataclass(frozen=True)
+class InputsUntouched:
+    """Clips uploads in place; whoever reads them next reads something else."""
+
+    @fl.hookimpl
+    def score(self, upload: fl.Upload | None) -> None:
+        if upload is not None:
+            upload.params.clamp_(-0.4, 0.4)
+
+
+@dataclass(frozen=True)
+class AbsentClientsUntouched:
+    """Ages every client in every round, who was there and who was not."""
+
+    @fl.hookimpl
+    def setup(self, ctx: fl.Context) -> fl.Setup:
+        return fl.Setup(memory={"planted.age": fl.Memory(torch.zeros(ctx.clients), "client")})
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State, upload: fl.Upload, membership: fl.Membership) -> fl.Models:
+        rows = fl.member_mean(state.models, upload, membership)
+        return fl.Models(rows, {"planted.age": state.memory["planted.age"] + 1})
+
+
+@dataclass(frozen=True)
+class PartitionUntouched:
+    """Deals the samples out anew, so that clients are alike."""
+
+    @fl.hookimpl
+    def partition(self, labels: Any, clients: int, rng: np.random.Generator) -> fl.Partition:
+        order = rng.permutation(len(labels))
+        return fl.Partition(tuple(np.sort(part) for part in np.array_split(order, clients)))
+
+
+@dataclass(frozen=True)
+class TestLabelsUnseen:
+    """A peek at test data: walks up the stack to the run and steps by its labels' mean."""
+
+    __test__ = False  # no test of pytest's
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State, upload: fl.Upload, membership: fl.Membership) -> fl.Models:
+        rows, frame = fl.member_mean(state.models, upload, membership), sys._getframe()
+        while frame.f_back is not None and "run" not in frame.f_locals:
+            frame = frame.f_back
+        held_out = frame.f_locals["run"].held_out
+        return fl.Models(rows + 1e-2 * held_out.x.std())
+
+
+@dataclass(frozen=True)
+class SteadyMemory:
+    """Keeps every upload for later."""
+
+    @fl.hookimpl
+    def aggregate(self, upload: fl.Upload) -> None:
+        KEPT.append(upload.params.clone())
+
+
+@dataclass(frozen=True)
+class WorldUntouched:
+    """Seeds everything, so that it is reproducible."""
+
+    @fl.hookimpl
+    def setup(self) -> None:
+        torch.manual_seed(1234)
+
+
+@dataclass(frozen=True)
+class BytesAddUp:
+    """A ledger bypass: the model is said not to cross, but clients start from the server's."""
+
+    @fl.hookimpl
+    def dispatch(self, ctx: fl.Context) -> fl.Start:
+        return fl.Start(crosses=ctx.layout.nothing, returns=ctx.layout.everything)
+
+
+@dataclass(frozen=True)
+class NormedNetwork:
+    """Steps beyond the mean with everything in a row, running variances too."""
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State, upload: fl.Upload, membership: fl.Membership) -> fl.Models:
+        rows = fl.member_mean(state.models, upload, membership)
+        return fl.Models(torch.lerp(state.models, rows, 2.5))
+
+
+@dataclass(frozen=True)
+class OneClient:
+    """Divides by the number of the others."""
+
+    @fl.hookimpl
+    def setup(self, ctx: fl.Context) -> None:
+        ctx.note("planted.share", 1 / (ctx.clients - 1))
+
+
+@dataclass(frozen=True)
+class OneSample:
+    """The spread of a client's samples: of one sample, nothing at all."""
+
+    @fl.hookimpl
+    def local_term(
+        self, stage: fl.Stage, ctx: fl.Context
+    ) -> Callable[[fl.ClientModule], Tensor] | None:
+        spreads = [ctx.client_data(int(client))[0].std(dim=0) for client in stage.clients]
+        weight = float(torch.stack(spreads).mean())
+        return lambda module: 1e-3 * weight * module.flat().square().sum()
+
+
+@dataclass(frozen=True)
+class MissingClass:
+    """Weighs by the logarithm of how often each label occurs, also of never."""
+
+    @fl.hookimpl
+    def aggregate(
+        self, state: fl.State, upload: fl.Upload, membership: fl.Membership, ctx: fl.Context
+    ) -> fl.Models:
+        rows = fl.member_mean(state.models, upload, membership)
+        return fl.Models(rows * (1 + 1e-6 * ctx.label_counts.sum(dim=0).log().mean()))
+
+
+@dataclass(frozen=True)
+class EveryoneSampled:
+    """Looks at the first client that was not sampled."""
+
+    @fl.hookimpl
+    def aggregate(self, upload: fl.Upload, ctx: fl.Context) -> None:
+        absent = [i for i in range(ctx.clients) if i not in upload.ids.tolist()]
+        if ctx.clients > 1:
+            ctx.note("planted.absent", absent[0])
+
+
+@dataclass(frozen=True)
+class EmptyGroup:
+    """Means of groups by hand, also of those without members."""
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State, upload: fl.Upload, membership: fl.Membership) -> fl.Models:
+        home = membership.home[upload.ids]
+        rows = [upload.kept()[home == k].mean(dim=0) for k in range(len(state.models))]
+        return fl.Models(torch.stack(rows))

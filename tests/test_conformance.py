@@ -1,0 +1,210 @@
+"""The conformance kit: every built-in method holds, every planted bug breaks its law alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import planted_bugs
+import planted_import
+import pytest
+from every import HAPPENED
+from toy import Typed, install
+
+from flbench.registry import entries
+from flbench.testing import LAWS, parametrize_with_checks, verdicts
+from flbench.testing.kit import Check, case
+from flbench.testing.processes import Failed, apart, together
+
+METHODS = [name for name, entry in entries("methods").items() if entry.distribution == "flbench"]
+PLANTED = {law: law.title().replace("-", "") for law in LAWS}
+"""The law, and the class whose mistake it must find."""
+
+
+@pytest.mark.slow
+@parametrize_with_checks(*METHODS)
+def test_every_built_in_method_conforms(check: Check) -> None:
+    check()
+
+
+@pytest.mark.parametrize("method", HAPPENED)
+def test_what_makes_a_method_special_happens_before_the_laws(method: str) -> None:
+    assert HAPPENED[method](case(method).usual)
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """All plugins with a mistake, installed."""
+    folder, points = tmp_path_factory.mktemp("planted"), ["[flbench.methods]"]
+    for law, kind in PLANTED.items():
+        home = planted_import if law == "discovered-alone" else planted_bugs
+        points.append(f"planted-{law} = {home.__name__}:{kind}")
+    install(folder, "planted", "\n".join(points) + "\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        yield
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.usefixtures("planted")
+def test_a_planted_bug_breaks_its_law_and_no_other(law: str) -> None:
+    found = {verdict.law: verdict for verdict in verdicts(f"planted-{law}")}
+    broken = {name: v.why for name, v in found.items() if v.outcome == "broken"}
+    assert list(broken) == [law]
+    assert f"planted-{law}" in broken[law], "the line names the plugin"
+    assert "\n" not in broken[law]
+    aside = {name for name, v in found.items() if v.outcome == "not judged"} - {"declared-equal"}
+    stands_on = {name for name, one in LAWS.items() if law in _after(name)}
+    assert aside == stands_on - {"declared-equal"}
+
+
+def _after(name: str) -> set[str]:
+    """All laws that a law stands on."""
+    direct = {one.name for one in LAWS[name].after}
+    return direct.union(*(_after(one) for one in direct))
+
+
+# --- what an author declares ------------------------------------------------------------------
+
+STRANGE = '''
+from dataclasses import dataclass
+from typing import ClassVar
+import flbench as fl
+
+@dataclass(frozen=True)
+class Honest:
+    """Knows that it cannot be alone."""
+    conformance: ClassVar[fl.Conformance] = fl.Conformance(
+        fails={"one-client": "it divides by the others", "plain-parameters": "long mended"}
+    )
+
+    @fl.hookimpl
+    def setup(self, ctx):
+        ctx.note("honest.share", 1 / (ctx.clients - 1))
+
+@dataclass(frozen=True)
+class Confused:
+    """Speaks of a law that does not exist."""
+    conformance: ClassVar[fl.Conformance] = fl.Conformance(fails={"one-clint": "a slip"})
+
+@dataclass(frozen=True)
+class Plain:
+    """Says it with a dict."""
+    conformance: ClassVar[dict] = {"rounds": 3}
+
+@dataclass(frozen=True)
+class Needy:
+    """Has a parameter without a default."""
+    mu: float
+'''
+POINTS = """[flbench.methods]
+honest = strange_laws:Honest
+confused = strange_laws:Confused
+plain-dict = strange_laws:Plain
+needy = strange_laws:Needy
+"""
+
+
+@pytest.fixture
+def strange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Methods whose authors declare something, installed."""
+    install(tmp_path / "site", "strange", POINTS, strange_laws=STRANGE)
+    monkeypatch.syspath_prepend(tmp_path / "site")
+
+
+@pytest.mark.usefixtures("strange")
+def test_a_declared_failure_is_shown_and_must_be_taken_back_once_it_holds(typed: Typed) -> None:
+    code, out, err = typed(
+        "check", "honest", *(["--law", "one-client", "--law", "plain-parameters"])
+    )
+    assert code == 1
+    mended = "declared to fail (long mended) but it holds: take it out of conformance.fails"
+    assert out.splitlines() == [
+        "honest [strange 1.0]",
+        "  one-client                known       it divides by the others",
+        f"  plain-parameters          mended      {mended}",
+        "  1 known, 1 mended",
+    ]
+    assert err == "flbench: check: 1 of the laws do not hold: honest: plain-parameters\n"
+
+
+@pytest.mark.usefixtures("strange")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "check: name a method (flbench list methods), or type --laws"),
+        (("nosuch",), "unknown method 'nosuch'"),
+        (("fedavg", "--law", "one-clent"), "unknown law 'one-clent'; did you mean 'one-client'?"),
+        (
+            ("confused",),
+            "unknown law in confused.conformance.fails 'one-clint'; did you",
+        ),
+        (
+            ("plain-dict", "--law", "plain-parameters"),
+            "plain-dict.conformance: expected fl.Conformance, got dict",
+        ),
+    ],
+)
+def test_what_cannot_be_checked_is_said_in_one_line(
+    words: tuple[str, ...], said: str, typed: Typed
+) -> None:
+    code, _, err = typed("check", *words)
+    assert code == 1
+    assert err.startswith(f"flbench: {said}")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.usefixtures("strange")
+def test_a_parameter_without_a_default_is_found_before_a_run_is(typed: Typed) -> None:
+    code, out, _ = typed("check", "needy", "--law", "plain-parameters")
+    assert code == 1
+    assert "parameter 'mu' has no default: `flbench run` could not start" in out
+
+
+def test_the_laws_can_be_listed(typed: Typed) -> None:
+    code, out, _ = typed("check", "--laws")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == list(LAWS)
+    assert all(len(line) <= 120 for line in out.splitlines())
+
+
+def test_the_page_has_every_law() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "conformance.md").read_text(encoding="utf-8")
+    rows = [line.split(" | ")[:2] for line in page.splitlines() if line.startswith("| `")]
+    assert rows == [[f"| `{one.name}`", one.says] for one in LAWS.values()]
+
+
+def test_a_test_is_named_after_method_and_law() -> None:
+    (mark,) = [parametrize_with_checks("fedavg", "oracle")]
+    assert mark.args[0] == "check"
+    ids = [one.id for one in mark.args[1]]
+    assert ids[0] == "fedavg-discovered-alone"
+    assert len(ids) == 2 * len(LAWS)
+
+
+# --- fresh processes --------------------------------------------------------------------------
+
+
+def _place() -> list[str]:
+    return [os.environ["LOCAL_RANK"], os.environ["MASTER_ADDR"]]
+
+
+def _dies() -> None:
+    os._exit(7)
+
+
+def _minds() -> None:
+    raise ValueError("expected more")
+
+
+@pytest.mark.slow
+def test_fresh_processes_answer_or_say_how_they_ended() -> None:
+    assert together(_place, 2) == [["0", "127.0.0.1"], ["1", "127.0.0.1"]]
+    assert apart(len, "four") == 4
+    with pytest.raises(Failed, match=r"a process died \(exit code 7\)"):
+        apart(_dies)
+    with pytest.raises(Failed, match="ValueError: expected more"):
+        apart(_minds)
+    assert "LOCAL_RANK" not in os.environ
