@@ -10,17 +10,21 @@ from typing import Annotated
 import typer
 
 from flbench import __version__
+from flbench.check import check
 from flbench.diff import diff
 from flbench.errors import FlbenchError, Interrupted, ProcessDied, UserError
 from flbench.leaderboard.command import leaderboard
+from flbench.new import new
 from flbench.plot import plot
 from flbench.reproduce import reproduce
 from flbench.running import Out, Root, Settings, read_settings, run
 from flbench.show import show
 from flbench.speed import speed
+from flbench.submit import submit
 from flbench.sweep import PASSES_ON, sweep
 from flbench.sync import sync
 from flbench.tune import tune
+from flbench.verify import verify
 
 app = typer.Typer(
     help="Benchmark suite for personalised and clustered federated learning.",
@@ -31,6 +35,8 @@ app = typer.Typer(
 )
 app.command()(run)
 app.command(context_settings=PASSES_ON)(sweep)
+app.command()(check)
+app.command()(new)
 app.command()(speed)
 app.command()(reproduce)
 app.command()(tune)
@@ -38,6 +44,8 @@ app.command()(diff)
 app.command()(leaderboard)
 app.command()(plot)
 app.command()(sync)
+app.command()(submit)
+app.command()(verify)
 app.add_typer(show, name="show")
 
 
@@ -80,15 +88,24 @@ def list_(
     markdown: Annotated[
         bool, typer.Option("--markdown", help="methods or suites as a page of docs/")
     ] = False,
+    load: Annotated[
+        bool, typer.Option("--load", help="import each as well, in a process apart")
+    ] = False,
 ) -> None:
-    """List what is installed; nothing of it is imported."""
+    """List what is installed, and what of it is broken; nothing is imported unless asked for."""
     from flbench.catalogue import cards, listing, page, plain
     from flbench.errors import UnknownName
     from flbench.gazette import suites_page
-    from flbench.registry import KINDS
+    from flbench.registry import KINDS, entries
 
     if kind and kind not in KINDS:
         raise UnknownName("kind", kind, KINDS)
+    kinds = [kind] if kind else KINDS
+    tried = None
+    if load:
+        from flbench import trial
+
+        tried = trial.tried([entry for one in kinds for entry in entries(one).values()])
     if markdown:
         pages = {"methods": lambda: page(cards()), "suites": suites_page}
         if kind not in pages:
@@ -97,10 +114,10 @@ def list_(
     elif json:
         import json as text
 
-        print(text.dumps({one: plain(one) for one in ([kind] if kind else KINDS)}, indent=2))
+        print(text.dumps({one: plain(one, tried) for one in kinds}, indent=2))
     else:
-        for one in [kind] if kind else KINDS:
-            print("\n".join(listing(one, details=bool(kind))))
+        for one in kinds:
+            print("\n".join(listing(one, bool(kind), tried)))
 
 
 @app.command()

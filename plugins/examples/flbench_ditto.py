@@ -1,0 +1,94 @@
+"""Ditto: every client keeps a model of its own, near the global one.
+
+Li, Hu, Beirami, Smith, "Ditto: fair and robust federated learning through personalization", ICML
+2021, Algorithm 1.
+
+    global     w   <- FedAvg
+    personal   v_i <- v_i - eta (grad f_i(v_i) + lam (v_i - w)),   w = what client i downloaded
+
+Departure: both are trained at once, on the same batches. The network holds w, a copy of it v_i.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import torch
+from annotated_types import Ge
+from torch import Tensor, nn
+
+import flbench as fl
+
+
+class Pair(fl.ClientModule):
+    """The global network, and the client's own beside it."""
+
+    def __init__(self, net: nn.Module, local: fl.LocalTraining, lam: float) -> None:
+        super().__init__(net, local)
+        self.own, self.lam = copy.deepcopy(net), lam
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:  # noqa: ANN401
+        """Both losses, and the pull of the global model on the own one."""
+        x, y = batch
+        mine = torch.cat([part.reshape(-1) for part in self.own.parameters()])
+        pull = (mine - self.start[: len(mine)]).square().sum()
+        losses = fl.cross_entropy(self(x), y) + fl.cross_entropy(self.own(x), y)
+        return losses + self.lam / 2 * pull
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Clients are judged by their own model."""
+        logits: Tensor = self.own(x)
+        return logits
+
+
+@dataclass(frozen=True)
+class Ditto:
+    """Every client keeps a model of its own, near the global one."""
+
+    paper: ClassVar[str] = "Li, Hu, Beirami, Smith, ICML 2021"
+    year: ClassVar[int] = 2021
+    kind: ClassVar[str] = "personalised"
+    row_per_client: ClassVar[bool] = True
+    conformance: ClassVar[fl.Conformance] = fl.Conformance(equals={"local-only": {"lam": 0.0}})
+
+    lam: Annotated[float, Ge(0), "strength of the pull; 0 = training alone"] = 0.1
+
+    @fl.hookimpl
+    def setup(self, ctx: fl.Context) -> fl.Setup:
+        """One row per client: the global model, equal in all of them, and its own."""
+        return fl.own_rows(ctx)
+
+    @fl.hookimpl
+    def client_module(self, net: nn.Module, ctx: fl.Context) -> fl.ClientModule:
+        """The module with two networks."""
+        return Pair(net, ctx.local, self.lam)
+
+    @fl.hookimpl
+    def dispatch(self, ctx: fl.Context) -> fl.Start:
+        """Only the global model crosses, in both directions."""
+        return fl.Start(crosses=of_all(ctx))
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State, upload: fl.Upload, ctx: fl.Context) -> fl.Models:
+        """The mean of the global models goes into every row; own models stay where they are."""
+        shared, counters = of_all(ctx), ctx.layout.counters
+        return fl.Models(fl.shared_mean(state.models, upload, shared, counters))
+
+    @fl.hookimpl
+    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
+        """A newcomer's own model is the global one."""
+        if not ctx.joining:
+            return None
+        row = state.models[0].clone()
+        row[~of_all(ctx)] = row[of_all(ctx)]
+        return fl.Personal(params=row.expand(len(clients), -1))
+
+
+def of_all(ctx: fl.Context) -> Tensor:
+    """Mask of the global model's scalars, shape (W,), bool."""
+    mask = ctx.layout.nothing
+    for slot in ctx.layout.slots:
+        mask[slot.start : slot.stop] = slot.name.startswith("net.")
+    return mask
