@@ -36,7 +36,8 @@ def welcome(run: Run, state: State) -> Unseen | None:
     executor.samples = executor.samples.joined(guests.visible.to(device))
     services.ledger = Ledger(run.context.clients + len(guests))
     try:
-        return judge_newcomers(run, state, guests)
+        with run.hooks.watching():
+            return judge_newcomers(run, state, guests)
     except UserError as error:
         services.warn(f"unseen clients are not reported: {error}")
         return None

@@ -62,7 +62,7 @@ class Run:
 def play(run: Run, state: State) -> State:
     """Play the rounds that are left; the history and the ledger are in `run`."""
     keeper = Keeper(run.checkpoint, run.marks)
-    with keeper.guarding():
+    with keeper.guarding(), run.hooks.watching():
         while state.round < run.suite.rounds:
             with run.services.clock("total"):
                 state, losses = play_round(run, state)

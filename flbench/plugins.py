@@ -8,6 +8,7 @@ what it raises into one line and remembers who answered.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -42,16 +43,7 @@ if TYPE_CHECKING:
     from flbench.context import Context
 
 Layer = tuple[str, object]
-LEFT: list[tuple[Guest, str, Moment]] = []
-"""Whose code trains or is judged now, and the world before; also where the run then failed."""
 Term = Callable[["ClientModule"], "Tensor"]
-
-
-def undo() -> None:
-    """Put the world back where code between two hooks changed it."""
-    while LEFT:
-        guest, who, before = LEFT.pop()
-        guest.undo(before, who)
 
 
 class Hooks:
@@ -77,7 +69,7 @@ class Hooks:
         self._manager = pluggy.PluginManager("flbench")
         self._manager.add_hookspecs(hookspecs)
         self._guests: dict[str, Guest] = {}
-        undo()  # what an earlier run left behind when it failed
+        self._left: tuple[Guest, str, Moment] | None = None
         self._trainer = "defaults"
         layers = [("defaults", "defaults", defaults), ("suite", *suite)]
         layers += [("sink", *sink) for sink in sinks]
@@ -116,7 +108,7 @@ class Hooks:
     def _leave(self, plugin: str, what: str) -> None:
         """Remember the world: until the next hook, code runs that a plugin brought along."""
         if plugin != "defaults":
-            LEFT[:] = [(self._guests[plugin], f"{plugin}'s {what}", moment(DEFAULTS))]
+            self._left = self._guests[plugin], f"{plugin}'s {what}", moment(DEFAULTS)
 
     def _trained_by(self, answers: Sequence[Answer]) -> str:
         """Who answered `client_module`, or else who adds to it."""
@@ -125,9 +117,18 @@ class Hooks:
 
     def _back(self) -> None:
         """Let no child of that code go on with the run, and undo what it changed."""
-        for guest, _, _ in LEFT:
+        if self._left is not None:
+            (guest, who, before), self._left = self._left, None
             guest.stay()
-        undo()
+            guest.undo(before, who)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Whatever ends the block, undo what code between two hooks changed."""
+        try:
+            yield
+        finally:
+            self._back()
 
     def _first(self, hook: str, **arguments: object) -> Answer | None:
         answer: Answer | None = self._call(hook, **arguments)

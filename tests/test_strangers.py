@@ -24,7 +24,6 @@ from toy import Play, Typed, bad, composition, install, python, refused
 from flbench import ClientModule, Stage, UserError, hookimpl
 from flbench.errors import BadParameter, Diverged, PluginError
 from flbench.methods import compose
-from flbench.plugins import LEFT
 from flbench.provenance import same_code
 from flbench.registry import entries
 from flbench.results import Result
@@ -293,11 +292,10 @@ def test_judging_is_undone_too(play_toy: Play) -> None:
         return Predicts(net, ctx.local)
 
     assert "medium" in play_toy(bad(client_module=client_module), rounds=2).said[0]
-    play_toy("fedavg", rounds=1)  # the last judging is undone when the next run begins
     assert torch.get_float32_matmul_precision() == "highest"
 
 
-def test_what_a_failed_run_left_is_undone_before_the_next(play_toy: Play) -> None:
+def test_what_a_failed_run_left_is_undone(play_toy: Play) -> None:
     class Diverges(Rude):
         def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
             return super().training_step(batch, batch_idx) * torch.nan
@@ -307,22 +305,7 @@ def test_what_a_failed_run_left_is_undone_before_the_next(play_toy: Play) -> Non
 
     with pytest.raises(Diverged):
         play_toy(bad(client_module=client_module))
-    assert torch.get_float32_matmul_precision() == "medium"
-    play_toy("fedavg", rounds=1)
     assert torch.get_float32_matmul_precision() == "highest"
-
-
-def test_a_person_may_fork_after_a_run_that_failed(
-    play_toy: Play, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def end(code: int) -> None:
-        raise AssertionError("a process that nobody's plugin forked was ended")
-
-    earlier = Guest("earlier")
-    monkeypatch.setattr(earlier, "_home", -1)
-    monkeypatch.setattr(os, "_exit", end)
-    LEFT.append((earlier, "earlier's local training", moment(())))
-    assert play_toy("fedavg", rounds=1).state.round == 1
 
 
 # --- what it says -----------------------------------------------------------------------------
@@ -726,3 +709,67 @@ def test_what_the_guard_watches_has_distinct_names() -> None:
     assert len(set(names)) == len(names) == 16
     assert len(GENERATORS) == 3
     assert composition(("x", object())).described.plugins[0].source == ""
+
+
+# --- data sets and networks -------------------------------------------------------------------
+
+LOUD = """
+import torch
+import flbench as fl
+
+def loud(root):
+    print("here I am")
+    torch.set_default_dtype(torch.float64)
+    return fl.Dataset("loud", torch.zeros(40, 3).float(), torch.arange(40) % 2, 2)
+
+def broken(root):
+    raise KeyError("gone")
+
+def leaving(root):
+    raise SystemExit("bye")
+
+def net(shape, classes):
+    torch.set_default_dtype(torch.float64)
+    return torch.nn.Linear(3, classes, dtype=torch.float32)
+"""
+LOUD_POINTS = """[flbench.datasets]
+loud = loud_things:loud
+broken = loud_things:broken
+leaving = loud_things:leaving
+[flbench.models]
+loud-net = loud_things:net
+"""
+
+
+@pytest.fixture
+def loud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Data sets and a network that misbehave, installed."""
+    install(tmp_path / "site", "loud-things", LOUD_POINTS, loud_things=LOUD)
+    monkeypatch.syspath_prepend(tmp_path / "site")
+
+
+@pytest.mark.usefixtures("loud")
+def test_a_data_set_and_a_network_leave_the_world_as_it_was(
+    typed: Typed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Shows: its data set or network does any of this."""
+    words = ["run", "-p", "fedavg", "-s", "iid", "--rounds", "1", "--dataset", "loud"]
+    words += ["--set", "clients=4", "--set", "participation=1.0"]
+    code, out, err = typed(*words, "--set", "model={name='loud-net'}")
+    assert code == 0, err
+    assert "here I am" not in out
+    assert "loud: here I am" in err
+    assert "data set 'loud' changed torch's default dtype" in err
+    assert "model 'loud-net' changed torch's default dtype" in err
+    assert torch.get_default_dtype() == torch.float32
+
+
+@pytest.mark.usefixtures("loud")
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("broken", "raised KeyError: 'gone'"), ("leaving", "raised SystemExit: bye")],
+)
+def test_a_data_set_that_fails_is_one_line(name: str, said: str, typed: Typed) -> None:
+    code, _, err = typed("run", "-p", "fedavg", "-s", "iid", "--dataset", name)
+    assert code == 1
+    assert err.splitlines()[-1] == f"flbench: data set '{name}' {said}"
