@@ -6,6 +6,7 @@ They are what a careful author writes on a bad day; everything but the planted l
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -290,3 +291,123 @@ class EmptyGroup:
         home = membership.home[upload.ids]
         rows = [upload.kept()[home == k].mean(dim=0) for k in range(len(state.models))]
         return fl.Models(torch.stack(rows))
+
+
+# --- further ways to break the same laws --------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TellsAsOwn:
+    """The server's model, told as if the client had kept it."""
+
+    @fl.hookimpl
+    def dispatch(self, state: fl.State, stage: fl.Stage) -> fl.Start:
+        mean = state.models.mean(dim=0)
+        return fl.Start(own={"anchor": mean.expand(len(stage.clients), -1)})
+
+
+@dataclass(frozen=True)
+class KeepsWhatIsAveraged:
+    """Says that nothing goes up, and averages it."""
+
+    @fl.hookimpl
+    def dispatch(self, ctx: fl.Context) -> fl.Start:
+        return fl.Start(crosses=ctx.layout.everything, returns=ctx.layout.nothing)
+
+
+@dataclass(frozen=True)
+class CooksTheBooks:
+    """Strikes out of the ledger what went up."""
+
+    @fl.hookimpl
+    def aggregate(self, ctx: fl.Context) -> None:
+        ctx.services.ledger.totals["up"].clear()  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class RemembersOnItsClass:
+    """State kept where every run of a process finds it."""
+
+    seen: ClassVar[dict[str, int]] = {"rounds": 0}
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State, upload: fl.Upload, membership: fl.Membership) -> fl.Models:
+        rows = fl.member_mean(state.models, upload, membership)
+        self.seen["rounds"] += 1
+        return fl.Models(torch.lerp(state.models, rows, 1 / self.seen["rounds"]))
+
+
+@dataclass(frozen=True)
+class NotesTheClock:
+    """A note that no two runs share."""
+
+    @fl.hookimpl
+    def aggregate(self, ctx: fl.Context) -> None:
+        ctx.note("planted.clock", time.perf_counter_ns())
+
+
+@dataclass(frozen=True)
+class SwapsGroups:
+    """Sends everybody to the other group in every round, also who was not there."""
+
+    @fl.hookimpl
+    def setup(self, ctx: fl.Context) -> fl.Setup:
+        home = (ctx.label_counts[:, :2].sum(dim=1) > 0).long()
+        return fl.Setup(ctx.initial.expand(2, -1).clone(), fl.Membership(home))
+
+    @fl.hookimpl
+    def cluster(self, state: fl.State, phase: str) -> fl.Membership | None:
+        return None if phase == "after" else fl.Membership(1 - state.membership.home)
+
+
+@dataclass(frozen=True)
+class Chatters:
+    """Prints how it is going."""
+
+    @fl.hookimpl
+    def aggregate(self, ctx: fl.Context) -> None:
+        print("round", ctx.round)
+
+
+@dataclass(frozen=True)
+class WantsPrecision:
+    """Asks torch for float64, from everybody."""
+
+    @fl.hookimpl
+    def setup(self) -> None:
+        torch.set_default_dtype(torch.float64)
+
+
+class Scribbling(fl.ClientModule):
+    """Halves what it was told, where it was told."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        self.received["weight"].mul_(0.5)
+        return super().training_step(batch, batch_idx)
+
+
+@dataclass(frozen=True)
+class ScribblesInTraining:
+    """Writes to what clients are told while they train."""
+
+    @fl.hookimpl
+    def client_module(self, net: nn.Module, ctx: fl.Context) -> fl.ClientModule:
+        return Scribbling(net, ctx.local)
+
+    @fl.hookimpl
+    def dispatch(self, stage: fl.Stage) -> fl.Start:
+        return fl.Start(extras={"weight": torch.ones(len(stage.clients), 1)})
+
+
+FURTHER: dict[type, str] = {
+    TellsAsOwn: "bytes-add-up",
+    KeepsWhatIsAveraged: "bytes-add-up",
+    CooksTheBooks: "bytes-add-up",
+    RemembersOnItsClass: "same-seed-same-bytes",
+    NotesTheClock: "same-seed-same-bytes",
+    SwapsGroups: "absent-clients-untouched",
+    Chatters: "world-untouched",
+    WantsPrecision: "world-untouched",
+    ScribblesInTraining: "inputs-untouched",
+}
+"""The law that each of them breaks."""
