@@ -260,6 +260,12 @@ def _misspelt(found: ast.Module, target: ast.stmt) -> Iterator[str]:
     """Methods marked as hooks that flbench does not have, or with arguments it does not give."""
     if not isinstance(target, ast.ClassDef):
         return
+    for function in (node for node in found.body if isinstance(node, ast.FunctionDef)):
+        first = [argument.arg for argument in function.args.args[:1]]
+        if first == ["self"] and any(
+            _is_of(found, m, "flbench", "hookimpl") for m in function.decorator_list
+        ):
+            yield f"the hook '{function.name}' stands outside the class {target.name}: indent it"
     functions: dict[str, ast.FunctionDef] = {}
     for node in reversed(list(lineage(found, target.name))):  # what the class itself says counts
         functions |= {item.name: item for item in node.body if isinstance(item, ast.FunctionDef)}

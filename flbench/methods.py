@@ -69,6 +69,8 @@ def compose(
         kind = entry.load()
         if not (isinstance(kind, type) and is_dataclass(kind) and kind.__dataclass_params__.frozen):  # type: ignore[attr-defined]
             raise PluginError(f"method '{name}': {entry.value} is not a frozen dataclass")
+        if reason := entry.broken():
+            raise PluginError(f"method '{name}' of {entry.distribution} {entry.version}: {reason}")
         of_preset = presets_of(kind).get(preset or "", {})
         given = {**of_preset, **_given(name, fields_of(entry, kind), settings or {})}
         values = checked(f"method '{name}'", kind, given)

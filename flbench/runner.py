@@ -78,8 +78,12 @@ def run_job(job: Job, load: Callable[[str, Path], Dataset] = load_dataset) -> Re
     if not first:
         job = replace(job, sinks=(), say=lambda message: None)
     if is_complete(job):
-        job.say(f"{job.path} is complete; --force computes it again")
-        return read_result(job.path)
+        result = read_result(job.path)
+        code = [plugin.source for plugin in result.method.plugins]
+        changed = code != [plugin.source for plugin in job.method.described.plugins] and all(code)
+        state = "complete, but its method's code has changed since" if changed else "complete"
+        job.say(f"{job.path} is {state}; --force computes it again")
+        return result
     if job.checkpoint.is_file() and not job.resume:
         job.say(f"{job.title}: starts over; --resume would go on from its checkpoint")
     dataset = load(job.suite.dataset, job.data_root)

@@ -45,6 +45,7 @@ BROKEN: dict[str, tuple[str, str, str | None, str]] = {
     "private": ("it imports what flbench does not offer", "private_x:Odd", "from flbench import ClientModul\nOdd = 1\n", "has no 'ClientModul'; did you mean 'ClientModule'?"),
     "misspelt": ("it misspells a hook", "misspelt_x:Odd", HOOK.replace("cluster", "agregate"), "there is no hook 'agregate'; did you mean 'aggregate'?"),
     "renamed": ("it misspells a hook", "renamed_x:Odd", HOOK.replace('"aggregate"', '"mean"'), "there is no hook 'mean'"),
+    "outside": ("a hook of it stands outside its class", "outside_x:Odd", HOOK + "\n@hookimpl\ndef score(self, upload): ...\n", "the hook 'score' stands outside the class Odd: indent it"),
     "argument": ("it asks a hook for what it does not give", "argument_x:Odd", HOOK.replace("state, ctx", "score"), "cluster takes 'score'; did you mean 'scores'?"),
     "fixed": ("it asks a hook for what it does not give", "fixed_x:Odd", HOOK.replace("@hookimpl\n    def cluster(self, state", "@hookimpl\n    @staticmethod\n    def cluster(score"), "cluster takes 'score'; did you mean 'scores'?"),
     "thawed": ("it is no frozen dataclass", "thawed_x:Odd", HOOK.replace("(frozen=True)", ""), "Odd is no frozen dataclass: write @dataclass(frozen=True) above its class"),

@@ -34,7 +34,7 @@ from flbench.world import EVERYTHING, GENERATORS
 
 HERE = Path(__file__).parent
 ROWS = re.findall(
-    r"^\| (its? .+?) \| .+ \|$",
+    r"^\| ((?:its?|a hook of it) .+?) \| .+ \|$",
     (HERE.parent / "docs" / "strangers.md").read_text(encoding="utf-8"),
     re.MULTILINE,
 )
