@@ -673,7 +673,7 @@ class Fails:
 @pytest.mark.parametrize(
     ("when", "code", "line"),
     [
-        ("never", 1, "round 1: bad: client 5 failed in stage 'train': ValueError: no"),
+        ("never", 1, "round 1: fails: client 5 failed in stage 'train': ValueError: no"),
         ("1", 4, "a process of this run died before it began"),
     ],
     ids=["while it trains", "before all have met"],
