@@ -25,7 +25,6 @@ from flbench.engine.vectorised import Vectorised
 from flbench.engine.workspace import Workspace
 from flbench.errors import UserError
 from flbench.federation import Federation, Samples, federate, label_counts, server_indices
-from flbench.guard import ADDED
 from flbench.history import History
 from flbench.job import Job
 from flbench.layout import ParameterLayout
@@ -40,6 +39,7 @@ from flbench.state import Memory, State
 from flbench.store import Store
 from flbench.strangers import Guest
 from flbench.suite import Suite
+from flbench.world import SHARED
 
 
 def prepare(job: Job, dataset: Dataset, order: Sequence[int] | None = None) -> tuple[Run, State]:
@@ -256,7 +256,7 @@ def build_network(
     params = checked(f"model '{suite.model.name}'", build, suite.model.params, skip=2)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(seed, "init", *([index] if index else [])))
-        with Guest(suite.model.name).acting(f"model '{suite.model.name}'", quiet=ADDED):
+        with Guest(suite.model.name).acting(f"model '{suite.model.name}'", quiet=SHARED):
             net: nn.Module = build(shape, classes, **params)
     return net
 

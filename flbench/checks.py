@@ -291,6 +291,10 @@ def personalise(answer: Answer | None, state: State, clients: Tensor, ctx: Conte
         return value
     expect.indices(who, value.row, (len(clients),), "one row per client", ctx)
     lost = clients[(value.row < 0) | (value.row >= len(state.models))]
+    if len(lost) and ctx.joining and answer.plugin == "defaults":
+        raise PluginError(
+            "the method has no rule for newcomers: answer `personalise` where ctx.joining is true"
+        )
     if len(lost):
         raise expect.in_round(ctx, f"{who} names no row for clients {lost.tolist()[:5]}")
     return value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +21,7 @@ from flbench.reproduce import reproduce
 from flbench.running import Out, Root, Settings, read_settings, run
 from flbench.show import show
 from flbench.speed import speed
+from flbench.strangers import DEBUG
 from flbench.submit import submit
 from flbench.sweep import PASSES_ON, sweep
 from flbench.sync import sync
@@ -54,6 +56,8 @@ def main() -> None:
     try:
         app()
     except FlbenchError as error:
+        if os.environ.get(DEBUG):
+            traceback.print_exception(error)
         print(f"flbench: {error}", file=sys.stderr)
         if isinstance(error, ProcessDied):  # threads that talked to the dead cannot be joined
             sys.stdout.flush()

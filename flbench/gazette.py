@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import tomllib
+from dataclasses import fields
 from typing import Any
 
-from flbench.registry import entries
+from flbench.registry import Entry, entries
+from flbench.suite import LocalTraining, Suite
 
 
 def suites_page() -> str:
@@ -43,7 +46,58 @@ def suites_page() -> str:
         suites = ", ".join(f"`{suite}`" for suite in table.get("suites", []))
         paper = table.get("paper", "see its summary")
         lines.append(f"| `{name}` | {entry.summary()} | {paper} | {suites or '-'} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_fields(), *_partitions()]) + "\n"
+
+
+def _fields() -> list[str]:
+    """Markdown: what a suite's TOML file may say."""
+    lines = [
+        "",
+        "## What a suite may say",
+        "",
+        "Fields of its TOML file; each can be set for one run with `--set FIELD=VALUE`. Sections"
+        " `[on.DATASET]` say what is different on another data set.",
+        "",
+        "| field | default | meaning |",
+        "|---|---|---|",
+    ]
+    for name, field in Suite.model_fields.items():
+        default = "needed" if field.is_required() else f"`{field.default!r}`"
+        if name == "local":
+            default = ", ".join(f"`{one.name}={one.default}`" for one in fields(LocalTraining))
+        lines.append(f"| `{name}` | {default} | {field.description} |")
+    return lines
+
+
+def _partitions() -> list[str]:
+    """Markdown: every partition and its parameters, read from their source."""
+    lines = [
+        "",
+        "## Partitions",
+        "",
+        'What `partition = { name = "...", ... }` of a suite may name, with its parameters.',
+        "",
+        "| partition | what it does | parameters |",
+        "|---|---|---|",
+    ]
+    for name, entry in entries("partitions").items():
+        told = ", ".join(f"`{one}`" for one in _parameters(entry)) or "-"
+        lines.append(f"| `{name}` | {entry.summary()} | {told} |")
+    return lines
+
+
+def _parameters(entry: Entry) -> list[str]:
+    """`name=default` of a partition's parameters, behind the four that every one is given."""
+    path, target = entry.source(), entry.value.partition(":")[2]
+    tree = ast.parse(path.read_text(encoding="utf-8") if path else "")
+    found = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == target]
+    if not found:
+        return []
+    arguments = found[0].args
+    defaults = [ast.unparse(one) for one in arguments.defaults]
+    names = [one.arg for one in arguments.args][4:]
+    bare = [""] * (len(names) - len(defaults))
+    return ["=".join(filter(None, pair)) for pair in zip(names, [*bare, *defaults], strict=True)]
 
 
 def _tables(kind: str) -> dict[str, dict[str, Any]]:

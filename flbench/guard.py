@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from dataclasses import FrozenInstanceError
 from typing import Any, NamedTuple
 
 from flbench.errors import FlbenchError, PluginError, Undefined, UserError
@@ -79,6 +80,9 @@ def _answering(name: str, hook: str, function: Callable[..., Any]) -> Callable[.
             raise PluginError(f"{name}.{hook}: {text_of(error)}") from error
         except (FlbenchError, KeyboardInterrupt):
             raise
+        except FrozenInstanceError as error:
+            told = f"{text_of(error)}: a plugin keeps nothing; declare a memory in `setup`"
+            raise PluginError(f"{name}.{hook}: {told}") from error
         except BaseException as error:  # SystemExit as well
             raise PluginError(f"{name}.{hook} raised {in_one_line(error)}") from error
         return None if value is None else Answer(name, value)

@@ -9,6 +9,7 @@ from flbench.dataset import Dataset
 from flbench.errors import BadParameter, FlbenchError, PluginError
 from flbench.registry import find
 from flbench.strangers import Guest, in_one_line
+from flbench.world import SHARED
 
 
 def load_dataset(name: str, root: Path) -> Dataset:
@@ -29,7 +30,7 @@ def load_dataset(name: str, root: Path) -> Dataset:
         raise BadParameter(f"data set '{entry}' takes no argument, got '{argument}'")
     who = f"data set '{entry}'"
     try:
-        with Guest(entry).acting(who):
+        with Guest(entry).acting(who, quiet=SHARED):  # imports may draw
             dataset: Dataset = load(root, argument) if door else load(root)
     except FlbenchError:
         raise

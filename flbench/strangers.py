@@ -16,6 +16,9 @@ from typing import Any, TextIO
 
 from flbench.world import ABSENT, EVERYTHING, Thing
 
+DEBUG = "FLBENCH_DEBUG"
+"""Where this is set, errors come with their traceback, and hooks may talk to a person (pdb)."""
+
 LONGEST = 500
 """Characters of an error that are told."""
 
@@ -158,6 +161,9 @@ class Guest:
             quiet: things it may change, which are put back without a word.
         """
         self.stay()
+        if os.environ.get(DEBUG):
+            yield
+            return
         before = moment()
         try:
             with self._voice.heard():

@@ -74,8 +74,7 @@ def _random() -> Any:  # noqa: ANN401 - numpy.random, not imported here
 
 def _drawn(name: str) -> Callable[[Any, Any], str]:
     return lambda old, new: (
-        f"drew from {name} or seeded it; it was put back, so its numbers repeat: seed a generator"
-        " of your own"
+        f"drew from {name} or seeded it; it was put back, so its numbers repeat: use ctx.rng(...)"
     )
 
 

@@ -31,6 +31,9 @@ class FedNova:
     paper: ClassVar[str] = "Wang, Liu, Liang, Joshi, Poor, NeurIPS 2020"
     year: ClassVar[int] = 2020
     kind: ClassVar[str] = "global"
+    conformance: ClassVar[fl.Conformance] = fl.Conformance(
+        fails={"every-hook-answers": "the term vanishes with mu=0, the default"}
+    )
 
     mu: Annotated[float, Ge(0), "strength of a proximal term, as in FedProx"] = 0.0
 

@@ -27,6 +27,9 @@ class LocalOnly:
     baseline: ClassVar[bool] = True
     row_per_client: ClassVar[bool] = True
     presets: ClassVar[fl.Presets] = {"fedc2i": {"schedule": "full"}, "dc-pfl": {"schedule": "full"}}
+    conformance: ClassVar[fl.Conformance] = fl.Conformance(
+        fails={"every-hook-answers": "plan acts with schedule=full only"}
+    )
 
     schedule: Annotated[
         Literal["matched", "full"],

@@ -40,6 +40,24 @@ class UsualRun:
 
 
 @dataclass(frozen=True)
+class EveryHookAnswers:
+    """Forgets to return what it has computed, so the default answers."""
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State, upload: fl.Upload, membership: fl.Membership) -> None:
+        fl.Models(torch.lerp(state.models, fl.member_mean(state.models, upload, membership), 0.5))
+
+
+@dataclass(frozen=True)
+class NewcomersServed:
+    """One model per client, and none for clients that come later."""
+
+    @fl.hookimpl
+    def setup(self, ctx: fl.Context) -> fl.Setup:
+        return fl.own_rows(ctx)
+
+
+@dataclass(frozen=True)
 class ClearErrors:
     """Minds a parameter, and does not say what it expects."""
 
@@ -94,18 +112,20 @@ class RelabelledClients:
         ranking = ctx.evaluate(state.models, ctx.everybody)[:, 0].argsort()
         return fl.Membership(ranking * 2 // ctx.clients, parent=torch.zeros(2).long())
 
+    @fl.hookimpl
+    def personalise(self, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
+        return fl.Personal(row=torch.zeros_like(clients)) if ctx.joining else None
+
 
 @dataclass(frozen=True)
 class TwoProcesses:
     """Lets only the first process step."""
 
     @fl.hookimpl
-    def aggregate(
-        self, state: fl.State, upload: fl.Upload, membership: fl.Membership
-    ) -> fl.Models | None:
+    def aggregate(self, state: fl.State, upload: fl.Upload, membership: fl.Membership) -> fl.Models:
         if dist.is_initialized() and dist.get_rank() > 0:
             return fl.Models(state.models)
-        return None
+        return fl.Models(fl.member_mean(state.models, upload, membership))
 
 
 class Counting(fl.ClientModule):
@@ -156,9 +176,9 @@ class InputsUntouched:
     """Clips uploads in place; whoever reads them next reads something else."""
 
     @fl.hookimpl
-    def score(self, upload: fl.Upload | None) -> None:
-        if upload is not None:
-            upload.params.clamp_(-0.4, 0.4)
+    def aggregate(self, state: fl.State, upload: fl.Upload, membership: fl.Membership) -> fl.Models:
+        upload.params.clamp_(-0.4, 0.4)
+        return fl.Models(fl.member_mean(state.models, upload, membership))
 
 
 @dataclass(frozen=True)
@@ -205,8 +225,9 @@ class SteadyMemory:
     """Keeps every upload for later."""
 
     @fl.hookimpl
-    def aggregate(self, upload: fl.Upload) -> None:
+    def aggregate(self, state: fl.State, upload: fl.Upload, membership: fl.Membership) -> fl.Models:
         KEPT.append(upload.params.clone())
+        return fl.Models(fl.member_mean(state.models, upload, membership))
 
 
 @dataclass(frozen=True)
@@ -276,10 +297,13 @@ class EveryoneSampled:
     """Looks at the first client that was not sampled."""
 
     @fl.hookimpl
-    def aggregate(self, upload: fl.Upload, ctx: fl.Context) -> None:
+    def aggregate(
+        self, state: fl.State, upload: fl.Upload, membership: fl.Membership, ctx: fl.Context
+    ) -> fl.Models:
         absent = [i for i in range(ctx.clients) if i not in upload.ids.tolist()]
         if ctx.clients > 1:
             ctx.note("planted.absent", absent[0])
+        return fl.Models(fl.member_mean(state.models, upload, membership))
 
 
 @dataclass(frozen=True)
@@ -320,8 +344,11 @@ class CooksTheBooks:
     """Strikes out of the ledger what went up."""
 
     @fl.hookimpl
-    def aggregate(self, ctx: fl.Context) -> None:
+    def aggregate(
+        self, state: fl.State, upload: fl.Upload, membership: fl.Membership, ctx: fl.Context
+    ) -> fl.Models:
         ctx.services.ledger.totals["up"].clear()  # type: ignore[attr-defined]
+        return fl.Models(fl.member_mean(state.models, upload, membership))
 
 
 @dataclass(frozen=True)
@@ -342,8 +369,11 @@ class NotesTheClock:
     """A note that no two runs share."""
 
     @fl.hookimpl
-    def aggregate(self, ctx: fl.Context) -> None:
+    def aggregate(
+        self, state: fl.State, upload: fl.Upload, membership: fl.Membership, ctx: fl.Context
+    ) -> fl.Models:
         ctx.note("planted.clock", time.perf_counter_ns())
+        return fl.Models(fl.member_mean(state.models, upload, membership))
 
 
 @dataclass(frozen=True)
@@ -359,14 +389,21 @@ class SwapsGroups:
     def cluster(self, state: fl.State, phase: str) -> fl.Membership | None:
         return None if phase == "after" else fl.Membership(1 - state.membership.home)
 
+    @fl.hookimpl
+    def personalise(self, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
+        return fl.Personal(row=torch.zeros_like(clients)) if ctx.joining else None
+
 
 @dataclass(frozen=True)
 class Chatters:
     """Prints how it is going."""
 
     @fl.hookimpl
-    def aggregate(self, ctx: fl.Context) -> None:
+    def aggregate(
+        self, state: fl.State, upload: fl.Upload, membership: fl.Membership, ctx: fl.Context
+    ) -> fl.Models:
         print("round", ctx.round)
+        return fl.Models(fl.member_mean(state.models, upload, membership))
 
 
 @dataclass(frozen=True)
@@ -382,7 +419,8 @@ class Scribbling(fl.ClientModule):
     """Halves what it was told, where it was told."""
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        self.received["weight"].mul_(0.5)
+        if "weight" in self.received:
+            self.received["weight"].mul_(0.5)
         return super().training_step(batch, batch_idx)
 
 
@@ -399,6 +437,14 @@ class ScribblesInTraining:
         return fl.Start(extras={"weight": torch.ones(len(stage.clients), 1)})
 
 
+@dataclass(frozen=True)
+class Unmarked:
+    """Forgets to mark a hook, so nobody asks it."""
+
+    def aggregate(self, state: fl.State) -> fl.Models:
+        return fl.Models(state.models)
+
+
 FURTHER: dict[type, str] = {
     TellsAsOwn: "bytes-add-up",
     KeepsWhatIsAveraged: "bytes-add-up",
@@ -409,5 +455,6 @@ FURTHER: dict[type, str] = {
     Chatters: "world-untouched",
     WantsPrecision: "world-untouched",
     ScribblesInTraining: "inputs-untouched",
+    Unmarked: "every-hook-answers",
 }
 """The law that each of them breaks."""

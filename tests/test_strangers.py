@@ -19,9 +19,10 @@ import numpy as np
 import pytest
 import torch
 from made_results import made
-from toy import Play, Typed, bad, composition, install, python, refused
+from toy import Play, Typed, bad, composition, install, python, refused, toy_dataset
 
-from flbench import ClientModule, Stage, UserError, hookimpl
+import flbench
+from flbench import ClientModule, Stage, UserError, hookimpl, own_rows
 from flbench.errors import BadParameter, Diverged, PluginError
 from flbench.methods import compose
 from flbench.provenance import same_code
@@ -773,3 +774,72 @@ def test_a_data_set_that_fails_is_one_line(name: str, said: str, typed: Typed) -
     code, _, err = typed("run", "-p", "fedavg", "-s", "iid", "--dataset", name)
     assert code == 1
     assert err.splitlines()[-1] == f"flbench: data set '{name}' {said}"
+
+
+# --- what a person is told ----------------------------------------------------------------------
+
+
+def test_who_keeps_something_on_itself_is_told_where_it_belongs(play_toy: Play) -> None:
+    def aggregate(self: Any, upload: Any) -> None:
+        self.seen = upload
+
+    said = refused(play_toy, bad(aggregate=aggregate))
+    assert said == (
+        "round 1: bad.aggregate: cannot assign to field 'seen': a plugin keeps nothing; declare a"
+        " memory in `setup`"
+    )
+
+
+def test_a_method_without_a_rule_for_newcomers_is_told_so(play_toy: Play) -> None:
+    def setup(self: Any, ctx: Any) -> Any:
+        return own_rows(ctx)
+
+    played = play_toy(bad(setup=setup), clients=9, unseen=0.34, dataset=toy_dataset(samples=108))
+    assert played.result.unseen is None
+    assert played.said[-1] == (
+        "unseen clients are not reported: the method has no rule for newcomers: answer"
+        " `personalise` where ctx.joining is true"
+    )
+
+
+@pytest.mark.usefixtures("loud")
+def test_for_debugging_nobody_is_watched_and_errors_have_tracebacks(
+    typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("run", "-p", "fedavg", "-s", "iid", "--dataset", "broken")
+    assert "Traceback" not in typed(*words)[2]
+    monkeypatch.setenv("FLBENCH_DEBUG", "1")
+    code, _, err = typed(*words)
+    assert code == 1
+    assert 'loud_things.py", line' in err
+    assert "KeyError: 'gone'" in err
+    with Guest("x").acting("x.hook"):
+        assert sys.stdout.__class__.__name__ != "Voice"
+
+
+def test_a_result_of_code_that_has_changed_is_said_to_be_one(
+    tmp_path: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (
+        "from dataclasses import dataclass\nimport flbench as fl\n@dataclass(frozen=True)\n"
+        "class Mine:\n    @fl.hookimpl\n    def setup(self):\n        return None\n"
+    )
+    site = tmp_path / "site"
+    install(site, "mine", "[flbench.methods]\nmine-x = mine_x:Mine\n", mine_x=text)
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    words = ("run", "-p", "mine-x", "-s", "iid", "--rounds", "1")
+    assert typed(*words)[0] == 0
+    assert "seed-0.json is complete; --force" in typed(*words)[2]
+    (site / "mine_x.py").write_text(text + "\nMORE = 1\n", encoding="utf-8")
+    again = typed(*words)[2]
+    assert "is complete, but its method's code has changed since; --force" in again
+
+
+def test_the_memory_of_the_docs_is_one(play_toy: Play) -> None:
+    page = (HERE.parent / "docs" / "hooks.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.+?)```", page, re.DOTALL)
+    names: dict[str, Any] = {"dataclass": dataclass, "torch": torch, "fl": flbench}
+    exec(code, names)
+    played = play_toy(composition(("counting", names["Counting"]())), rounds=4)
+    assert played.state.memory["counting.times"].sum() == 4 * 3

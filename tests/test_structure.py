@@ -33,13 +33,14 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 RANKS = (
     (
         "", "bank", "store", "errors", "seeding", "parameters", "hookspecs", "registry",
-        "catalogue", "conformance", "gazette", "torchvision_ops", "company",
+        "catalogue", "conformance", "torchvision_ops", "company",
         "world", "strangers", "sources", "broken",
         "api", "deprecations", "promised", "reference",
     ),
     (
         "dataset", "state", "layout", "loading", "suite", "cards", "verdicts",
-        "results", "result_fields", "result_files", "matrix", "metrics", "skew", "provenance",
+        "results", "result_fields", "result_files", "gazette", "matrix", "metrics", "skew",
+        "provenance",
     ),
     (
         "partition", "skewed", "primary", "picture", "figures",

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from flbench import hookspecs
 from flbench.context import Context
 from flbench.dataset import Indices, Partition
 from flbench.errors import Diverged, FlbenchError, PluginError, Undefined
@@ -17,6 +18,7 @@ from flbench.hookspecs import hookimpl
 from flbench.methods import compose
 from flbench.results import Result
 from flbench.state import Membership, Setup
+from flbench.suite import Suite
 from flbench.testing.federation import CLIENTS, Played, play_small, small_dataset
 from flbench.testing.identity import plain_parameters
 from flbench.testing.law import Case, law
@@ -130,6 +132,49 @@ def everyone_sampled(case: Case) -> None:
     cornered(case, suite=case.suite(participation=1.0))
 
 
+JOINING = 9
+"""Clients of a federation of which three join after the last round."""
+
+
+@law(usual_run)
+def every_hook_answers(case: Case) -> None:
+    """Every hook it has answers something other than None, at least once."""
+    asked: dict[str, bool] = {}
+
+    def before(*_: object) -> None:
+        return
+
+    def after(hook: str, arguments: Any, answer: object) -> None:  # noqa: ANN401 - a hook's
+        asked[hook] = asked.get(hook, False) or answer is not None
+
+    for _, plugin in case.composed().layers:
+        unmarked = sorted(set(vars(type(plugin))) & HOOKS - case.hooks)
+        if unmarked:
+            raise case.breaks(f"{unmarked[0]} is called like a hook: mark it with @fl.hookimpl")
+    for suite, data in ((case.suite(), None), (joined_by_three(case), small_dataset(samples=108))):
+        _ = play_small(spied(case.composed(), before, after), suite, data).result
+    silent = sorted(hook for hook, answered in asked.items() if not answered and hook != "setup")
+    if silent:
+        raise case.breaks(
+            f"its hook {silent[0]} never answers, as if it were not there: is a `return` missing?"
+            " Or name parameters in `conformance` with which it acts"
+        )
+
+
+def joined_by_three(case: Case) -> Suite:
+    """The small suite with three clients more, which join after the last round."""
+    return case.suite(clients=JOINING, unseen=0.34, unseen_epochs=1)
+
+
+@law(usual_run)
+def newcomers_served(case: Case) -> None:
+    """Clients that join after the last round get a model."""
+    played = case.play(joined_by_three(case), small_dataset(samples=108))
+    if played.result.unseen is None:
+        why = [text for text in played.run.history.warnings + played.said if "unseen" in text]
+        raise case.breaks(why[-1] if why else "newcomers are not reported")
+
+
 @law(usual_run)
 def normed_network(case: Case) -> None:
     """A network with BatchNorm works, whatever becomes of its statistics."""
@@ -151,6 +196,9 @@ def empty_group(case: Case) -> None:
         watch.append(("kit-empty", Emptied()))
     cornered(case, suite=case.suite(local=local), dataset=data, watch=watch)
 
+
+HOOKS = {name for name, spec in vars(hookspecs).items() if hasattr(spec, "flbench_spec")}
+"""The names of all hooks."""
 
 HOSTILE: tuple[object, ...] = (-1, 0, -1.5, float("nan"), "", "no such value", None, [], {"a": 1})
 """Values to set every parameter to: whoever minds must say so in one line."""

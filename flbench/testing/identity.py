@@ -16,6 +16,8 @@ from flbench.testing.processes import Failed, apart
 def discovered_alone(case: Case) -> None:
     """It is found by its name, and loading it imports no other plugin."""
     entry = find("methods", case.method)
+    if entry.broken():
+        raise case.breaks(entry.broken())
     try:
         strangers = apart(imported_by, case.method)
     except Failed as error:
