@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import planted_bugs
 import planted_import
 import pytest
 from every import HAPPENED
 from planted_bugs import FURTHER
-from toy import Typed, install
+from toy import Play, Typed, composition, install
 
+from flbench import hookimpl
 from flbench.registry import entries
 from flbench.testing import LAWS, parametrize_with_checks, verdicts
 from flbench.testing.kit import case
 from flbench.testing.processes import Failed, apart, together
+from flbench.testing.spy import spied
 
 METHODS = [name for name, entry in entries("methods").items() if entry.distribution == "flbench"]
 PLANTED = {law: law.title().replace("-", "") for law in LAWS}
@@ -197,6 +201,23 @@ def test_a_test_is_named_after_method_and_law() -> None:
     ids = [one.id for one in mark.args[1]]
     assert ids[0] == "fedavg-discovered-alone"
     assert len(ids) == 2 * len(LAWS)
+
+
+def test_a_hook_without_self_is_watched_too(play_toy: Play) -> None:
+    @dataclass(frozen=True)
+    class Static:
+        @hookimpl
+        @staticmethod
+        def aggregate(upload: Any) -> None:
+            return None
+
+    asked: list[tuple[str, list[str]]] = []
+
+    def before(hook: str, arguments: Any, _: object) -> None:
+        asked.append((hook, list(arguments)))
+
+    play_toy(spied(composition(("static", Static())), before, lambda *_: None), rounds=1)
+    assert asked == [("aggregate", ["upload"])]
 
 
 # --- fresh processes --------------------------------------------------------------------------

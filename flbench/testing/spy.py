@@ -39,19 +39,28 @@ def _spied(plugin: object, before: Told, after: Told) -> object:
 
 
 def _told(
-    hook: str, function: Callable[..., Any], plugin: object, before: Told, after: Told
-) -> Callable[..., Any]:
-    names = list(inspect.signature(function).parameters)[1:]
+    hook: str,
+    function: Any,
+    plugin: object,
+    before: Told,
+    after: Told,  # noqa: ANN401 - a hook
+) -> Any:  # noqa: ANN401 - the same
+    static = isinstance(function, staticmethod)
+    raw = function.__func__ if static else function
+    names = list(inspect.signature(raw).parameters)[0 if static else 1 :]
 
-    @functools.wraps(function)
-    def call(self: object, *given: object) -> object:
-        arguments = dict(zip(names, given, strict=False))
+    @functools.wraps(raw)
+    def call(*given: object) -> object:
+        own = given if static else given[1:]
+        arguments = dict(zip(names, own, strict=False))
         before(hook, arguments, None)
-        answer = function(plugin, *given)
+        answer = raw(*own) if static else raw(plugin, *own)
         after(hook, arguments, answer)
         return answer
 
-    return call
+    made: Any = staticmethod(call) if static else call
+    vars(made).update(vars(function))  # whichever of the two was marked
+    return made
 
 
 def tensors(thing: object, place: str) -> Iterator[tuple[str, Tensor]]:
