@@ -8,7 +8,6 @@ from dataclasses import fields
 from typing import Any
 
 from flbench.registry import Entry, entries
-from flbench.suite import LocalTraining, Suite
 
 
 def suites_page() -> str:
@@ -51,6 +50,8 @@ def suites_page() -> str:
 
 def _fields() -> list[str]:
     """Markdown: what a suite's TOML file may say."""
+    from flbench.suite import LocalTraining, Suite  # not before somebody wants the page
+
     lines = [
         "",
         "## What a suite may say",

@@ -191,7 +191,7 @@ def raises(error: Exception) -> Callable[..., object]:
 
 
 WITHOUT: dict[str, tuple[Callable[..., object] | None, str]] = {
-    "no answer": (None, "defaults.personalise names no row for clients [6, 7, 8]"),
+    "no answer": (None, "the method has no rule for newcomers: answer `personalise` where"),
     "a memory that does not know them": (
         lambda state, clients, ctx: fl.Personal(row=state.memory["bad.rows"][clients]),
         "bad.personalise raised IndexError",

@@ -40,11 +40,12 @@ def _spied(plugin: object, before: Told, after: Told) -> object:
 
 def _told(
     hook: str,
-    function: Any,
+    function: Any,  # noqa: ANN401 - marked as a hook
     plugin: object,
     before: Told,
-    after: Told,  # noqa: ANN401 - a hook
+    after: Told,
 ) -> Any:  # noqa: ANN401 - the same
+    """A hook with somebody told before and after it."""
     static = isinstance(function, staticmethod)
     raw = function.__func__ if static else function
     names = list(inspect.signature(raw).parameters)[0 if static else 1 :]
