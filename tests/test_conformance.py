@@ -216,7 +216,7 @@ def test_a_hook_without_self_is_watched_too(play_toy: Play) -> None:
     def before(hook: str, arguments: Any, _: object) -> None:
         asked.append((hook, list(arguments)))
 
-    play_toy(spied(composition(("static", Static())), before, lambda *_: None), rounds=1)
+    play_toy(spied(composition(("static", Static())), before), rounds=1)
     assert asked == [("aggregate", ["upload"])]
 
 

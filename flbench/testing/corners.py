@@ -89,9 +89,6 @@ def usual_run(case: Case) -> None:
     """It plays its rounds; memberships are valid and scores finite."""
     odd: list[str] = []
 
-    def before(*_: object) -> None:
-        return
-
     def after(hook: str, arguments: Any, answer: object) -> None:  # noqa: ANN401 - a hook's
         if isinstance(answer, Membership) and answer.weights is not None:
             used = answer.home[answer.home >= 0].unique()
@@ -101,7 +98,7 @@ def usual_run(case: Case) -> None:
                     f"{case.method}.{hook} serves clients by row {empty[0]}, which averages nobody"
                 )
 
-    sound(case, play_small(spied(case.composed(), before, after), case.suite()))
+    sound(case, play_small(spied(case.composed(), after=after), case.suite()))
     if odd:
         raise case.breaks(odd[0])
 
@@ -141,9 +138,6 @@ def every_hook_answers(case: Case) -> None:
     """Every hook it has answers something other than None, at least once."""
     asked: dict[str, bool] = {}
 
-    def before(*_: object) -> None:
-        return
-
     def after(hook: str, arguments: Any, answer: object) -> None:  # noqa: ANN401 - a hook's
         asked[hook] = asked.get(hook, False) or answer is not None
 
@@ -152,7 +146,7 @@ def every_hook_answers(case: Case) -> None:
         if unmarked:
             raise case.breaks(f"{unmarked[0]} is called like a hook: mark it with @fl.hookimpl")
     for suite, data in ((case.suite(), None), (joined_by_three(case), small_dataset(samples=108))):
-        _ = play_small(spied(case.composed(), before, after), suite, data).result
+        _ = play_small(spied(case.composed(), after=after), suite, data).result
     silent = sorted(hook for hook, answered in asked.items() if not answered and hook != "setup")
     if silent:
         raise case.breaks(

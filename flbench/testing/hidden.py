@@ -68,9 +68,6 @@ def absent_clients_untouched(case: Case) -> None:
     acted: dict[int, set[int]] = {}
     regrouped: set[int] = set()
 
-    def before(hook: str, arguments: Mapping[str, object], _: object) -> None:
-        return
-
     def after(hook: str, arguments: Mapping[str, object], answer: object) -> None:
         if isinstance(answer, Membership) and answer.parent is not None:
             regrouped.add(rounds[-1])
@@ -91,7 +88,7 @@ def absent_clients_untouched(case: Case) -> None:
             rounds.append(ctx.round)
 
     played = play_small(
-        spied(case.composed(), before, after), case.suite(), watch=[("watch", Watch())]
+        spied(case.composed(), after=after), case.suite(), watch=[("watch", Watch())]
     )
     for old, new in pairwise(played.states):
         absent = sorted(set(range(len(new.membership.home))) - acted.get(new.round, set()))

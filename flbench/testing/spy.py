@@ -17,7 +17,11 @@ Told = Callable[[str, Mapping[str, object], object], None]
 """Told of a hook, what it was given and what it answered."""
 
 
-def spied(method: Composition, before: Told, after: Told) -> Composition:
+def nobody(*_: object) -> None:
+    """Is told, and does nothing."""
+
+
+def spied(method: Composition, before: Told = nobody, after: Told = nobody) -> Composition:
     """The same plugins, with somebody told before and after each of their hooks."""
     return replace(
         method,
