@@ -6,7 +6,9 @@ flbench costs nothing.
 
 from __future__ import annotations
 
+import ast
 import importlib
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -54,51 +56,31 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "averaging": ("Weighting", "effective_steps", "member_mean", "shared_mean", "weighted_mean"),
-    "bank": ("mean_of",),
-    "client": ("ClientModule", "LocalPhase", "cross_entropy"),
-    "conformance": ("Conformance",),
-    "context": ("Context",),
-    "errors": ("Undefined", "UserError"),
-    "hookspecs": ("hookimpl",),
-    "layout": ("ParameterLayout",),
-    "parameters": ("Presets",),
-    "personal": ("newcomers", "own_rows", "same_group"),
-    "results": ("Result", "RoundRecord", "RunInfo"),
-    "dataset": ("Dataset", "Partition"),
-    "state": (
-        "Kind",
-        "Membership",
-        "Memory",
-        "Models",
-        "Personal",
-        "Phase",
-        "Scores",
-        "Setup",
-        "Stage",
-        "Start",
-        "State",
-        "Upload",
-    ),
-    "suite": ("LocalTraining",),
-}
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
-_TOOLBOX = ("clustering", "curves", "scoring", "skew")
-
-__all__ = sorted([*_HOME_OF, *_TOOLBOX, "__version__"])
+@cache
+def _homes() -> dict[str, str]:
+    """Public name -> module, read from the block of imports above: the one list there is."""
+    assert __spec__ is not None and __spec__.loader is not None
+    source: str = __spec__.loader.get_source(__name__)  # type: ignore[attr-defined]
+    block = next(node for node in ast.parse(source).body if isinstance(node, ast.If))
+    return {
+        alias.name: str(node.module)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public name
-    if name in _HOME_OF:
-        return getattr(importlib.import_module(f"flbench.{_HOME_OF[name]}"), name)
-    if name in _TOOLBOX:
-        return importlib.import_module(f"flbench.{name}")
-    from flbench.deprecations import served
-
-    return served(name)
+    if name == "__all__":
+        return sorted([*_homes(), "__version__"])
+    if name not in _homes():
+        raise AttributeError(f"module 'flbench' has no attribute '{name}'")
+    home = importlib.import_module(_homes()[name])
+    if hasattr(home, "__path__"):  # a package: its public names are modules
+        return importlib.import_module(f"{home.__name__}.{name}")
+    return getattr(home, name)
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return sorted([*_homes(), "__version__"])

@@ -1,4 +1,4 @@
-"""`flbench show`: a suite and its data, a method, a result file, its schema, the public names."""
+"""`flbench show`: a suite and its data, a method, a result file, its schema."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Ints = npt.NDArray[np.int64]
 
 show = typer.Typer(
-    help="Show a suite, a method, a result file or its schema, or the public names.",
+    help="Show a suite, a method, a result file or its schema.",
     no_args_is_help=True,
 )
 
@@ -186,21 +186,3 @@ def show_schema() -> None:
     from flbench.results import Result
 
     print(json.dumps(Result.model_json_schema(), indent=2, sort_keys=True))
-
-
-@show.command("api")
-def show_api(
-    context: typer.Context,
-    signatures: Annotated[
-        bool, typer.Option("--signatures", help="a line for everything that is promised")
-    ] = False,
-) -> None:
-    """Show the public names of flbench as the page of docs/, or a line each."""
-    if signatures:
-        from flbench.promised import snapshot
-
-        print("\n".join(snapshot(context.find_root().command)))
-    else:
-        from flbench.reference import page
-
-        print(page(), end="")
