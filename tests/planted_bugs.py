@@ -458,3 +458,91 @@ FURTHER: dict[type, str] = {
     Unmarked: "every-hook-answers",
 }
 """The law that each of them breaks."""
+
+
+# --- what clients do not share: right, and lost by an executor that asks one client for all -----
+
+
+class PhasesOfItsOwn(fl.ClientModule):
+    """Every other client moves its head only, and for longer."""
+
+    def phases(self, epochs: int) -> tuple[fl.LocalPhase, ...]:
+        width = self.flat().numel()
+        if bool(self.received["odd"]):
+            return (fl.LocalPhase(epochs + 2, torch.arange(width) >= width - 16),)
+        return (fl.LocalPhase(epochs),)
+
+
+class WritesAtTheStart(fl.ClientModule):
+    """Goes on from a mixture of what it was sent and zero."""
+
+    @torch.no_grad()
+    def on_phase_start(self, number: int) -> None:
+        for parameter in self.parameters():
+            parameter.mul_(0.5)
+
+
+class WritesAtTheEnd(fl.ClientModule):
+    """Uploads a mixture of where it started and what it learned."""
+
+    @torch.no_grad()
+    def on_local_end(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        for parameter in self.parameters():
+            parameter.mul_(0.5)
+        return {}
+
+
+class WritesBuffers(fl.ClientModule):
+    """Shifts its samples by their mean, which it takes when it is done."""
+
+    def __init__(self, net: nn.Module, local: fl.LocalTraining) -> None:
+        super().__init__(net, local)
+        self.register_buffer("shift", torch.zeros(3))
+
+    def forward(self, x: Tensor) -> Any:
+        return self.net(x - self.get_buffer("shift"))
+
+    def on_local_end(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        self.get_buffer("shift").copy_(x.mean(dim=0))
+        return {}
+
+
+class Draws(fl.ClientModule):
+    """Uploads a number that it draws."""
+
+    def on_local_end(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        return {"noise": torch.rand(())}
+
+
+class KeepsOnItself(fl.ClientModule):
+    """Keeps the weight of its loss where a step finds it."""
+
+    def on_phase_start(self, number: int) -> None:
+        self.weight = 1 + self.received["odd"]
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return super().training_step(batch, batch_idx) * self.weight
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Trains with the module named."""
+
+    module: str = "Draws"
+
+    @fl.hookimpl
+    def client_module(self, net: nn.Module, ctx: fl.Context) -> fl.ClientModule:
+        kind: type[fl.ClientModule] = globals()[self.module]
+        return kind(net, ctx.local)
+
+    @fl.hookimpl
+    def dispatch(self, stage: fl.Stage) -> fl.Start:
+        return fl.Start(extras={"odd": stage.clients % 2})
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State, upload: fl.Upload, membership: fl.Membership) -> fl.Models:
+        rows = fl.member_mean(state.models, upload, membership)
+        return fl.Models(rows + upload.extras.get("noise", torch.zeros(1)).mean() / 10)
+
+
+APART = (PhasesOfItsOwn, WritesAtTheStart, WritesAtTheEnd, WritesBuffers, Draws, KeepsOnItself)

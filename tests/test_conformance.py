@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,13 +14,16 @@ import planted_bugs
 import planted_import
 import pytest
 from every import HAPPENED
-from planted_bugs import FURTHER
+from planted_bugs import APART, FURTHER
 from toy import Play, Typed, composition, install
 
-from flbench import hookimpl
+from flbench import Conformance, hookimpl
+from flbench.engine.lanes import Lanes
+from flbench.engine.vectorised import Vectorised
 from flbench.registry import entries
 from flbench.testing import LAWS, parametrize_with_checks, verdicts
 from flbench.testing.kit import case
+from flbench.testing.law import Case, Verdict
 from flbench.testing.processes import Failed, apart, together
 from flbench.testing.spy import spied
 
@@ -42,7 +47,8 @@ def test_every_built_in_method_conforms(method: str) -> None:
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """All plugins with a mistake, installed."""
-    folder, points = tmp_path_factory.mktemp("planted"), ["[flbench.methods]"]
+    folder = tmp_path_factory.mktemp("planted")
+    points = ["[flbench.methods]", "apart = planted_bugs:Apart"]
     for law, kind in PLANTED.items():
         home = planted_import if law == "discovered-alone" else planted_bugs
         points.append(f"planted-{law} = {home.__name__}:{kind}")
@@ -72,6 +78,32 @@ def test_a_planted_bug_breaks_its_law_and_no_other(law: str) -> None:
 def test_a_law_can_be_broken_in_other_ways(kind: type) -> None:
     found = list(verdicts(f"further-{kind.__name__}"))
     assert [verdict.law for verdict in found if verdict.outcome == "broken"] == [FURTHER[kind]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", APART, ids=lambda kind: kind.__name__)
+@pytest.mark.usefixtures("planted")
+def test_an_executor_that_asks_one_client_for_all_breaks_its_law(
+    kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mistake is planted in the executor; without it the law holds."""
+
+    def verdict() -> Verdict:
+        one = Case("apart")
+        one.told = Conformance(params={"module": kind.__name__})
+        return one.judge(LAWS["vectorised-clients"])
+
+    assert str(verdict()).split() == ["vectorised-clients", "holds"]
+
+    @contextmanager
+    def unseen(self: Vectorised, lanes: Lanes, lane: int, hook: str) -> Iterator[None]:
+        self._put(lanes, lane)
+        yield
+
+    monkeypatch.setattr(Vectorised, "_alone", unseen)
+    monkeypatch.setattr(Vectorised, "_no_draws", nullcontext)
+    monkeypatch.setattr(Vectorised, "_ask", lambda s, lanes, ask, *_: [ask(s._put(lanes, 0))])
+    assert re.match(r"vectorised-clients +broken +apart: with --executor vec", str(verdict()))
 
 
 def _on(law: str) -> set[str]:

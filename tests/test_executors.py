@@ -268,12 +268,20 @@ class Alpha(ClientModule):
         super().__init__(nn.Sequential(net, nn.AlphaDropout(0.5)), local)
 
 
+class Slower(ClientModule):
+    """Its optimiser's group has a learning rate of its own."""
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD([{"params": self.parameters(), "lr": 0.01}], lr=0.1)
+
+
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
         (Stranger, r"round 1: clients are trained one by one: RuntimeError: .*item\(\)"),
         (Draws, r"round 1: clients are trained one by one: RuntimeError: .*random"),
         (Alpha, "clients are trained one by one: AlphaDropout draws other numbers in company"),
+        (Slower, f"clients are trained one by one: {vectorised.CHANGED}"),
     ],
 )
 def test_a_strangers_module_falls_back_once_and_says_why(
@@ -290,6 +298,203 @@ def test_a_strangers_module_falls_back_once_and_says_why(
     assert torch.equal(plain.state.models, fallen.state.models)
     assert len(fallen.said) == 1
     assert re.match(reason, fallen.said[0])
+
+
+# --- what differs from client to client ----------------------------------------------------------
+
+
+class OwnMask(ClientModule):
+    """Moves what it was told to move."""
+
+    def phases(self, epochs: int) -> Sequence[LocalPhase]:
+        return (LocalPhase(epochs, torch.arange(53) >= 10 * self.received["odd"]),)
+
+
+class OwnEpochs(ClientModule):
+    """Trains for as long as it was told to."""
+
+    def phases(self, epochs: int) -> Sequence[LocalPhase]:
+        return (LocalPhase(1 + int(self.received["odd"])),)
+
+
+class OwnPairs(ClientModule):
+    """Some clients take two batches a step; the loss is that of the first."""
+
+    @property
+    def batches_per_step(self) -> int:  # type: ignore[override]
+        return 1 + int(self.received["odd"])
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return super().training_step(batch if isinstance(batch[0], Tensor) else batch[0], batch_idx)
+
+
+class WritesFirst(ClientModule):
+    """Does not start where it was sent."""
+
+    @torch.no_grad()
+    def on_phase_start(self, number: int) -> None:
+        for parameter in self.parameters():
+            parameter.mul_(0.5)
+
+
+class WritesLast(ClientModule):
+    """Does not upload what it learned."""
+
+    @torch.no_grad()
+    def on_local_end(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        self.net[3].bias.data += 1
+        return {}
+
+
+class BuffersFirst(ClientModule):
+    """Does not start with the statistics it was sent."""
+
+    def on_phase_start(self, number: int) -> None:
+        self.net[1].running_mean += 1
+
+
+class BuffersLast(ClientModule):
+    """Looks at its samples in training mode, so its statistics move once more."""
+
+    def on_local_end(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        return {"mean": self(x).mean(dim=0)}
+
+
+class DrawsFirst(ClientModule):
+    """Scales its loss by a number that it draws."""
+
+    def on_phase_start(self, number: int) -> None:
+        self.received["scale"].copy_(torch.rand(()))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return super().training_step(batch, batch_idx) * self.received["scale"]
+
+
+class DrawsLast(ClientModule):
+    """Uploads a number that it draws."""
+
+    def on_local_end(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        return {"noise": torch.randn(3)}
+
+
+class OwnAttribute(ClientModule):
+    """Keeps on itself what a step needs."""
+
+    def on_phase_start(self, number: int) -> None:
+        self.weight = 1 + self.received["odd"]
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return super().training_step(batch, batch_idx) * self.weight
+
+
+class OwnMode(ClientModule):
+    """Some clients leave their statistics alone."""
+
+    def on_phase_start(self, number: int) -> None:
+        self.net[1].train(bool(self.received["odd"]))
+
+
+class OwnWord(ClientModule):
+    """Computes from what it was told what a step needs."""
+
+    def on_phase_start(self, number: int) -> None:
+        self.received["scale"] = 1 + self.received["odd"]
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return super().training_step(batch, batch_idx) * self.received["scale"]
+
+
+class Freezes(ClientModule):
+    """Some of it takes no gradient."""
+
+    def on_phase_start(self, number: int) -> None:
+        self.net[0].requires_grad_(False)
+
+
+class OwnRate(ClientModule):
+    """Some clients take larger steps."""
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        self.rule = super().configure_optimizers()
+        return self.rule
+
+    def on_phase_start(self, number: int) -> None:
+        self.rule.param_groups[0]["lr"] = self.local.lr * (1 + int(self.received["odd"]))
+
+
+def telling(module: type[ClientModule]) -> object:
+    """A plugin with BatchNorm whose clients are told whether their id is odd."""
+
+    @dataclass(frozen=True)
+    class Telling:
+        @hookimpl
+        def client_module(self, net: nn.Module, ctx: Any) -> ClientModule:
+            return module(net, ctx.local)
+
+        @hookimpl
+        def dispatch(self, stage: Stage) -> Start:
+            odd = stage.clients % 2
+            return Start(extras={"odd": odd, "scale": torch.ones(len(odd))})
+
+    return Telling()
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        (OwnMask, "phases differ between clients"),
+        (OwnEpochs, "phases differ between clients"),
+        (OwnPairs, "phases differ between clients"),
+        (WritesFirst, "on_phase_start writes parameters or buffers"),
+        (WritesLast, "on_local_end writes parameters or buffers"),
+        (BuffersFirst, "on_phase_start writes parameters or buffers"),
+        (BuffersLast, "on_local_end writes parameters or buffers"),
+        (DrawsFirst, "it draws random numbers outside of training_step"),
+        (DrawsLast, "it draws random numbers outside of training_step"),
+        (OwnAttribute, "on_phase_start leaves another 'weight' for other clients"),
+        (OwnMode, "on_phase_start leaves another 'net.1.training' for other clients"),
+        (OwnWord, "on_phase_start replaces `start` or an entry of `received`"),
+        (Freezes, "some of its parameters take no gradient"),
+        (OwnRate, vectorised.CHANGED),
+    ],
+)
+def test_what_clients_do_not_share_is_trained_one_by_one(
+    play_toy: Play, module: type[ClientModule], reason: str
+) -> None:
+    ends = []
+    for executor in ("sequential", "vectorised"):
+        uploads: list[Any] = []
+        method = composition(("method", telling(module)), ("watch", watching(uploads)))
+        world = torch.get_rng_state()
+        played = play_toy(method, executor=executor, net=batchnorm, participation=1.0)
+        assert torch.equal(world, torch.get_rng_state())
+        ends.append((played, uploads))
+    (plain, one), (fallen, other) = ends
+    assert fallen.said == [f"round 1: clients are trained one by one: {reason}"]
+    assert torch.equal(plain.state.models, fallen.state.models)
+    for before, after in zip(one, other, strict=True):
+        assert torch.equal(before.params, after.params)
+        assert before.extras.keys() == after.extras.keys()
+        assert all(torch.equal(value, after.extras[name]) for name, value in before.extras.items())
+
+
+@pytest.mark.parametrize("net", [None, batchnorm], ids=["mlp", "batchnorm"])
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("fedrep", {"final_head_epochs": 1}),
+        ("per-fedavg", {}),
+        ("fedproto", {}),
+        ("scaffold", {}),
+    ],
+)
+def test_methods_with_hooks_of_their_own_stay_in_lanes(
+    play_toy: Play, method: str, settings: dict[str, object], net: Any
+) -> None:
+    local = LocalTraining(epochs=2, batch_size=3, lr=0.1)
+    played = play_toy(method, settings=settings, executor="vectorised", net=net, local=local)
+    assert played.run.executor.reason is None
+    assert not [line for line in played.said if "one by one" in line]
 
 
 def test_auto_takes_lanes_on_an_accelerator_for_small_networks_only() -> None:

@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +31,10 @@ from flbench.state import Dispatched, Extras, Stage, Upload
 ELEMENTWISE = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 """Optimisers that treat every scalar alone, so that the lanes can share one."""
 
+CHANGED = "its optimiser has not the settings that it was made with"
+
+T = TypeVar("T")
+
 SCALARS = 2**28
 """Parameters that are trained together; more lanes than that take turns."""
 
@@ -37,6 +44,53 @@ def like(optimizer: torch.optim.Optimizer, rows: list[nn.Parameter]) -> torch.op
     kind = type(optimizer)
     taken = inspect.signature(kind).parameters  # AdamW's defaults hold more than it takes
     return kind(rows, **{k: v for k, v in optimizer.defaults.items() if k in taken})
+
+
+class OneByOne(Exception):
+    """What a module does is its client's own, and lanes cannot share it; the text says what."""
+
+
+def overrides(module: ClientModule, name: str) -> bool:
+    """Whether a module answers something itself."""
+    return name in vars(module) or getattr(type(module), name) is not getattr(ClientModule, name)
+
+
+def settings(module: ClientModule) -> dict[str, object]:
+    """What hooks may leave on a module beside its row: attributes and modes of its parts."""
+    return {
+        f"{name}.{key}" if name else key: value
+        for name, part in module.named_modules()
+        for key, value in vars(part).items()
+        if name or key not in ("start", "received", "steps")
+    }
+
+
+def same(one: object, other: object) -> bool:
+    """Whether two values are the same; False where nobody can tell."""
+    if one is other:
+        return True
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        fits = one.shape == other.shape and one.dtype == other.dtype
+        return fits and torch.equal(one, other.to(one.device))
+    try:
+        return bool(one == other)
+    except Exception:
+        return False
+
+
+def as_made(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether an optimiser's one group has the settings that `like` gives another one."""
+    group = optimizer.param_groups[0]
+    return all(same(group[name], value) for name, value in optimizer.defaults.items())
+
+
+def same_plans(one: Sequence[LocalPhase], other: Sequence[LocalPhase]) -> bool:
+    """Whether two clients train in the same phases."""
+    fields = ("epochs", "mask", "batches_per_step")
+    pairs = zip(one, other, strict=False)
+    return len(one) == len(other) and all(
+        same(getattr(a, name), getattr(b, name)) for a, b in pairs for name in fields
+    )
 
 
 class Vectorised(Sequential):
@@ -60,6 +114,8 @@ class Vectorised(Sequential):
         optimizer = self.workspace.optimizer
         if not isinstance(optimizer, ELEMENTWISE) or len(optimizer.param_groups) != 1:
             return "its optimiser is not one group of SGD, Adam or AdamW"
+        if not as_made(optimizer):
+            return CHANGED
         for child in self.workspace.module.modules():
             if isinstance(child, nn.modules.dropout._DropoutNd):
                 return f"{type(child).__name__} draws other numbers in company than alone"
@@ -69,14 +125,30 @@ class Vectorised(Sequential):
         """Train every acting client from its start; see `Sequential.fit`."""
         if self.reason is None:
             try:
-                return self._fit_lanes(start, stage, terms, round_)
+                with self._no_draws():
+                    return self._fit_lanes(start, stage, terms, round_)
             except FlbenchError:
                 raise
             except Exception as error:
                 text = (str(error).strip() or "no message").splitlines()[0]
-                self.reason = f"{type(error).__name__}: {text}"
+                known = isinstance(error, OneByOne)
+                self.reason = text if known else f"{type(error).__name__}: {text}"
                 self.say(f"round {round_}: clients are trained one by one: {self.reason}")
         return super().fit(start, stage, terms, round_)
+
+    @contextmanager
+    def _no_draws(self) -> Iterator[None]:
+        """Refuse draws from torch's own generators, which have no client's seed here."""
+        cuda = [self.workspace.device] if self.workspace.device.type == "cuda" else []
+
+        def states() -> list[Tensor]:
+            return [torch.get_rng_state(), *map(torch.cuda.get_rng_state, cuda)]
+
+        with torch.random.fork_rng(devices=cuda):
+            before = states()
+            yield
+            if not all(map(torch.equal, before, states())):
+                raise OneByOne("it draws random numbers outside of training_step")
 
     def _fit_lanes(
         self, start: Dispatched, stage: Stage, terms: Sequence[Term], round_: int
@@ -129,11 +201,10 @@ class Vectorised(Sequential):
         """Train a group of lanes in place; lane i's outcome is the i-th returned."""
         module = self.workspace.module
         before = self._losses(lanes, stage)
-        self._put(lanes, 0)  # phases may depend on what the stage's clients were told
         module.train()
         step = Step(self.workspace, terms)
-        for number, phase in enumerate(module.phases(stage.epochs)):
-            module.on_phase_start(number)
+        for number, phase in enumerate(self._phases(lanes, stage.epochs)):
+            self._start_phase(lanes, number)
             rows = [nn.Parameter(row) for row in lanes.theta]
             optimizer = like(self.workspace.optimizer, rows)
             address = (round_, stage.label, number)
@@ -165,6 +236,64 @@ class Vectorised(Sequential):
             )
             for lane, taken in enumerate(lanes.steps)
         ]
+
+    def _phases(self, lanes: Lanes, epochs: int) -> Sequence[LocalPhase]:
+        """The phases of all lanes, each asked with what its client was told."""
+
+        def plan(module: ClientModule) -> list[LocalPhase]:
+            usual, phases = module.batches_per_step, module.phases(epochs)
+            return [replace(p, batches_per_step=p.batches_per_step or usual) for p in phases]
+
+        first, *others = self._ask(lanes, plan, "phases", "batches_per_step")
+        if not all(same_plans(first, other) for other in others):
+            raise OneByOne("phases differ between clients")
+        return first
+
+    def _start_phase(self, lanes: Lanes, number: int) -> None:
+        """Tell the module that a phase starts, once for every lane."""
+        module = self.workspace.module
+        self._ask(lanes, lambda module: module.on_phase_start(number), "on_phase_start")
+        if not all(parameter.requires_grad for parameter in module.parameters()):
+            raise OneByOne("some of its parameters take no gradient")
+
+    def _ask(self, lanes: Lanes, ask: Callable[[ClientModule], T], *hooks: str) -> list[T]:
+        """What a module answers for each lane; once for all where the hooks are not its own.
+
+        Raises:
+            OneByOne: a hook leaves behind what is not the same for all lanes.
+        """
+        module, answers = self.workspace.module, []
+        if not any(overrides(module, hook) for hook in hooks):
+            return [ask(self._put(lanes, 0))]
+        left: dict[str, object] = {}
+        for lane in range(len(lanes)):
+            with self._alone(lanes, lane, hooks[0]):
+                answers.append(ask(module))
+            now = settings(module)
+            left = left or now
+            for name in left.keys() | now.keys():
+                if not same(left.get(name), now.get(name)):
+                    raise OneByOne(f"{hooks[0]} leaves another '{name}' for other clients")
+        return answers
+
+    @contextmanager
+    def _alone(self, lanes: Lanes, lane: int, hook: str) -> Iterator[None]:
+        """Around a hook that is asked about one lane; what it writes would be lost.
+
+        Raises:
+            OneByOne: it writes what the lanes keep elsewhere.
+        """
+        module, row = self._put(lanes, lane), lanes.row(lane)
+        module.steps, start, told = lanes.steps[lane], module.start, dict(module.received)
+        yield
+        held = self.workspace.layout.flatten(module)
+        if not torch.equal(held.view(torch.uint8), row.view(torch.uint8)):  # NaN is NaN
+            raise OneByOne(f"{hook} writes parameters or buffers")
+        kept = [module.received.get(name) is value for name, value in told.items()]
+        if module.start is not start or len(module.received) > len(told) or not all(kept):
+            raise OneByOne(f"{hook} replaces `start` or an entry of `received`")
+        if not as_made(self.workspace.optimizer):
+            raise OneByOne(CHANGED)
 
     def _batches(
         self, lanes: Lanes, lane: int, phase: LocalPhase, round_: int, label: str, number: int
@@ -232,5 +361,7 @@ class Vectorised(Sequential):
 
     def _told(self, lanes: Lanes, lane: int) -> Extras:
         """What the module wants uploaded beside a lane's parameters."""
-        self._put(lanes, lane).steps = lanes.steps[lane]
-        return self._report(lanes.owned[lane])
+        if not overrides(self.workspace.module, "on_local_end"):
+            return {}
+        with self._alone(lanes, lane, "on_local_end"):
+            return self._report(lanes.owned[lane])
