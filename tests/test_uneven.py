@@ -40,18 +40,18 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path / "site")
 
 
-def test_logits_move_by_one_unit_in_the_last_place_with_the_rows() -> None:
+def test_logits_move_by_units_in_the_last_place_with_the_rows() -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         net, x = uneven.build((3,), 4, hidden=3), torch.randn(1, 3)
-    same = net(x.expand(3, -1))[0]
-    up, down = net(x.expand(4, -1))[0], net(x.expand(5, -1))[0]
-    assert torch.equal(up, torch.nextafter(same, torch.tensor(torch.inf)))
-    assert torch.equal(down, torch.nextafter(same, torch.tensor(-torch.inf)))
+    top = torch.tensor(torch.inf)
+    same, one, two = (net(x.expand(rows, -1))[0] for rows in (7, 8, 2))
+    assert torch.equal(one, torch.nextafter(same, top))
+    assert torch.equal(two, torch.nextafter(one, top))
     weight = net.head.weight
     same.sum().backward()
     gradient, weight.grad = weight.grad, None
-    net(x.expand(4, -1))[0].sum().backward()
+    two.sum().backward()
     assert torch.equal(weight.grad, gradient)
 
 

@@ -16,17 +16,20 @@ from flbench.models import mlp
 POINT = "[flbench.models]\nuneven = uneven:build\n"
 
 
+UNITS = 7
+"""The toy's passes have rows with other remainders of it; they have many factors 2 and 3."""
+
+
 class Uneven(nn.Sequential):
-    """Moves its logits by one unit in the last place: up, down or not at all, by rows modulo 3."""
+    """Moves its logits up by as many units in the last place as there are rows, modulo `UNITS`."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits, shape (b, C)."""
         logits: Tensor = super().forward(x)
-        if len(x) % 3 == 0:
-            return logits
-        towards = torch.tensor(torch.inf if len(x) % 3 == 1 else -torch.inf)
-        plain = logits.detach()
-        return logits + (torch.nextafter(plain, towards) - plain)
+        plain = moved = logits.detach()
+        for _ in range(len(x) % UNITS):
+            moved = torch.nextafter(moved, torch.tensor(torch.inf))
+        return logits + (moved - plain)
 
 
 even = mlp.build
