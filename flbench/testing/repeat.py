@@ -209,7 +209,8 @@ def resumed_run(case: Case) -> None:
 
 def _apart(one: Played, other: Played) -> list[str]:
     """What differs between two methods' runs as clients see it; their groups may be called else."""
-    same = _equal(one.served, other.served)
+    models = one.served, other.served
+    same = models[0].shape != models[1].shape or _equal(*models)
     return ([] if same else ["clients' models"]) + unlike(one.run.history, other.run.history)
 
 
@@ -218,7 +219,8 @@ def declared_equal(case: Case) -> None:
     """With the parameters its author names it is the other method, its models bit for bit.
 
     What is evaluated is compared to rounding (`unlike`): the two methods may pool other clients'
-    samples in one pass.
+    samples in one pass. So is all of a method whose client module holds further parameters
+    (APFL has two networks): its models have another shape.
     """
     if not case.told.equals:
         raise NotJudged("its author declares no method it equals (`conformance.equals`)")
