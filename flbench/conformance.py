@@ -15,7 +15,8 @@ class Conformance:
             rounds of a very small federation.
         rounds: rounds that takes; at least 2.
         suite: fields of the small federation's suite that it needs otherwise, `--set` style.
-        equals: other method -> parameters with which this one is that one, bit for bit.
+        equals: other method -> parameters with which this one is that one: its models bit for bit,
+            what is evaluated to rounding.
         fails: law -> why it is known not to hold; shown, and an error once it holds.
 
     Example:

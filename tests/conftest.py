@@ -6,9 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import uneven
 from toy import Play, Typed, player
 
 from flbench.cli import main
+from flbench.models import mlp
 
 
 @pytest.fixture
@@ -33,3 +35,14 @@ def typed(
         return int(stopped.value.code or 0), *capsys.readouterr()
 
     return run
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`pytest --uneven`: the toy's logits depend on who shares the pass (`uneven.py`)."""
+    parser.addoption("--uneven", action="store_true", help="play the toy with tests/uneven.py")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Replace the perceptron, in this process."""
+    if config.getoption("--uneven"):
+        mlp.build = uneven.build

@@ -445,7 +445,21 @@ class Unmarked:
         return fl.Models(state.models)
 
 
+@dataclass(frozen=True)
+class AlmostEqual:
+    """Claims to be fedavg at mu = 0; its models differ by one unit in the last place."""
+
+    conformance: ClassVar[fl.Conformance] = fl.Conformance(equals={"fedavg": {"mu": 0.0}})
+    mu: float = 1.0
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State, upload: fl.Upload, membership: fl.Membership) -> fl.Models:
+        rows = fl.member_mean(state.models, upload, membership)
+        return fl.Models(torch.nextafter(rows, torch.tensor(torch.inf)))
+
+
 FURTHER: dict[type, str] = {
+    AlmostEqual: "declared-equal",
     TellsAsOwn: "bytes-add-up",
     KeepsWhatIsAveraged: "bytes-add-up",
     CooksTheBooks: "bytes-add-up",

@@ -1,7 +1,9 @@
 """Cross-evaluation: models judged on clients' data, each model once over a pooled batch.
 
 pFedLIA, IFCA, FLIS, FedFomo and FedC2I all live on "the loss of m models on n clients". One pass
-per model over everybody's samples, then a sum per client, replaces n x m small passes.
+per model over everybody's samples, then a sum per client, replaces n x m small passes. The
+last bits of a client's sum may depend on who shares the pass: some matrix libraries pick their
+kernel by its shape.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from flbench.assembly import prepare
 from flbench.checkpoint import pack, write
@@ -21,7 +22,7 @@ from flbench.hookspecs import hookimpl
 from flbench.job import Engine, Job
 from flbench.joining import welcome
 from flbench.methods import Composition
-from flbench.orchestrator import Run, play
+from flbench.orchestrator import Run, play, round_context
 from flbench.results import VOLATILE, Method, Result
 from flbench.runner import conclude
 from flbench.state import State
@@ -90,6 +91,12 @@ class Played:
     def result(self) -> Result:
         """The result, newcomers included."""
         return conclude(self.job, self.run, self.state, welcome(self.run, self.state))
+
+    @property
+    def served(self) -> Tensor:
+        """The model that each client is evaluated by, before it adapts, shape (N, W)."""
+        run, ctx = self.run, round_context(self.run, self.state.round)
+        return run.hooks.personalise(self.state, ctx.everybody, ctx).models(self.state)
 
     @property
     def stable(self) -> dict[str, Any]:

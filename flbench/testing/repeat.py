@@ -17,6 +17,7 @@ from flbench.job import Engine
 from flbench.methods import compose
 from flbench.state import Dispatched, Stage, State, Upload
 from flbench.testing.corners import usual_run
+from flbench.testing.evaluated import unlike
 from flbench.testing.federation import Played, play_small
 from flbench.testing.law import Case, NotJudged, law
 from flbench.testing.processes import Failed, together
@@ -208,18 +209,19 @@ def resumed_run(case: Case) -> None:
 
 def _apart(one: Played, other: Played) -> list[str]:
     """What differs between two methods' runs as clients see it; their groups may be called else."""
-    pair = one.run.history, other.run.history
-    odd = [c for c in ("accuracy", "loss") if pair[0].curves[c] != pair[1].curves[c]]
-    last = [history.last for history in pair]
-    fields = ("correct", "loss", "validation_correct")
-    return odd + [
-        f"clients' {name}" for name in fields if len({str(getattr(one, name)) for one in last}) > 1
-    ]
+    models = one.served, other.served
+    same = models[0].shape != models[1].shape or _equal(*models)
+    return ([] if same else ["clients' models"]) + unlike(one.run.history, other.run.history)
 
 
 @law(same_seed_same_bytes)
 def declared_equal(case: Case) -> None:
-    """With the parameters its author names it is the other method, bit for bit."""
+    """With the parameters its author names it is the other method, its models bit for bit.
+
+    What is evaluated is compared to rounding (`unlike`): the two methods may pool other clients'
+    samples in one pass. So is all of a method whose client module holds further parameters
+    (APFL has two networks): its models have another shape.
+    """
     if not case.told.equals:
         raise NotJudged("its author declares no method it equals (`conformance.equals`)")
     for other, params in case.told.equals.items():
