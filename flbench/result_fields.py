@@ -153,7 +153,7 @@ def settings(suite: Mapping[str, Any]) -> Iterator[Complaint]:
         yield f"suite.{field.strip(chr(39))}", what
 
 
-def fields(result: Result) -> Iterator[Complaint]:
+def contradictions(result: Result) -> Iterator[Complaint]:
     """What does not fit together in a result."""
     yield from settings(result.suite)
     yield from _clients(result.clients)

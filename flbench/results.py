@@ -26,7 +26,7 @@ from flbench.result_fields import (
     Positive,
     Text,
     Whole,
-    fields,
+    contradictions,
     refuse,
     settings,
 )
@@ -247,7 +247,7 @@ class Result(BaseModel):
 
     @model_validator(mode="after")
     def _fits(self) -> Result:
-        refuse(fields(self))
+        refuse(contradictions(self))
         return self
 
     def memberships(self) -> list[tuple[int, list[int]]]:

@@ -13,7 +13,9 @@ import torch
 from torch import nn
 
 from flbench.assembly import build_network
-from flbench.datasets import data_root, digits, digits_shift, fashion_mnist
+from flbench.datasets import data_root
+from flbench.datasets.digits import digits, digits_shift
+from flbench.datasets.torchvision_sets import fashion_mnist
 from flbench.errors import BadParameter, MissingData, UnknownName, UserError
 from flbench.models import lenet5, mlp
 from flbench.runner import load_dataset
@@ -35,7 +37,7 @@ def parameters(net: nn.Module) -> int:
 
 
 def test_digits_are_1797_images_of_8x8_between_0_and_1(tmp_path: Path) -> None:
-    data = digits.load(tmp_path)
+    data = digits(tmp_path)
     assert (data.name, data.classes, data.domains) == ("digits", 10, None)
     assert (data.x.shape, data.x.dtype) == ((1797, 1, 8, 8), torch.float32)
     assert (data.y.shape, data.y.dtype) == ((1797,), torch.int64)
@@ -47,7 +49,7 @@ def test_digits_are_1797_images_of_8x8_between_0_and_1(tmp_path: Path) -> None:
 
 
 def test_digits_are_the_same_each_time_and_found_by_name(tmp_path: Path) -> None:
-    one, other = digits.load(tmp_path), load_dataset("digits", tmp_path / "elsewhere")
+    one, other = digits(tmp_path), load_dataset("digits", tmp_path / "elsewhere")
     assert torch.equal(one.x, other.x)
     assert torch.equal(one.y, other.y)
 
@@ -58,7 +60,7 @@ def test_an_unknown_dataset_lists_the_known_ones(tmp_path: Path) -> None:
 
 
 def test_the_shifted_digits_are_the_digits_in_five_domains(tmp_path: Path) -> None:
-    plain, shifted = digits.load(tmp_path), digits_shift.load(tmp_path)
+    plain, shifted = digits(tmp_path), digits_shift(tmp_path)
     assert shifted.domains is not None
     assert torch.bincount(shifted.domains).tolist() == [360, 360, 359, 359, 359]
     assert torch.equal(plain.y, shifted.y), "no label changes"
@@ -70,7 +72,7 @@ def test_the_shifted_digits_are_the_digits_in_five_domains(tmp_path: Path) -> No
     torch.testing.assert_close(seen[2][:, :, 1, 1], real[2][:, :, :3, :3].mean(dim=(2, 3)))
     assert not torch.equal(seen[3], real[3]), "textured"
     torch.testing.assert_close(seen[4], 0.35 + 0.3 * real[4])
-    again = digits_shift.load(tmp_path)
+    again = digits_shift(tmp_path)
     assert torch.equal(again.x, shifted.x)
     assert torch.equal(again.domains, shifted.domains)
 
@@ -101,7 +103,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_fashion_mnist_pools_both_parts_and_scales_them(root: Path) -> None:
-    data = fashion_mnist.load(root)
+    data = fashion_mnist(root)
     assert (data.name, data.classes, data.domains) == ("fashion-mnist", 10, None)
     assert (data.x.shape, data.x.dtype) == ((17, 1, 28, 28), torch.float32)
     assert data.y.dtype == torch.int64
@@ -117,7 +119,7 @@ def test_fashion_mnist_pools_both_parts_and_scales_them(root: Path) -> None:
 
 
 def test_fashion_mnist_is_found_by_name(root: Path) -> None:
-    assert torch.equal(load_dataset("fashion-mnist", root).x, fashion_mnist.load(root).x)
+    assert torch.equal(load_dataset("fashion-mnist", root).x, fashion_mnist(root).x)
 
 
 @pytest.mark.parametrize("gone", [FILES, FILES[:1], FILES[3:]], ids=["all", "first", "last"])
@@ -128,13 +130,13 @@ def test_missing_files_are_named_with_their_folder_and_what_to_type(
     for name in gone:
         (raw / name).unlink()
     with pytest.raises(MissingData) as caught:
-        fashion_mnist.load(root)
+        fashion_mnist(root)
     said = str(caught.value)
     assert all(name in said for name in FILES)
     assert str(raw) in said
     assert "--data-root" in said
     assert "FLBENCH_DATA" in said
-    assert f"python -m flbench.datasets.fashion_mnist {root}" in said
+    assert "flbench data fashion-mnist --fetch" in said
     assert "\n" not in said
     assert caught.value.exit_code == 1
 
@@ -150,7 +152,7 @@ def test_a_file_that_is_cut_short_is_one_line_that_names_the_folder(root: Path) 
     whole = (raw / FILES[0]).read_bytes()
     (raw / FILES[0]).write_bytes(whole[: len(whole) // 2])
     with pytest.raises(UserError) as caught:
-        fashion_mnist.load(root)
+        fashion_mnist(root)
     assert str(raw) in str(caught.value)
 
 

@@ -25,13 +25,12 @@ from flbench.dataset import About, Dataset
 from flbench.datasets import (
     cifar,
     digit5,
-    fashion_mnist,
     inventory,
     office,
     survey,
     torchvision_sets,
 )
-from flbench.datasets.torchvision_sets import IDX
+from flbench.datasets.torchvision_sets import IDX, fashion_mnist
 from flbench.errors import MissingData, PluginError, UnknownName, UserError
 from flbench.registry import Entry, entries
 from flbench.runner import load_dataset
@@ -98,7 +97,7 @@ def test_mnist_pools_both_parts_and_marks_the_test_part(tmp_path: Path) -> None:
 
 def test_fashion_mnist_marks_its_test_part_too(tmp_path: Path) -> None:
     write_mnist(tmp_path, 12, 5, "FashionMNIST")
-    data = fashion_mnist.load(tmp_path)
+    data = fashion_mnist(tmp_path)
     assert data.test is not None
     assert data.test.tolist() == [False] * 12 + [True] * 5
 

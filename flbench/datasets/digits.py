@@ -1,27 +1,62 @@
 """Handwritten digits: 1,797 real 8x8 grey images, embedded in scikit-learn.
 
 Source: E. Alpaydin, C. Kaynak, Optical Recognition of Handwritten Digits, UCI (its test part).
+
+`digits-shift` divides them among five domains, each of which changes how its images look: plain,
+shifted by a pixel, blurred, on a textured ground, faint. It stands in, offline, for collections of
+real domains such as Digit-5.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from flbench.dataset import About, Dataset
 
-ABOUT = About(
-    source="E. Alpaydin, C. Kaynak, UCI Optical Recognition of Handwritten Digits, test part",
-    licence="CC BY 4.0",
-    samples=1_797,
-)
+ABOUT = {
+    "digits": About(
+        source="E. Alpaydin, C. Kaynak, UCI Optical Recognition of Handwritten Digits, test part",
+        licence="CC BY 4.0",
+        samples=1_797,
+    ),
+    "digits-shift": About(source="computed from digits", licence="CC BY 4.0", samples=1_797),
+}
+DOMAINS = ("plain", "shifted", "blurred", "textured", "faint")
 
 
-def load(root: Path) -> Dataset:
+def digits(root: Path) -> Dataset:
     """Handwritten digits, 1,797 images of 8x8, from scikit-learn; no network needed."""
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
     x = torch.as_tensor(bunch.images, dtype=torch.float32)[:, None] / 16
     return Dataset("digits", x, torch.as_tensor(bunch.target, dtype=torch.int64), 10)
+
+
+def digits_shift(root: Path) -> Dataset:
+    """Handwritten digits in five domains (plain, shifted, blurred, textured, faint)."""
+    pooled = digits(root)
+    generator = np.random.default_rng(0)
+    domain = torch.as_tensor(generator.permutation(len(pooled.y)) % len(DOMAINS))
+    texture = torch.as_tensor(generator.random((len(pooled.y), 1, 8, 8)), dtype=torch.float32)
+    x = torch.empty_like(pooled.x)
+    for number, name in enumerate(DOMAINS):
+        mine = domain == number
+        x[mine] = seen(name, pooled.x[mine], texture[mine])
+    return Dataset("digits-shift", x, pooled.y, pooled.classes, domain)
+
+
+def seen(domain: str, x: Tensor, texture: Tensor) -> Tensor:
+    """Images of one domain, shape (m, 1, 8, 8), between 0 and 1."""
+    if domain == "shifted":
+        return torch.roll(x, 1, dims=3)
+    if domain == "blurred":
+        return F.avg_pool2d(x, 3, stride=1, padding=1)
+    if domain == "textured":
+        return (x - 0.7 * texture).abs()
+    return 0.35 + 0.3 * x if domain == "faint" else x

@@ -38,6 +38,13 @@ ABOUT = {
         samples=70_000,
         fetch="flbench data mnist --fetch",
     ),
+    "fashion-mnist": About(
+        source="H. Xiao, K. Rasul, R. Vollgraf, arXiv 1708.07747",
+        licence="MIT",
+        files=tuple(f"FashionMNIST/raw/{file}" for file in IDX),
+        samples=70_000,
+        fetch="flbench data fashion-mnist --fetch",
+    ),
     "usps": About(
         source="J. J. Hull, IEEE TPAMI 16(5), 1994; files of LIBSVM",
         licence="none stated; shared for research",
@@ -65,7 +72,17 @@ def mnist_pixels(root: Path) -> Pixels:
     return idx_pixels("mnist", "MNIST", root)
 
 
-def idx_pixels(name: str, kind: str, root: Path, also: str = "") -> Pixels:
+def fashion_mnist(root: Path) -> Dataset:
+    """Fashion-MNIST, 70,000 images of 28x28, through torchvision, from files under the root.
+
+    Raises:
+        MissingData: the files are not there.
+    """
+    pixels = idx_pixels("fashion-mnist", "FashionMNIST", root)
+    return scaled("fashion-mnist", pixels, 10, FASHION_SCALE)
+
+
+def idx_pixels(name: str, kind: str, root: Path) -> Pixels:
     """Images of the four idx files under `<root>/<kind>/raw`, `kind` being torchvision's class.
 
     Raises:
@@ -74,7 +91,7 @@ def idx_pixels(name: str, kind: str, root: Path, also: str = "") -> Pixels:
     """
     from torchvision import datasets
 
-    expect(name, root, [f"{kind}/raw/{file}" for file in IDX], also=also)
+    expect(name, root, [f"{kind}/raw/{file}" for file in IDX])
     raw = root / kind / "raw"
     try:
         parts = [getattr(datasets, kind)(str(root), train=train) for train in (True, False)]
@@ -166,5 +183,10 @@ def svhn_md5() -> dict[str, str]:
     return {f"SVHN/{file}": md5 for _, file, md5 in parts}
 
 
-FETCH = {"mnist": fetch("MNIST"), "usps": fetch_usps, "svhn": fetch_svhn}
+FETCH = {
+    "mnist": fetch("MNIST"),
+    "fashion-mnist": fetch("FashionMNIST"),
+    "usps": fetch_usps,
+    "svhn": fetch_svhn,
+}
 MD5 = {"usps": usps_md5, "svhn": svhn_md5}
