@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from flbench.personal import newcomers as newcomers
     from flbench.personal import own_rows as own_rows
     from flbench.personal import same_group as same_group
-    from flbench.results import Result as Result
-    from flbench.results import RoundRecord as RoundRecord
-    from flbench.results import RunInfo as RunInfo
+    from flbench.results.events import RoundRecord as RoundRecord
+    from flbench.results.events import RunInfo as RunInfo
+    from flbench.results.schema import Result as Result
     from flbench.state import Kind as Kind
     from flbench.state import Membership as Membership
     from flbench.state import Memory as Memory

@@ -20,8 +20,8 @@ from flbench.leaderboard.installed import suite_of
 from flbench.leaderboard.rows import refuse_mixed
 from flbench.provenance import same_code
 from flbench.registry import entries
-from flbench.result_files import read_result, slug
-from flbench.results import VOLATILE, Result
+from flbench.results.files import read_result, slug
+from flbench.results.schema import VOLATILE, Result
 from flbench.suite import Suite
 from flbench.tune import FIRST_SEED
 

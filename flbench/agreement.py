@@ -14,7 +14,7 @@ import numpy as np
 
 from flbench.claims import recount
 from flbench.metrics import churn
-from flbench.results import Clients, Result, Unseen
+from flbench.results.schema import Clients, Result, Unseen
 
 Numbers = Mapping[str, float | None]
 Curve = Sequence[float | None]

@@ -32,7 +32,7 @@ from flbench.orchestrator import Run, cohort
 from flbench.parameters import checked
 from flbench.plugins import Hooks
 from flbench.registry import find
-from flbench.results import Fingerprint
+from flbench.results.schema import Fingerprint
 from flbench.seeding import rng, torch_seed
 from flbench.services import RunServices
 from flbench.state import Memory, State

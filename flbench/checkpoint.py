@@ -24,8 +24,8 @@ from flbench.bank import Bank
 from flbench.engine.ledger import Ledger
 from flbench.errors import UserError
 from flbench.history import History
-from flbench.result_files import in_place
-from flbench.results import Fingerprint
+from flbench.results.files import in_place
+from flbench.results.schema import Fingerprint
 from flbench.state import Membership, State
 from flbench.store import Store
 

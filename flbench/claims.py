@@ -15,8 +15,8 @@ from flbench.errors import UserError
 from flbench.job import EXACT, Engine, Job
 from flbench.methods import Composition
 from flbench.metrics import accuracy_summary, churn, clustering_summary, link_seconds, to_target
-from flbench.result_fields import told
-from flbench.results import Result
+from flbench.results.fields import told
+from flbench.results.schema import Result
 from flbench.suite import Suite
 
 Curve = list[float | None]

@@ -12,7 +12,7 @@ import typer
 from flbench.errors import UserError
 
 if TYPE_CHECKING:
-    from flbench.results import Result
+    from flbench.results.schema import Result
 
 Kind = Literal["table", "row", "run", "machine"]
 MEANINGS: dict[Kind, str] = {
@@ -110,7 +110,7 @@ def diff(
 
     Exit code 1 where they cannot share a table.
     """
-    from flbench.result_files import read_result
+    from flbench.results.files import read_result
 
     paths = _chosen(one, other)
     a, b = (read_result(path) for path in paths)

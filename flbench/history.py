@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from flbench.matrix import packed
 from flbench.metrics import (
     accuracy_summary,
     churn,
@@ -16,6 +15,7 @@ from flbench.metrics import (
     link_seconds,
     to_target,
 )
+from flbench.results.score_encoding import packed
 from flbench.state import Scores
 
 MOST_SCORES = 200 * 200

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from flbench.client import ClientModule
     from flbench.context import Context
     from flbench.dataset import Indices, Partition
-    from flbench.results import Result, RoundRecord, RunInfo
+    from flbench.results.events import RoundRecord, RunInfo
+    from flbench.results.schema import Result
     from flbench.state import (
         Membership,
         Models,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from flbench.errors import BadParameter
 from flbench.methods import Composition
-from flbench.result_files import checkpoint_path, result_path
-from flbench.results import Tuning
+from flbench.results.files import checkpoint_path, result_path
+from flbench.results.schema import Tuning
 from flbench.suite import Suite, fingerprint
 
 EXACT = "32-true"

@@ -17,7 +17,7 @@ from flbench.errors import UserError
 from flbench.evaluation import evaluate, trained
 from flbench.federation import Newcomers, label_counts
 from flbench.orchestrator import Run, round_context
-from flbench.results import Unseen
+from flbench.results.schema import Unseen
 from flbench.state import Personal, Stage, State
 
 TUNING = "fine-tune"

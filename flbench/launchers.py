@@ -25,7 +25,7 @@ from flbench.running import jobs_of, options
 if TYPE_CHECKING:
     from flbench.dataset import Dataset
     from flbench.job import Job
-    from flbench.results import Result
+    from flbench.results.schema import Result
 
 PASSED_TO_WORKERS = ("FLBENCH_DATA", "WANDB_", "HF_")
 """Beginnings of the environment variables that the workers of a cluster get."""

@@ -12,7 +12,7 @@ from flbench.errors import BadParameter, PluginError, UnknownName, UserError
 from flbench.hookspecs import hookimpl
 from flbench.parameters import Parameter, Presets, checked, declared
 from flbench.registry import Entry, find
-from flbench.results import Method, Plugin
+from flbench.results.schema import Method, Plugin
 from flbench.sources import mark
 from flbench.strangers import Guest, in_one_line, text_of
 from flbench.suite import suite_field, suite_fields

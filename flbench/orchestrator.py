@@ -20,7 +20,8 @@ from flbench.federation import Newcomers, Samples
 from flbench.history import Evaluation, History
 from flbench.metrics import clustering_summary
 from flbench.plugins import Hooks
-from flbench.results import Fingerprint, RoundRecord
+from flbench.results.events import RoundRecord
+from flbench.results.schema import Fingerprint
 from flbench.seeding import rng
 from flbench.services import RunServices
 from flbench.state import (

@@ -11,7 +11,7 @@ import typer
 from flbench.errors import UnknownName, UserError
 
 if TYPE_CHECKING:
-    from flbench.results import Result
+    from flbench.results.schema import Result
 
     Rows = Sequence[tuple[str, Sequence[Result]]]
 
@@ -47,7 +47,7 @@ def plot(
     rows = rows_of([result for _, result in found])
     first = rows[0][1][0]
     name = f"{first.suite['name']} on {first.dataset}"
-    from flbench.result_files import slug, write_atomically
+    from flbench.results.files import slug, write_atomically
 
     stem = slug(f"{first.suite['name']}-{first.dataset}")
 
@@ -73,7 +73,7 @@ def gathered(paths: Sequence[Path]) -> list[tuple[Path, Result]]:
     Raises:
         UserError: there is none, or one cannot be read, or one run lies in two files.
     """
-    from flbench.result_files import read_result
+    from flbench.results.files import read_result
 
     found: dict[Path, tuple[Path, Result]] = {}
     for path in paths:

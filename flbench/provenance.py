@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from flbench.results import Result
+from flbench.results.schema import Result
 
 
 def same_code(results: Iterable[Result]) -> str | None:

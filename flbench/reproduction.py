@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from flbench.cards import Grid, Printed, Scale, numbers, plugin_of
 from flbench.launchers import Cell, Outcome
-from flbench.result_files import read_result
-from flbench.results import Result
+from flbench.results.files import read_result
+from flbench.results.schema import Result
 from flbench.sweep import cells_of
 from flbench.verdicts import Verdict, verdict
 

@@ -25,8 +25,9 @@ from flbench.joining import welcome
 from flbench.loading import load_dataset as load_dataset
 from flbench.metrics import flis_compat
 from flbench.orchestrator import Run, play
-from flbench.result_files import read_result, skip_path, write_atomically
-from flbench.results import Change, Clients, Result, RunInfo, ScoreMatrix, Skip, Unseen
+from flbench.results.events import RunInfo
+from flbench.results.files import read_result, skip_path, write_atomically
+from flbench.results.schema import Change, Clients, Result, ScoreMatrix, Skip, Unseen
 from flbench.skew import mean_kld
 from flbench.state import State
 

@@ -16,7 +16,7 @@ from flbench.errors import Diverged, Interrupted, MissingData, ProcessDied, Unde
 
 if TYPE_CHECKING:
     from flbench.job import Job
-    from flbench.results import Result
+    from flbench.results.schema import Result
     from flbench.sinks.console import Console
 
 Plugins = Annotated[

@@ -69,7 +69,7 @@ def show_suite(
         print(f"  {key}: {told}")  # of one label, or none, sizes are all there is to say
     if plot:
         from flbench.picture import draw
-        from flbench.result_files import write_atomically
+        from flbench.results.files import write_atomically
 
         title = f"{suite.name} on {suite.dataset}, seed {seed}"
         write_atomically(target, draw(counts, groups, title))
@@ -141,7 +141,7 @@ def show_method(name: str) -> None:
 @show.command("result")
 def show_result(file: Path) -> None:
     """Show a result file: what it is, how it was made, what came out."""
-    from flbench.result_files import read_result
+    from flbench.results.files import read_result
 
     result = read_result(file)
     marks = result.fingerprint
@@ -183,6 +183,6 @@ def show_schema() -> None:
     """Show the JSON Schema of result files."""
     import json
 
-    from flbench.results import Result
+    from flbench.results.schema import Result
 
     print(json.dumps(Result.model_json_schema(), indent=2, sort_keys=True))

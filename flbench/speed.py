@@ -49,7 +49,7 @@ def speed(
         if part not in PARTS:
             raise UnknownName("part", part, PARTS, listed="there are")
     if table:
-        from flbench.result_files import write_atomically
+        from flbench.results.files import write_atomically
 
         write_atomically(PAGE, written(PAGE, folder).encode())
         print(f"wrote {PAGE}")

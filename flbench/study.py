@@ -27,8 +27,8 @@ from flbench.job import Engine, Job
 from flbench.methods import compose, suite_overrides
 from flbench.parameters import checked, parse
 from flbench.registry import find
-from flbench.result_files import write_atomically
-from flbench.results import Result
+from flbench.results.files import write_atomically
+from flbench.results.schema import Result
 from flbench.runner import load_dataset, run_job, settle
 from flbench.suite import load_suite
 

@@ -34,7 +34,7 @@ def submit(
     Exit code 1 where something is wrong with one of them; then nothing is copied.
     """
     from flbench.admission import gathered, problems, read
-    from flbench.result_files import write_atomically
+    from flbench.results.files import write_atomically
     from flbench.sync import files_of
 
     paths = list(dict.fromkeys(files_of(results)))

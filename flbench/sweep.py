@@ -163,7 +163,7 @@ def recalled(job: Job) -> Outcome | None:
 
     That a method is not defined counts, unless there is a result of another seed beside it.
     """
-    from flbench.result_files import read_result, skip_path
+    from flbench.results.files import read_result, skip_path
 
     if job.force:
         return None

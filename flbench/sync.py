@@ -29,7 +29,7 @@ def sync(
     ] = False,
 ) -> None:
     """Push result files, else those in flbench-results, to W&B; twice is as good as once."""
-    from flbench.result_files import read_result
+    from flbench.results.files import read_result
     from flbench.sinks.wandb import identity, push, run_id
 
     failed, pushed = 0, dict[str, Path]()

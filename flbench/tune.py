@@ -23,7 +23,7 @@ from flbench.running import Out, Root, Settings
 
 if TYPE_CHECKING:
     from flbench.launchers import Cell, Outcome
-    from flbench.results import Result, Tuning
+    from flbench.results.schema import Result, Tuning
     from flbench.sinks.console import Overview
 
 FIRST_SEED = 1000
@@ -185,7 +185,7 @@ def tune(
     if best.score is None:
         raise UserError(f"no trial came to an end; see {report}")
     overview.tell(f"best {SCORE}: {_shown(best.params)}; all trials are in {report}")
-    from flbench.results import Tuning
+    from flbench.results.schema import Tuning
 
     found = Tuning(budget=budget, tried=len(drawn), seeds=numbers, score=SCORE)
     scored = [cell({}, seed, out) for seed in range(seeds)]
@@ -226,7 +226,7 @@ def _shown(point: Point) -> str:
 
 def _write(judged: Sequence[Trial], method: str, cell: Cell) -> Path:
     """Write all trials and their scores down; return where."""
-    from flbench.result_files import write_atomically
+    from flbench.results.files import write_atomically
 
     suite = cell.job.suite
     about = {"method": method, "suite": suite.name, "dataset": suite.dataset, "score": SCORE}

@@ -16,7 +16,7 @@ from flbench.running import Root
 if TYPE_CHECKING:
     from flbench.job import Engine, Job
     from flbench.orchestrator import Run
-    from flbench.results import Result
+    from flbench.results.schema import Result
     from flbench.sinks.console import Console
     from flbench.state import State
 
@@ -108,7 +108,7 @@ def played(job: Job, run: Run, state: State, rounds: int) -> Result:
     """
     from flbench.joining import welcome
     from flbench.orchestrator import judge_round, play_round
-    from flbench.results import RunInfo
+    from flbench.results.events import RunInfo
     from flbench.runner import conclude
 
     suite, method = job.suite, job.method.described
@@ -163,7 +163,7 @@ def verify(
 
     Exit code 1 where it does not.
     """
-    from flbench.result_files import read_result, write_atomically
+    from flbench.results.files import read_result, write_atomically
     from flbench.sinks.console import Console
 
     result = read_result(file)

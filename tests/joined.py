@@ -12,7 +12,7 @@ from toy import Play, Played, both, toy_dataset
 
 from flbench import Personal, joining
 from flbench.engine.batches import orders
-from flbench.results import Unseen
+from flbench.results.schema import Unseen
 
 N, M = 6, 3
 JOIN: dict[str, Any] = {

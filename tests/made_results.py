@@ -7,8 +7,8 @@ from operator import truediv
 from pathlib import Path
 from typing import Any
 
-from flbench.result_files import result_path, skip_path, write_atomically
-from flbench.results import Clients, Fingerprint, Method, Plugin, Result, Skip, Tuning
+from flbench.results.files import result_path, skip_path, write_atomically
+from flbench.results.schema import Clients, Fingerprint, Method, Plugin, Result, Skip, Tuning
 
 SUITE = {
     "name": "toy",

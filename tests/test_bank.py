@@ -23,7 +23,7 @@ from flbench.engine.ledger import Ledger
 from flbench.errors import PluginError
 from flbench.history import History
 from flbench.job import Engine
-from flbench.results import Fingerprint
+from flbench.results.schema import Fingerprint
 from flbench.state import Membership
 from flbench.store import Store
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from flbench.cli import main
-from flbench.results import VOLATILE
+from flbench.results.schema import VOLATILE
 
 QUICK = ("--rounds", "3", "--set", "clients=20", "--set", "participation=0.25")
 LIA = ("--set", "warmup=1", "--set", "probe_epochs=1")

@@ -9,8 +9,8 @@ import pytest
 from toy import Typed, player
 
 from flbench.diff import MEANINGS, differences, unlike, verdict
-from flbench.result_files import write_atomically
-from flbench.results import Result, Tuning
+from flbench.results.files import write_atomically
+from flbench.results.schema import Result, Tuning
 
 
 @pytest.fixture(scope="module")

@@ -20,9 +20,9 @@ from made_results import SUITE
 from flbench import figures
 from flbench.figures import cost, grids, groups, labels, lines, order, rivals, spread, trees
 from flbench.figures.style import COLOURS, DASHES, INK, LONGEST, MARKERS, apart, plain
-from flbench.matrix import packed
-from flbench.result_files import read_results
-from flbench.results import Change, Clients, Fingerprint, Method, Result, ScoreMatrix
+from flbench.results.files import read_results
+from flbench.results.schema import Change, Clients, Fingerprint, Method, Result, ScoreMatrix
+from flbench.results.score_encoding import packed
 
 SVG = "{http://www.w3.org/2000/svg}"
 USE = f"{SVG}use"

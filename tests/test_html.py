@@ -17,8 +17,8 @@ from toy import Typed, player
 
 from flbench.leaderboard.html import html
 from flbench.leaderboard.table import Table, tables
-from flbench.result_files import result_path, write_atomically
-from flbench.results import Result, Tuning
+from flbench.results.files import result_path, write_atomically
+from flbench.results.schema import Result, Tuning
 
 EVIL = '<img src=x onerror="document.title=1">&amp;</script>'
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

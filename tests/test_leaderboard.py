@@ -16,8 +16,8 @@ from flbench.leaderboard.markdown import anchor, columns, escaped
 from flbench.leaderboard.pages import index, page_of, suite_page
 from flbench.leaderboard.rows import mean_std, rows_of, signed
 from flbench.leaderboard.table import tables as tables_of
-from flbench.result_files import write_atomically
-from flbench.results import Result, Tuning
+from flbench.results.files import write_atomically
+from flbench.results.schema import Result, Tuning
 
 HEADER = [heading for heading, _, _ in columns([])]
 

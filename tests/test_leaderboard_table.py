@@ -15,7 +15,7 @@ from flbench.leaderboard import Table, tables
 from flbench.leaderboard.installed import command, departures, suite_of
 from flbench.leaderboard.rows import distances, grouped
 from flbench.parameters import parse
-from flbench.results import Result, Tuning
+from flbench.results.schema import Result, Tuning
 from flbench.suite import load_suite
 
 PATHO = {"name": "pathological-noniid", "version": 2}

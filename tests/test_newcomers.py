@@ -22,8 +22,8 @@ from flbench.dataset import Dataset
 from flbench.leaderboard import page
 from flbench.leaderboard.terminal import print_table
 from flbench.orchestrator import play
-from flbench.result_files import read_result
-from flbench.results import VOLATILE, Result
+from flbench.results.files import read_result
+from flbench.results.schema import VOLATILE, Result
 from flbench.runner import conclude, run_job
 
 pytestmark = pytest.mark.slow  # every method, played several times

@@ -23,7 +23,7 @@ from flbench.errors import BadParameter, Diverged, MissingData, Undefined
 from flbench.job import Engine, Job
 from flbench.leaderboard.terminal import print_rows, print_table
 from flbench.methods import Composition, compose
-from flbench.result_files import read_result, result_path, skip_path
+from flbench.results.files import read_result, result_path, skip_path
 from flbench.runner import load_dataset, run_job, settle
 from flbench.suite import load_suite
 

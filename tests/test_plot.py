@@ -14,7 +14,7 @@ from test_figures import SVG, full, made, texts
 
 from flbench.cli import main
 from flbench.plot import KINDS, rows_of
-from flbench.results import Fingerprint, Result, Tuning
+from flbench.results.schema import Fingerprint, Result, Tuning
 
 Typed = Callable[..., tuple[int, str, str]]
 REAL = Path(__file__).resolve().parents[1] / "leaderboard" / "results"

@@ -38,7 +38,7 @@ from flbench.engine.sequential import Sequential
 from flbench.engine.sharded import Sharded
 from flbench.errors import Diverged, FlbenchError, PluginError, ProcessDied, UnknownName, UserError
 from flbench.job import Engine
-from flbench.results import VOLATILE
+from flbench.results.schema import VOLATILE
 from flbench.state import Dispatched
 
 # --- dealing ----------------------------------------------------------------------------------

@@ -14,8 +14,7 @@ from toy import Play, player
 
 from flbench.errors import UserError
 from flbench.history import History
-from flbench.matrix import packed, unpacked
-from flbench.result_files import (
+from flbench.results.files import (
     read_result,
     read_results,
     read_skips,
@@ -23,7 +22,8 @@ from flbench.result_files import (
     slug,
     write_atomically,
 )
-from flbench.results import SCHEMA, VOLATILE, Change, Result, ScoreMatrix
+from flbench.results.schema import SCHEMA, VOLATILE, Change, Result, ScoreMatrix
+from flbench.results.score_encoding import packed, unpacked
 from flbench.state import Scores
 
 

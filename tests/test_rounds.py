@@ -18,8 +18,8 @@ from flbench.errors import UserError
 from flbench.job import Engine, Job
 from flbench.methods import compose
 from flbench.orchestrator import play
-from flbench.result_files import read_result
-from flbench.results import VOLATILE
+from flbench.results.files import read_result
+from flbench.results.schema import VOLATILE
 from flbench.runner import run_job
 from flbench.state import Dispatched
 

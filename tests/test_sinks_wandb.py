@@ -24,8 +24,8 @@ from listeners import (
 from toy import CLIENTS, Play, python
 
 from flbench import Result
-from flbench.matrix import packed
-from flbench.results import Change, Clients, ScoreMatrix, Unseen
+from flbench.results.schema import Change, Clients, ScoreMatrix, Unseen
+from flbench.results.score_encoding import packed
 from flbench.sinks import wandb as wandb_module
 from flbench.sinks.parts import config_of, figures, tables
 from flbench.sinks.rounds import row_of, rows_of

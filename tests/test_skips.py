@@ -21,8 +21,8 @@ from flbench.errors import Diverged, PluginError, Undefined, UserError
 from flbench.job import Engine, Job
 from flbench.leaderboard import page
 from flbench.methods import compose
-from flbench.result_files import read_skips, skip_path
-from flbench.results import Skip
+from flbench.results.files import read_skips, skip_path
+from flbench.results.schema import Skip
 from flbench.runner import run_job
 from flbench.running import run_all as run_jobs
 

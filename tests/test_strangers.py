@@ -27,7 +27,7 @@ from flbench.errors import BadParameter, Diverged, PluginError
 from flbench.methods import compose
 from flbench.provenance import same_code
 from flbench.registry import entries
-from flbench.results import Result
+from flbench.results.schema import Result
 from flbench.sources import mark
 from flbench.strangers import Guest, in_one_line, moment, put_back, text_of
 from flbench.trial import tried

@@ -25,7 +25,7 @@ from flbench.methods import compose, suite_overrides
 from flbench.parameters import checked
 from flbench.plugins import Hooks
 from flbench.registry import entries, find
-from flbench.results import Result
+from flbench.results.schema import Result
 from flbench.runner import load_dataset
 from flbench.seeding import rng, torch_seed
 from flbench.study import (

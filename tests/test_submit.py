@@ -19,8 +19,8 @@ from flbench.assembly import prepare
 from flbench.claims import as_written, contradictions, job_of, recount, unmarked
 from flbench.job import Engine
 from flbench.orchestrator import play
-from flbench.result_files import read_result, read_skips, write_atomically
-from flbench.results import Change, Result, Tuning
+from flbench.results.files import read_result, read_skips, write_atomically
+from flbench.results.schema import Change, Result, Tuning
 from flbench.runner import conclude
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -23,7 +23,8 @@ from toy import Typed
 import flbench.runner
 from flbench.errors import UserError
 from flbench.launchers import FAILED, connected, needs, played_remotely, received
-from flbench.results import VOLATILE, RoundRecord, RunInfo
+from flbench.results.events import RoundRecord, RunInfo
+from flbench.results.schema import VOLATILE
 from flbench.running import jobs_of, options
 from flbench.sinks.console import Console, Overview
 

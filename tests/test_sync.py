@@ -15,7 +15,7 @@ from listeners import LIA, Offline, fake_wandb, nobody_logged_in, write
 from toy import Play
 
 from flbench.cli import main
-from flbench.result_files import read_result
+from flbench.results.files import read_result
 from flbench.sinks.parts import tables
 from flbench.sinks.rounds import rows_of
 from flbench.sinks.wandb import WandB

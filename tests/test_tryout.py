@@ -9,8 +9,8 @@ import pytest
 from toy import install
 
 from flbench.errors import BadParameter, UnknownName, UserError
-from flbench.result_files import read_result
-from flbench.results import Result
+from flbench.results.files import read_result
+from flbench.results.schema import Result
 from flbench.testing import try_out
 
 

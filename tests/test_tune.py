@@ -13,7 +13,7 @@ from toy import Play, Typed
 from flbench.errors import BadParameter, UnknownName, UserError
 from flbench.parameters import declared
 from flbench.registry import entries
-from flbench.result_files import read_result
+from flbench.results.files import read_result
 from flbench.tune import FIRST_SEED, grid_of, points, score_of
 
 QUICK = ("--rounds", "2", "--set", "clients=10")

@@ -17,8 +17,8 @@ from flbench.agreement import Part, apart, compare
 from flbench.assembly import prepare
 from flbench.claims import as_written, job_of
 from flbench.dataset import Dataset
-from flbench.result_files import read_result, read_results, write_atomically
-from flbench.results import Change, Result
+from flbench.results.files import read_result, read_results, write_atomically
+from flbench.results.schema import Change, Result
 from flbench.verify import TOLERANCE, engine_of, played
 
 ROOT = Path(__file__).resolve().parents[1]

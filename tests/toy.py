@@ -28,7 +28,7 @@ from flbench.hookspecs import hookimpl
 from flbench.job import Engine, Job
 from flbench.methods import Composition, compose
 from flbench.orchestrator import play
-from flbench.results import Fingerprint, Method, Plugin
+from flbench.results.schema import Fingerprint, Method, Plugin
 from flbench.suite import Suite
 from flbench.testing import federation
 from flbench.testing.federation import CLIENTS as CLIENTS

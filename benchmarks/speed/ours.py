@@ -18,7 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from flbench.hookspecs import hookimpl
 from flbench.job import Engine
-from flbench.results import RoundRecord, RunInfo
+from flbench.results.events import RoundRecord, RunInfo
 from flbench.runner import run_job
 from flbench.state import State
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from flbench import __version__
-from flbench.result_files import write_atomically
+from flbench.results.files import write_atomically
 
 from . import peers, race
 from .race import Program, Row

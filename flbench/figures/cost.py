@@ -11,7 +11,7 @@ import numpy as np
 
 from flbench.figures.labels import Box, placed
 from flbench.figures.style import COLOURS, INK, caption, percent, plain, sheet, written
-from flbench.results import Result
+from flbench.results.schema import Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

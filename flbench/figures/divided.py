@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from flbench.picture import draw
-from flbench.results import Result
+from flbench.results.schema import Result
 
 
 def partition(result: Result, title: str) -> bytes | None:

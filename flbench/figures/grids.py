@@ -12,7 +12,7 @@ import numpy as np
 from flbench.figures.order import Floats, Ints, borders, colours_of, labels_at, truth_of
 from flbench.figures.style import COLOURS, INK, caption, plain, sheet, written
 from flbench.figures.trees import Tree, by_density, dendrogram, forks, reachability
-from flbench.results import Result
+from flbench.results.schema import Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

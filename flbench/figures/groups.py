@@ -9,7 +9,7 @@ import numpy as np
 
 from flbench.figures.order import Ints, borders, colours_of, matched, truth_of
 from flbench.figures.style import INK, caption, plain, sheet, written
-from flbench.results import Result
+from flbench.results.schema import Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -21,7 +21,7 @@ from flbench.figures.style import (
     sheet,
     written,
 )
-from flbench.results import Result
+from flbench.results.schema import Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flbench.figures.style import COLOURS
-from flbench.results import Result
+from flbench.results.schema import Result
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flbench.figures.style import COLOURS, INK, caption, percent, plain, sheet, written
-from flbench.results import Result
+from flbench.results.schema import Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -33,7 +33,7 @@ def leaderboard(
         _html(results, out / "index.html", check)
         return
     from flbench.leaderboard.board import board, differences
-    from flbench.result_files import write_atomically
+    from flbench.results.files import write_atomically
 
     files = board(results, out, figures)
     found = differences(out, files, figures)
@@ -53,7 +53,7 @@ def _html(results: Path, path: Path, check: bool) -> None:
     """Write the web page, or say whether it is current; it is no part of the board."""
     from flbench.leaderboard.html import html
     from flbench.leaderboard.table import tables
-    from flbench.result_files import write_atomically
+    from flbench.results.files import write_atomically
 
     page = html(tables(results)).encode()
     current = path.is_file() and path.read_bytes() == page

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from flbench.leaderboard.entry import Entry
 from flbench.leaderboard.stats import Block
 from flbench.leaderboard.table import Table
-from flbench.result_files import slug
+from flbench.results.files import slug
 
 MOST = 12
 """Rows in a figure."""

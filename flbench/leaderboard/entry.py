@@ -12,7 +12,7 @@ import numpy as np
 from flbench.leaderboard.installed import departures
 from flbench.leaderboard.rows import Row, distances, named, telling
 from flbench.leaderboard.stats import Floats, compare, letters, ranks
-from flbench.results import Plugin, Result, Tuning
+from flbench.results.schema import Plugin, Result, Tuning
 
 
 @dataclass(frozen=True)

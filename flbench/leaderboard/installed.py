@@ -11,7 +11,7 @@ from flbench.catalogue import card
 from flbench.errors import UnknownName, UserError
 from flbench.parameters import parse
 from flbench.registry import entries
-from flbench.results import Method
+from flbench.results.schema import Method
 from flbench.suite import Suite, load_suite
 
 TOLD = ("name", "version", "dataset", "summary", "changes", "paper", "printed", "target", "twin")

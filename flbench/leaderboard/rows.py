@@ -9,7 +9,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from flbench.errors import UserError
-from flbench.results import Result
+from flbench.results.schema import Result
 
 
 @dataclass(frozen=True)

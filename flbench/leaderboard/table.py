@@ -16,8 +16,8 @@ from pydantic import BaseModel
 from flbench.leaderboard.entry import Entry, Facts, entries_of
 from flbench.leaderboard.installed import command, suite_of
 from flbench.leaderboard.rows import Key, Row, grouped, refuse_mixed, title_of
-from flbench.result_files import read_results, read_skips
-from flbench.results import Plugin, Skip
+from flbench.results.files import read_results, read_skips
+from flbench.results.schema import Plugin, Skip
 from flbench.suite import Suite
 
 

@@ -10,7 +10,7 @@ from rich.console import Console as Terminal
 from rich.table import Table
 
 from flbench.leaderboard.rows import mean_std, rows_of, unseen_columns
-from flbench.results import Result
+from flbench.results.schema import Result
 
 
 def print_rows(title: str, rows: Sequence[Mapping[str, object]]) -> None:

@@ -12,7 +12,8 @@ from rich.console import Console as Terminal
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from flbench.hookspecs import hookimpl
-from flbench.results import Result, RoundRecord, RunInfo
+from flbench.results.events import RoundRecord, RunInfo
+from flbench.results.schema import Result
 
 
 class Console:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flbench.hookspecs import hookimpl
-from flbench.results import RoundRecord, RunInfo
+from flbench.results.events import RoundRecord, RunInfo
 from flbench.sinks.rounds import Row, row_of
 
 if TYPE_CHECKING:

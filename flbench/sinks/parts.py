@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from flbench.results import Result
+from flbench.results.schema import Result
 
 Columns = list[str | int]
 Rows = list[list[Any]]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from flbench.results import Result, RoundRecord
+from flbench.results.events import RoundRecord
+from flbench.results.schema import Result
 
 Row = dict[str, float]
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from flbench.errors import UserError
 from flbench.hookspecs import hookimpl
-from flbench.results import Result, RoundRecord, RunInfo
+from flbench.results.events import RoundRecord, RunInfo
+from flbench.results.schema import Result
 from flbench.sinks.rounds import row_of, rows_of
 
 if TYPE_CHECKING:

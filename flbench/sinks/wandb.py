@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from flbench.hookspecs import hookimpl
-from flbench.results import Result, RoundRecord, RunInfo
+from flbench.results.events import RoundRecord, RunInfo
+from flbench.results.schema import Result
 from flbench.sinks.parts import config_of, figures, tables
 from flbench.sinks.rounds import row_of, rows_of
 

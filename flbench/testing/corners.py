@@ -16,7 +16,7 @@ from flbench.dataset import Indices, Partition
 from flbench.errors import Diverged, FlbenchError, PluginError, Undefined
 from flbench.hookspecs import hookimpl
 from flbench.methods import compose
-from flbench.results import Result
+from flbench.results.schema import Result
 from flbench.state import Membership, Setup
 from flbench.suite import Suite
 from flbench.testing.federation import CLIENTS, Played, play_small, small_dataset

@@ -23,7 +23,7 @@ from flbench.job import Engine, Job
 from flbench.joining import welcome
 from flbench.methods import Composition
 from flbench.orchestrator import Run, play, round_context
-from flbench.results import VOLATILE, Method, Result
+from flbench.results.schema import VOLATILE, Method, Result
 from flbench.runner import conclude
 from flbench.state import State
 from flbench.suite import Suite

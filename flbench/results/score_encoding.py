@@ -9,7 +9,10 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
+
 LEVELS = 254
+
+
 MISSING = 255
 
 

@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from flbench.errors import UserError
-from flbench.result_fields import told
-from flbench.results import SCHEMA, Result, Skip
+from flbench.results.fields import told
+from flbench.results.schema import SCHEMA, Result, Skip
 
 LONGEST = 60
 """Bytes of a name in a file's name; a file system takes 255 of all together."""

@@ -6,15 +6,17 @@ run but for the keys in VOLATILE. This module is the schema; `result_files` read
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from flbench.matrix import Floats, unpacked
-from flbench.result_fields import (
+from flbench.results.fields import (
+    LARGEST,
+    Complaint,
     Count,
     Group,
     Label,
@@ -30,62 +32,13 @@ from flbench.result_fields import (
     refuse,
     settings,
 )
+from flbench.results.score_encoding import Floats, unpacked
 
 SCHEMA = 2
+
+
 VOLATILE = ("seconds", "environment")
 """Keys that differ between two runs of the same thing."""
-
-
-@dataclass(frozen=True)
-class RunInfo:
-    """What a run is, told to the sinks before it begins.
-
-    Attributes:
-        method: "pfedlia" or "pfedlia+fedavgm".
-        params: the method's parameters.
-        suite: name of the suite.
-        dataset: name of the data set.
-        seed: the run's seed.
-        rounds: rounds to play.
-        first: the round it begins with, more than 1 after a resume.
-        settings: the suite's settings.
-        fingerprint: 8 hex digits of suite, method and parameters.
-        groups: true group per client, or None.
-        path: where the result file will lie.
-    """
-
-    method: str
-    params: Mapping[str, Any]
-    suite: str
-    dataset: str
-    seed: int
-    rounds: int
-    first: int
-    settings: Mapping[str, Any]
-    fingerprint: str
-    groups: list[int] | None = None
-    path: str = ""
-
-
-@dataclass(frozen=True)
-class RoundRecord:
-    """One round in plain data, told to the sinks.
-
-    Attributes:
-        round: 1-based.
-        rounds: R.
-        metrics: numbers of this round; None = not measured in this round.
-        labels: group label per client, if evaluated.
-        notes: what methods noted, "<method>.<name>" -> value.
-        warnings: what the person should know, new in this round.
-    """
-
-    round: int
-    rounds: int
-    metrics: Mapping[str, float | None]
-    labels: list[int] | None = None
-    notes: Mapping[str, Any] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
 
 
 class Plugin(BaseModel):
@@ -172,7 +125,7 @@ class ScoreMatrix(BaseModel):
         row_ids: judging clients.
         column_ids: judged models or clients.
         low: value of the lowest entry, as `high` of the highest.
-        cells: entries row by row, a byte each, in base64: see `flbench.matrix`.
+        cells: entries row by row, a byte each, in base64: see `flbench.results.score_encoding`.
     """
 
     model_config = ConfigDict(frozen=True, allow_inf_nan=False)
@@ -289,3 +242,95 @@ class Skip(BaseModel):
     def canonical(self) -> str:
         """The file's text."""
         return json.dumps(self.model_dump(), sort_keys=True, indent=1) + "\n"
+
+
+def _lengths(
+    name: str, arrays: Mapping[str, Sequence[object] | None], test: Sequence[int]
+) -> Iterator[Complaint]:
+    for key, array in arrays.items():
+        if array is not None and len(array) != len(test):
+            yield f"{name}.{key}", f"{len(test)} entries expected as in 'test', got {len(array)}"
+
+
+def _above(name: str, correct: Sequence[int], test: Sequence[int]) -> Iterator[Complaint]:
+    for client, (right, asked) in enumerate(zip(correct, test, strict=True)):
+        if right > asked:
+            yield f"{name}.{client}", f"at most the {asked} test samples expected, got {right}"
+
+
+def _clients(clients: Clients) -> Iterator[Complaint]:
+    if not clients.test:
+        yield "clients.test", "at least one client expected"
+    names = ("train", "validation", "correct", "loss", "bytes", "group", "labels")
+    arrays = {name: getattr(clients, name) for name in names}
+    yield from _lengths("clients", arrays, clients.test)
+    yield from _above("clients.correct", clients.correct, clients.test)
+
+
+def _summary(result: Result) -> Iterator[Complaint]:
+    accuracy, cost = (result.summary.get(name) for name in ("accuracy_mean", "mb_per_client"))
+    if accuracy is None:
+        yield "summary.accuracy_mean", "a number expected"
+    elif all(result.clients.test):
+        pairs = zip(result.clients.correct, result.clients.test, strict=True)
+        mean = sum(right / asked for right, asked in pairs) / len(result.clients.test)
+        if abs(accuracy - mean) > 1e-6:
+            what = f"{mean:.6f} expected, the mean of 'clients.correct' over 'clients.test'"
+            yield "summary.accuracy_mean", f"{what}, got {accuracy:.6f}"
+    if cost is not None and (cost < 0 or cost > LARGEST):
+        yield "summary.mb_per_client", f"0 to {LARGEST} expected, got {cost}"
+
+
+def _curves(result: Result) -> Iterator[Complaint]:
+    sizes = {name: len(curve) for name, curve in result.curves.items()}
+    for name, size in sizes.items():
+        if size != max(sizes.values()):
+            yield f"curves.{name}", f"{max(sizes.values())} rounds expected, got {size}"
+    for at, value in enumerate(result.curves.get("accuracy", [])):
+        if value is not None and not 0 <= value <= 1:
+            yield f"curves.accuracy.{at}", f"0 to 1 expected, got {value}"
+
+
+def _membership(changes: Sequence[Change], clients: int, rounds: int) -> Iterator[Complaint]:
+    last = 0
+    for place, change in enumerate(changes):
+        field = f"membership.{place}"
+        if not max(last, 1) <= change.round <= rounds:
+            what = f"a round from {max(last, 1)} to {rounds}, the last in 'curves', expected"
+            yield f"{field}.round", f"{what}, got {change.round}"
+        last = change.round
+        named = change.clients
+        if named is None and len(change.labels) != clients:
+            yield f"{field}.labels", f"{clients} entries expected, got {len(change.labels)}"
+        if named is None:
+            continue
+        if place == 0:
+            yield f"{field}.clients", "null expected: the first change is of everybody"
+        yield from _ids(f"{field}.clients", named, clients)
+        if len(named) != len(change.labels):
+            yield f"{field}.labels", f"{len(named)} entries expected, got {len(change.labels)}"
+
+
+def _ids(field: str, ids: Sequence[int], clients: int | None) -> Iterator[Complaint]:
+    if not ids:
+        yield field, "at least one entry expected"
+    if clients is not None and ids and max(ids) >= clients:
+        yield field, f"clients 0 to {clients - 1} expected, got {max(ids)}"
+    if len(set(ids)) != len(ids):
+        yield field, "each once expected"
+
+
+def _scores(scores: ScoreMatrix, clients: int) -> Iterator[Complaint]:
+    yield from _ids("scores.row_ids", scores.row_ids, clients)
+    judged = clients if scores.columns == "clients" else None
+    yield from _ids("scores.column_ids", scores.column_ids, judged)
+    if scores.low > scores.high:
+        yield "scores.low", f"at most 'high', {scores.high}, expected, got {scores.low}"
+    size = len(scores.row_ids) * len(scores.column_ids)
+    try:
+        found = len(base64.b64decode(scores.cells, validate=True))
+    except (binascii.Error, ValueError):
+        yield "scores.cells", "base64 expected"
+        return
+    if found != size:
+        yield "scores.cells", f"{size} bytes expected, one per row and column, got {found}"

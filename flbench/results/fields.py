@@ -2,29 +2,47 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
+from flbench.results.schema import (
+    _above,
+    _clients,
+    _curves,
+    _lengths,
+    _membership,
+    _scores,
+    _summary,
+)
+
 if TYPE_CHECKING:
-    from flbench.results import Change, Clients, Result, ScoreMatrix
+    from flbench.results.schema import Result
+
 
 LARGEST = 2**53
 """Whole numbers up to here are exact everywhere."""
+
+
 LONGEST = 200
 """Characters of a name."""
+
+
 WIDEST = 1e100
 """Numbers up to here can be drawn."""
+
+
 DEEPEST = 20
 """Lists and tables within each other."""
+
+
 BARRED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """What moves a terminal's cursor, turns text round or is no character."""
+
 
 Complaint = tuple[str, str]
 """A field, and what is wrong with it."""
@@ -77,17 +95,37 @@ def _number(value: float) -> float:
 
 
 Text = Annotated[str, AfterValidator(_text)]
+
+
 Line = Annotated[str, AfterValidator(_line)]
+
+
 Name = Annotated[str, AfterValidator(_name)]
+
+
 Mark = Annotated[str, Field(pattern=r"^[\w.+-]{1,64}$")]
 """A fingerprint; it is part of files' names."""
+
+
 Plain = Annotated[Any, AfterValidator(_plain)]
+
+
 Count = Annotated[int, Field(ge=0, le=LARGEST)]
+
+
 Positive = Annotated[int, Field(ge=1, le=LARGEST)]
+
+
 Group = Annotated[int, Field(ge=-1, le=2**31)]
 """-1 = in none."""
+
+
 Label = Annotated[int, Field(ge=0, lt=10_000)]
+
+
 Number = Annotated[float, AfterValidator(_number)]
+
+
 Whole = Annotated[int, Field(ge=-LARGEST, le=LARGEST)]
 
 
@@ -174,95 +212,3 @@ def contradictions(result: Result) -> Iterator[Complaint]:
             yield f"notes.{place}", "a whole number 'round' and a text 'name' expected"
         if "value" not in note:
             yield f"notes.{place}.value", "field required"
-
-
-def _lengths(
-    name: str, arrays: Mapping[str, Sequence[object] | None], test: Sequence[int]
-) -> Iterator[Complaint]:
-    for key, array in arrays.items():
-        if array is not None and len(array) != len(test):
-            yield f"{name}.{key}", f"{len(test)} entries expected as in 'test', got {len(array)}"
-
-
-def _above(name: str, correct: Sequence[int], test: Sequence[int]) -> Iterator[Complaint]:
-    for client, (right, asked) in enumerate(zip(correct, test, strict=True)):
-        if right > asked:
-            yield f"{name}.{client}", f"at most the {asked} test samples expected, got {right}"
-
-
-def _clients(clients: Clients) -> Iterator[Complaint]:
-    if not clients.test:
-        yield "clients.test", "at least one client expected"
-    names = ("train", "validation", "correct", "loss", "bytes", "group", "labels")
-    arrays = {name: getattr(clients, name) for name in names}
-    yield from _lengths("clients", arrays, clients.test)
-    yield from _above("clients.correct", clients.correct, clients.test)
-
-
-def _summary(result: Result) -> Iterator[Complaint]:
-    accuracy, cost = (result.summary.get(name) for name in ("accuracy_mean", "mb_per_client"))
-    if accuracy is None:
-        yield "summary.accuracy_mean", "a number expected"
-    elif all(result.clients.test):
-        pairs = zip(result.clients.correct, result.clients.test, strict=True)
-        mean = sum(right / asked for right, asked in pairs) / len(result.clients.test)
-        if abs(accuracy - mean) > 1e-6:
-            what = f"{mean:.6f} expected, the mean of 'clients.correct' over 'clients.test'"
-            yield "summary.accuracy_mean", f"{what}, got {accuracy:.6f}"
-    if cost is not None and (cost < 0 or cost > LARGEST):
-        yield "summary.mb_per_client", f"0 to {LARGEST} expected, got {cost}"
-
-
-def _curves(result: Result) -> Iterator[Complaint]:
-    sizes = {name: len(curve) for name, curve in result.curves.items()}
-    for name, size in sizes.items():
-        if size != max(sizes.values()):
-            yield f"curves.{name}", f"{max(sizes.values())} rounds expected, got {size}"
-    for at, value in enumerate(result.curves.get("accuracy", [])):
-        if value is not None and not 0 <= value <= 1:
-            yield f"curves.accuracy.{at}", f"0 to 1 expected, got {value}"
-
-
-def _membership(changes: Sequence[Change], clients: int, rounds: int) -> Iterator[Complaint]:
-    last = 0
-    for place, change in enumerate(changes):
-        field = f"membership.{place}"
-        if not max(last, 1) <= change.round <= rounds:
-            what = f"a round from {max(last, 1)} to {rounds}, the last in 'curves', expected"
-            yield f"{field}.round", f"{what}, got {change.round}"
-        last = change.round
-        named = change.clients
-        if named is None and len(change.labels) != clients:
-            yield f"{field}.labels", f"{clients} entries expected, got {len(change.labels)}"
-        if named is None:
-            continue
-        if place == 0:
-            yield f"{field}.clients", "null expected: the first change is of everybody"
-        yield from _ids(f"{field}.clients", named, clients)
-        if len(named) != len(change.labels):
-            yield f"{field}.labels", f"{len(named)} entries expected, got {len(change.labels)}"
-
-
-def _ids(field: str, ids: Sequence[int], clients: int | None) -> Iterator[Complaint]:
-    if not ids:
-        yield field, "at least one entry expected"
-    if clients is not None and ids and max(ids) >= clients:
-        yield field, f"clients 0 to {clients - 1} expected, got {max(ids)}"
-    if len(set(ids)) != len(ids):
-        yield field, "each once expected"
-
-
-def _scores(scores: ScoreMatrix, clients: int) -> Iterator[Complaint]:
-    yield from _ids("scores.row_ids", scores.row_ids, clients)
-    judged = clients if scores.columns == "clients" else None
-    yield from _ids("scores.column_ids", scores.column_ids, judged)
-    if scores.low > scores.high:
-        yield "scores.low", f"at most 'high', {scores.high}, expected, got {scores.low}"
-    size = len(scores.row_ids) * len(scores.column_ids)
-    try:
-        found = len(base64.b64decode(scores.cells, validate=True))
-    except (binascii.Error, ValueError):
-        yield "scores.cells", "base64 expected"
-        return
-    if found != size:
-        yield "scores.cells", f"{size} bytes expected, one per row and column, got {found}"

@@ -1,0 +1,1 @@
+"""Result files: schema, reading, writing, comparing."""
