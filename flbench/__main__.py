@@ -1,5 +1,5 @@
 """`python -m flbench` is `flbench`."""
 
-from flbench.cli import main
+from flbench.cli.main import main
 
 main()

@@ -9,7 +9,7 @@ import pytest
 import uneven
 from toy import Play, Typed, player
 
-from flbench.cli import main
+from flbench.cli.main import main
 from flbench.models import mlp
 
 

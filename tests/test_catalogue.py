@@ -15,7 +15,7 @@ from toy import install, python
 
 from flbench import catalogue
 from flbench.catalogue import Card, Parameter, card, cards, listing, page, plain, table
-from flbench.cli import main
+from flbench.cli.main import main
 from flbench.methods import _hooks_of
 from flbench.parameters import declared
 from flbench.registry import Entry, entries
@@ -255,7 +255,7 @@ def test_listing_methods_in_detail_imports_none_of_them(tmp_path: Path, more: li
     install(tmp_path, "strangers", "[flbench.methods]\nodd = odd:Odd\n", odd=raises)
     told = python(
         f"import sys; sys.argv = ['flbench', 'list', 'methods', *{more}]\n"
-        "from flbench.cli import main\n"
+        "from flbench.cli.main import main\n"
         "try:\n    main()\nexcept SystemExit as stop:\n    assert not stop.code, stop.code\n"
         "heavy = ('torch', 'numpy', 'lightning', 'sklearn', 'scipy', 'wandb', 'pluggy', 'odd')\n"
         "mine = ('flbench_plugins', 'flbench_benchmarks', 'flbench.datasets', 'flbench.models')\n"

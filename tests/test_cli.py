@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from flbench.cli import main
+from flbench.cli.main import main
 from flbench.results.schema import VOLATILE
 
 QUICK = ("--rounds", "3", "--set", "clients=20", "--set", "participation=0.25")
@@ -82,7 +82,7 @@ def one_line(code: int, errors: str) -> str:
 def test_light_commands_import_no_torch(args: tuple[str, ...], tmp_path: Path) -> None:
     code = (
         "import sys; sys.argv = ['flbench', *sys.argv[1:]]\n"
-        "from flbench.cli import main\n"
+        "from flbench.cli.main import main\n"
         "try:\n    main()\nexcept SystemExit as stop:\n    assert not stop.code, stop.code\n"
         "heavy = {'torch', 'lightning', 'sklearn', 'wandb', 'flbench_plugins'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"

@@ -20,7 +20,7 @@ from PIL import Image
 from scipy.io import savemat
 from torchvision import datasets as theirs
 
-from flbench.cli import main
+from flbench.cli.main import main
 from flbench.dataset import About, Dataset
 from flbench.datasets import (
     cifar,

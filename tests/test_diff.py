@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from toy import Typed, player
 
-from flbench.diff import MEANINGS, differences, unlike, verdict
+from flbench.results.difference import MEANINGS, differences, unlike, verdict
 from flbench.results.files import write_atomically
 from flbench.results.schema import Result, Tuning
 

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from flbench.cli import main
+from flbench.cli.main import main
 from flbench.registry import entries
 
 ROOT = Path(__file__).parent.parent

@@ -11,7 +11,7 @@ import pytest
 from made_results import made, write
 
 from flbench import figures
-from flbench.cli import main
+from flbench.cli.main import main
 from flbench.leaderboard.board import board, differences
 from flbench.leaderboard.drawings import MOST, drawings, shown
 from flbench.leaderboard.table import tables

@@ -14,8 +14,8 @@ import pytest
 from toy import Typed, install, python
 
 import flbench
-from flbench import new
-from flbench.new import KINDS, LICENCES, filled, template, words
+from flbench.cli import new
+from flbench.cli.new import KINDS, LICENCES, filled, template, words
 
 ROOT = Path(__file__).parent.parent
 TEMPLATE = ROOT / "plugins" / "template"
@@ -296,7 +296,7 @@ def test_the_method_is_a_screen() -> None:
 def test_it_is_written_without_torch(tmp_path: Path) -> None:
     said = python(
         "import sys\n"
-        "from flbench.cli import main\n"
+        "from flbench.cli.main import main\n"
         f"sys.argv = ['flbench', 'new', 'big-step', '--out', {str(tmp_path)!r}]\n"
         "try: main()\n"
         "except SystemExit as end: assert not end.code\n"

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 import torch
 
-from flbench.cli import main
+from flbench.cli.main import main
+from flbench.cli.show import _counts
 from flbench.federation import Samples
 from flbench.picture import COLUMNS, _binned, _ticks, describe, draw
-from flbench.show import _counts
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -220,7 +220,7 @@ def test_of_text_only_sizes_are_told(shown: Shown, monkeypatch: pytest.MonkeyPat
         splits={"train": tuple(r[:3] for r in rows), "validation": tuple(r[3:] for r in rows)},
     )
     assert _counts(text, 50_000).tolist() == [[4]] * 20
-    monkeypatch.setattr("flbench.show._divided", lambda *_: (_counts(text, 50_000), None))
+    monkeypatch.setattr("flbench.cli.show._divided", lambda *_: (_counts(text, 50_000), None))
     tail = shown("feature-shift")[1].splitlines()[-2:]
     assert tail == ["  clients: 20", "  samples per client: min 4, median 4, max 4"]
 
@@ -256,6 +256,6 @@ model = "mlp"
 
 def test_the_command_line_imports_nothing_heavy() -> None:
     heavy = "torch", "numpy", "matplotlib", "pydantic"
-    code = f"import sys, flbench.show, flbench.cli; print([n for n in {heavy} if n in sys.modules])"
+    code = f"import sys, flbench.cli.show, flbench.cli.main; print([n for n in {heavy} if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -12,8 +12,8 @@ import pytest
 from made_results import SUITE
 from test_figures import SVG, full, made, texts
 
-from flbench.cli import main
-from flbench.plot import KINDS, rows_of
+from flbench.cli.main import main
+from flbench.cli.plot import KINDS, rows_of
 from flbench.results.schema import Fingerprint, Result, Tuning
 
 Typed = Callable[..., tuple[int, str, str]]

@@ -65,7 +65,7 @@ def test_a_preset_nobody_has_is_refused_with_those_there_are() -> None:
 
 
 def test_the_command_takes_a_preset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from flbench.cli import app
+    from flbench.cli.main import app
 
     command = ["run", "-p", "fedavg,fesem", "-s", "pathological-noniid", "--rounds", "1"]
     app([*command, "--preset", "pfedlia", "--out", str(tmp_path)], standalone_mode=False)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flbench.cli import main
+from flbench.cli.main import main
 from flbench.registry import entries
 from flbench.suite import Suite, load_suite
 

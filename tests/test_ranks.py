@@ -29,7 +29,7 @@ from toy import Play, composition, install, player, toy_dataset
 from typer.testing import CliRunner
 
 from flbench import ClientModule, Context, Personal, Stage, Start, State, hookimpl
-from flbench.cli import app
+from flbench.cli.main import app
 from flbench.company import company, is_first
 from flbench.engine import ranks
 from flbench.engine.devices import meet, open_fabric

@@ -187,7 +187,7 @@ def test_listing_imports_nobody(stranger: Path) -> None:
 def test_the_command_list_goes_on_over_a_broken_plugin(stranger: Path) -> None:
     told = python(
         "import sys; sys.argv = ['flbench', 'list', 'methods']\n"
-        "from flbench.cli import main\n"
+        "from flbench.cli.main import main\n"
         "try:\n    main()\nexcept SystemExit as stop:\n    assert not stop.code, stop.code\n"
         "print('TORCH', 'torch' in sys.modules)\n",
         stranger,

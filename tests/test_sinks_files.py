@@ -16,7 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from toy import Play
 
 from flbench import Result, UserError, hookimpl
-from flbench.cli import main
+from flbench.cli.main import main
 from flbench.job import Job
 from flbench.sinks.csv_log import CSV, rows_before
 from flbench.sinks.rounds import rows_of

@@ -16,7 +16,7 @@ from torch import nn
 from toy import Play, bad, composition, toy_dataset, toy_suite
 
 import flbench as fl
-from flbench.cli import main
+from flbench.cli.main import main
 from flbench.errors import Diverged, PluginError, Undefined, UserError
 from flbench.job import Engine, Job
 from flbench.leaderboard import page

@@ -16,7 +16,7 @@ from torch import nn
 
 from flbench import speed
 from flbench.assembly import prepare
-from flbench.cli import main
+from flbench.cli.main import main
 from flbench.engine.batches import orders
 from flbench.errors import Interrupted, UserError
 from flbench.job import Engine

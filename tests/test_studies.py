@@ -18,7 +18,7 @@ from torch import nn
 
 from flbench import study
 from flbench.assembly import divide
-from flbench.cli import main
+from flbench.cli.main import main
 from flbench.client import ClientModule
 from flbench.errors import BadParameter, Diverged, MissingData, UnknownName, UserError
 from flbench.methods import compose, suite_overrides

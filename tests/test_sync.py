@@ -14,7 +14,7 @@ import pytest
 from listeners import LIA, Offline, fake_wandb, nobody_logged_in, write
 from toy import Play
 
-from flbench.cli import main
+from flbench.cli.main import main
 from flbench.results.files import read_result
 from flbench.sinks.parts import tables
 from flbench.sinks.rounds import rows_of

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from flbench.new import KINDS, LEFT
+from flbench.cli.new import KINDS, LEFT
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent

@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 TUTORIAL = ROOT / "docs" / "tutorial.md"
 SCRIPTS = {
-    "flbench": ("flbench.cli", "main"),
+    "flbench": ("flbench.cli.main", "main"),
     "pip": ("pip._internal.cli.main", "main"),
     "pytest": ("pytest", "console_main"),
 }

@@ -24,10 +24,18 @@ from flbench.registry import KINDS as INSTALLED
 from flbench.registry import entries
 
 KINDS = ("method", "suite", "dataset", "model", "sink")
+
+
 LICENCES = ("MIT", "BSD-3-Clause", "Apache-2.0", "none")
+
+
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+
+
 LEFT = re.compile(r"__pycache__|build|dist|.+\.egg-info|\..+_cache")
 """Folders that pip, pytest and others leave in a template they are used on."""
+
+
 COMMANDS = re.compile(r"^## Work on it\n\n((?:    .+\n)+)", re.MULTILINE)
 """What to type first, in a package's README."""
 

@@ -10,6 +10,7 @@ from flbench.errors import UserError
 
 Methods = Annotated[list[str] | None, typer.Argument(help="methods (flbench list methods)")]
 
+
 MANY = {"holds": "hold"}
 
 

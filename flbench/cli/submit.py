@@ -14,6 +14,7 @@ from flbench.errors import UserError
 if TYPE_CHECKING:
     from flbench.admission import File
 
+
 USUAL = Path("leaderboard/results")
 
 
@@ -34,8 +35,8 @@ def submit(
     Exit code 1 where something is wrong with one of them; then nothing is copied.
     """
     from flbench.admission import gathered, problems, read
+    from flbench.cli.sync import files_of
     from flbench.results.files import write_atomically
-    from flbench.sync import files_of
 
     paths = list(dict.fromkeys(files_of(results)))
     if not check and not into.is_dir():

@@ -1,0 +1,24 @@
+"""`flbench data`: say which data sets are there; check them; fetch their files."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from flbench.cli.main import app
+from flbench.running import Root
+
+
+@app.command()
+def data(
+    name: Annotated[str, typer.Argument(help="a data set; none = all of them")] = "",
+    data_root: Root = None,
+    check: Annotated[bool, typer.Option("--check", help="load it and compare it")] = False,
+    fetch: Annotated[bool, typer.Option("--fetch", help="download its files first")] = False,
+) -> None:
+    """Say which data sets are there; check them; fetch the files of one."""
+    from flbench.datasets import data_root as locate
+    from flbench.datasets import survey
+
+    survey(locate(data_root), name, check, fetch)

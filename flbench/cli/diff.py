@@ -1,0 +1,57 @@
+"""`flbench diff`: what makes two results two rows, or keeps them from sharing a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flbench.errors import UserError
+from flbench.results.difference import differences, unlike, verdict
+
+
+def diff(
+    one: Annotated[Path, typer.Argument(help="a result file, or a row's folder")],
+    other: Annotated[Path, typer.Argument(help="another")],
+) -> None:
+    """Say what makes two results incomparable, or two rows, or two runs; and their accuracies.
+
+    Exit code 1 where they cannot share a table.
+    """
+    from flbench.results.files import read_result
+
+    paths = _chosen(one, other)
+    a, b = (read_result(path) for path in paths)
+    for name, path, result in zip("AB", paths, (a, b), strict=True):
+        told = f"{result.method.name} on {result.suite['name']} ({result.dataset})"
+        print(f"{name}: {told}, seed {result.seed}: {path}")
+    found = differences(a, b)
+    print(verdict(found) + unlike(a, b, found))
+    for one_ in found:
+        print(f"  {one_.field}: {one_.one} | {one_.other}")
+    for key in ("accuracy_mean", "accuracy_worst_decile", "ari", "mb_per_client"):
+        values = (a.summary.get(key), b.summary.get(key))
+        shown = " | ".join("-" if value is None else f"{value:.4f}" for value in values)
+        print(f"  {key}: {shown}")
+    if any(d.kind == "table" for d in found):
+        raise typer.Exit(1)
+
+
+def _chosen(one: Path, other: Path) -> tuple[Path, Path]:
+    """Two files; of folders, the files of the lowest seed that both have, or of the lowest."""
+
+    def seeds(path: Path) -> dict[str, Path]:
+        if not path.is_dir():
+            return {}
+        found = {file.name: file for file in sorted(path.rglob("seed-*.json"))}
+        if not found:
+            raise UserError(f"{path}: expected a result file or a folder with some, found none")
+        return found
+
+    mine, theirs = seeds(one), seeds(other)
+    common = sorted({*mine} & {*theirs}) if mine and theirs else sorted({*mine} or {*theirs})
+    if mine and theirs and not common:
+        return next(iter(mine.values())), next(iter(theirs.values()))
+    pick = common[0] if common else ""
+    return mine.get(pick, one), theirs.get(pick, other)

@@ -1,0 +1,107 @@
+"""The command line. Nothing heavy is imported before a command needs it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import Annotated
+
+import typer
+
+from flbench import __version__
+from flbench.cli.check import check
+from flbench.cli.diff import diff
+from flbench.cli.leaderboard import leaderboard
+from flbench.cli.new import new
+from flbench.cli.plot import plot
+from flbench.cli.reproduce import reproduce
+from flbench.cli.show import show
+from flbench.cli.submit import submit
+from flbench.cli.sync import sync
+from flbench.errors import FlbenchError, Interrupted, ProcessDied
+from flbench.running import run
+from flbench.speed import speed
+from flbench.strangers import DEBUG
+from flbench.sweep import PASSES_ON, sweep
+from flbench.tune import tune
+from flbench.verify import verify
+
+app = typer.Typer(
+    help="Benchmark suite for personalised and clustered federated learning.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+app.command()(run)
+
+
+app.command(context_settings=PASSES_ON)(sweep)
+
+
+app.command()(check)
+
+
+app.command()(new)
+
+
+app.command()(speed)
+
+
+app.command()(reproduce)
+
+
+app.command()(tune)
+
+
+app.command()(diff)
+
+
+app.command()(leaderboard)
+
+
+app.command()(plot)
+
+
+app.command()(sync)
+
+
+app.command()(submit)
+
+
+app.command()(verify)
+
+
+app.add_typer(show, name="show")
+
+
+def main() -> None:
+    """Entry point of the console script: one clear line for what the person can mend."""
+    try:
+        app()
+    except FlbenchError as error:
+        if os.environ.get(DEBUG):
+            traceback.print_exception(error)
+        print(f"flbench: {error}", file=sys.stderr)
+        if isinstance(error, ProcessDied):  # threads that talked to the dead cannot be joined
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(error.exit_code)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("flbench: interrupted", file=sys.stderr)
+        sys.exit(Interrupted.exit_code)
+    except BrokenPipeError:
+        sys.exit(1)
+
+
+@app.callback(invoke_without_command=True)
+def _version(
+    version: Annotated[bool, typer.Option("--version", help="print the version")] = False,
+) -> None:
+    if version:
+        print(__version__)
+        raise typer.Exit

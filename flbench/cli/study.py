@@ -1,0 +1,45 @@
+"""`flbench study`: run a grid of runs, or a measurement."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flbench.cli.main import app
+from flbench.errors import Interrupted
+from flbench.running import Out, Root, Settings, read_settings
+
+
+@app.command()
+def study(
+    name: Annotated[str, typer.Argument(help="a study (flbench list studies), or a TOML file")],
+    seeds: Annotated[int, typer.Option(min=1, help="seeds 0..N-1")] = 1,
+    settings: Settings = None,
+    dataset: Annotated[str | None, typer.Option(help="data set, instead of the study's")] = None,
+    data_root: Root = None,
+    out: Out = Path("flbench-results"),
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads of torch")] = 1,
+    resume: Annotated[bool, typer.Option("--resume", help="go on from a checkpoint")] = False,
+    force: Annotated[bool, typer.Option("--force", help="compute complete cells again")] = False,
+) -> None:
+    """Run a study: a grid of runs, or a measurement; cells that are complete are not run again."""
+    chosen = read_settings(settings or [])
+    from flbench.sinks.console import Console
+
+    console = Console()
+    with console.waiting("importing torch and lightning"):
+        from flbench.datasets import data_root as locate
+        from flbench.leaderboard.terminal import print_rows
+        from flbench.study import Request, run_study
+    root, say = locate(data_root), console.say
+    sinks = (("console", console),)
+    request = Request(seeds, root, out, chosen, dataset, force, resume, threads, sinks, say)
+    try:
+        rows = run_study(name, request)
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted; complete cells are kept, type the same again") from None
+    finally:
+        console.close()
+    print_rows(name, rows)
