@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 from torch import nn
 
-from flbench.models.images import expect_images
+from flbench.models.image_input import expect_images
 
 
 def build(shape: tuple[int, ...], classes: int) -> nn.Module:

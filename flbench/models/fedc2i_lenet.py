@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field
 from torch import nn
 
-from flbench.models.images import Fit, expect_images
+from flbench.models.image_input import Fit, expect_images
 
 
 def build(

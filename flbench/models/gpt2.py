@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from flbench import torchvision_ops as torchvision_ops
 from flbench.errors import UserError
-from flbench.models.weights import Source
+from flbench.models.pretrained import Source
 
 if TYPE_CHECKING:
     from transformers import GPT2Model

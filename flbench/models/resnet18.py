@@ -11,8 +11,8 @@ from pydantic import Field
 from torch import nn
 
 from flbench import torchvision_ops as torchvision_ops
-from flbench.models.images import Fit, expect_images
-from flbench.models.weights import Source
+from flbench.models.image_input import Fit, expect_images
+from flbench.models.pretrained import Source
 
 SOURCE = Source("resnet18", "the state dict of torchvision's resnet18", "weights")
 
