@@ -21,38 +21,38 @@ if TYPE_CHECKING:
     from flbench.averaging import member_mean as member_mean
     from flbench.averaging import shared_mean as shared_mean
     from flbench.averaging import weighted_mean as weighted_mean
-    from flbench.bank import mean_of as mean_of
-    from flbench.client import ClientModule as ClientModule
-    from flbench.client import LocalPhase as LocalPhase
-    from flbench.client import cross_entropy as cross_entropy
-    from flbench.conformance import Conformance as Conformance
-    from flbench.context import Context as Context
-    from flbench.dataset import Dataset as Dataset
-    from flbench.dataset import Partition as Partition
+    from flbench.core.client import ClientModule as ClientModule
+    from flbench.core.client import LocalPhase as LocalPhase
+    from flbench.core.client import cross_entropy as cross_entropy
+    from flbench.core.conformance import Conformance as Conformance
+    from flbench.core.context import Context as Context
+    from flbench.core.dataset import Dataset as Dataset
+    from flbench.core.dataset import Partition as Partition
+    from flbench.core.hookspecs import hookimpl as hookimpl
+    from flbench.core.layout import ParameterLayout as ParameterLayout
+    from flbench.core.local_training import LocalTraining as LocalTraining
+    from flbench.core.model_bank import mean_of as mean_of
+    from flbench.core.parameters import Presets as Presets
+    from flbench.core.state import Membership as Membership
+    from flbench.core.state import Memory as Memory
+    from flbench.core.state import Models as Models
+    from flbench.core.state import Personal as Personal
+    from flbench.core.state import Scores as Scores
+    from flbench.core.state import Setup as Setup
+    from flbench.core.state import Stage as Stage
+    from flbench.core.state import Start as Start
+    from flbench.core.state import State as State
+    from flbench.core.state import Upload as Upload
+    from flbench.core.types import Kind as Kind
+    from flbench.core.types import Phase as Phase
     from flbench.errors import Undefined as Undefined
     from flbench.errors import UserError as UserError
-    from flbench.hookspecs import hookimpl as hookimpl
-    from flbench.layout import ParameterLayout as ParameterLayout
-    from flbench.parameters import Presets as Presets
     from flbench.personal import newcomers as newcomers
     from flbench.personal import own_rows as own_rows
     from flbench.personal import same_group as same_group
     from flbench.results.events import RoundRecord as RoundRecord
     from flbench.results.events import RunInfo as RunInfo
     from flbench.results.schema import Result as Result
-    from flbench.state import Kind as Kind
-    from flbench.state import Membership as Membership
-    from flbench.state import Memory as Memory
-    from flbench.state import Models as Models
-    from flbench.state import Personal as Personal
-    from flbench.state import Phase as Phase
-    from flbench.state import Scores as Scores
-    from flbench.state import Setup as Setup
-    from flbench.state import Stage as Stage
-    from flbench.state import Start as Start
-    from flbench.state import State as State
-    from flbench.state import Upload as Upload
-    from flbench.suite import LocalTraining as LocalTraining
 
 __version__ = "0.1.0"
 

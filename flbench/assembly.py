@@ -13,9 +13,14 @@ from torch import Tensor, nn
 
 from flbench import buffers, heldout
 from flbench.checkpoint import load_checkpoint
-from flbench.client import ClientModule
-from flbench.context import Context
-from flbench.dataset import Dataset
+from flbench.core.client import ClientModule
+from flbench.core.context import Context
+from flbench.core.dataset import Dataset
+from flbench.core.layout import ParameterLayout
+from flbench.core.model_bank import Store
+from flbench.core.parameters import checked
+from flbench.core.seeding import rng, torch_seed
+from flbench.core.state import Memory, State
 from flbench.engine.devices import open_fabric
 from flbench.engine.ledger import Ledger
 from flbench.engine.ranks import Ranks
@@ -27,16 +32,11 @@ from flbench.errors import UserError
 from flbench.federation import Federation, Samples, federate, label_counts, server_indices
 from flbench.history import History
 from flbench.job import Job
-from flbench.layout import ParameterLayout
 from flbench.orchestrator import Run, cohort
-from flbench.parameters import checked
 from flbench.plugins import Hooks
 from flbench.registry import find
 from flbench.results.schema import Fingerprint
-from flbench.seeding import rng, torch_seed
 from flbench.services import RunServices
-from flbench.state import Memory, State
-from flbench.store import Store
 from flbench.strangers import Guest
 from flbench.suite import Suite
 from flbench.world import SHARED

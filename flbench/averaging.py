@@ -12,8 +12,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from flbench.bank import Bank
-from flbench.state import Membership, Upload
+from flbench.core.model_bank import Bank
+from flbench.core.state import Membership, Upload
 
 Weighting = Literal["samples", "uniform"]
 """Whether clients weigh by their numbers of samples, or all alike."""

@@ -12,16 +12,9 @@ from typing import Literal
 
 from torch import Tensor
 
-from flbench.bank import Bank
-from flbench.layout import ParameterLayout
-from flbench.state import (
-    Dispatched,
-    Memory,
-    Personal,
-    State,
-    Upload,
-)
-from flbench.store import Store
+from flbench.core.layout import ParameterLayout
+from flbench.core.model_bank import Bank, Store
+from flbench.core.state import Dispatched, Memory, Personal, State, Upload
 
 Policy = Literal["global", "local", "reset"]
 OWN = "buffers.own"

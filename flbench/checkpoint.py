@@ -20,14 +20,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from flbench.bank import Bank
+from flbench.core.model_bank import Bank, Store
+from flbench.core.state import Membership, State
 from flbench.engine.ledger import Ledger
 from flbench.errors import UserError
 from flbench.history import History
 from flbench.results.files import in_place
 from flbench.results.schema import Fingerprint
-from flbench.state import Membership, State
-from flbench.store import Store
 
 SHARE = 50
 """It is written when this many times its writing's duration have passed, ..."""

@@ -11,11 +11,9 @@ import torch
 from torch import Tensor
 
 from flbench import expect
-from flbench.client import ClientModule
-from flbench.dataset import Partition
-from flbench.errors import PluginError
-from flbench.state import (
-    Kind,
+from flbench.core.client import ClientModule
+from flbench.core.dataset import Partition
+from flbench.core.state import (
     Membership,
     Memory,
     Models,
@@ -26,10 +24,12 @@ from flbench.state import (
     Start,
     State,
 )
+from flbench.core.types import Kind
+from flbench.errors import PluginError
 from flbench.strangers import in_one_line
 
 if TYPE_CHECKING:
-    from flbench.context import Context
+    from flbench.core.context import Context
     from flbench.plugins import Answer
 
 START_SHAPES = {

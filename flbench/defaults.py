@@ -9,19 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from flbench.averaging import member_mean
-from flbench.client import ClientModule
-from flbench.context import Context
-from flbench.hookspecs import hookimpl
-from flbench.state import (
-    Membership,
-    Models,
-    Personal,
-    Setup,
-    Stage,
-    Start,
-    State,
-    Upload,
-)
+from flbench.core.client import ClientModule
+from flbench.core.context import Context
+from flbench.core.hookspecs import hookimpl
+from flbench.core.state import Membership, Models, Personal, Setup, Stage, Start, State, Upload
 
 
 @hookimpl

@@ -7,7 +7,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from flbench.bank import row_of
+from flbench.core.model_bank import row_of
+from flbench.core.state import Dispatched, Membership, Personal, Stage, State
 from flbench.engine.cross_eval import judge
 from flbench.engine.ranks import Ranks
 from flbench.engine.sequential import Sequential
@@ -15,7 +16,6 @@ from flbench.federation import Samples
 from flbench.history import Evaluation
 from flbench.metrics import BINS, calibration_error, clustering_error
 from flbench.skew import label_overlap_truth
-from flbench.state import Dispatched, Membership, Personal, Stage, State
 
 
 def evaluate(

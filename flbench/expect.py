@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from torch import Tensor
 
-from flbench.bank import all_finite
+from flbench.core.model_bank import all_finite
+from flbench.core.state import State
 from flbench.errors import PluginError
-from flbench.state import State
 
 if TYPE_CHECKING:
-    from flbench.context import Context
+    from flbench.core.context import Context
     from flbench.plugins import Answer
 
 T = TypeVar("T")

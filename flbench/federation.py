@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flbench.dataset import Dataset, Indices, Partition
+from flbench.core.dataset import Dataset, Indices, Partition
+from flbench.core.seeding import rng
 from flbench.errors import UserError
 from flbench.partition import split_off
-from flbench.seeding import rng
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,8 @@ def suites_page() -> str:
 
 def _fields() -> list[str]:
     """Markdown: what a suite's TOML file may say."""
-    from flbench.suite import LocalTraining, Suite  # not before somebody wants the page
+    from flbench.core.local_training import LocalTraining
+    from flbench.suite import Suite  # not before somebody wants the page
 
     lines = [
         "",

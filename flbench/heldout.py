@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from flbench.dataset import Dataset, Indices
+from flbench.core.dataset import Dataset, Indices
+from flbench.core.seeding import rng
 from flbench.errors import UserError
 from flbench.partition import split_off
-from flbench.seeding import rng
 
 
 def kinds(dataset: Dataset) -> Indices:

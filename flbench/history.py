@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from flbench.core.state import Scores
 from flbench.metrics import (
     accuracy_summary,
     churn,
@@ -16,7 +17,6 @@ from flbench.metrics import (
     to_target,
 )
 from flbench.results.score_encoding import packed
-from flbench.state import Scores
 
 MOST_SCORES = 200 * 200
 """Entries of a score matrix that is kept; a larger one would fill its result file."""

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from flbench import buffers
+from flbench.core.state import Personal, Stage, State
 from flbench.engine.ledger import Ledger
 from flbench.errors import UserError
 from flbench.evaluation import evaluate, trained
 from flbench.federation import Newcomers, label_counts
 from flbench.orchestrator import Run, round_context
 from flbench.results.schema import Unseen
-from flbench.state import Personal, Stage, State
 
 TUNING = "fine-tune"
 

@@ -23,7 +23,7 @@ from flbench.errors import FlbenchError, MissingData, Undefined, UserError
 from flbench.running import jobs_of, options
 
 if TYPE_CHECKING:
-    from flbench.dataset import Dataset
+    from flbench.core.dataset import Dataset
     from flbench.job import Job
     from flbench.results.schema import Result
 

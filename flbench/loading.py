@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 
-from flbench.dataset import Dataset
+from flbench.core.dataset import Dataset
 from flbench.errors import BadParameter, FlbenchError, PluginError
 from flbench.registry import find
 from flbench.strangers import Guest, in_one_line

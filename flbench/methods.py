@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, fields, is_dataclass
 from inspect import getattr_static
 from typing import Any
 
+from flbench.core.hookspecs import hookimpl
+from flbench.core.parameters import Parameter, Presets, checked, declared
 from flbench.errors import BadParameter, PluginError, UnknownName, UserError
-from flbench.hookspecs import hookimpl
-from flbench.parameters import Parameter, Presets, checked, declared
 from flbench.registry import Entry, find
 from flbench.results.schema import Method, Plugin
 from flbench.sources import mark

@@ -11,7 +11,10 @@ from torch import Tensor
 
 from flbench import buffers
 from flbench.checkpoint import Keeper
-from flbench.context import Context
+from flbench.core.context import Context
+from flbench.core.seeding import rng
+from flbench.core.state import Stage, State, Upload
+from flbench.core.types import Phase
 from flbench.engine.ledger import DIRECTIONS, Ledger
 from flbench.engine.sequential import Sequential
 from flbench.errors import Diverged
@@ -22,14 +25,7 @@ from flbench.metrics import clustering_summary
 from flbench.plugins import Hooks
 from flbench.results.events import RoundRecord
 from flbench.results.schema import Fingerprint
-from flbench.seeding import rng
 from flbench.services import RunServices
-from flbench.state import (
-    Phase,
-    Stage,
-    State,
-    Upload,
-)
 from flbench.suite import Suite
 
 

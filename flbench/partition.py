@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from annotated_types import Ge, Le
 
-from flbench.dataset import Indices, Partition
+from flbench.core.dataset import Indices, Partition
 from flbench.errors import UserError
 
 BoolMatrix = npt.NDArray[np.bool_]

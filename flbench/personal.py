@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from flbench.state import Membership, Memory, Personal, Setup, State
+from flbench.core.state import Membership, Memory, Personal, Setup, State
 
 if TYPE_CHECKING:
-    from flbench.context import Context
+    from flbench.core.context import Context
 
 
 def own_rows(ctx: Context, memory: Mapping[str, Memory] | None = None) -> Setup:

@@ -15,23 +15,24 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 import torch
 
-from flbench import checks, defaults, expect, hookspecs
-from flbench.dataset import Indices, Partition
-from flbench.errors import PluginError
-from flbench.guard import Answer as Answer
-from flbench.guard import Guard
-from flbench.state import (
+from flbench import checks, defaults, expect
+from flbench.core import hookspecs
+from flbench.core.dataset import Indices, Partition
+from flbench.core.state import (
     Dispatched,
     Membership,
     Models,
     Personal,
-    Phase,
     Scores,
     Setup,
     Stage,
     State,
     Upload,
 )
+from flbench.core.types import Phase
+from flbench.errors import PluginError
+from flbench.guard import Answer as Answer
+from flbench.guard import Guard
 from flbench.strangers import Guest, Moment, moment
 from flbench.world import DEFAULTS
 
@@ -39,8 +40,8 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor, nn
 
-    from flbench.client import ClientModule
-    from flbench.context import Context
+    from flbench.core.client import ClientModule
+    from flbench.core.context import Context
 
 Layer = tuple[str, object]
 Term = Callable[["ClientModule"], "Tensor"]

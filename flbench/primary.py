@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from annotated_types import Ge
 
-from flbench.dataset import Indices, Partition
+from flbench.core.dataset import Indices, Partition
+from flbench.core.seeding import rng as generator_at
 from flbench.errors import UserError
-from flbench.seeding import rng as generator_at
 from flbench.skew import mean_kld
 
 Floats = npt.NDArray[np.float64]

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from flbench.assembly import prepare
-from flbench.dataset import Dataset
+from flbench.core.dataset import Dataset
+from flbench.core.state import State
 from flbench.engine.devices import meet
 from flbench.engine.ledger import DIRECTIONS
 from flbench.engine.ranks import Ranks
@@ -29,7 +30,6 @@ from flbench.results.events import RunInfo
 from flbench.results.files import read_result, skip_path, write_atomically
 from flbench.results.schema import Change, Clients, Result, ScoreMatrix, Skip, Unseen
 from flbench.skew import mean_kld
-from flbench.state import State
 
 
 def settle(

@@ -210,7 +210,7 @@ def names(values: Sequence[str]) -> list[str]:
 
 def read_settings(pairs: list[str]) -> dict[str, object]:
     """`--set key=value` pairs, values read as TOML."""
-    from flbench.parameters import parse
+    from flbench.core.parameters import parse
 
     found: dict[str, object] = {}
     for pair in pairs:

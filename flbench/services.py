@@ -10,14 +10,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from flbench.bank import Bank
-from flbench.context import Direction
+from flbench.core.model_bank import Bank, Store
+from flbench.core.state import Dispatched, Stage
+from flbench.core.types import Direction, Plain
 from flbench.engine.cross_eval import cross_evaluate, features_of, logits_of
 from flbench.engine.ledger import Ledger
 from flbench.engine.sequential import Sequential
 from flbench.errors import Undefined, UserError
-from flbench.state import Dispatched, Plain, Stage
-from flbench.store import Store
 
 
 @dataclass

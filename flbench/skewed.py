@@ -10,7 +10,7 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
-from flbench.dataset import Indices, Partition
+from flbench.core.dataset import Indices, Partition
 from flbench.errors import UserError
 from flbench.partition import deal
 

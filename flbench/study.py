@@ -22,10 +22,10 @@ import numpy.typing as npt
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from flbench.core.parameters import checked, parse
 from flbench.errors import BadParameter, Diverged, MissingData, Undefined, UserError
 from flbench.job import Engine, Job
 from flbench.methods import compose, suite_overrides
-from flbench.parameters import checked, parse
 from flbench.registry import find
 from flbench.results.files import write_atomically
 from flbench.results.schema import Result

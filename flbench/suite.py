@@ -11,45 +11,27 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from flbench.core.hookspecs import hookimpl
+from flbench.core.local_training import LocalTraining
+from flbench.core.parameters import checked
 from flbench.errors import BadParameter, UnknownName, UserError
-from flbench.hookspecs import hookimpl
-from flbench.parameters import checked
 from flbench.registry import find
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from flbench.dataset import Indices, Partition
+    from flbench.core.dataset import Indices, Partition
+
 
 Fraction = Annotated[float, Field(gt=0, lt=1)]
+
+
 Count = Annotated[int, Field(ge=1)]
-
-
-@dataclass(frozen=True)
-class LocalTraining:
-    """How every client trains, unless its ClientModule says otherwise.
-
-    Attributes:
-        epochs: passes over the client's training samples.
-        batch_size: samples per batch; the last one may be smaller.
-        lr: learning rate.
-        momentum: of SGD.
-        weight_decay: L2 penalty, decoupled with "adamw".
-        optimizer: its state begins anew for every client and stage.
-    """
-
-    epochs: Annotated[int, Field(ge=1)] = 5
-    batch_size: Annotated[int, Field(ge=1)] = 32
-    lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
 
 
 class Component(BaseModel):

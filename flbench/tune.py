@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeGuard
 
 import typer
 
+from flbench.core.parameters import Parameter, parse
 from flbench.errors import BadParameter, UnknownName, UserError
-from flbench.parameters import Parameter, parse
 from flbench.running import Out, Root, Settings
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def points(grid: Mapping[str, list[Any]], budget: int, name: str) -> list[Point]
         >>> points({"mu": [1, 2]}, budget=3, name="fedprox")
         [{}, {'mu': 2}]
     """
-    from flbench.seeding import rng
+    from flbench.core.seeding import rng
 
     generator = rng(FIRST_SEED, "tune", name)
     drawn: list[Point] = [{}]
@@ -146,7 +146,7 @@ def tune(
     threads: Annotated[int, typer.Option(min=1, help="CPU threads of torch")] = 1,
 ) -> None:
     """Search a method's parameters on tuning seeds; score the best, and the defaults, on others."""
-    from flbench.parameters import declared
+    from flbench.core.parameters import declared
     from flbench.registry import find
     from flbench.sinks.console import Overview
 

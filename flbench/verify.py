@@ -14,11 +14,11 @@ from flbench.errors import BadParameter, UnknownName, UserError
 from flbench.running import Root
 
 if TYPE_CHECKING:
+    from flbench.core.state import State
     from flbench.job import Engine, Job
     from flbench.orchestrator import Run
     from flbench.results.schema import Result
     from flbench.sinks.console import Console
-    from flbench.state import State
 
 TOLERANCE = 0.01
 """How far two runs of one thing may part on two machines: see docs/submitting.md."""

@@ -12,7 +12,7 @@ import torch
 from toy import CLIENTS, WIDTH, Play, bad, composition, refused
 
 from flbench import Partition, hookimpl
-from flbench.state import Membership, Memory, Models, Personal, Scores, Setup, Stage, Start
+from flbench.core.state import Membership, Memory, Models, Personal, Scores, Setup, Stage, Start
 
 HOME = torch.zeros(CLIENTS, dtype=torch.int64)
 EVERYBODY = torch.arange(CLIENTS)

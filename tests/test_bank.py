@@ -17,15 +17,14 @@ from hypothesis import strategies as st
 from toy import Play, composition, toy_dataset
 
 from flbench import Setup, State, buffers, checkpoint, hookimpl
-from flbench.bank import Bank, all_finite, mean_of, plain, row_of, take
 from flbench.checkpoint import Keeper
+from flbench.core.model_bank import Bank, Store, all_finite, mean_of, plain, row_of, take
+from flbench.core.state import Membership
 from flbench.engine.ledger import Ledger
 from flbench.errors import PluginError
 from flbench.history import History
 from flbench.job import Engine
 from flbench.results.schema import Fingerprint
-from flbench.state import Membership
-from flbench.store import Store
 
 ROWS, WIDTH = 5, 4
 EVEN = torch.tensor([True, False, True, False])

@@ -316,7 +316,7 @@ def test_versions_by_hand(
 def test_the_hooks_that_are_read_are_those_that_are_there() -> None:
     import inspect
 
-    from flbench import hookspecs
+    from flbench.core import hookspecs
 
     real = {
         name: tuple(inspect.signature(function).parameters)

@@ -16,8 +16,8 @@ from toy import install, python
 from flbench import catalogue
 from flbench.catalogue import Card, Parameter, card, cards, listing, page, plain, table
 from flbench.cli.main import main
+from flbench.core.parameters import declared
 from flbench.methods import _hooks_of
-from flbench.parameters import declared
 from flbench.registry import Entry, entries
 
 METHODS = {

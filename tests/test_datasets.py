@@ -21,7 +21,7 @@ from scipy.io import savemat
 from torchvision import datasets as theirs
 
 from flbench.cli.main import main
-from flbench.dataset import About, Dataset
+from flbench.core.dataset import About, Dataset
 from flbench.datasets import (
     cifar,
     digit5,

@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from flbench.dataset import Dataset
+from flbench.core.dataset import Dataset
 from flbench.datasets import wrapped
 from flbench.errors import BadParameter, MissingData, UnknownName, UserError
 from flbench.runner import load_dataset

@@ -14,7 +14,7 @@ from toy import Play, composition, toy_dataset, watching
 
 from flbench import ClientModule, LocalPhase, LocalTraining, Stage, Start, hookimpl
 from flbench.assembly import automatic
-from flbench.dataset import Dataset
+from flbench.core.dataset import Dataset
 from flbench.engine import vectorised
 from flbench.engine.dropout import LaneDropout, by_lane
 from flbench.engine.vectorised import Vectorised

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from flbench.dataset import Dataset, Partition
+from flbench.core.dataset import Dataset, Partition
 from flbench.errors import UserError
 from flbench.federation import Federation, federate, server_indices
 from flbench.partition import patho5

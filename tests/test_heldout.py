@@ -12,7 +12,7 @@ from toy import Play, toy_dataset
 
 from flbench import heldout
 from flbench.assembly import divide
-from flbench.dataset import Dataset
+from flbench.core.dataset import Dataset
 from flbench.errors import UserError
 from flbench.plugins import Hooks
 from flbench.suite import Suite, load_suite

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from flbench.layout import ParameterLayout
+from flbench.core.layout import ParameterLayout
 from flbench.models import lenet5, mlp
 
 

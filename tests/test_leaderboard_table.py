@@ -11,10 +11,10 @@ import pytest
 from made_results import SUITE, described, made, skip, write
 from toy import python
 
+from flbench.core.parameters import parse
 from flbench.leaderboard import Table, tables
 from flbench.leaderboard.installed import command, departures, suite_of
 from flbench.leaderboard.rows import distances, grouped
-from flbench.parameters import parse
 from flbench.results.schema import Result, Tuning
 from flbench.suite import load_suite
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 import flbench as fl
 from flbench.assembly import build_network
+from flbench.core.layout import ParameterLayout, head_of
 from flbench.engine.dropout import by_lane
 from flbench.errors import BadParameter, MissingData, UnknownName, UserError
-from flbench.layout import ParameterLayout, head_of
 from flbench.models import dcpfl_fm, fedc2i_lenet, gpt2, resnet9_gn, resnet18
 from flbench.registry import entries
 from flbench.suite import load_suite

@@ -18,7 +18,7 @@ from toy import Play, Played, bad, both, player, toy_dataset
 
 import flbench as fl
 from flbench.assembly import prepare
-from flbench.dataset import Dataset
+from flbench.core.dataset import Dataset
 from flbench.leaderboard import page
 from flbench.leaderboard.terminal import print_table
 from flbench.orchestrator import play

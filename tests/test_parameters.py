@@ -12,11 +12,12 @@ from annotated_types import Ge
 
 import flbench_benchmarks
 from flbench import hookimpl
+from flbench.core.local_training import LocalTraining
+from flbench.core.parameters import checked, declared, parse
 from flbench.errors import BadParameter, PluginError, UnknownName, UserError
 from flbench.methods import compose, suite_overrides
-from flbench.parameters import checked, declared, parse
 from flbench.registry import entries, find
-from flbench.suite import LocalTraining, fingerprint, load_suite, suite_field, suite_fields
+from flbench.suite import fingerprint, load_suite, suite_field, suite_fields
 
 TOML = sorted(Path(flbench_benchmarks.__file__).parent.glob("*.toml"))
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from flbench.dataset import Indices, Partition
+from flbench.core.dataset import Indices, Partition
 from flbench.errors import UserError
 from flbench.partition import by_domain, iid, patho5, patho5_noisy, split_off
 

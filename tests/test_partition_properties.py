@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from flbench.dataset import Indices, Partition
+from flbench.core.dataset import Indices, Partition
 from flbench.errors import UserError
 from flbench.partition import by_domain, iid, patho5, patho5_noisy
 from flbench.primary import in_band, primary_secondary

@@ -18,7 +18,7 @@ from toy import Play, bad, toy_dataset, toy_suite
 from flbench import runner
 from flbench.assembly import prepare
 from flbench.cli.main import main
-from flbench.dataset import Dataset
+from flbench.core.dataset import Dataset
 from flbench.errors import BadParameter, Diverged, MissingData, Undefined
 from flbench.job import Engine, Job
 from flbench.leaderboard.terminal import print_rows, print_table

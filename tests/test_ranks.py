@@ -31,6 +31,7 @@ from typer.testing import CliRunner
 from flbench import ClientModule, Context, Personal, Stage, Start, State, hookimpl
 from flbench.cli.main import app
 from flbench.company import company, is_first
+from flbench.core.state import Dispatched
 from flbench.engine import ranks
 from flbench.engine.devices import meet, open_fabric
 from flbench.engine.ranks import ALONE, Ranks, deal
@@ -39,7 +40,6 @@ from flbench.engine.sharded import Sharded
 from flbench.errors import Diverged, FlbenchError, PluginError, ProcessDied, UnknownName, UserError
 from flbench.job import Engine
 from flbench.results.schema import VOLATILE
-from flbench.state import Dispatched
 
 # --- dealing ----------------------------------------------------------------------------------
 

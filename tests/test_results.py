@@ -12,6 +12,7 @@ import pytest
 import torch
 from toy import Play, player
 
+from flbench.core.state import Scores
 from flbench.errors import UserError
 from flbench.history import History
 from flbench.results.files import (
@@ -24,7 +25,6 @@ from flbench.results.files import (
 )
 from flbench.results.schema import SCHEMA, VOLATILE, Change, Result, ScoreMatrix
 from flbench.results.score_encoding import packed, unpacked
-from flbench.state import Scores
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from toy import CLIENTS, Play, Played, composition, toy_dataset, toy_suite, watc
 
 from flbench import Context, Memory, Models, Personal, Setup, Stage, State, hookimpl
 from flbench.assembly import prepare
+from flbench.core.state import Dispatched
 from flbench.errors import UserError
 from flbench.job import Engine, Job
 from flbench.methods import compose
@@ -21,7 +22,6 @@ from flbench.orchestrator import play
 from flbench.results.files import read_result
 from flbench.results.schema import VOLATILE
 from flbench.runner import run_job
-from flbench.state import Dispatched
 
 METHODS = {
     "fedavg": {},

@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 import torch
 
-from flbench.seeding import rng, torch_seed
+from flbench.core.seeding import rng, torch_seed
 
 ADDRESSES: list[tuple[int | str, ...]] = [
     (0, "cohort"),

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flbench.dataset import Indices, Partition
+from flbench.core.dataset import Indices, Partition
+from flbench.core.parameters import checked
+from flbench.core.seeding import rng as generator_at
 from flbench.errors import BadParameter, UserError
-from flbench.parameters import checked
 from flbench.primary import PLANS, _Plan, in_band, primary_secondary
 from flbench.registry import entries, find
-from flbench.seeding import rng as generator_at
 from flbench.skew import mean_kld
 from flbench.skewed import dirichlet, label_skew
 

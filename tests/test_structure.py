@@ -19,8 +19,8 @@ import pytest
 import torch
 
 import flbench
-from flbench import hookspecs
 from flbench.assembly import divide
+from flbench.core import hookspecs
 from flbench.plugins import Hooks
 from flbench.registry import KINDS, entries
 from flbench.runner import load_dataset

@@ -19,15 +19,16 @@ from torch import nn
 from flbench import study
 from flbench.assembly import divide
 from flbench.cli.main import main
-from flbench.client import ClientModule
+from flbench.core.client import ClientModule
+from flbench.core.local_training import LocalTraining
+from flbench.core.parameters import checked
+from flbench.core.seeding import rng, torch_seed
 from flbench.errors import BadParameter, Diverged, MissingData, UnknownName, UserError
 from flbench.methods import compose, suite_overrides
-from flbench.parameters import checked
 from flbench.plugins import Hooks
 from flbench.registry import entries, find
 from flbench.results.schema import Result
 from flbench.runner import load_dataset
-from flbench.seeding import rng, torch_seed
 from flbench.study import (
     Grid,
     Request,
@@ -39,7 +40,7 @@ from flbench.study import (
     read_grid,
     run_study,
 )
-from flbench.suite import LocalTraining, load_suite
+from flbench.suite import load_suite
 from flbench_benchmarks.studies import discrepancy
 from flbench_benchmarks.studies.influence_cost import QS, Trainer
 

@@ -18,14 +18,15 @@ import torch
 from toy import Play, Played
 
 from flbench import heldout
-from flbench.client import ClientModule, cross_entropy
-from flbench.dataset import Dataset
+from flbench.core.client import ClientModule, cross_entropy
+from flbench.core.dataset import Dataset
+from flbench.core.local_training import LocalTraining
 from flbench.datasets import inventory, texts
 from flbench.engine import cross_eval
 from flbench.errors import BadParameter, MissingData, UserError
 from flbench.federation import Samples, label_counts
 from flbench.runner import load_dataset
-from flbench.suite import LocalTraining, load_suite
+from flbench.suite import load_suite
 
 WORDS = {
     "no": "jeg vet ikke hva det er for noe som ikke finnes i hele Norge",

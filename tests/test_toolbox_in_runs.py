@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from toy import CLIENTS, WIDTH, Play, bad, composition, toy_dataset, watching
 
 import flbench as fl
+from flbench.core.layout import head_of
 from flbench.engine import cross_eval
 from flbench.history import History
-from flbench.layout import head_of
 from flbench.models import lenet5
 from flbench.orchestrator import Run
 

@@ -10,8 +10,8 @@ import pytest
 from annotated_types import Ge, Le
 from toy import Play, Typed
 
+from flbench.core.parameters import declared
 from flbench.errors import BadParameter, UnknownName, UserError
-from flbench.parameters import declared
 from flbench.registry import entries
 from flbench.results.files import read_result
 from flbench.tune import FIRST_SEED, grid_of, points, score_of

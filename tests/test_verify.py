@@ -16,7 +16,7 @@ import flbench as fl
 from flbench.agreement import Part, apart, compare
 from flbench.assembly import prepare
 from flbench.claims import as_written, job_of
-from flbench.dataset import Dataset
+from flbench.core.dataset import Dataset
 from flbench.results.files import read_result, read_results, write_atomically
 from flbench.results.schema import Change, Result
 from flbench.verify import TOLERANCE, engine_of, played

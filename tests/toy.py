@@ -21,10 +21,10 @@ from torch import nn
 
 from flbench import assembly, checkpoint
 from flbench.assembly import prepare
-from flbench.dataset import Dataset
+from flbench.core.dataset import Dataset
+from flbench.core.hookspecs import hookimpl
 from flbench.errors import PluginError, Undefined
 from flbench.federation import Newcomers, Samples
-from flbench.hookspecs import hookimpl
 from flbench.job import Engine, Job
 from flbench.methods import Composition, compose
 from flbench.orchestrator import play

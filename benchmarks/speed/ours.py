@@ -16,11 +16,11 @@ import torch.distributed as dist
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from flbench.hookspecs import hookimpl
+from flbench.core.hookspecs import hookimpl
+from flbench.core.state import State
 from flbench.job import Engine
 from flbench.results.events import RoundRecord, RunInfo
 from flbench.runner import run_job
-from flbench.state import State
 
 from .baton import Baton, pin
 from .work import Work, dataset, job

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flbench.dataset import Dataset
+from flbench.core.dataset import Dataset
 from flbench.job import Engine, Job
 from flbench.methods import compose
 from flbench.suite import Suite

@@ -24,13 +24,13 @@ import torch
 from annotated_types import Ge, Gt
 from torch import Tensor
 
-from flbench.client import ClientModule
+from flbench.core.client import ClientModule
+from flbench.core.local_training import LocalTraining
+from flbench.core.seeding import rng, torch_seed
 from flbench.errors import Diverged, UserError
 from flbench.registry import find
 from flbench.runner import load_dataset
-from flbench.seeding import rng, torch_seed
 from flbench.study import Request, Table, correlations
-from flbench.suite import LocalTraining
 
 Several = Annotated[int, Ge(1)]
 

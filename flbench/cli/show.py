@@ -129,8 +129,8 @@ def show_method(name: str) -> None:
     """Show a method's documentation and parameters."""
     import inspect
 
+    from flbench.core.parameters import declared
     from flbench.methods import compose
-    from flbench.parameters import declared
 
     for plugin_name, plugin in compose(name).layers:
         told = inspect.getdoc(inspect.getmodule(plugin)) or inspect.getdoc(plugin)

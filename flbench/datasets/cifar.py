@@ -18,8 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flbench import torchvision_ops as torchvision_ops
-from flbench.dataset import About, Dataset
+from flbench.core.dataset import About, Dataset
 from flbench.datasets.files import (
     Found,
     Pixels,

@@ -27,7 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flbench.dataset import About, Dataset
+from flbench.core.dataset import About, Dataset
 from flbench.datasets import pictures
 from flbench.datasets.files import (
     SIGNED,

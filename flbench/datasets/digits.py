@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flbench.dataset import About, Dataset
+from flbench.core.dataset import About, Dataset
 
 ABOUT = {
     "digits": About(

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flbench.dataset import About, Dataset
+from flbench.core.dataset import About, Dataset
 from flbench.datasets import pictures
 from flbench.datasets.files import SIGNED, arrays, damaged, scaled
 from flbench.errors import BadParameter

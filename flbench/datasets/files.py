@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flbench.dataset import Dataset
+from flbench.core.dataset import Dataset
 from flbench.errors import MissingData, UserError
 
 SIGNED = (0.5,), (0.5,)

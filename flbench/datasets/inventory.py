@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from flbench.dataset import About
+from flbench.core.dataset import About
 from flbench.datasets.files import Found
 from flbench.errors import MissingData, PluginError, UserError
 from flbench.loading import is_door, load_dataset

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from flbench.dataset import About, Dataset
+from flbench.core.dataset import About, Dataset
 from flbench.datasets import pictures
 from flbench.datasets.files import SIGNED, Found, absent, damaged, scaled
 

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import torch
 
-from flbench import torchvision_ops as torchvision_ops
-from flbench.dataset import About, Dataset
+from flbench.core.dataset import About, Dataset
 from flbench.datasets.files import Pixels, checked, damaged, expect, joined, scaled
 
 IDX = (

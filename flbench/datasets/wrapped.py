@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flbench.dataset import About, Dataset
+from flbench.core.dataset import About, Dataset
 from flbench.errors import UserError
 from flbench.loading import load_dataset
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from flbench.dataset import Indices
-from flbench.seeding import rng
-from flbench.state import Stage
+from flbench.core.dataset import Indices
+from flbench.core.seeding import rng
+from flbench.core.state import Stage
 
 
 def subset(samples: int, stage: Stage, seed: int, client: int) -> Indices:

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from flbench.bank import plain, row_of
-from flbench.client import ClientModule
+from flbench.core.client import ClientModule
+from flbench.core.model_bank import plain, row_of
 from flbench.engine.ranks import Ranks
 from flbench.engine.workspace import Workspace
 from flbench.errors import UserError

@@ -21,8 +21,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from flbench import client as client  # makes torchvision importable, which lightning needs
 from flbench.company import CHILDREN, dismiss
+from flbench.core import client as client  # makes torchvision importable, which lightning needs
 from flbench.engine.ranks import ALONE, Ranks
 from flbench.errors import ProcessDied, UserError
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
-from flbench.client import ClientModule
+from flbench.core.client import ClientModule
+from flbench.core.layout import ParameterLayout
 from flbench.engine.sequential import Term
 from flbench.engine.workspace import Workspace
-from flbench.layout import ParameterLayout
 
 Named = dict[str, Tensor]
 

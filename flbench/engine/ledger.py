@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from flbench.context import Direction
+from flbench.core.state import Dispatched, Stage, Upload
+from flbench.core.types import Direction
 from flbench.errors import UserError
-from flbench.state import Dispatched, Stage, Upload
 
 BYTES = 4
 DIRECTIONS: tuple[Direction, ...] = ("down", "up", "peer")

@@ -8,19 +8,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from flbench.client import ClientModule
+from flbench.core.client import ClientModule
+from flbench.core.seeding import torch_seed
+from flbench.core.state import Dispatched, Stage, Upload
+from flbench.core.types import Extras
 from flbench.engine.batches import orders, steps, subset
 from flbench.engine.cross_eval import mean_loss
 from flbench.engine.workspace import Workspace
 from flbench.errors import FlbenchError, PluginError
 from flbench.federation import Samples
-from flbench.seeding import torch_seed
-from flbench.state import (
-    Dispatched,
-    Extras,
-    Stage,
-    Upload,
-)
 from flbench.strangers import in_one_line
 
 Term = Callable[[ClientModule], Tensor]

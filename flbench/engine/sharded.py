@@ -12,10 +12,10 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
+from flbench.core.state import Dispatched, Stage, Upload
 from flbench.engine.ranks import Ranks
 from flbench.engine.sequential import Sequential, Term
 from flbench.errors import PluginError
-from flbench.state import Dispatched, Stage, Upload
 
 KNOWN = ("ids", "active", "rows")
 """Fields of an upload that every process knows before anybody has trained."""

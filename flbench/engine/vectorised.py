@@ -17,7 +17,10 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from flbench.client import ClientModule, LocalPhase
+from flbench.core.client import ClientModule, LocalPhase
+from flbench.core.seeding import torch_seed
+from flbench.core.state import Dispatched, Stage, Upload
+from flbench.core.types import Extras
 from flbench.engine.batches import orders, steps
 from flbench.engine.cross_eval import mean_loss
 from flbench.engine.lanes import Lanes, Step, alike
@@ -25,8 +28,6 @@ from flbench.engine.sequential import IDLE, Outcome, Sequential, Term, stack_upl
 from flbench.engine.workspace import Workspace
 from flbench.errors import FlbenchError
 from flbench.federation import Samples
-from flbench.seeding import torch_seed
-from flbench.state import Dispatched, Extras, Stage, Upload
 
 ELEMENTWISE = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 """Optimisers that treat every scalar alone, so that the lanes can share one."""

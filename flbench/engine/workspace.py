@@ -11,10 +11,10 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor, nn
 
-from flbench.client import ClientModule
+from flbench.core.client import ClientModule
+from flbench.core.layout import ParameterLayout
 from flbench.engine.dropout import by_lane
 from flbench.errors import PluginError
-from flbench.layout import ParameterLayout
 
 
 class Workspace:

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from flbench import torchvision_ops as torchvision_ops
 from flbench.errors import UserError
 from flbench.models.pretrained import Source
 

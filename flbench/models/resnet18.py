@@ -10,7 +10,6 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from flbench import torchvision_ops as torchvision_ops
 from flbench.models.image_input import Fit, expect_images
 from flbench.models.pretrained import Source
 

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from rich.console import Console as Terminal
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from flbench.hookspecs import hookimpl
+from flbench.core.hookspecs import hookimpl
 from flbench.results.events import RoundRecord, RunInfo
 from flbench.results.schema import Result
 

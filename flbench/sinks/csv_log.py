@@ -6,7 +6,7 @@ import csv
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flbench.hookspecs import hookimpl
+from flbench.core.hookspecs import hookimpl
 from flbench.results.events import RoundRecord, RunInfo
 from flbench.sinks.rounds import Row, row_of
 

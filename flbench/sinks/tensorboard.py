@@ -6,8 +6,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flbench.core.hookspecs import hookimpl
 from flbench.errors import UserError
-from flbench.hookspecs import hookimpl
 from flbench.results.events import RoundRecord, RunInfo
 from flbench.results.schema import Result
 from flbench.sinks.rounds import row_of, rows_of

@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from flbench.hookspecs import hookimpl
+from flbench.core.hookspecs import hookimpl
 from flbench.results.events import RoundRecord, RunInfo
 from flbench.results.schema import Result
 from flbench.sinks.parts import config_of, figures, tables

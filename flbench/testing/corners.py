@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from flbench import hookspecs
-from flbench.context import Context
-from flbench.dataset import Indices, Partition
+from flbench.core import hookspecs
+from flbench.core.context import Context
+from flbench.core.dataset import Indices, Partition
+from flbench.core.hookspecs import hookimpl
+from flbench.core.state import Membership, Setup
 from flbench.errors import Diverged, FlbenchError, PluginError, Undefined
-from flbench.hookspecs import hookimpl
 from flbench.methods import compose
 from flbench.results.schema import Result
-from flbench.state import Membership, Setup
 from flbench.suite import Suite
 from flbench.testing.federation import CLIENTS, Played, play_small, small_dataset
 from flbench.testing.identity import plain_parameters

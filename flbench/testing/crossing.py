@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flbench.context import Context
+from flbench.core.context import Context
+from flbench.core.hookspecs import hookimpl
+from flbench.core.state import Dispatched, Stage, State, Upload
 from flbench.engine.ledger import BYTES
 from flbench.engine.sequential import Sequential, Term
-from flbench.hookspecs import hookimpl
 from flbench.orchestrator import Run
-from flbench.state import Dispatched, Stage, State, Upload
 from flbench.testing.corners import usual_run
 from flbench.testing.law import Case, law
 

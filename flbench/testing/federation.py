@@ -16,16 +16,16 @@ from torch import Tensor
 
 from flbench.assembly import prepare
 from flbench.checkpoint import pack, write
-from flbench.dataset import Dataset
+from flbench.core.dataset import Dataset
+from flbench.core.hookspecs import hookimpl
+from flbench.core.state import State
 from flbench.engine.sequential import Sequential
-from flbench.hookspecs import hookimpl
 from flbench.job import Engine, Job
 from flbench.joining import welcome
 from flbench.methods import Composition
 from flbench.orchestrator import Run, play, round_context
 from flbench.results.schema import VOLATILE, Method, Result
 from flbench.runner import conclude
-from flbench.state import State
 from flbench.suite import Suite
 
 CLIENTS = 6

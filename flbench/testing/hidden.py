@@ -15,12 +15,12 @@ from typing import Any, TextIO
 import torch
 from torch import Tensor
 
+from flbench.core.hookspecs import hookimpl
+from flbench.core.state import Dispatched, Membership, Stage, State, Upload
 from flbench.engine.sequential import Sequential
 from flbench.guard import ADDED
-from flbench.hookspecs import hookimpl
 from flbench.orchestrator import Run
 from flbench.registry import find
-from flbench.state import Dispatched, Membership, Stage, State, Upload
 from flbench.strangers import Moment, moment, put_back
 from flbench.testing.corners import usual_run
 from flbench.testing.federation import DEFAULTS, play_small

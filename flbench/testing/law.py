@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from flbench.conformance import Conformance
-from flbench.dataset import Dataset
+from flbench.core.conformance import Conformance
+from flbench.core.dataset import Dataset
+from flbench.core.hookspecs import hookimpl
 from flbench.errors import FlbenchError, UserError
-from flbench.hookspecs import hookimpl
 from flbench.methods import Composition, compose
 from flbench.registry import find
 from flbench.suite import Suite

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flbench.core.state import Dispatched, Stage, State, Upload
 from flbench.engine.sequential import Sequential, Term
 from flbench.engine.sharded import of_some
 from flbench.job import Engine
 from flbench.methods import compose
-from flbench.state import Dispatched, Stage, State, Upload
 from flbench.testing.corners import usual_run
 from flbench.testing.evaluated import unlike
 from flbench.testing.federation import Played, play_small

@@ -9,22 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
-from flbench.bank import take
+from flbench.core.model_bank import take
+from flbench.core.types import Extras, Kind, Scope
 
 if TYPE_CHECKING:
-    from flbench.client import ClientModule
-
-Scope = Literal["run", "model", "client"]
-Kind = Literal["train", "probe", "trial", "join"]
-"""What a stage is for: see `Stage`."""
-Phase = Literal["before", "after"]
-"""Whether `score` and `cluster` are asked before a stage's training or after it."""
-Extras = Mapping[str, Tensor]
+    from flbench.core.client import ClientModule
 
 
 @dataclass(frozen=True)
@@ -69,7 +63,7 @@ class State:
 
     Attributes:
         round: rounds completed.
-        models: the server's bank, shape (K, W); a `flbench.bank.Bank` where clients have rows of
+        models: the server's bank, shape (K, W); a `flbench.core.model_bank.Bank` where clients have rows of
             their own.
         membership: who uses which row.
         memory: what methods remember, "<method>.<name>" -> tensor.
@@ -292,6 +286,3 @@ class Personal:
             return self.params
         assert self.row is not None
         return take(state.models, self.row)
-
-
-Plain = bool | int | float | str | None | list[Any] | dict[str, Any]

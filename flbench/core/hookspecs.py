@@ -38,16 +38,13 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor, nn
 
-    from flbench.client import ClientModule
-    from flbench.context import Context
-    from flbench.dataset import Indices, Partition
-    from flbench.results.events import RoundRecord, RunInfo
-    from flbench.results.schema import Result
-    from flbench.state import (
+    from flbench.core.client import ClientModule
+    from flbench.core.context import Context
+    from flbench.core.dataset import Indices, Partition
+    from flbench.core.state import (
         Membership,
         Models,
         Personal,
-        Phase,
         Scores,
         Setup,
         Stage,
@@ -55,8 +52,14 @@ if TYPE_CHECKING:
         State,
         Upload,
     )
+    from flbench.core.types import Phase
+    from flbench.results.events import RoundRecord, RunInfo
+    from flbench.results.schema import Result
+
 
 hookspec = pluggy.HookspecMarker("flbench")
+
+
 hookimpl = pluggy.HookimplMarker("flbench")
 """Marks a method of a plugin as its answer to the hook of that name, or of `specname`."""
 

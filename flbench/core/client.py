@@ -13,16 +13,13 @@ from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
+from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
-from flbench import torchvision_ops as torchvision_ops
+from flbench.core.layout import head_of
+from flbench.core.local_training import LocalTraining
+from flbench.core.types import Extras
 from flbench.errors import Undefined
-from flbench.layout import head_of
-from flbench.state import Extras
-from flbench.suite import LocalTraining
-
-# isort: split
-from lightning.pytorch import LightningModule  # after torchvision_ops, which it needs
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flbench import seeding
+from flbench.core import seeding
+from flbench.core.layout import ParameterLayout
+from flbench.core.local_training import LocalTraining
+from flbench.core.types import Direction, Plain
 from flbench.errors import Undefined, UserError
-from flbench.layout import ParameterLayout
-from flbench.state import Plain
-from flbench.suite import LocalTraining
-
-Direction = Literal["down", "up", "peer"]
 
 
 class Services(Protocol):
@@ -213,7 +211,7 @@ class Context:
         """A table of equal rows for `setup`, such as one model per client.
 
         It is a tensor of shape (times, W), but a row takes memory only when it is written, and past
-        the run's budget it lies in a file (`flbench.bank.Bank`).
+        the run's budget it lies in a file (`flbench.core.model_bank.Bank`).
 
         Args:
             row: shape (W,).

@@ -1,0 +1,29 @@
+"""LocalTraining: the settings of a suite for local training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """How every client trains, unless its ClientModule says otherwise.
+
+    Attributes:
+        epochs: passes over the client's training samples.
+        batch_size: samples per batch; the last one may be smaller.
+        lr: learning rate.
+        momentum: of SGD.
+        weight_decay: L2 penalty, decoupled with "adamw".
+        optimizer: its state begins anew for every client and stage.
+    """
+
+    epochs: Annotated[int, Field(ge=1)] = 5
+    batch_size: Annotated[int, Field(ge=1)] = 32
+    lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
