@@ -12,15 +12,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flbench import clustering as clustering
-    from flbench import curves as curves
-    from flbench import scoring as scoring
-    from flbench import skew as skew
-    from flbench.averaging import Weighting as Weighting
-    from flbench.averaging import effective_steps as effective_steps
-    from flbench.averaging import member_mean as member_mean
-    from flbench.averaging import shared_mean as shared_mean
-    from flbench.averaging import weighted_mean as weighted_mean
     from flbench.core.client import ClientModule as ClientModule
     from flbench.core.client import LocalPhase as LocalPhase
     from flbench.core.client import cross_entropy as cross_entropy
@@ -47,12 +38,21 @@ if TYPE_CHECKING:
     from flbench.core.types import Phase as Phase
     from flbench.errors import Undefined as Undefined
     from flbench.errors import UserError as UserError
-    from flbench.personal import newcomers as newcomers
-    from flbench.personal import own_rows as own_rows
-    from flbench.personal import same_group as same_group
     from flbench.results.events import RoundRecord as RoundRecord
     from flbench.results.events import RunInfo as RunInfo
     from flbench.results.schema import Result as Result
+    from flbench.toolbox import clustering as clustering
+    from flbench.toolbox import elbow as curves
+    from flbench.toolbox import heterogeneity as skew
+    from flbench.toolbox import similarity as scoring
+    from flbench.toolbox.aggregation import Weighting as Weighting
+    from flbench.toolbox.aggregation import effective_steps as effective_steps
+    from flbench.toolbox.aggregation import member_mean as member_mean
+    from flbench.toolbox.aggregation import shared_mean as shared_mean
+    from flbench.toolbox.aggregation import weighted_mean as weighted_mean
+    from flbench.toolbox.personalisation import newcomers as newcomers
+    from flbench.toolbox.personalisation import own_rows as own_rows
+    from flbench.toolbox.personalisation import same_group as same_group
 
 __version__ = "0.1.0"
 

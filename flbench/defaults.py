@@ -8,11 +8,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from flbench.averaging import member_mean
 from flbench.core.client import ClientModule
 from flbench.core.context import Context
 from flbench.core.hookspecs import hookimpl
 from flbench.core.state import Membership, Models, Personal, Setup, Stage, Start, State, Upload
+from flbench.toolbox.aggregation import member_mean
 
 
 @hookimpl

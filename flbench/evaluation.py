@@ -15,7 +15,7 @@ from flbench.engine.sequential import Sequential
 from flbench.federation import Samples
 from flbench.history import Evaluation
 from flbench.metrics import BINS, calibration_error, clustering_error
-from flbench.skew import label_overlap_truth
+from flbench.toolbox.heterogeneity import label_overlap_truth
 
 
 def evaluate(

@@ -12,7 +12,7 @@ from annotated_types import Ge
 from flbench.core.dataset import Indices, Partition
 from flbench.core.seeding import rng as generator_at
 from flbench.errors import UserError
-from flbench.skew import mean_kld
+from flbench.toolbox.heterogeneity import mean_kld
 
 Floats = npt.NDArray[np.float64]
 Sigma = float | tuple[float, float]

@@ -29,7 +29,7 @@ from flbench.orchestrator import Run, play
 from flbench.results.events import RunInfo
 from flbench.results.files import read_result, skip_path, write_atomically
 from flbench.results.schema import Change, Clients, Result, ScoreMatrix, Skip, Unseen
-from flbench.skew import mean_kld
+from flbench.toolbox.heterogeneity import mean_kld
 
 
 def settle(

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from flbench.averaging import weighted_mean
+from flbench.toolbox.aggregation import weighted_mean
 
 
 def weights(*rows: tuple[float, ...]) -> Tensor:

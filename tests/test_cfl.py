@@ -14,8 +14,8 @@ from small import NEWCOMERS, STEP, Door, Drift, Uniform, cohorts, executors_agre
 from toy import CLIENTS, Play, Played, composition, toy_dataset, watching
 
 import flbench as fl
-from flbench.clustering import bipartition
-from flbench.scoring import cosine
+from flbench.toolbox.clustering import bipartition
+from flbench.toolbox.similarity import cosine
 from flbench_plugins.cfl import CFL
 
 FULL = {"participation": 1.0}

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from flbench import clustering
-from flbench.clustering import (
+from flbench.errors import UserError
+from flbench.toolbox import clustering
+from flbench.toolbox.clustering import (
     Features,
     Floats,
     Labels,
@@ -21,7 +22,6 @@ from flbench.clustering import (
     standardised_rows,
     two_means,
 )
-from flbench.errors import UserError
 
 DEFAULTS: dict[str, Any] = {"features": "zrow", "min_samples": None, "xi": 0.05, "noise": "nearest"}
 

@@ -530,7 +530,7 @@ def test_nobody_asked_is_as_unlike_as_can_be() -> None:
 
 
 def test_reachability_is_that_of_the_methods_own_features() -> None:
-    from flbench.clustering import optics_groups
+    from flbench.toolbox.clustering import optics_groups
 
     rng = np.random.default_rng(0)
     near = np.kron(np.eye(2), np.ones((10, 10))) + rng.normal(0, 0.05, (20, 20))

@@ -15,8 +15,8 @@ from flbench.errors import UserError
 from flbench.partition import by_domain, iid, patho5, patho5_noisy
 from flbench.primary import in_band, primary_secondary
 from flbench.registry import entries
-from flbench.skew import earth_movers, kld, label_overlap_truth, mean_kld
 from flbench.skewed import dirichlet, label_skew
+from flbench.toolbox.heterogeneity import earth_movers, kld, label_overlap_truth, mean_kld
 
 Settings = Mapping[str, Any]
 law = settings(deadline=None, derandomize=True, max_examples=20, database=None)

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import entropy, wasserstein_distance
 
 from flbench.metrics import clustering_error
-from flbench.skew import earth_movers, kld, label_overlap_truth, mean_kld, summary
+from flbench.toolbox.heterogeneity import earth_movers, kld, label_overlap_truth, mean_kld, summary
 
 
 def some_counts(clients: int = 12, labels: int = 7, seed: int = 0) -> np.ndarray:

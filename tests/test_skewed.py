@@ -14,8 +14,8 @@ from flbench.core.seeding import rng as generator_at
 from flbench.errors import BadParameter, UserError
 from flbench.primary import PLANS, _Plan, in_band, primary_secondary
 from flbench.registry import entries, find
-from flbench.skew import mean_kld
 from flbench.skewed import dirichlet, label_skew
+from flbench.toolbox.heterogeneity import mean_kld
 
 CIFAR = np.repeat(np.arange(10), 5000)
 

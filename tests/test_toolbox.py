@@ -14,7 +14,8 @@ import torch
 from toy import GROUPS, Play, install
 
 import flbench as fl
-from flbench import clustering, scoring
+from flbench.toolbox import clustering
+from flbench.toolbox import similarity as scoring
 
 NAN = float("nan")
 

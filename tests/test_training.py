@@ -22,11 +22,11 @@ from flbench import (
     Start,
     hookimpl,
 )
-from flbench.averaging import weighted_mean
 from flbench.engine.batches import orders, steps
 from flbench.engine.cross_eval import cross_evaluate, judge, logits_of
 from flbench.errors import Diverged, PluginError
 from flbench.orchestrator import cohort
+from flbench.toolbox.aggregation import weighted_mean
 
 
 def modules(change: Callable[[nn.Module, Any], ClientModule]) -> Any:

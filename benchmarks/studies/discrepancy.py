@@ -17,9 +17,9 @@ from flbench.job import Engine, Job
 from flbench.methods import compose
 from flbench.orchestrator import play
 from flbench.runner import load_dataset, settle
-from flbench.skew import kld
 from flbench.study import Request, Table, correlations
 from flbench.suite import load_suite
+from flbench.toolbox.heterogeneity import kld
 
 Several = Annotated[int, Ge(3)]
 

@@ -63,7 +63,7 @@ def show_suite(
             raise
         print(f"how its data are divided cannot be shown: {error}")
         return
-    from flbench.skew import summary
+    from flbench.toolbox.heterogeneity import summary
 
     print(f"{suite.dataset} divided with seed {seed}; training and validation samples:")
     for key, told in list(summary(counts).items())[: 2 if counts.shape[1] == 1 else None]:

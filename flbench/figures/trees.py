@@ -76,7 +76,7 @@ def reachability(scores: Floats, params: Mapping[str, Any]) -> Tree:
     """
     from sklearn.cluster import OPTICS
 
-    from flbench.clustering import default_min_samples, standardised_rows
+    from flbench.toolbox.clustering import default_min_samples, standardised_rows
 
     rows = scores if params["features"] == "raw" else standardised_rows(scores)
     metric = "euclidean"

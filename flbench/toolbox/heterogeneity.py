@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+
+
 Counts = npt.NDArray[np.int64] | Floats
 
 

@@ -18,6 +18,7 @@ from flbench.core.state import Membership, Upload
 Weighting = Literal["samples", "uniform"]
 """Whether clients weigh by their numbers of samples, or all alike."""
 
+
 BLOCK = 2**16
 """Scalars that are averaged at once."""
 

@@ -1,0 +1,1 @@
+"""Functions that method plugins use: averaging, similarity, clustering, heterogeneity."""
