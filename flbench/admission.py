@@ -18,8 +18,8 @@ from flbench.claims import as_written, contradictions, departures, job_of, unmar
 from flbench.errors import UserError
 from flbench.leaderboard.installed import suite_of
 from flbench.leaderboard.rows import refuse_mixed
+from flbench.plugin.registry import entries
 from flbench.provenance import same_code
-from flbench.registry import entries
 from flbench.results.files import read_result, slug
 from flbench.results.schema import VOLATILE, Result
 from flbench.suite import Suite

@@ -33,13 +33,13 @@ from flbench.federation import Federation, Samples, federate, label_counts, serv
 from flbench.history import History
 from flbench.job import Job
 from flbench.orchestrator import Run, cohort
-from flbench.plugins import Hooks
-from flbench.registry import find
+from flbench.plugin.hooks import Hooks
+from flbench.plugin.isolation import Guest
+from flbench.plugin.process_state import SHARED
+from flbench.plugin.registry import find
 from flbench.results.schema import Fingerprint
 from flbench.services import RunServices
-from flbench.strangers import Guest
 from flbench.suite import Suite
-from flbench.world import SHARED
 
 
 def prepare(job: Job, dataset: Dataset, order: Sequence[int] | None = None) -> tuple[Run, State]:

@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from flbench.errors import BadParameter, UnknownName
-from flbench.registry import find
+from flbench.plugin.registry import find
 from flbench.suite import load_suite
 
 SCALES = ("small", "paper")

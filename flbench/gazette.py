@@ -7,7 +7,8 @@ import tomllib
 from dataclasses import fields
 from typing import Any
 
-from flbench.registry import Entry, entries
+from flbench.plugin.entry import Entry
+from flbench.plugin.registry import entries
 
 
 def suites_page() -> str:

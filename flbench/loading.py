@@ -6,10 +6,10 @@ import inspect
 from pathlib import Path
 
 from flbench.core.dataset import Dataset
-from flbench.errors import BadParameter, FlbenchError, PluginError
-from flbench.registry import find
-from flbench.strangers import Guest, in_one_line
-from flbench.world import SHARED
+from flbench.errors import BadParameter, FlbenchError, PluginError, in_one_line
+from flbench.plugin.isolation import Guest
+from flbench.plugin.process_state import SHARED
+from flbench.plugin.registry import find
 
 
 def load_dataset(name: str, root: Path) -> Dataset:

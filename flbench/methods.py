@@ -10,11 +10,12 @@ from typing import Any
 
 from flbench.core.hookspecs import hookimpl
 from flbench.core.parameters import Parameter, Presets, checked, declared
-from flbench.errors import BadParameter, PluginError, UnknownName, UserError
-from flbench.registry import Entry, find
+from flbench.errors import BadParameter, PluginError, UnknownName, UserError, in_one_line, text_of
+from flbench.plugin.entry import Entry
+from flbench.plugin.isolation import Guest
+from flbench.plugin.registry import find
+from flbench.plugin.source_inspection import mark
 from flbench.results.schema import Method, Plugin
-from flbench.sources import mark
-from flbench.strangers import Guest, in_one_line, text_of
 from flbench.suite import suite_field, suite_fields
 
 

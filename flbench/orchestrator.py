@@ -22,7 +22,7 @@ from flbench.evaluation import evaluate, selection_quality
 from flbench.federation import Newcomers, Samples
 from flbench.history import Evaluation, History
 from flbench.metrics import clustering_summary
-from flbench.plugins import Hooks
+from flbench.plugin.hooks import Hooks
 from flbench.results.events import RoundRecord
 from flbench.results.schema import Fingerprint
 from flbench.services import RunServices

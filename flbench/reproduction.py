@@ -87,7 +87,7 @@ def _plan(printed: Printed, scale: Scale, asked: Asked, overview: Overview) -> P
     if printed.dataset not in scale.on:
         return Plan(printed, why=f"{printed.dataset} is not part of this scale")
     from flbench.methods import presets_of
-    from flbench.registry import find
+    from flbench.plugin.registry import find
 
     plugin, own = plugin_of(printed.method)
     settings = {**scale.settings, **scale.on[printed.dataset]}

@@ -132,7 +132,7 @@ def jobs_of(
         from flbench.datasets import data_root as locate
         from flbench.job import Engine, Job, size
         from flbench.methods import compose, suite_overrides, without_preset
-        from flbench.registry import find
+        from flbench.plugin.registry import find
         from flbench.suite import load_suite
 
         for method in without_preset(preset, methods) if preset is not None else ():

@@ -26,7 +26,7 @@ from flbench.core.parameters import checked, parse
 from flbench.errors import BadParameter, Diverged, MissingData, Undefined, UserError
 from flbench.job import Engine, Job
 from flbench.methods import compose, suite_overrides
-from flbench.registry import find
+from flbench.plugin.registry import find
 from flbench.results.files import write_atomically
 from flbench.results.schema import Result
 from flbench.runner import load_dataset, run_job, settle

@@ -20,7 +20,7 @@ from flbench.core.hookspecs import hookimpl
 from flbench.core.local_training import LocalTraining
 from flbench.core.parameters import checked
 from flbench.errors import BadParameter, UnknownName, UserError
-from flbench.registry import find
+from flbench.plugin.registry import find
 
 if TYPE_CHECKING:
     import numpy as np

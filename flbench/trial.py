@@ -15,9 +15,9 @@ import tempfile
 from collections.abc import Sequence
 from typing import TextIO
 
-from flbench.errors import UserError
-from flbench.registry import Entry, find
-from flbench.strangers import in_one_line
+from flbench.errors import UserError, in_one_line
+from flbench.plugin.entry import Entry
+from flbench.plugin.registry import find
 
 PATIENCE = 60.0
 """Seconds that one name may take."""
@@ -92,7 +92,7 @@ def _attempt(kind: str, name: str) -> str:
     try:
         if kind == "methods":
             from flbench.methods import compose
-            from flbench.plugins import Hooks
+            from flbench.plugin.hooks import Hooks
 
             Hooks(("suite", object()), compose(name).layers)
         else:

@@ -147,7 +147,7 @@ def tune(
 ) -> None:
     """Search a method's parameters on tuning seeds; score the best, and the defaults, on others."""
     from flbench.core.parameters import declared
-    from flbench.registry import find
+    from flbench.plugin.registry import find
     from flbench.sinks.console import Overview
 
     overview = Overview()

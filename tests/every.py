@@ -17,7 +17,7 @@ from toy import Play, Played, toy_dataset
 from flbench import Conformance, State, hookimpl
 from flbench.assembly import prepare
 from flbench.orchestrator import play
-from flbench.registry import entries, find
+from flbench.plugin.registry import entries, find
 from flbench.testing import repeat
 
 METHODS = list(entries("methods"))

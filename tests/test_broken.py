@@ -12,9 +12,10 @@ import pytest
 from toy import Play, Typed, install
 
 from flbench import UserError
-from flbench.broken import hooks
 from flbench.errors import PluginError
-from flbench.registry import KINDS, Entry, entries, find
+from flbench.plugin.diagnostics import hooks
+from flbench.plugin.entry import KINDS, Entry
+from flbench.plugin.registry import entries, find
 
 GOOD = """\"\"\"A sound method.\"\"\"
 from dataclasses import dataclass

@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 from toy import install, python
 
-from flbench import catalogue
-from flbench.catalogue import Card, Parameter, card, cards, listing, page, plain, table
+from flbench.cli.list import listing, page, plain, table
 from flbench.cli.main import main
 from flbench.core.parameters import declared
 from flbench.methods import _hooks_of
-from flbench.registry import Entry, entries
+from flbench.plugin import method_info
+from flbench.plugin.entry import Entry
+from flbench.plugin.method_info import Card, Parameter, card, cards
+from flbench.plugin.registry import entries
 
 METHODS = {
     name: entry for name, entry in entries("methods").items() if entry.distribution == "flbench"
@@ -311,7 +313,7 @@ def test_the_list_can_be_read_by_machines(typed: Typed) -> None:
 
 def test_two_packages_of_one_name_are_both_told(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = dataclasses.replace(METHODS["oracle"], rivals=("theirs",))
-    monkeypatch.setattr(catalogue, "entries", lambda kind: {"oracle": entry})
+    monkeypatch.setattr(method_info, "entries", lambda kind: {"oracle": entry})
     told = listing("methods")
     assert told[1].endswith(f"[flbench {entry.version}, also offered by theirs]")
     rivals = f"flbench {entry.version} and theirs"

@@ -16,7 +16,7 @@ from toy import Play, bad
 import flbench as fl
 from flbench.errors import PluginError, UserError
 from flbench.methods import compose, refuse_rivals
-from flbench.registry import find
+from flbench.plugin.registry import find
 
 MEANINGS = {
     "cluster": "decide who is grouped with whom",

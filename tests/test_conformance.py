@@ -20,7 +20,7 @@ from toy import Play, Typed, composition, install
 from flbench import Conformance, hookimpl
 from flbench.engine.lanes import Lanes
 from flbench.engine.vectorised import Vectorised
-from flbench.registry import entries
+from flbench.plugin.registry import entries
 from flbench.testing import LAWS, parametrize_with_checks, verdicts
 from flbench.testing.kit import case
 from flbench.testing.law import Case, Verdict

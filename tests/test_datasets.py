@@ -32,7 +32,8 @@ from flbench.datasets import (
 )
 from flbench.datasets.torchvision_sets import IDX, fashion_mnist
 from flbench.errors import MissingData, PluginError, UnknownName, UserError
-from flbench.registry import Entry, entries
+from flbench.plugin.entry import Entry
+from flbench.plugin.registry import entries
 from flbench.runner import load_dataset
 
 RNG = np.random.default_rng(7)

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import pytest
 
 from flbench.cli.main import main
-from flbench.registry import entries
+from flbench.plugin.registry import entries
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

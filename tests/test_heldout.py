@@ -14,7 +14,7 @@ from flbench import heldout
 from flbench.assembly import divide
 from flbench.core.dataset import Dataset
 from flbench.errors import UserError
-from flbench.plugins import Hooks
+from flbench.plugin.hooks import Hooks
 from flbench.suite import Suite, load_suite
 
 KIND = np.array([0, 0, 1, 1, 1, 2, 0, 1, 2, 2])

@@ -17,7 +17,7 @@ from flbench.core.layout import ParameterLayout, head_of
 from flbench.engine.dropout import by_lane
 from flbench.errors import BadParameter, MissingData, UnknownName, UserError
 from flbench.models import dcpfl_fm, fedc2i_lenet, gpt2, resnet9_gn, resnet18
-from flbench.registry import entries
+from flbench.plugin.registry import entries
 from flbench.suite import load_suite
 
 # name, shape of a sample, classes, parameters of the network's builder, P, of the head, d

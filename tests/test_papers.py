@@ -11,7 +11,7 @@ from toy import Typed
 from flbench import paper_page
 from flbench.cards import Card, Claim, Printed, load_card, numbers, plugin_of
 from flbench.errors import BadParameter, UnknownName, UserError
-from flbench.registry import entries
+from flbench.plugin.registry import entries
 from flbench.sinks.console import Overview
 from flbench.verdicts import margin, verdict
 

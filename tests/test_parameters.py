@@ -16,7 +16,7 @@ from flbench.core.local_training import LocalTraining
 from flbench.core.parameters import checked, declared, parse
 from flbench.errors import BadParameter, PluginError, UnknownName, UserError
 from flbench.methods import compose, suite_overrides
-from flbench.registry import entries, find
+from flbench.plugin.registry import entries, find
 from flbench.suite import fingerprint, load_suite, suite_field, suite_fields
 
 TOML = sorted(Path(flbench_benchmarks.__file__).parent.glob("*.toml"))
@@ -80,7 +80,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
         points = [EntryPoint(name, f"{__name__}:{what}", group) for name, what in ours.items()]
         return [*entry_points(group=group), *(points if group == "flbench.methods" else [])]
 
-    monkeypatch.setattr("flbench.registry.entry_points", with_ours)
+    monkeypatch.setattr("flbench.plugin.registry.entry_points", with_ours)
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from flbench.core.dataset import Indices, Partition
 from flbench.errors import UserError
 from flbench.partition import by_domain, iid, patho5, patho5_noisy
+from flbench.plugin.registry import entries
 from flbench.primary import in_band, primary_secondary
-from flbench.registry import entries
 from flbench.skewed import dirichlet, label_skew
 from flbench.toolbox.heterogeneity import earth_movers, kld, label_overlap_truth, mean_kld
 

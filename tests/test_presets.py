@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from flbench.catalogue import cards
 from flbench.errors import UnknownName
 from flbench.methods import compose, presets_of, without_preset
-from flbench.registry import entries, find
+from flbench.plugin.method_info import cards
+from flbench.plugin.registry import entries, find
 
 METHODS = sorted(entries("methods"))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flbench.cli.main import main
-from flbench.registry import entries
+from flbench.plugin.registry import entries
 from flbench.suite import Suite, load_suite
 
 SUITES = sorted(entries("suites"))

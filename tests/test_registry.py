@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from toy import Play, install, python
 
-from flbench import UserError, hookimpl, methods, registry
+from flbench import UserError, hookimpl, methods
 from flbench.errors import PluginError, UnknownName
 from flbench.methods import compose
-from flbench.registry import Entry, entries, find
+from flbench.plugin import registry
+from flbench.plugin.entry import Entry
+from flbench.plugin.registry import entries, find
 
 # --- method classes ---------------------------------------------------------------------------
 
@@ -168,7 +170,7 @@ def test_a_path_that_names_no_object_is_no_file() -> None:
 def test_listing_imports_nobody(stranger: Path) -> None:
     told = python(
         "import sys\n"
-        "from flbench.registry import KINDS, entries\n"
+        "from flbench.plugin.registry import KINDS, entries\n"
         "for kind in KINDS:\n"
         "    for entry in entries(kind).values():\n"
         "        print(entry.name, '|', entry.summary())\n"

@@ -230,9 +230,9 @@ def test_memory_per_model_follows_the_groups(play_toy: Play) -> None:
 
         @hookimpl
         def aggregate(self, state: State, upload: Any, membership: Any, ctx: Context) -> Models:
-            from flbench import defaults
+            from flbench.plugin import fedavg_defaults
 
-            models = defaults.aggregate(state, upload, membership, ctx)
+            models = fedavg_defaults.aggregate(state, upload, membership, ctx)
             shares = membership.shares(upload.ids, len(state.models)).sum(dim=1)
             counted = state.memory["counts.rounds"] + (shares > 0).float()
             return Models(models.rows, {"counts.rounds": counted})

@@ -12,8 +12,8 @@ from flbench.core.dataset import Indices, Partition
 from flbench.core.parameters import checked
 from flbench.core.seeding import rng as generator_at
 from flbench.errors import BadParameter, UserError
+from flbench.plugin.registry import entries, find
 from flbench.primary import PLANS, _Plan, in_band, primary_secondary
-from flbench.registry import entries, find
 from flbench.skewed import dirichlet, label_skew
 from flbench.toolbox.heterogeneity import mean_kld
 

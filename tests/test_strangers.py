@@ -23,15 +23,15 @@ from toy import Play, Typed, bad, composition, install, python, refused, toy_dat
 
 import flbench
 from flbench import ClientModule, Stage, UserError, hookimpl, own_rows
-from flbench.errors import BadParameter, Diverged, PluginError
+from flbench.errors import BadParameter, Diverged, PluginError, in_one_line, text_of
 from flbench.methods import compose
+from flbench.plugin.isolation import Guest, moment, put_back
+from flbench.plugin.process_state import EVERYTHING, GENERATORS
+from flbench.plugin.registry import entries
+from flbench.plugin.source_inspection import mark
 from flbench.provenance import same_code
-from flbench.registry import entries
 from flbench.results.schema import Result
-from flbench.sources import mark
-from flbench.strangers import Guest, in_one_line, moment, put_back, text_of
 from flbench.trial import tried
-from flbench.world import EVERYTHING, GENERATORS
 
 HERE = Path(__file__).parent
 ROWS = re.findall(
@@ -210,7 +210,7 @@ def test_a_removed_working_directory_is_no_error(tmp_path: Path) -> None:
 def test_what_nobody_imported_is_left_alone() -> None:
     told = python(
         "import sys\n"
-        "from flbench.strangers import Guest\n"
+        "from flbench.plugin.isolation import Guest\n"
         "with Guest('x', print).acting('importing x'):\n"
         "    print('hello')\n"
         "print('torch' in sys.modules, 'numpy' in sys.modules)\n"

@@ -21,8 +21,9 @@ import torch
 import flbench
 from flbench.assembly import divide
 from flbench.core import hookspecs
-from flbench.plugins import Hooks
-from flbench.registry import KINDS, entries
+from flbench.plugin.entry import KINDS
+from flbench.plugin.hooks import Hooks
+from flbench.plugin.registry import entries
 from flbench.runner import load_dataset
 from flbench.suite import load_suite
 

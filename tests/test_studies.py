@@ -25,8 +25,8 @@ from flbench.core.parameters import checked
 from flbench.core.seeding import rng, torch_seed
 from flbench.errors import BadParameter, Diverged, MissingData, UnknownName, UserError
 from flbench.methods import compose, suite_overrides
-from flbench.plugins import Hooks
-from flbench.registry import entries, find
+from flbench.plugin.hooks import Hooks
+from flbench.plugin.registry import entries, find
 from flbench.results.schema import Result
 from flbench.runner import load_dataset
 from flbench.study import (

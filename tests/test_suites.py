@@ -11,7 +11,7 @@ from toy import Play
 
 from flbench.job import Job
 from flbench.methods import compose
-from flbench.registry import entries
+from flbench.plugin.registry import entries
 from flbench.runner import load_dataset, run_job
 from flbench.suite import load_suite
 

@@ -12,7 +12,7 @@ from toy import Play, Typed
 
 from flbench.core.parameters import declared
 from flbench.errors import BadParameter, UnknownName, UserError
-from flbench.registry import entries
+from flbench.plugin.registry import entries
 from flbench.results.files import read_result
 from flbench.tune import FIRST_SEED, grid_of, points, score_of
 

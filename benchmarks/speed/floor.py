@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from flbench.registry import find
+from flbench.plugin.registry import find
 
 from .baton import Baton, pin
 from .work import CLASSES, Work, images

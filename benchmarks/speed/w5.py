@@ -23,7 +23,7 @@ VARIANTS = "-class-global", "-class-local", "-lambda", "-nodc", "-nola"
 
 def run(asked: Asked) -> list[Row]:
     """A row for the main job, one for the sweep, one per method of it."""
-    from flbench.registry import entries
+    from flbench.plugin.registry import entries
 
     suite, rounds = "noisy-noniid", ["--rounds", "3"] if asked.quick else []
     methods = [name for name in sorted(entries("methods")) if not name.endswith(VARIANTS)]

@@ -22,7 +22,7 @@ def check(
     """Judge methods by the laws that must hold for all of them."""
     if not methods and not laws:
         raise UserError("check: name a method (flbench list methods), or type --laws")
-    from flbench.registry import find
+    from flbench.plugin.registry import find
 
     known = [find("methods", name) for name in methods or []]
     from flbench.testing.kit import LAWS, verdicts

@@ -19,10 +19,9 @@ from flbench.cli.reproduce import reproduce
 from flbench.cli.show import show
 from flbench.cli.submit import submit
 from flbench.cli.sync import sync
-from flbench.errors import FlbenchError, Interrupted, ProcessDied
+from flbench.errors import DEBUG, FlbenchError, Interrupted, ProcessDied
 from flbench.running import run
 from flbench.speed import speed
-from flbench.strangers import DEBUG
 from flbench.sweep import PASSES_ON, sweep
 from flbench.tune import tune
 from flbench.verify import verify

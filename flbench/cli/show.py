@@ -94,7 +94,7 @@ def _divided(suite: Suite, seed: int, root: Path | None) -> tuple[Ints, Ints | N
 
     from flbench.assembly import divide
     from flbench.datasets import data_root
-    from flbench.plugins import Hooks
+    from flbench.plugin.hooks import Hooks
     from flbench.runner import load_dataset
 
     data = load_dataset(suite.dataset, data_root(root))

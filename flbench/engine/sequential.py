@@ -15,9 +15,8 @@ from flbench.core.types import Extras
 from flbench.engine.batches import orders, steps, subset
 from flbench.engine.cross_eval import mean_loss
 from flbench.engine.workspace import Workspace
-from flbench.errors import FlbenchError, PluginError
+from flbench.errors import FlbenchError, PluginError, in_one_line
 from flbench.federation import Samples
-from flbench.strangers import in_one_line
 
 Term = Callable[[ClientModule], Tensor]
 

@@ -7,10 +7,10 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from flbench.catalogue import card
 from flbench.core.parameters import parse
 from flbench.errors import UnknownName, UserError
-from flbench.registry import entries
+from flbench.plugin.method_info import card
+from flbench.plugin.registry import entries
 from flbench.results.schema import Method
 from flbench.suite import Suite, load_suite
 

@@ -7,7 +7,8 @@ import sys
 from dataclasses import MISSING, asdict, fields
 
 from flbench.methods import compose
-from flbench.registry import KINDS, entries, find
+from flbench.plugin.entry import KINDS
+from flbench.plugin.registry import entries, find
 from flbench.testing.law import Case, law
 from flbench.testing.processes import Failed, apart
 

@@ -12,7 +12,7 @@ from flbench.core.dataset import Dataset
 from flbench.core.hookspecs import hookimpl
 from flbench.errors import FlbenchError, UserError
 from flbench.methods import Composition, compose
-from flbench.registry import find
+from flbench.plugin.registry import find
 from flbench.suite import Suite
 from flbench.testing.federation import SERVER, Played, play_small, small_suite
 

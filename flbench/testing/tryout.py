@@ -8,7 +8,7 @@ from pathlib import Path
 
 from flbench.job import Engine, Job
 from flbench.methods import compose, suite_overrides
-from flbench.registry import find
+from flbench.plugin.registry import find
 from flbench.results.schema import Result
 from flbench.runner import run_job, settle
 from flbench.suite import load_suite

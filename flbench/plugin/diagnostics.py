@@ -12,15 +12,16 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator
 from functools import cache, lru_cache
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flbench import sources
-from flbench.sources import Place, Unclear
+from flbench.plugin import source_inspection
+from flbench.plugin.entry import named
+from flbench.plugin.source_inspection import Place, Unclear
 
 if TYPE_CHECKING:
-    from flbench.registry import Entry
+    from flbench.plugin.entry import Entry
+
 
 NAMES = re.compile(r"[A-Za-z0-9_][\w.-]*", re.ASCII)
 """Names that can be typed, and that can be part of a file's."""
@@ -40,8 +41,8 @@ def _complaints(entry: Entry) -> Iterator[str]:
         yield f"its entry point is '{entry.value}', expected 'module:object'"
         return
     try:
-        where = sources.place(module)
-        trees = [sources.tree(path) for path in where.files]
+        where = source_inspection.place(module)
+        trees = [source_inspection.tree(path) for path in where.files]
     except ModuleNotFoundError as error:
         yield str(error)
         return
@@ -79,8 +80,11 @@ def untrue_version(entry: Entry) -> str:
     except (InvalidVersion, TypeError):
         return f"its package's version is '{entry.version}', expected one such as 1.0"
     try:
-        where = sources.place(named(entry.value)[0] or ".")
-        told = [(path, sources.constant(sources.tree(path), "__version__")) for path in where.files]
+        where = source_inspection.place(named(entry.value)[0] or ".")
+        told = [
+            (path, source_inspection.constant(source_inspection.tree(path), "__version__"))
+            for path in where.files
+        ]
     except (OSError, SyntaxError, ImportError, Unclear):
         return ""
     for path, text in told:
@@ -93,19 +97,6 @@ def untrue_version(entry: Entry) -> str:
                 " one and install it again"
             )
     return ""
-
-
-def named(value: str) -> tuple[str, str, str]:
-    """The module, ":" and the object that an entry point names; empty where it names none.
-
-    Example:
-        >>> named("acme.methods:Acme [gpu]"), named("acme/methods.py")
-        (('acme.methods', ':', 'Acme'), ('', '', ''))
-    """
-    found = EntryPoint.pattern.fullmatch(value)
-    if found is None:
-        return "", "", ""
-    return found["module"], ":" if found["attr"] else "", found["attr"] or ""
 
 
 def _short(path: Path) -> str:
@@ -133,14 +124,14 @@ def lost_imports(found: ast.Module, path: Path) -> tuple[str, ...]:
     if any(_finds_modules(node) for node in ast.walk(found)):
         return ()
     complaints: list[str] = []
-    for statement in sources.imported(found):
+    for statement in source_inspection.imported(found):
         if isinstance(statement, ast.Import):
             modules = [alias.name for alias in statement.names]
         else:
             modules = [statement.module or ""] if statement.level == 0 else []
         for root in (module.partition(".")[0] for module in modules):
             try:
-                if not sources.is_there(root):
+                if not source_inspection.is_there(root):
                     complaints.append(f"{_short(path)} imports {root}, which is not installed")
             except Unclear:
                 continue
@@ -185,7 +176,7 @@ def _text_of(entry: Entry, where: Place) -> Iterator[str]:
 def _object_of(kind: str, found: ast.Module, path: Path, name: str) -> Iterator[str]:
     """What is wrong with the object itself."""
     try:
-        known = sources.names(found)
+        known = source_inspection.names(found)
     except Unclear:
         return
     inside = path.name == "__init__.py" and any(path.parent.glob(f"{name}*"))
@@ -227,7 +218,7 @@ def _is_thawed(found: ast.Module, target: ast.stmt) -> bool:
 def _is_of(found: ast.Module, mark: ast.expr, module: str, name: str) -> bool:
     """Whether a decorator is certainly a name of a module: imported from it, or its attribute."""
     mark = mark.func if isinstance(mark, ast.Call) else mark
-    for statement in sources.imported(found):
+    for statement in source_inspection.imported(found):
         for alias in statement.names:
             called = alias.asname or alias.name
             if isinstance(statement, ast.ImportFrom):
@@ -247,7 +238,7 @@ def _is_of(found: ast.Module, mark: ast.expr, module: str, name: str) -> bool:
 @cache
 def hooks() -> dict[str, tuple[str, ...]]:
     """Every hook with its arguments, read from the text of their specifications."""
-    found = sources.tree(Path(__file__).with_name("hookspecs.py"))
+    found = source_inspection.tree(Path(__file__).with_name("hookspecs.py"))
     return {
         node.name: tuple(argument.arg for argument in node.args.args)
         for node in found.body

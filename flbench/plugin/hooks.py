@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 import torch
 
-from flbench import checks, defaults, expect
 from flbench.core import hookspecs
 from flbench.core.dataset import Indices, Partition
 from flbench.core.state import (
@@ -31,10 +30,11 @@ from flbench.core.state import (
 )
 from flbench.core.types import Phase
 from flbench.errors import PluginError
-from flbench.guard import Answer as Answer
-from flbench.guard import Guard
-from flbench.strangers import Guest, Moment, moment
-from flbench.world import DEFAULTS
+from flbench.plugin import fedavg_defaults, validation
+from flbench.plugin.hook_guard import Answer as Answer
+from flbench.plugin.hook_guard import Guard
+from flbench.plugin.isolation import Guest, Moment, moment
+from flbench.plugin.process_state import DEFAULTS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,7 +43,10 @@ if TYPE_CHECKING:
     from flbench.core.client import ClientModule
     from flbench.core.context import Context
 
+
 Layer = tuple[str, object]
+
+
 Term = Callable[["ClientModule"], "Tensor"]
 
 
@@ -72,7 +75,7 @@ class Hooks:
         self._guests: dict[str, Guest] = {}
         self._left: tuple[Guest, str, Moment] | None = None
         self._trainer = "defaults"
-        layers = [("defaults", "defaults", defaults), ("suite", *suite)]
+        layers = [("defaults", "defaults", fedavg_defaults), ("suite", *suite)]
         layers += [("sink", *sink) for sink in sinks]
         layers += [("method", *method) for method in methods]
         for kind, name, plugin in layers:
@@ -104,7 +107,7 @@ class Hooks:
         try:
             return getattr(self._manager.hook, hook)(**arguments)
         except PluginError as error:
-            raise expect.in_round(arguments.get("ctx"), str(error)) from error.__cause__
+            raise validation.in_round(arguments.get("ctx"), str(error)) from error.__cause__
 
     def _leave(self, plugin: str, what: str) -> None:
         """Remember the world: until the next hook, code runs that a plugin brought along."""
@@ -144,13 +147,13 @@ class Hooks:
     ) -> Partition:
         """The partition; every suite answers."""
         answer = self._first("partition", labels=labels, domains=domains, clients=clients, rng=rng)
-        return checks.partition(answer, clients, len(labels))
+        return validation.partition(answer, clients, len(labels))
 
     def setup(self, ctx: Context) -> Setup:
         """Bank and membership of the plugin named last, memories of all."""
         answers, merged = self._all("setup", ctx=ctx), Setup()
         for answer in answers:
-            value = checks.setup(answer, ctx)
+            value = validation.setup(answer, ctx)
             twice = sorted(set(merged.memory) & set(value.memory))
             if twice:
                 raise PluginError(f"{answer.plugin}.setup: memory '{twice[0]}' is declared twice")
@@ -160,15 +163,15 @@ class Hooks:
                 memory={**merged.memory, **value.memory},
             )
         for answer in answers:
-            checks.fits(answer, merged, ctx)
+            validation.fits(answer, merged, ctx)
         assert merged.models is not None, "the defaults answer"
         rows = len(merged.models)
-        memory = {name: checks.per_row(kept, rows) for name, kept in merged.memory.items()}
+        memory = {name: validation.per_row(kept, rows) for name, kept in merged.memory.items()}
         return replace(merged, memory=memory)
 
     def plan(self, state: State, ctx: Context) -> Sequence[Stage]:
         """The stages of this round."""
-        return checks.plan(self._first("plan", state=state, ctx=ctx), ctx)
+        return validation.plan(self._first("plan", state=state, ctx=ctx), ctx)
 
     def dispatch(self, state: State, stage: Stage, ctx: Context) -> Dispatched:
         """Field by field the first answer; extras of all, the plugin named last before others."""
@@ -176,7 +179,7 @@ class Hooks:
         extras: dict[str, Tensor] = {}
         own: dict[str, Tensor] = {}
         for answer in self._all("dispatch", state=state, stage=stage, ctx=ctx):
-            start = checks.start(answer, stage, ctx)
+            start = validation.start(answer, stage, ctx)
             extras, own = {**start.extras, **extras}, {**start.own, **own}
             for name in ("params", "active", "rows", "crosses", "returns"):
                 if getattr(start, name) is not None:
@@ -186,12 +189,12 @@ class Hooks:
         lost = stage.clients[state.membership.home[stage.clients] < 0].tolist()
         if lost and found["params"].plugin == "defaults":
             text = f"client {lost[0]} has no home model: answer `dispatch` for undecided clients"
-            raise expect.in_round(ctx, f"defaults.dispatch: {text}")
+            raise validation.in_round(ctx, f"defaults.dispatch: {text}")
         for name, (plugin, tensor) in found.items():
             if name != "params":
-                checks.start_field(plugin, name, tensor, candidates, stage, ctx)
+                validation.start_field(plugin, name, tensor, candidates, stage, ctx)
         if "rows" in found:
-            checks.start_rows(*found["rows"], len(state.models), ctx)
+            validation.start_rows(*found["rows"], len(state.models), ctx)
         self._leave(self._trainer, "local training")
         everyone = torch.ones(acting, candidates, dtype=torch.bool)
         crosses = found["crosses"].value
@@ -210,7 +213,7 @@ class Hooks:
         """The LightningModule that trains on one client."""
         answer = self._first("client_module", net=net, ctx=ctx)
         self._trainer = answer.plugin if answer else self._trainer
-        module = checks.client_module(answer, ctx)
+        module = validation.client_module(answer, ctx)
         module.made_by = self._trainer
         return module
 
@@ -218,14 +221,14 @@ class Hooks:
         """Everything that is added to the loss."""
         answers = self._all("local_term", state=state, stage=stage, ctx=ctx)
         self._leave(self._trained_by(answers), "local training")
-        return [checks.local_term(answer, ctx) for answer in answers]
+        return [validation.local_term(answer, ctx) for answer in answers]
 
     def score(
         self, state: State, stage: Stage, phase: Phase, upload: Upload | None, ctx: Context
     ) -> Scores | None:
         """Who benefits from what, if anybody measures it."""
         answer = self._first("score", state=state, stage=stage, phase=phase, upload=upload, ctx=ctx)
-        return None if answer is None else checks.score(answer, state, ctx)
+        return None if answer is None else validation.score(answer, state, ctx)
 
     def cluster(
         self, state: State, stage: Stage, phase: Phase, scores: Scores | None, ctx: Context
@@ -234,7 +237,7 @@ class Hooks:
         answer = self._first(
             "cluster", state=state, stage=stage, phase=phase, scores=scores, ctx=ctx
         )
-        return None if answer is None else checks.cluster(answer, state, ctx)
+        return None if answer is None else validation.cluster(answer, state, ctx)
 
     def aggregate(self, state: State, upload: Upload, ctx: Context) -> Models:
         """The new bank."""
@@ -245,10 +248,10 @@ class Hooks:
             membership=state.membership,
             ctx=ctx,
         )
-        return checks.aggregate(answer, state, ctx)
+        return validation.aggregate(answer, state, ctx)
 
     def personalise(self, state: State, clients: Tensor, ctx: Context) -> Personal:
         """The model each client is judged by."""
         answer = self._first("personalise", state=state, clients=clients, ctx=ctx)
         self._leave(self._trained_by([answer] if answer else []), "judging")
-        return checks.personalise(answer, state, clients, ctx)
+        return validation.personalise(answer, state, clients, ctx)

@@ -12,11 +12,13 @@ from collections.abc import Callable
 from dataclasses import FrozenInstanceError
 from typing import Any, NamedTuple
 
-from flbench.errors import FlbenchError, PluginError, Undefined, UserError
-from flbench.strangers import Guest, in_one_line, text_of
-from flbench.world import TORCH
+from flbench.errors import FlbenchError, PluginError, Undefined, UserError, in_one_line, text_of
+from flbench.plugin.isolation import Guest
+from flbench.plugin.process_state import TORCH
 
 LISTENERS = ("run_started", "round_finished", "run_finished")
+
+
 ADDED = (TORCH,)
 """What `client_module` may draw from: the core has seeded it for what a method adds."""
 

@@ -8,115 +8,15 @@ come in through the same door as strangers'.
 
 from __future__ import annotations
 
-import ast
 import sys
-import tomllib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from importlib.metadata import Distribution, EntryPoint, distributions
 from pathlib import Path
-from typing import Any
 
-from flbench import sources
-from flbench.broken import named, reason, refused
-from flbench.errors import PluginError, UnknownName, UserError
-from flbench.strangers import Guest, in_one_line
-from flbench.world import SHARED
-
-KINDS = ("methods", "suites", "datasets", "models", "partitions", "studies", "papers", "sinks")
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One installed name.
-
-    Attributes:
-        kind: one of KINDS.
-        name: what a person types.
-        value: "module:object".
-        distribution: the package that offers it.
-        version: that package's version.
-        rivals: other packages that offer the same name, with their versions.
-    """
-
-    kind: str
-    name: str
-    value: str
-    distribution: str
-    version: str
-    rivals: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return f"{one_of(self.kind)} '{self.name}' of {self.distribution} {self.version}"
-
-    def load(self) -> Any:  # noqa: ANN401 - whatever the entry point names
-        """Import the object; only now does the plugin's code run, as a guest.
-
-        Raises:
-            PluginError: the import fails, or nobody could tell whose code it is.
-        """
-        mend = f"upgrade or uninstall {self.distribution}"
-        if refusal := refused(self):
-            raise PluginError(f"{self}: {refusal}")
-        try:
-            # Libraries draw from generators when they are first imported.
-            with Guest(self.name).acting(f"importing {self.name}", quiet=SHARED):
-                return EntryPoint(self.name, self.value, f"flbench.{self.kind}").load()
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # SystemExit as well
-            missing = not named(self.value)[0]
-            raise PluginError(
-                f"{self} cannot be imported"
-                f" from {self.value}: {reason(self) if missing else in_one_line(error)}; {mend}"
-            ) from error
-
-    def broken(self) -> str:
-        """Why it cannot be used, found without importing it; "" = nothing is known."""
-        return reason(self)
-
-    def module(self) -> str:
-        """The module the object is looked up in."""
-        return named(self.value)[0]
-
-    def source(self) -> Path | None:
-        """The file of that module, found without importing it."""
-        try:
-            return sources.place(self.module() or ".").own
-        except (ImportError, sources.Unclear):
-            return None
-
-    def summary(self) -> str:
-        """The suite's summary, or the first line of the docstring, read without importing it."""
-        try:
-            return self._summary()
-        except (OSError, ValueError, SyntaxError):
-            return ""
-
-    def _summary(self) -> str:
-        path = self.source()
-        if path is None:
-            return ""
-        settings = path.with_name(f"{self.name}.toml")
-        if self.kind in ("suites", "papers") or (self.kind == "studies" and settings.is_file()):
-            return str(tomllib.loads(settings.read_text(encoding="utf-8")).get("summary", ""))
-        tree = sources.tree(path)
-        target = named(self.value)[2]
-        nodes = [n for n in tree.body if isinstance(n, (ast.ClassDef, ast.FunctionDef))]
-        found = next((node for node in nodes if node.name == target), None)
-        text = (ast.get_docstring(found) if found else None) or ast.get_docstring(tree) or ""
-        return text.partition("\n")[0]
-
-
-def one_of(kind: str) -> str:
-    """The singular of a kind.
-
-    Example:
-        >>> one_of("methods"), one_of("studies")
-        ('method', 'study')
-    """
-    return "study" if kind == "studies" else kind.removesuffix("s")
+from flbench.errors import UnknownName, UserError
+from flbench.plugin.entry import Entry, one_of
 
 
 def _stamp() -> tuple[tuple[str, int], ...]:

@@ -20,7 +20,11 @@ from typing import Any
 
 ABSENT = object()
 """Stands for the value of what nobody has imported."""
+
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
 State = Mapping[str, Any]
 
 
@@ -102,6 +106,7 @@ def _plain(state: State) -> dict[str, object]:
 SHARED = PYTHON, NUMPY, TORCH = (
     "Python's global generator", "numpy's global generator", "torch's global generator",
 )  # fmt: skip
+
 
 GENERATORS = (
     Thing(PYTHON, random.getstate, random.setstate, text=_drawn(PYTHON)),
@@ -237,6 +242,7 @@ DEFAULTS = (
 )  # fmt: skip
 """What is no generator; numbers and files of all that follows hang on it."""
 
+
 SPEECH = (
     Thing(
         "sys.stderr",
@@ -247,5 +253,6 @@ SPEECH = (
     ),
 )
 """Where messages go."""
+
 
 EVERYTHING = (*GENERATORS, *DEFAULTS, *SPEECH)

@@ -14,40 +14,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-from flbench.world import ABSENT, EVERYTHING, Thing
-
-DEBUG = "FLBENCH_DEBUG"
-"""Where this is set, errors come with their traceback, and hooks may talk to a person (pdb)."""
-
-LONGEST = 500
-"""Characters of an error that are told."""
+from flbench.errors import DEBUG
+from flbench.plugin.process_state import ABSENT, EVERYTHING, Thing
 
 Say = Callable[[str], None]
+
+
 Moment = list[tuple[Thing, Any]]
-
-
-def text_of(error: BaseException) -> str:
-    r"""An error's text as one line, cut where nobody would read on.
-
-    Example:
-        >>> text_of(ValueError("expected\n  a number"))
-        'expected a number'
-    """
-    try:
-        text = " ".join(str(error).split())
-    except Exception:  # its own __str__ is broken
-        return ""
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
-
-
-def in_one_line(error: BaseException) -> str:
-    """An error's type and text, whatever it says.
-
-    Example:
-        >>> in_one_line(KeyError("gone")), in_one_line(AssertionError())
-        ("KeyError: 'gone'", 'AssertionError')
-    """
-    return ": ".join(filter(None, (type(error).__name__, text_of(error))))
 
 
 def to_stderr(line: str) -> None:

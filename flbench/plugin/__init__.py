@@ -1,0 +1,1 @@
+"""Plugins: find, load, validate, call and isolate them."""
