@@ -18,7 +18,7 @@ from torch import Tensor
 from flbench.core.dataset import Dataset, Indices, Partition
 from flbench.core.seeding import rng
 from flbench.errors import UserError
-from flbench.partition import split_off
+from flbench.partitions.sharding import split_off
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy as np
 from flbench.core.dataset import Dataset, Indices
 from flbench.core.seeding import rng
 from flbench.errors import UserError
-from flbench.partition import split_off
+from flbench.partitions.sharding import split_off
 
 
 def kinds(dataset: Dataset) -> Indices:

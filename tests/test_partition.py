@@ -10,7 +10,10 @@ import pytest
 
 from flbench.core.dataset import Indices, Partition
 from flbench.errors import UserError
-from flbench.partition import by_domain, iid, patho5, patho5_noisy, split_off
+from flbench.partitions.by_domain import by_domain
+from flbench.partitions.iid import iid
+from flbench.partitions.label_groups import patho5, patho5_noisy
+from flbench.partitions.sharding import split_off
 
 PARTITIONS = (iid, patho5, patho5_noisy)
 

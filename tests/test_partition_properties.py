@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 
 from flbench.core.dataset import Indices, Partition
 from flbench.errors import UserError
-from flbench.partition import by_domain, iid, patho5, patho5_noisy
+from flbench.partitions.by_domain import by_domain
+from flbench.partitions.dirichlet import dirichlet
+from flbench.partitions.iid import iid
+from flbench.partitions.label_groups import patho5, patho5_noisy
+from flbench.partitions.label_skew import label_skew
+from flbench.partitions.primary_secondary import in_band, primary_secondary
 from flbench.plugin.registry import entries
-from flbench.primary import in_band, primary_secondary
-from flbench.skewed import dirichlet, label_skew
 from flbench.toolbox.heterogeneity import earth_movers, kld, label_overlap_truth, mean_kld
 
 Settings = Mapping[str, Any]

@@ -340,7 +340,7 @@ def test_ari_is_null_without_true_groups(play_toy: Play) -> None:
     class Ungrouped:
         @hookimpl
         def partition(self, labels: Any, clients: int, rng: Any) -> Any:
-            from flbench.partition import iid
+            from flbench.partitions.iid import iid
 
             return replace(iid(labels, None, clients, rng), groups=None)
 

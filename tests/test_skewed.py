@@ -12,9 +12,10 @@ from flbench.core.dataset import Indices, Partition
 from flbench.core.parameters import checked
 from flbench.core.seeding import rng as generator_at
 from flbench.errors import BadParameter, UserError
+from flbench.partitions.dirichlet import dirichlet
+from flbench.partitions.label_skew import label_skew
+from flbench.partitions.primary_secondary import PLANS, _Plan, in_band, primary_secondary
 from flbench.plugin.registry import entries, find
-from flbench.primary import PLANS, _Plan, in_band, primary_secondary
-from flbench.skewed import dirichlet, label_skew
 from flbench.toolbox.heterogeneity import mean_kld
 
 CIFAR = np.repeat(np.arange(10), 5000)
@@ -167,7 +168,7 @@ def test_when_no_draw_suffices_the_largest_clients_give() -> None:
 
 
 def test_those_that_give_are_levelled_and_stay_the_largest() -> None:
-    from flbench.skewed import _top_up
+    from flbench.partitions.dirichlet import _top_up
 
     for seed in range(10):
         owner = np.repeat(np.arange(5), [50, 48, 20, 3, 0])

@@ -1,0 +1,1 @@
+"""Built-in partitions; each is an entry point of the group `flbench.partitions`."""
