@@ -18,7 +18,17 @@ import pytest
 from made_results import SUITE
 
 from flbench import figures
-from flbench.figures import cost, grids, groups, labels, lines, order, rivals, spread, trees
+from flbench.figures import (
+    accuracy_curves,
+    client_accuracy,
+    client_order,
+    critical_difference,
+    dendrograms,
+    label_placement,
+    memberships,
+    pareto,
+    score_matrix,
+)
 from flbench.figures.style import COLOURS, DASHES, INK, LONGEST, MARKERS, apart, plain
 from flbench.results.files import read_results
 from flbench.results.schema import Change, Clients, Fingerprint, Method, Result, ScoreMatrix
@@ -82,7 +92,7 @@ def made(
             loss=[1.0] * n,
             group=group,
             bytes=[1] * n,
-            labels=labels,
+            labels=label_placement,
         ),
         membership=[Change(round=number, labels=told) for number, told in membership],
         scores=scores,
@@ -221,8 +231,11 @@ def test_text_is_text_and_files_are_small(kind: str) -> None:
 
 
 def test_nothing_hangs_on_colour_alone() -> None:
-    looks = {(lines._look(k)["marker"], lines._look(k)["linestyle"]) for k in range(lines.BRIGHT)}
-    assert len(looks) == lines.BRIGHT <= min(len(COLOURS), len(MARKERS))
+    looks = {
+        (accuracy_curves._look(k)["marker"], accuracy_curves._look(k)["linestyle"])
+        for k in range(accuracy_curves.BRIGHT)
+    }
+    assert len(looks) == accuracy_curves.BRIGHT <= min(len(COLOURS), len(MARKERS))
     assert len(DASHES) > 1
 
 
@@ -281,20 +294,22 @@ def test_places_move_as_little_as_it_takes() -> None:
 
 def test_names_lie_where_nothing_is() -> None:
     points = [(50.0, 50.0), (54.0, 50.0), (50.0, 54.0), (98.0, 50.0)]
-    boxes = labels.placed(points, [30.0] * 4, 8.0, (0, 0, 100, 100), [(0, 60, 100, 62)])
+    boxes = label_placement.placed(points, [30.0] * 4, 8.0, (0, 0, 100, 100), [(0, 60, 100, 62)])
     for index, box in enumerate(boxes):
         assert box[0] >= 0
         assert box[2] <= 100
-        assert labels.covered(box, (0, 60, 100, 62)) == 0
-        assert all(labels.covered(box, (x - 3, y - 3, x + 3, y + 3)) == 0 for x, y in points)
-        assert all(labels.covered(box, other) == 0 for other in boxes[:index])
+        assert label_placement.covered(box, (0, 60, 100, 62)) == 0
+        assert all(
+            label_placement.covered(box, (x - 3, y - 3, x + 3, y + 3)) == 0 for x, y in points
+        )
+        assert all(label_placement.covered(box, other) == 0 for other in boxes[:index])
 
 
 # --- curves -----------------------------------------------------------------------------------
 
 
 def test_a_curve_is_the_mean_of_the_rounds_measured() -> None:
-    curve = lines.averaged(
+    curve = accuracy_curves.averaged(
         [made(accuracy=[0.2, None, 0.5, None]), made(accuracy=[0.4, None, 0.7, 0.9])], "accuracy"
     )
     assert curve is not None
@@ -338,15 +353,15 @@ def test_one_round_and_no_loss_can_be_drawn() -> None:
 
 def test_the_front_by_hand() -> None:
     points = [(3.0, 0.9), (1.0, 0.7), (1.0, 0.8), (2.0, 0.8), (0.0, 0.1), (4.0, 0.85)]
-    assert cost.front(points) == [4, 2, 0]
-    assert cost.front([(1.0, 0.5), (1.0, 0.5)]) == [0, 1], "equal points beat nobody"
-    assert cost.front([]) == []
+    assert pareto.front(points) == [4, 2, 0]
+    assert pareto.front([(1.0, 0.5), (1.0, 0.5)]) == [0, 1], "equal points beat nobody"
+    assert pareto.front([]) == []
 
 
 def test_a_point_is_the_mean_of_the_seeds_that_tell_both_numbers() -> None:
     told = [made(accuracy=[0.4], mb=1.0), made(accuracy=[0.6], mb=3.0), made(mb=None)]
-    point = cost.point("one", told)
-    assert point == cost.Point("one", 0.5, 2.0, (0.4, 0.6), (1.0, 3.0))
+    point = pareto.point("one", told)
+    assert point == pareto.Point("one", 0.5, 2.0, (0.4, 0.6), (1.0, 3.0))
 
 
 @pytest.mark.slow
@@ -380,7 +395,7 @@ def test_rows_without_traffic_stand_apart_and_the_front_is_told() -> None:
 
 
 def test_accuracies_are_those_of_all_seeds() -> None:
-    assert spread.accuracies([made(), made(correct=[0, 0, 4, 4])]).tolist() == [
+    assert client_accuracy.accuracies([made(), made(correct=[0, 0, 4, 4])]).tolist() == [
         *(0.25, 0.5, 0.75, 1.0),
         *(0.0, 0.0, 1.0, 1.0),
     ]
@@ -389,7 +404,11 @@ def test_accuracies_are_those_of_all_seeds() -> None:
 def test_clients_without_test_samples_are_left_out() -> None:
     one = made()
     none = one.clients.model_copy(update={"test": [4, 0, 4, 4], "correct": [1, 0, 3, 4]})
-    assert spread.accuracies([one.model_copy(update={"clients": none})]).tolist() == [0.25, 0.75, 1]
+    assert client_accuracy.accuracies([one.model_copy(update={"clients": none})]).tolist() == [
+        0.25,
+        0.75,
+        1,
+    ]
 
 
 def test_rows_are_sorted_by_median_then_mean_then_name() -> None:
@@ -399,7 +418,7 @@ def test_rows_are_sorted_by_median_then_mean_then_name() -> None:
         ("a", np.array([0.0, 0.6, 0.6])),
         ("d", np.array([0.3, 0.5, 1.0])),
     ]
-    assert [name for name, _ in spread.by_median(rows)] == ["a", "d", "b", "c"]
+    assert [name for name, _ in client_accuracy.by_median(rows)] == ["a", "d", "b", "c"]
     shown = [
         (name, [made(correct=[int(4 * v) for v in each], membership=[])]) for name, each in rows
     ]
@@ -411,31 +430,43 @@ def test_rows_are_sorted_by_median_then_mean_then_name() -> None:
 
 def test_groups_get_the_names_of_the_true_groups_they_match() -> None:
     truth = np.array([0, 0, 0, 1, 1, 1])
-    assert order.matched(np.array([9, 9, 4, 4, 4, 4]), truth).tolist() == [0, 0, 1, 1, 1, 1]
+    assert client_order.matched(np.array([9, 9, 4, 4, 4, 4]), truth).tolist() == [0, 0, 1, 1, 1, 1]
     # All in all: giving 0 to group 4 (3 of it) would leave group 9 with nothing, 2 < 2 + 2.
     greedy = np.array([4, 4, 4, 9, 9, 4])
-    assert order.matched(greedy, truth).tolist() == [0, 0, 0, 1, 1, 0]
-    assert order.matched(np.array([5, 6, 7, 8, 8, 8]), truth)[3:].tolist() == [1, 1, 1]
-    assert len(set(order.matched(np.array([5, 6, 7, 8, 8, 8]), truth).tolist())) == 4
-    assert order.matched(np.array([-1, 2, 2, -1, 3, 3]), truth).tolist() == [-1, 0, 0, -1, 1, 1]
+    assert client_order.matched(greedy, truth).tolist() == [0, 0, 0, 1, 1, 0]
+    assert client_order.matched(np.array([5, 6, 7, 8, 8, 8]), truth)[3:].tolist() == [1, 1, 1]
+    assert len(set(client_order.matched(np.array([5, 6, 7, 8, 8, 8]), truth).tolist())) == 4
+    assert client_order.matched(np.array([-1, 2, 2, -1, 3, 3]), truth).tolist() == [
+        -1,
+        0,
+        0,
+        -1,
+        1,
+        1,
+    ]
 
 
 def test_the_hungarian_match_beats_the_greedy_one() -> None:
     truth = np.array([0] * 5 + [1] * 4)
     found = np.array([7] * 3 + [8] * 2 + [7] * 4)  # 7 overlaps 3 and 4, 8 overlaps 2 and 0
-    assert order.matched(found, truth).tolist() == [1] * 3 + [0] * 2 + [1] * 4
+    assert client_order.matched(found, truth).tolist() == [1] * 3 + [0] * 2 + [1] * 4
 
 
 def test_a_group_keeps_its_name_where_truth_does_not_decide() -> None:
     truth = np.zeros(4, dtype=np.int64)
     before = np.array([0, 0, 3, 3])
-    assert order.matched(np.array([1, 1, 0, 0]), truth, before).tolist() == [0, 0, 3, 3]
-    assert order.matched(np.array([0, 0, 1, 1]), truth, before[::-1]).tolist() == [3, 3, 0, 0]
+    assert client_order.matched(np.array([1, 1, 0, 0]), truth, before).tolist() == [0, 0, 3, 3]
+    assert client_order.matched(np.array([0, 0, 1, 1]), truth, before[::-1]).tolist() == [
+        3,
+        3,
+        0,
+        0,
+    ]
 
 
 def test_a_timeline_by_hand() -> None:
     one = made(accuracy=[0.1] * 4, group=[1, 0, 1, 0], membership=[(1, [0] * 4), (3, [5, 6, 5, 7])])
-    names, sizes, truth = groups.timeline(one)
+    names, sizes, truth = memberships.timeline(one)
     assert truth.tolist() == [1, 0, 1, 0]
     assert names.shape == (4, 4)
     assert names[0].tolist() == names[1].tolist()
@@ -458,7 +489,7 @@ def test_at_most_eight_panels_are_drawn_and_the_rest_is_told() -> None:
 
 def test_rows_and_columns_stand_by_true_group() -> None:
     matrix = np.arange(16.0).reshape(4, 4)
-    found = grids.grid(made(matrix=matrix, group=[1, 0, 1, 0]))
+    found = score_matrix.grid(made(matrix=matrix, group=[1, 0, 1, 0]))
     assert found is not None
     assert found.rows.tolist() == [0, 0, 1, 1]
     assert found.columns is not None
@@ -470,7 +501,9 @@ def test_rows_and_columns_stand_by_true_group() -> None:
 
 def test_the_truth_comes_before_the_groups_found() -> None:
     matrix = np.arange(16.0).reshape(4, 4)
-    found = grids.grid(made(matrix=matrix, group=[0, 1, 0, 1], membership=[(1, [5, 5, 4, 4])]))
+    found = score_matrix.grid(
+        made(matrix=matrix, group=[0, 1, 0, 1], membership=[(1, [5, 5, 4, 4])])
+    )
     assert found is not None
     assert found.rows.tolist() == [0, 0, 1, 1]
     assert (found.values[:, 0] // 4).round().astype(int).tolist() == [2, 0, 3, 1]
@@ -478,14 +511,14 @@ def test_the_truth_comes_before_the_groups_found() -> None:
 
 def test_columns_follow_rows_where_their_ids_do_not() -> None:
     matrix = np.array([[0.0, 1.0], [2.0, 3.0]])  # rows 1, 0; columns 0, 1
-    found = grids.grid(made(matrix=matrix, row_ids=[1, 0], group=[0, 1, 1, 1]))
+    found = score_matrix.grid(made(matrix=matrix, row_ids=[1, 0], group=[0, 1, 1, 1]))
     assert found is not None
     assert found.values == pytest.approx(np.array([[2.0, 3.0], [0.0, 1.0]]), abs=0.01)
 
 
 def test_models_are_columns_as_they_are() -> None:
     matrix = np.array([[1.0, 2], [3, 4], [5, 6], [7, 8]])
-    found = grids.grid(made(matrix=matrix, columns="models", group=[1, 0, 1, 0]))
+    found = score_matrix.grid(made(matrix=matrix, columns="models", group=[1, 0, 1, 0]))
     assert found is not None
     assert found.columns is None
     assert found.tree is None
@@ -493,39 +526,39 @@ def test_models_are_columns_as_they_are() -> None:
 
 
 def test_shades_are_centred_at_zero_where_signs_differ() -> None:
-    image = grids.shades(np.array([-2.0, -1.0, 0.0, 4.0, np.nan]), -2.0, 4.0)
+    image = score_matrix.shades(np.array([-2.0, -1.0, 0.0, 4.0, np.nan]), -2.0, 4.0)
     assert image[:4, 3].tolist() == [1.0, 0.5, 0.0, 1.0]
     assert (image[0, :3] != image[3, :3]).any()
-    assert image[4].tolist() == list(grids.NOT_ASKED)
-    plain_ones = grids.shades(np.array([1.0, 2.0, 3.0]), 1.0, 3.0)
+    assert image[4].tolist() == list(score_matrix.NOT_ASKED)
+    plain_ones = score_matrix.shades(np.array([1.0, 2.0, 3.0]), 1.0, 3.0)
     assert plain_ones[:, 3].tolist() == [0.0, 0.5, 1.0]
     assert (plain_ones[0, :3] == plain_ones[2, :3]).all()
-    assert np.isfinite(grids.shades(np.ones((2, 2)), 1.0, 1.0)).all()
+    assert np.isfinite(score_matrix.shades(np.ones((2, 2)), 1.0, 1.0)).all()
 
 
 def test_many_clients_are_binned_to_the_mean_of_what_was_asked() -> None:
     values = np.tile(np.arange(400.0)[:, None], (1, 3))
     values[0, 0] = np.nan
-    small = grids.binned(values)
+    small = score_matrix.binned(values)
     assert small.shape == (200, 3)
     assert small[0].tolist() == [1.0, 0.5, 0.5]
-    assert grids.binned(values[:5])[1:].tolist() == values[1:5].tolist()
+    assert score_matrix.binned(values[:5])[1:].tolist() == values[1:5].tolist()
 
 
 def test_a_dendrogram_joins_the_likest_first() -> None:
     like = np.array([[0, 1, 9, 1.0], [1, 0, 1, 5], [9, 1, 0, 1], [1, 5, 1, 0]])
-    tree = trees.dendrogram(like)
+    tree = dendrograms.dendrogram(like)
     assert tree.merges is not None
     assert sorted(tree.merges[0, :2].tolist()) == [0, 2]
     assert tree.merges[:, 2].tolist() == [0.0, 0.5, 1.0]
-    heights, places = trees.forks(tree.merges, tree.order)
+    heights, places = dendrograms.forks(tree.merges, tree.order)
     assert np.nanmax(heights) == 1.0
     assert np.nanmax(places) == 3.0
-    assert len(trees.forks(tree.merges, tree.order, most=2)[0]) == 10
+    assert len(dendrograms.forks(tree.merges, tree.order, most=2)[0]) == 10
 
 
 def test_nobody_asked_is_as_unlike_as_can_be() -> None:
-    known = trees.distances(np.array([[0, 3.0, np.nan], [1.0, 0, 7.0], [np.nan, np.nan, 0]]))
+    known = dendrograms.distances(np.array([[0, 3.0, np.nan], [1.0, 0, 7.0], [np.nan, np.nan, 0]]))
     assert known.tolist() == [[0, 1, 1], [1, 0, 0], [1, 0, 0]]
 
 
@@ -536,7 +569,7 @@ def test_reachability_is_that_of_the_methods_own_features() -> None:
     near = np.kron(np.eye(2), np.ones((10, 10))) + rng.normal(0, 0.05, (20, 20))
     params = {"features": "zrow", "min_samples": 4, "xi": 0.05}
     for features in ("zrow", "raw", "corr", "sym"):
-        tree = trees.reachability(near, {**params, "features": features})
+        tree = dendrograms.reachability(near, {**params, "features": features})
         assert tree.reach is not None
         valleys = np.flatnonzero(tree.reach > 3 * np.median(tree.reach))
         assert valleys.tolist() == [0, 10], "two valleys"
@@ -551,7 +584,7 @@ def test_reachability_is_that_of_the_methods_own_features() -> None:
 def test_the_method_decides_what_stands_beside(params: dict[str, Any], density: bool) -> None:
     matrix = np.arange(16.0).reshape(4, 4)
     assert ("OPTICS" in texts(figures.scores([made(matrix=matrix, params=params)], "t"))) == density
-    assert not trees.by_density(params, SQUARE), "never where somebody was not asked"
+    assert not dendrograms.by_density(params, SQUARE), "never where somebody was not asked"
 
 
 # --- partition and ranks ----------------------------------------------------------------------
@@ -564,14 +597,14 @@ def test_a_partition_counts_labels() -> None:
 
 
 def test_cliques_by_hand() -> None:
-    assert rivals.cliques([1.0, 2.0, 3.0], 1.0) == [], "so far apart they differ"
-    assert rivals.cliques([1.0, 1.5, 1.9, 3.0, 3.5], 1.0) == [(0, 2), (3, 4)]
-    assert rivals.cliques([1.0, 1.5, 2.2, 2.9], 1.5) == [(0, 2), (1, 3)]
-    assert rivals.cliques([1.0, 1.0], 0.1) == [(0, 1)]
+    assert critical_difference.cliques([1.0, 2.0, 3.0], 1.0) == [], "so far apart they differ"
+    assert critical_difference.cliques([1.0, 1.5, 1.9, 3.0, 3.5], 1.0) == [(0, 2), (3, 4)]
+    assert critical_difference.cliques([1.0, 1.5, 2.2, 2.9], 1.5) == [(0, 2), (1, 3)]
+    assert critical_difference.cliques([1.0, 1.0], 0.1) == [(0, 1)]
 
 
 def test_bars_on_one_line_never_touch() -> None:
-    assert rivals.lanes([(1, 2), (2, 3), (2.5, 4), (3.5, 5)]) == [0, 1, 0, 1]
+    assert critical_difference.lanes([(1, 2), (2, 3), (2.5, 4), (3.5, 5)]) == [0, 1, 0, 1]
 
 
 def test_ranks_are_drawn_with_who_cannot_be_told_apart() -> None:

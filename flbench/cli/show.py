@@ -69,7 +69,7 @@ def show_suite(
     for key, told in list(summary(counts).items())[: 2 if counts.shape[1] == 1 else None]:
         print(f"  {key}: {told}")  # of one label, or none, sizes are all there is to say
     if plot:
-        from flbench.picture import draw
+        from flbench.figures.partition import draw
         from flbench.results.files import write_atomically
 
         title = f"{suite.name} on {suite.dataset}, seed {seed}"

@@ -4,13 +4,13 @@ A row is a name and its results over seeds. The same results give the same bytes
 imports neither matplotlib nor torch.
 """
 
-from flbench.figures.cost import pareto
-from flbench.figures.divided import partition
-from flbench.figures.grids import scores
-from flbench.figures.groups import memberships
-from flbench.figures.lines import curves
-from flbench.figures.rivals import critical_difference
-from flbench.figures.spread import clients
+from flbench.figures.accuracy_curves import curves
+from flbench.figures.client_accuracy import clients
+from flbench.figures.critical_difference import critical_difference
+from flbench.figures.memberships import memberships
+from flbench.figures.pareto import pareto
+from flbench.figures.partition import partition
+from flbench.figures.score_matrix import scores
 
 __all__ = [
     "clients",

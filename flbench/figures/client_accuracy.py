@@ -14,8 +14,13 @@ from flbench.results.schema import Result
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+
 Floats = npt.NDArray[np.float64]
+
+
 BINS = 51
+
+
 SHADE, MIDDLE = COLOURS[:2]
 
 

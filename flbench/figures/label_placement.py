@@ -7,7 +7,10 @@ from collections.abc import Sequence
 Box = tuple[float, float, float, float]
 """Left, bottom, right, top."""
 
+
 AROUND = ((1, 1), (1, 0), (1, -1), (-1, 0), (-1, 1), (-1, -1), (0, 1), (0, -1))
+
+
 FAR = (4.0, 10.0, 18.0, 28.0, 40.0)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flbench.figures.order import Floats, Ints
+from flbench.figures.client_order import Floats, Ints
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flbench.figures.labels import Box, placed
+from flbench.figures.label_placement import Box, placed
 from flbench.figures.style import COLOURS, INK, caption, percent, plain, sheet, written
 from flbench.results.schema import Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
 
 FRONT = COLOURS[0]
 

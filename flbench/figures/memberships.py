@@ -7,15 +7,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flbench.figures.order import Ints, borders, colours_of, matched, truth_of
+from flbench.figures.client_order import Ints, borders, colours_of, matched, truth_of
 from flbench.figures.style import INK, caption, plain, sheet, written
 from flbench.results.schema import Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+
 PANELS = 8
+
+
 FEW = 12
+
+
 ALONE = (0.5, 0.5, 0.5, 0.22)
 
 

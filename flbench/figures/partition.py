@@ -10,13 +10,42 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from flbench.results.schema import Result
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+
+def partition(result: Result, title: str) -> bytes | None:
+    """Draw who held how many training samples of which label.
+
+    Args:
+        result: any of the suite and seed.
+        title: one line on top.
+
+    Returns:
+        An SVG file, or None where samples have no labels or their counts were not kept.
+    """
+    held = result.clients.labels
+    if not held or not any(held):
+        return None
+    counts = np.zeros((len(held), 1 + max(label for one in held for label in one)), dtype=np.int64)
+    for client, one in enumerate(held):
+        for label, samples in one.items():
+            counts[client, label] = samples
+    groups = result.clients.group
+    return draw(counts, None if groups is None else np.array(groups, dtype=np.int64), title)
+
+
 Ints = npt.NDArray[np.int64]
 
+
 INK, DOT = "#7a7a7a", "#3d85c6"
+
+
 MANY = 200  # beyond this many clients, dots become a heat map
+
+
 COLUMNS = 1000  # of the heat map at most
 
 

@@ -26,7 +26,10 @@ from flbench.results.schema import Result
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+
 Floats = npt.NDArray[np.float64]
+
+
 BRIGHT = 8
 """So many rows have a colour of their own, the best; others are grey."""
 

@@ -9,18 +9,27 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flbench.figures.order import Floats, Ints, borders, colours_of, labels_at, truth_of
+from flbench.figures.client_order import Floats, Ints, borders, colours_of, labels_at, truth_of
+from flbench.figures.dendrograms import Tree, by_density, dendrogram, forks, reachability
 from flbench.figures.style import COLOURS, INK, caption, plain, sheet, written
-from flbench.figures.trees import Tree, by_density, dendrogram, forks, reachability
 from flbench.results.schema import Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+
 PANELS = 8
+
+
 LEVELS = 16
+
+
 NOT_ASKED = (0.48, 0.48, 0.48, 0.4)
+
+
 MOST = 200
+
+
 FEW = 12
 
 
