@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from flbench import buffers, heldout
+from flbench import buffers
 from flbench.checkpoint import load_checkpoint
 from flbench.core.client import ClientModule
 from flbench.core.context import Context
@@ -29,7 +29,14 @@ from flbench.engine.sharded import Sharded
 from flbench.engine.vectorised import Vectorised
 from flbench.engine.workspace import Workspace
 from flbench.errors import UserError
-from flbench.federation import Federation, Samples, federate, label_counts, server_indices
+from flbench.federation import test_sets
+from flbench.federation.federation import (
+    Federation,
+    Samples,
+    federate,
+    label_counts,
+    server_indices,
+)
 from flbench.history import History
 from flbench.job import Job
 from flbench.orchestrator import Run, cohort
@@ -203,7 +210,7 @@ def divide(suite: Suite, hooks: Hooks, dataset: Dataset, seed: int) -> Federatio
     domains = None if dataset.domains is None else dataset.domains.numpy()
     pool, source, share = np.arange(0), np.arange(len(labels)), 0.1
     if suite.test_set != "own":
-        source, share = heldout.test_pool(dataset, suite.test_fraction, seed), 0.25
+        source, share = test_sets.test_pool(dataset, suite.test_fraction, seed), 0.25
         pool = source
     server = np.arange(0)
     if suite.server_samples:
@@ -229,10 +236,10 @@ def divide(suite: Suite, hooks: Hooks, dataset: Dataset, seed: int) -> Federatio
     )
     tests = None
     if suite.test_set == "labels":
-        tests = heldout.by_labels(heldout.kinds(dataset), pool, owned.clients)
+        tests = test_sets.by_labels(test_sets.kinds(dataset), pool, owned.clients)
     elif suite.test_set == "proportional":
         wanted = suite.test_samples
-        tests = heldout.proportional(heldout.kinds(dataset), pool, owned.clients, wanted, seed)
+        tests = test_sets.proportional(test_sets.kinds(dataset), pool, owned.clients, wanted, seed)
     return federate(
         dataset,
         owned,

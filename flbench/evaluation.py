@@ -12,7 +12,7 @@ from flbench.core.state import Dispatched, Membership, Personal, Stage, State
 from flbench.engine.cross_eval import judge
 from flbench.engine.ranks import Ranks
 from flbench.engine.sequential import Sequential
-from flbench.federation import Samples
+from flbench.federation.federation import Samples
 from flbench.history import Evaluation
 from flbench.metrics import BINS, calibration_error, clustering_error
 from flbench.toolbox.heterogeneity import label_overlap_truth

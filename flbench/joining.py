@@ -16,7 +16,7 @@ from flbench.core.state import Personal, Stage, State
 from flbench.engine.ledger import Ledger
 from flbench.errors import UserError
 from flbench.evaluation import evaluate, trained
-from flbench.federation import Newcomers, label_counts
+from flbench.federation.federation import Newcomers, label_counts
 from flbench.orchestrator import Run, round_context
 from flbench.results.schema import Unseen
 

@@ -19,7 +19,7 @@ from flbench.engine.ledger import DIRECTIONS, Ledger
 from flbench.engine.sequential import Sequential
 from flbench.errors import Diverged
 from flbench.evaluation import evaluate, selection_quality
-from flbench.federation import Newcomers, Samples
+from flbench.federation.federation import Newcomers, Samples
 from flbench.history import Evaluation, History
 from flbench.metrics import clustering_summary
 from flbench.plugin.hooks import Hooks

@@ -21,9 +21,9 @@ from flbench.engine.ranks import Ranks
 from flbench.engine.sharded import Sharded
 from flbench.errors import MissingData, Undefined
 from flbench.evaluation import selection_quality
+from flbench.federation.loading import load_dataset as load_dataset
 from flbench.job import Job
 from flbench.joining import welcome
-from flbench.loading import load_dataset as load_dataset
 from flbench.metrics import flis_compat
 from flbench.orchestrator import Run, play
 from flbench.results.events import RunInfo

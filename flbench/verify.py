@@ -132,7 +132,7 @@ def replay(result: Result, rounds: int, root: Path, console: Console) -> Result:
         UserError: it does not begin as the file says; every mark that differs is named.
     """
     from flbench.assembly import prepare
-    from flbench.loading import load_dataset
+    from flbench.federation.loading import load_dataset
 
     with tempfile.TemporaryDirectory(prefix="flbench-verify-") as out:
         job = replace(again(result, root, Path(out), console.say), sinks=(("console", console),))

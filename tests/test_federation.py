@@ -13,7 +13,7 @@ from torch import Tensor
 
 from flbench.core.dataset import Dataset, Partition
 from flbench.errors import UserError
-from flbench.federation import Federation, federate, server_indices
+from flbench.federation.federation import Federation, federate, server_indices
 from flbench.partitions.label_groups import patho5
 
 SHARES = {"test_fraction": 0.25, "validation_fraction": 0.2}

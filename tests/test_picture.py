@@ -16,7 +16,7 @@ import torch
 
 from flbench.cli.main import main
 from flbench.cli.show import _counts
-from flbench.federation import Samples
+from flbench.federation.federation import Samples
 from flbench.figures.partition import COLUMNS, _binned, _ticks, describe, draw
 
 SVG = "{http://www.w3.org/2000/svg}"

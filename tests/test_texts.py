@@ -17,14 +17,14 @@ import pytest
 import torch
 from toy import Play, Played
 
-from flbench import heldout
 from flbench.core.client import ClientModule, cross_entropy
 from flbench.core.dataset import Dataset
 from flbench.core.local_training import LocalTraining
 from flbench.datasets import inventory, texts
 from flbench.engine import cross_eval
 from flbench.errors import BadParameter, MissingData, UserError
-from flbench.federation import Samples, label_counts
+from flbench.federation import test_sets
+from flbench.federation.federation import Samples, label_counts
 from flbench.runner import load_dataset
 from flbench.suite import load_suite
 
@@ -441,7 +441,7 @@ def test_text_is_dealt_by_language_and_without_any_as_one() -> None:
     assert torch.equal(Dataset("t", y, y, 12, domains).labels, domains)
     assert Dataset("t", y, y, 12).labels.tolist() == [0] * 4
     assert Dataset("t", y, domains, 2).labels is domains
-    assert len(np.unique(heldout.kinds(Dataset("t", y, y, 12, domains)))) == 2
+    assert len(np.unique(test_sets.kinds(Dataset("t", y, y, 12, domains)))) == 2
 
 
 def test_label_counts_are_of_tokens() -> None:

@@ -39,7 +39,7 @@ def there(monkeypatch: pytest.MonkeyPatch) -> Callable[[Dataset], None]:
     """Puts a data set where the command looks for one; the toy's is there already."""
 
     def put(dataset: Dataset) -> None:
-        monkeypatch.setattr("flbench.loading.load_dataset", lambda name, root: dataset)
+        monkeypatch.setattr("flbench.federation.loading.load_dataset", lambda name, root: dataset)
 
     put(toy_dataset())
     return put

@@ -24,7 +24,7 @@ from flbench.assembly import prepare
 from flbench.core.dataset import Dataset
 from flbench.core.hookspecs import hookimpl
 from flbench.errors import PluginError, Undefined
-from flbench.federation import Newcomers, Samples
+from flbench.federation.federation import Newcomers, Samples
 from flbench.job import Engine, Job
 from flbench.methods import Composition, compose
 from flbench.orchestrator import play

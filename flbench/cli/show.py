@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from flbench.federation import Samples
+    from flbench.federation.federation import Samples
     from flbench.suite import Suite
 
     Ints = npt.NDArray[np.int64]

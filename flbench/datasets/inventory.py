@@ -18,7 +18,7 @@ from typing import Any
 from flbench.core.dataset import About
 from flbench.datasets.files import Found
 from flbench.errors import MissingData, PluginError, UserError
-from flbench.loading import is_door, load_dataset
+from flbench.federation.loading import is_door, load_dataset
 from flbench.plugin.registry import entries, find
 
 UNSAID = About(source="not said", licence="not said")

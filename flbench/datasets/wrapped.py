@@ -23,7 +23,7 @@ from torch import Tensor
 
 from flbench.core.dataset import About, Dataset
 from flbench.errors import UserError
-from flbench.loading import load_dataset
+from flbench.federation.loading import load_dataset
 
 DOMAINS = 4
 ABOUT = {

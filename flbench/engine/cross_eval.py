@@ -20,7 +20,7 @@ from flbench.core.model_bank import plain, row_of
 from flbench.engine.ranks import Ranks
 from flbench.engine.workspace import Workspace
 from flbench.errors import UserError
-from flbench.federation import Samples
+from flbench.federation.federation import Samples
 
 CHUNK = 256
 """Samples (of text: tokens) per forward pass: activations of small images stay in the cache."""

@@ -16,7 +16,7 @@ from flbench.engine.batches import orders, steps, subset
 from flbench.engine.cross_eval import mean_loss
 from flbench.engine.workspace import Workspace
 from flbench.errors import FlbenchError, PluginError, in_one_line
-from flbench.federation import Samples
+from flbench.federation.federation import Samples
 
 Term = Callable[[ClientModule], Tensor]
 

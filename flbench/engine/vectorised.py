@@ -27,7 +27,7 @@ from flbench.engine.lanes import Lanes, Step, alike
 from flbench.engine.sequential import IDLE, Outcome, Sequential, Term, stack_upload
 from flbench.engine.workspace import Workspace
 from flbench.errors import FlbenchError
-from flbench.federation import Samples
+from flbench.federation.federation import Samples
 
 ELEMENTWISE = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 """Optimisers that treat every scalar alone, so that the lanes can share one."""

@@ -1,0 +1,1 @@
+"""The federation: clients' samples, their splits, test sets and newcomers."""
