@@ -16,8 +16,8 @@ from packaging.version import InvalidVersion, Version
 
 from flbench.claims import as_written, contradictions, departures, job_of, unmarked
 from flbench.errors import UserError
-from flbench.leaderboard.installed import suite_of
-from flbench.leaderboard.rows import refuse_mixed
+from flbench.leaderboard.grouping import refuse_mixed
+from flbench.leaderboard.suite_info import suite_of
 from flbench.plugin.registry import entries
 from flbench.provenance import same_code
 from flbench.results.files import read_result, slug

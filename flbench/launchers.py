@@ -193,7 +193,7 @@ def played_remotely(
     except OSError:
         return Outcome(FAILED, f"the machine of a worker does not have {folder}", 1)
     os.environ.update(environment)
-    from flbench.sinks.console import Console
+    from flbench.terminal.console import Console
 
     try:
         (job,) = jobs_of(Console(), **options(arguments))

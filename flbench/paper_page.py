@@ -24,7 +24,7 @@ from flbench.reproduction import (
 from flbench.verdicts import VERDICTS
 
 if TYPE_CHECKING:
-    from flbench.sinks.console import Overview
+    from flbench.terminal.console import Overview
 
 NUMBERS = ("paper", "ours", "difference")
 """Of COLUMNS, those that stand right."""

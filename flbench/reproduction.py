@@ -17,7 +17,7 @@ from flbench.sweep import cells_of
 from flbench.verdicts import Verdict, verdict
 
 if TYPE_CHECKING:
-    from flbench.sinks.console import Overview
+    from flbench.terminal.console import Overview
 
 COLUMNS = ("method", "paper", "ours", "difference", "seeds", "verdict")
 

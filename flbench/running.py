@@ -17,7 +17,7 @@ from flbench.errors import Diverged, Interrupted, MissingData, ProcessDied, Unde
 if TYPE_CHECKING:
     from flbench.job import Job
     from flbench.results.schema import Result
-    from flbench.sinks.console import Console
+    from flbench.terminal.console import Console
 
 Plugins = Annotated[
     list[str],
@@ -85,7 +85,7 @@ def run(
     ] = None,
 ) -> None:
     """Run methods on suites and write one result file per method, suite and seed."""
-    from flbench.sinks.console import Console
+    from flbench.terminal.console import Console
 
     with company(devices, nodes):
         console = Console()
@@ -170,8 +170,8 @@ def run_all(jobs: list[Job], console: Console) -> None:
     """Run the jobs in turn; one that diverges, is undefined or lacks data stops no other."""
     from functools import lru_cache
 
-    from flbench.leaderboard.terminal import print_table
     from flbench.runner import load_dataset, run_job, settle
+    from flbench.terminal.tables import print_table
 
     load = lru_cache(maxsize=1)(load_dataset)
     finished: list[tuple[Path, Result]] = []

@@ -42,7 +42,7 @@ from flbench.running import (
 
 if TYPE_CHECKING:
     from flbench.job import Job
-    from flbench.sinks.console import Overview
+    from flbench.terminal.console import Overview
 
 LAUNCHERS = ("local", "ray", "print")
 PASSES_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -79,7 +79,7 @@ def sweep(
         raise UnknownName("launcher", launcher, LAUNCHERS, listed="there are")
     if launcher != "ray" and (workers or address):
         raise typer.BadParameter("--workers and --address belong to --launcher ray")
-    from flbench.sinks.console import Overview
+    from flbench.terminal.console import Overview
 
     overview = Overview()
     count = ["--seeds", str(seeds)] if seeds is not None else []
@@ -219,7 +219,7 @@ def watched(cells: list[Cell], known: Outcomes, played: Played, overview: Overvi
 
 def told(outcome: Outcome) -> str:
     """The rest of the line of a finished cell."""
-    from flbench.sinks.console import span
+    from flbench.terminal.console import span
 
     if outcome.result is None:
         return f": {outcome.what}, {outcome.why}"
@@ -237,7 +237,7 @@ def summary(outcomes: Iterable[Outcome], total: int) -> str:
 
 def conclude(outcomes: Outcomes, overview: Overview) -> None:
     """Print the table, the summary and how to run failed cells again; exit as `run` would."""
-    from flbench.leaderboard.terminal import print_table
+    from flbench.terminal.tables import print_table
 
     finished = [
         (one.path, one.result)

@@ -24,7 +24,7 @@ from flbench.running import Out, Root, Settings
 if TYPE_CHECKING:
     from flbench.launchers import Cell, Outcome
     from flbench.results.schema import Result, Tuning
-    from flbench.sinks.console import Overview
+    from flbench.terminal.console import Overview
 
 FIRST_SEED = 1000
 """Tuning seeds begin here; scoring seeds begin at 0."""
@@ -148,7 +148,7 @@ def tune(
     """Search a method's parameters on tuning seeds; score the best, and the defaults, on others."""
     from flbench.core.parameters import declared
     from flbench.plugin.registry import find
-    from flbench.sinks.console import Overview
+    from flbench.terminal.console import Overview
 
     overview = Overview()
     with overview.waiting("importing torch and lightning"):

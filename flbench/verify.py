@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from flbench.job import Engine, Job
     from flbench.orchestrator import Run
     from flbench.results.schema import Result
-    from flbench.sinks.console import Console
+    from flbench.terminal.console import Console
 
 TOLERANCE = 0.01
 """How far two runs of one thing may part on two machines: see docs/submitting.md."""
@@ -164,7 +164,7 @@ def verify(
     Exit code 1 where it does not.
     """
     from flbench.results.files import read_result, write_atomically
-    from flbench.sinks.console import Console
+    from flbench.terminal.console import Console
 
     result = read_result(file)
     wanted = _rounds(result, rounds)

@@ -12,9 +12,9 @@ from made_results import made, write
 
 from flbench import figures
 from flbench.cli.main import main
-from flbench.leaderboard.board import board, differences
-from flbench.leaderboard.drawings import MOST, drawings, shown
+from flbench.leaderboard.build import board, differences
 from flbench.leaderboard.table import tables
+from flbench.leaderboard.table_figures import MOST, drawings, shown
 
 KINDS = ("curves", "pareto", "clients", "partition", "scores", "memberships")
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flbench.leaderboard.stats import (
+from flbench.leaderboard.statistics import (
     REPLICATES,
     Comparison,
     average_ranks,

@@ -13,8 +13,8 @@ from toy import python
 
 from flbench.core.parameters import parse
 from flbench.leaderboard import Table, tables
-from flbench.leaderboard.installed import command, departures, suite_of
-from flbench.leaderboard.rows import distances, grouped
+from flbench.leaderboard.grouping import distances, grouped
+from flbench.leaderboard.suite_info import command, departures, suite_of
 from flbench.results.schema import Result, Tuning
 from flbench.suite import load_suite
 
@@ -209,7 +209,7 @@ def test_tables_pages_and_figures_import_no_torch() -> None:
     said = python(
         "import sys\n"
         "from pathlib import Path\n"
-        "from flbench.leaderboard.board import board\n"
+        "from flbench.leaderboard.build import board\n"
         f"files = board(Path({str(ROOT / 'leaderboard/results/label-swap')!r}), Path('.'))\n"
         "print(len(files), [name for name in ('torch', 'lightning', 'wandb', 'flbench_plugins')"
         " if name in sys.modules])\n"

@@ -20,11 +20,11 @@ import flbench as fl
 from flbench.assembly import prepare
 from flbench.core.dataset import Dataset
 from flbench.leaderboard import page
-from flbench.leaderboard.terminal import print_table
 from flbench.orchestrator import play
 from flbench.results.files import read_result
 from flbench.results.schema import VOLATILE, Result
 from flbench.runner import conclude, run_job
+from flbench.terminal.tables import print_table
 
 pytestmark = pytest.mark.slow  # every method, played several times
 

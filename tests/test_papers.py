@@ -12,7 +12,7 @@ from flbench import paper_page
 from flbench.cards import Card, Claim, Printed, load_card, numbers, plugin_of
 from flbench.errors import BadParameter, UnknownName, UserError
 from flbench.plugin.registry import entries
-from flbench.sinks.console import Overview
+from flbench.terminal.console import Overview
 from flbench.verdicts import margin, verdict
 
 ROOT = Path(__file__).parents[1]

@@ -21,11 +21,11 @@ from flbench.cli.main import main
 from flbench.core.dataset import Dataset
 from flbench.errors import BadParameter, Diverged, MissingData, Undefined
 from flbench.job import Engine, Job
-from flbench.leaderboard.terminal import print_rows, print_table
 from flbench.methods import Composition, compose
 from flbench.results.files import read_result, result_path, skip_path
 from flbench.runner import load_dataset, run_job, settle
 from flbench.suite import load_suite
+from flbench.terminal.tables import print_rows, print_table
 
 PART = "toy[a,b]"
 NOT_DEFINED = "not defined on toys"

@@ -11,8 +11,8 @@ from listeners import info, record, write
 from rich.console import Console as Terminal
 from toy import Play
 
-from flbench.sinks import console as console_module
-from flbench.sinks.console import Console, Overview
+from flbench.terminal import console as console_module
+from flbench.terminal.console import Console, Overview
 
 
 def test_without_a_terminal_the_console_prints_plain_lines(

@@ -26,7 +26,7 @@ from flbench.launchers import FAILED, connected, needs, played_remotely, receive
 from flbench.results.events import RoundRecord, RunInfo
 from flbench.results.schema import VOLATILE
 from flbench.running import jobs_of, options
-from flbench.sinks.console import Console, Overview
+from flbench.terminal.console import Console, Overview
 
 QUICK = ("--rounds", "2", "--set", "clients=10")
 GRID = ("-p", "fedavg,local-only", "-s", "iid", "--seeds", "2", *QUICK)
@@ -521,7 +521,7 @@ def test_the_time_left_counts_the_cells_of_this_sweep_only(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = [50.0]
-    monkeypatch.setattr("flbench.sinks.console.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("flbench.terminal.console.time", SimpleNamespace(monotonic=lambda: now[0]))
     view = Overview()
     view.open({"were complete": 7}, 10)
     now[0] += 300

@@ -32,7 +32,7 @@ def leaderboard(
     if html:
         _html(results, out / "index.html", check)
         return
-    from flbench.leaderboard.board import board, differences
+    from flbench.leaderboard.build import board, differences
     from flbench.results.files import write_atomically
 
     files = board(results, out, figures)

@@ -113,7 +113,7 @@ def refuse_mixed(found: Sequence[tuple[Path, Result]]) -> None:
 
 def rows_of(results: Sequence[Result]) -> list[tuple[str, Sequence[Result]]]:
     """Results by row, the best first, under the leaderboard's names; seeds in order."""
-    from flbench.leaderboard.rows import rows_of as by_table
+    from flbench.leaderboard.grouping import rows_of as by_table
 
     return [(row.name, row.results) for rows in by_table(results).values() for row in rows]
 

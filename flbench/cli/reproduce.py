@@ -46,7 +46,7 @@ def reproduce(
     known = {name for grid in chosen.values() for name in grid.datasets}
     if dataset is not None and dataset not in known:
         raise UnknownName(f"data set of '{card.name}'", dataset, known, listed="there are")
-    from flbench.sinks.console import Overview
+    from flbench.terminal.console import Overview
 
     overview = Overview()
     if markdown:
@@ -76,8 +76,8 @@ def reproduce(
 
 def _print(card: Card, grid: Grid, found: Sequence[Finding], scale: str) -> None:
     """A table per suite and data set that was run, a line for each that was not."""
-    from flbench.leaderboard.terminal import print_rows
     from flbench.reproduction import COLUMNS, by_part, cells
+    from flbench.terminal.tables import print_rows
 
     print(f"{card.name}, {grid.caption}: {grid.column}, scale {scale}")
     for (suite, dataset), rows in by_part(found).items():

@@ -26,13 +26,13 @@ def study(
 ) -> None:
     """Run a study: a grid of runs, or a measurement; cells that are complete are not run again."""
     chosen = read_settings(settings or [])
-    from flbench.sinks.console import Console
+    from flbench.terminal.console import Console
 
     console = Console()
     with console.waiting("importing torch and lightning"):
         from flbench.datasets import data_root as locate
-        from flbench.leaderboard.terminal import print_rows
         from flbench.study import Request, run_study
+        from flbench.terminal.tables import print_rows
     root, say = locate(data_root), console.say
     sinks = (("console", console),)
     request = Request(seeds, root, out, chosen, dataset, force, resume, threads, sinks, say)

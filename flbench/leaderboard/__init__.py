@@ -11,10 +11,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flbench.leaderboard.entry import Entry
+    from flbench.leaderboard.grouping import Row
     from flbench.leaderboard.pages import page
-    from flbench.leaderboard.rows import Row
-    from flbench.leaderboard.table import Table, tables
+    from flbench.leaderboard.table import Entry, Table, tables
 
 __all__ = ["Entry", "Row", "Table", "page", "tables"]
 _HOME_OF = {

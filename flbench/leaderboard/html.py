@@ -8,10 +8,9 @@ from html import escape
 from pathlib import Path
 from statistics import mean
 
-from flbench.leaderboard.entry import Entry
 from flbench.leaderboard.markdown import Column, columns
 from flbench.leaderboard.pages import HOW_TO_READ
-from flbench.leaderboard.table import Table
+from flbench.leaderboard.table import Entry, Table
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 """No request leaves the page, whatever a result file holds."""

@@ -6,9 +6,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from urllib.parse import quote
 
-from flbench.leaderboard.entry import Entry
-from flbench.leaderboard.rows import mean_std, signed
-from flbench.leaderboard.table import Table
+from flbench.leaderboard.grouping import mean_std, signed
+from flbench.leaderboard.table import Entry, Table
 
 Column = tuple[str, bool, Callable[[Entry], str]]
 """Heading, whether it holds words, and the cell of a row."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from flbench.leaderboard.entry import Entry
-from flbench.leaderboard.stats import Block
-from flbench.leaderboard.table import Table
+from flbench.leaderboard.statistics import Block
+from flbench.leaderboard.table import Entry, Table
 from flbench.results.files import slug
 
 MOST = 12

@@ -7,14 +7,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from flbench.errors import UserError
-from flbench.leaderboard.drawings import Drawing, across, drawings
 from flbench.leaderboard.pages import MARK, index, page_of, suite_page
-from flbench.leaderboard.stats import Block, blocks
+from flbench.leaderboard.statistics import Block, blocks
 from flbench.leaderboard.table import Table, tables
+from flbench.leaderboard.table_figures import Drawing, across, drawings
 
 INDEX = "README.md"
+
+
 FINDINGS = "findings.md"
+
+
 FIGURES = "figures"
+
+
 HEAD = 400
 """Characters of a page in which it says that it was generated."""
 

@@ -9,7 +9,7 @@ from typing import Literal
 from rich.console import Console as Terminal
 from rich.table import Table
 
-from flbench.leaderboard.rows import mean_std, rows_of, unseen_columns
+from flbench.leaderboard.grouping import mean_std, rows_of, unseen_columns
 from flbench.results.schema import Result
 
 
