@@ -19,7 +19,7 @@ from flbench import Result, UserError, hookimpl
 from flbench.cli.main import main
 from flbench.job import Job
 from flbench.sinks.csv_log import CSV, rows_before
-from flbench.sinks.rounds import rows_of
+from flbench.sinks.rows import rows_of
 from flbench.sinks.tensorboard import TensorBoard
 
 Rows = list[dict[str, float]]

@@ -27,9 +27,9 @@ from flbench import Result
 from flbench.results.schema import Change, Clients, ScoreMatrix, Unseen
 from flbench.results.score_encoding import packed
 from flbench.sinks import wandb as wandb_module
-from flbench.sinks.parts import config_of, figures, tables
-from flbench.sinks.rounds import row_of, rows_of
+from flbench.sinks.rows import row_of, rows_of
 from flbench.sinks.wandb import WandB, publish, replay, run_id
+from flbench.sinks.wandb_tables import config_of, figures, tables
 
 
 @pytest.fixture

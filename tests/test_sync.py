@@ -16,9 +16,9 @@ from toy import Play
 
 from flbench.cli.main import main
 from flbench.results.files import read_result
-from flbench.sinks.parts import tables
-from flbench.sinks.rounds import rows_of
+from flbench.sinks.rows import rows_of
 from flbench.sinks.wandb import WandB
+from flbench.sinks.wandb_tables import tables
 
 Type = Callable[..., tuple[int, list[str], list[str]]]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from flbench.core.hookspecs import hookimpl
 from flbench.results.events import RoundRecord, RunInfo
-from flbench.sinks.rounds import Row, row_of
+from flbench.sinks.rows import Row, row_of
 
 if TYPE_CHECKING:
     from lightning.fabric.loggers.csv_logs import CSVLogger

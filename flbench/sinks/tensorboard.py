@@ -10,7 +10,7 @@ from flbench.core.hookspecs import hookimpl
 from flbench.errors import UserError
 from flbench.results.events import RoundRecord, RunInfo
 from flbench.results.schema import Result
-from flbench.sinks.rounds import row_of, rows_of
+from flbench.sinks.rows import row_of, rows_of
 
 if TYPE_CHECKING:
     from lightning.fabric.loggers.tensorboard import TensorBoardLogger

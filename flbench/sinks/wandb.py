@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from flbench.core.hookspecs import hookimpl
 from flbench.results.events import RoundRecord, RunInfo
 from flbench.results.schema import Result
-from flbench.sinks.parts import config_of, figures, tables
-from flbench.sinks.rounds import row_of, rows_of
+from flbench.sinks.rows import row_of, rows_of
+from flbench.sinks.wandb_tables import config_of, figures, tables
 
 if TYPE_CHECKING:
     import wandb

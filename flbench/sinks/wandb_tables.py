@@ -8,6 +8,8 @@ from typing import Any
 from flbench.results.schema import Result
 
 Columns = list[str | int]
+
+
 Rows = list[list[Any]]
 
 
