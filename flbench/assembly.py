@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from flbench import buffers
 from flbench.checkpoint import load_checkpoint
 from flbench.core.client import ClientModule
 from flbench.core.context import Context
@@ -21,11 +20,12 @@ from flbench.core.model_bank import Store
 from flbench.core.parameters import checked
 from flbench.core.seeding import rng, torch_seed
 from flbench.core.state import Memory, State
-from flbench.engine.devices import open_fabric
-from flbench.engine.ledger import Ledger
-from flbench.engine.ranks import Ranks
+from flbench.engine import batchnorm
+from flbench.engine.communication import Ledger
+from flbench.engine.distributed import Sharded
+from flbench.engine.fabric import open_fabric
+from flbench.engine.process_group import Ranks
 from flbench.engine.sequential import Sequential
-from flbench.engine.sharded import Sharded
 from flbench.engine.vectorised import Vectorised
 from flbench.engine.workspace import Workspace
 from flbench.errors import UserError
@@ -286,7 +286,7 @@ def first_state(run: Run, *, resume: bool = False) -> State:
     assert setup.models is not None and setup.membership is not None, "checked by the hooks"
     layout, initial = run.context.layout, run.context.initial
     clients, store = run.context.clients, run.services.store
-    own = buffers.declare(run.suite.buffers, layout, initial, clients, store)
+    own = batchnorm.declare(run.suite.buffers, layout, initial, clients, store)
     kept: dict[str, Memory] = {**setup.memory, **own}
     return State(
         round=0,

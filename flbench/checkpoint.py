@@ -22,7 +22,7 @@ from torch import Tensor
 
 from flbench.core.model_bank import Bank, Store
 from flbench.core.state import Membership, State
-from flbench.engine.ledger import Ledger
+from flbench.engine.communication import Ledger
 from flbench.errors import UserError
 from flbench.history import History
 from flbench.results.files import in_place

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from flbench.core.model_bank import row_of
 from flbench.core.state import Dispatched, Membership, Personal, Stage, State
-from flbench.engine.cross_eval import judge
-from flbench.engine.ranks import Ranks
+from flbench.engine.cross_evaluation import judge
+from flbench.engine.process_group import Ranks
 from flbench.engine.sequential import Sequential
 from flbench.federation.federation import Samples
 from flbench.history import Evaluation

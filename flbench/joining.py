@@ -11,9 +11,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from flbench import buffers
 from flbench.core.state import Personal, Stage, State
-from flbench.engine.ledger import Ledger
+from flbench.engine import batchnorm
+from flbench.engine.communication import Ledger
 from flbench.errors import UserError
 from flbench.evaluation import evaluate, trained
 from flbench.federation.federation import Newcomers, label_counts
@@ -60,7 +60,7 @@ def judge_newcomers(run: Run, state: State, guests: Newcomers) -> Unseen:
     )
     state = extended(run, state, len(guests))
     personal = run.hooks.personalise(state, ids, ctx)
-    personal = buffers.when_judged(suite.buffers, personal, state, ids, ctx.layout)
+    personal = batchnorm.when_judged(suite.buffers, personal, state, ids, ctx.layout)
     personal = replace(personal, others={})
     empty = torch.empty(0, dtype=torch.int64)
     lists = (*[empty] * ctx.clients, *guests.held_out.splits["test"])
@@ -97,7 +97,7 @@ def extended(run: Run, state: State, newcomers: int) -> State:
     lost = torch.full((newcomers,), 0 if len(state.models) == 1 else -1)
     home = torch.cat([state.membership.home, lost])
     memory = dict(state.memory)
-    if buffers.OWN in memory:
+    if batchnorm.OWN in memory:
         fresh = run.context.initial[run.context.layout.parameters :].expand(newcomers, -1)
-        memory[buffers.OWN] = torch.cat([memory[buffers.OWN], fresh])
+        memory[batchnorm.OWN] = torch.cat([memory[batchnorm.OWN], fresh])
     return replace(state, membership=replace(state.membership, home=home), memory=memory)

@@ -9,13 +9,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from flbench import buffers
 from flbench.checkpoint import Keeper
 from flbench.core.context import Context
 from flbench.core.seeding import rng
 from flbench.core.state import Stage, State, Upload
 from flbench.core.types import Phase
-from flbench.engine.ledger import DIRECTIONS, Ledger
+from flbench.engine import batchnorm
+from flbench.engine.communication import DIRECTIONS, Ledger
 from flbench.engine.sequential import Sequential
 from flbench.errors import Diverged
 from flbench.evaluation import evaluate, selection_quality
@@ -81,7 +81,7 @@ def play_round(run: Run, state: State) -> tuple[State, list[float]]:
         state = regroup(run, state, stage, "before", None, ctx)
         with clock("dispatch"):
             start = hooks.dispatch(state, stage, ctx)
-            start = buffers.before_training(
+            start = batchnorm.before_training(
                 policy, start, state, stage.clients, ctx.layout, ctx.initial
             )
             run.ledger.start(start, stage)
@@ -95,7 +95,7 @@ def play_round(run: Run, state: State) -> tuple[State, list[float]]:
             with clock("aggregate"):
                 models = hooks.aggregate(state, upload, ctx)
                 state = replace(state, models=models.rows).remember(models.memory)
-            state = buffers.after_training(policy, state, upload, ctx.layout)
+            state = batchnorm.after_training(policy, state, upload, ctx.layout)
             losses += upload.loss.tolist()
     return replace(state, round=ctx.round), losses
 
@@ -120,7 +120,7 @@ def judge_round(run: Run, state: State, losses: list[float]) -> RoundRecord:
         with run.services.clock("evaluate"):
             everybody = ctx.everybody
             personal = run.hooks.personalise(state, everybody, ctx)
-            personal = buffers.when_judged(suite.buffers, personal, state, everybody, ctx.layout)
+            personal = batchnorm.when_judged(suite.buffers, personal, state, everybody, ctx.layout)
             tune = suite.ft_epochs if state.round == suite.rounds else 0
             found = evaluate(run.executor, personal, state, run.held_out, everybody, tune)
             if not math.isfinite(found.mean_loss()):

@@ -15,10 +15,10 @@ import torch
 from flbench.assembly import prepare
 from flbench.core.dataset import Dataset
 from flbench.core.state import State
-from flbench.engine.devices import meet
-from flbench.engine.ledger import DIRECTIONS
-from flbench.engine.ranks import Ranks
-from flbench.engine.sharded import Sharded
+from flbench.engine.communication import DIRECTIONS
+from flbench.engine.distributed import Sharded
+from flbench.engine.fabric import meet
+from flbench.engine.process_group import Ranks
 from flbench.errors import MissingData, Undefined
 from flbench.evaluation import selection_quality
 from flbench.federation.loading import load_dataset as load_dataset

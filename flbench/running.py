@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flbench.company import company
+from flbench.engine.processes import company
 from flbench.errors import Diverged, Interrupted, MissingData, ProcessDied, Undefined
 
 if TYPE_CHECKING:

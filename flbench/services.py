@@ -13,8 +13,8 @@ from torch import Tensor
 from flbench.core.model_bank import Bank, Store
 from flbench.core.state import Dispatched, Stage
 from flbench.core.types import Direction, Plain
-from flbench.engine.cross_eval import cross_evaluate, features_of, logits_of
-from flbench.engine.ledger import Ledger
+from flbench.engine.communication import Ledger
+from flbench.engine.cross_evaluation import cross_evaluate, features_of, logits_of
 from flbench.engine.sequential import Sequential
 from flbench.errors import Undefined, UserError
 

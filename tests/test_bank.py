@@ -16,11 +16,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from toy import Play, composition, toy_dataset
 
-from flbench import Setup, State, buffers, checkpoint, hookimpl
+from flbench import Setup, State, checkpoint, hookimpl
 from flbench.checkpoint import Keeper
 from flbench.core.model_bank import Bank, Store, all_finite, mean_of, plain, row_of, take
 from flbench.core.state import Membership
-from flbench.engine.ledger import Ledger
+from flbench.engine import batchnorm
+from flbench.engine.communication import Ledger
 from flbench.errors import PluginError
 from flbench.history import History
 from flbench.job import Engine
@@ -273,11 +274,11 @@ def test_models_that_are_not_finite_are_refused_in_a_bank_too(play_toy: Play) ->
 
 def test_buffers_of_ones_own_are_kept_row_by_row() -> None:
     class Layout:
-        buffers, parameters = 2, 2
+        batchnorm, parameters = 2, 2
 
     layout: Any = Layout()
-    memory = buffers.declare("local", layout, torch.arange(4.0), 3, Store(100))
-    assert isinstance(memory[buffers.OWN].value, Bank)
+    memory = batchnorm.declare("local", layout, torch.arange(4.0), 3, Store(100))
+    assert isinstance(memory[batchnorm.OWN].value, Bank)
 
 
 # --- checkpoints ------------------------------------------------------------------------------

@@ -18,8 +18,7 @@ from planted_bugs import APART, FURTHER
 from toy import Play, Typed, composition, install
 
 from flbench import Conformance, hookimpl
-from flbench.engine.lanes import Lanes
-from flbench.engine.vectorised import Vectorised
+from flbench.engine.vectorised import Lanes, Vectorised
 from flbench.plugin.registry import entries
 from flbench.testing import LAWS, parametrize_with_checks, verdicts
 from flbench.testing.kit import case

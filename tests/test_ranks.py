@@ -30,13 +30,13 @@ from typer.testing import CliRunner
 
 from flbench import ClientModule, Context, Personal, Stage, Start, State, hookimpl
 from flbench.cli.main import app
-from flbench.company import company, is_first
 from flbench.core.state import Dispatched
-from flbench.engine import ranks
-from flbench.engine.devices import meet, open_fabric
-from flbench.engine.ranks import ALONE, Ranks, deal
+from flbench.engine import process_group
+from flbench.engine.distributed import Sharded
+from flbench.engine.fabric import meet, open_fabric
+from flbench.engine.process_group import ALONE, Ranks, deal
+from flbench.engine.processes import company, is_first
 from flbench.engine.sequential import Sequential
-from flbench.engine.sharded import Sharded
 from flbench.errors import Diverged, FlbenchError, PluginError, ProcessDied, UnknownName, UserError
 from flbench.job import Engine
 from flbench.results.schema import VOLATILE
@@ -174,7 +174,7 @@ def work_of(executor: Sequential, candidates: int = 2) -> tuple[Dispatched, Stag
 
 def desks() -> set[Path]:
     """What lies in shared memory by our name."""
-    return set(Path(ranks.MEMORY).glob("flbench-*"))
+    return set(Path(process_group.MEMORY).glob("flbench-*"))
 
 
 @pytest.mark.parametrize("way", ["told", "shared", "no room", "several machines"])
@@ -183,18 +183,20 @@ def test_an_upload_is_the_same_bits_however_clients_are_dealt(
     size: int, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Told to one another, or written to one table in the memory of one machine."""
-    monkeypatch.setattr(ranks, "SHARED", 10**9 if way == "told" else 0)
+    monkeypatch.setattr(process_group, "SHARED", 10**9 if way == "told" else 0)
     before, heard, told = desks(), [], Fake.hear
     monkeypatch.setattr(Fake, "hear", lambda *block: heard.append(1) or told(*block))
     if way == "no room":
-        monkeypatch.setattr(ranks.shutil, "disk_usage", lambda _: SimpleNamespace(free=1))
+        monkeypatch.setattr(process_group.shutil, "disk_usage", lambda _: SimpleNamespace(free=1))
     elif way == "several machines":
-        monkeypatch.setattr(ranks, "_machine", lambda: str(threading.get_ident()))
+        monkeypatch.setattr(process_group, "_machine", lambda: str(threading.get_ident()))
     ragged: dict[str, Any] = {"dataset": toy_dataset(samples=103), "partition": "iid"}
     run = player(tmp_path)(composition(("talks", Talking())), rounds=1, **ragged).run
     start, stage = work_of(run.executor)
     whole = run.executor.fit(start, stage, (), 5)
-    ends = together(size, lambda ranks: Sharded(run.executor, ranks).fit(start, stage, (), 5))
+    ends = together(
+        size, lambda ranks: Sharded(run.executor, process_group).fit(start, stage, (), 5)
+    )
     assert len(set(whole.samples.tolist())) > 1, "clients differ in size"
     assert size == 1 or bool(heard) == (way != "shared")
     assert desks() == before, "nothing is left in shared memory"
@@ -224,7 +226,7 @@ def test_clients_are_dealt_by_samples_and_candidates(play_toy: Play) -> None:
         return fit(part, few, terms, round_)
 
     with patch.object(run.executor, "fit", fitted):
-        together(2, lambda ranks: Sharded(run.executor, ranks).fit(start, stage, (), 1))
+        together(2, lambda ranks: Sharded(run.executor, process_group).fit(start, stage, (), 1))
     sizes = run.executor.samples.sizes("train")
     assert sorted(seen) == sorted(deal((sizes * start.active.sum(dim=1)).tolist(), 2))
 
@@ -237,7 +239,9 @@ def test_a_stage_without_clients_needs_nobody(play_toy: Play) -> None:
     start = replace(start, **fields, extras={}, own={})
     stage = replace(stage, clients=none)
     whole = run.executor.fit(start, stage, (), 1)
-    for end in together(2, lambda ranks: Sharded(run.executor, ranks).fit(start, stage, (), 1)):
+    for end in together(
+        2, lambda ranks: Sharded(run.executor, process_group).fit(start, stage, (), 1)
+    ):
         assert end.params.shape == whole.params.shape == (0, 2, 28)
         assert end.loss_start.shape == whole.loss_start.shape
         assert end.extras == {}
@@ -295,25 +299,25 @@ def test_models_judged_with_predictors_after_adaptation_are_the_same(tmp_path: P
 def test_what_one_process_raises_all_raise(error: FlbenchError) -> None:
     def work(ranks: Ranks) -> Any:
         def mine() -> int:
-            if ranks.me == 1:
+            if process_group.me == 1:
                 raise error
-            return ranks.me
+            return process_group.me
 
-        return ranks.attempt(mine)
+        return process_group.attempt(mine)
 
     for end in together(3, work):
         assert type(end) is type(error)
         assert str(end) == str(error)
         assert end.exit_code == error.exit_code
-    assert together(3, lambda ranks: ranks.attempt(lambda: ranks.me)) == [0, 1, 2]
+    assert together(3, lambda ranks: process_group.attempt(lambda: process_group.me)) == [0, 1, 2]
 
 
 def test_of_several_errors_all_raise_the_first() -> None:
     def work(ranks: Ranks) -> Any:
         def mine() -> None:
-            raise UserError(f"process {ranks.me}")
+            raise UserError(f"process {process_group.me}")
 
-        return ranks.attempt(mine)
+        return process_group.attempt(mine)
 
     assert [str(end) for end in together(3, work)] == ["process 0"] * 3
 
@@ -366,8 +370,10 @@ def test_clients_that_upload_different_things_are_refused(play_toy: Play) -> Non
     start = replace(start, active=torch.ones(6, 1, dtype=torch.bool))
 
     def fit(ranks: Ranks) -> Any:
-        mine = torch.full((6,), float(ranks.me))
-        return Sharded(run.executor, ranks).fit(replace(start, extras={"told": mine}), stage, (), 4)
+        mine = torch.full((6,), float(process_group.me))
+        return Sharded(run.executor, process_group).fit(
+            replace(start, extras={"told": mine}), stage, (), 4
+        )
 
     for end in together(2, fit):
         assert str(end) == "round 4: stage 'train': clients differ in what they upload: +mood"
@@ -532,7 +538,7 @@ def test_large_uploads_in_shared_memory_end_in_the_files_of_one(tmp_path: Path) 
     """Four models of 17 MB, written by two processes to one table."""
     wide = ("--set", "model.hidden=60000", "--set", "clients=40", "--set", "participation=0.1")
     large = ("-p", "fedavg", "-s", "iid", *wide, "--set", "epochs=1", "--rounds", "2")
-    assert ranks.SHARED < 4 * 4 * 60_000 * (64 + 1 + 10)
+    assert process_group.SHARED < 4 * 4 * 60_000 * (64 + 1 + 10)
     before = desks()
     done = subprocess.run(
         command(*large, "--accelerator", "cpu", "--devices", "2", "--out", "two"), cwd=tmp_path,

@@ -40,7 +40,7 @@ def tree_of(path: Path) -> ast.Module:
 
 
 def dotted(path: Path) -> str:
-    """`flbench/engine/ledger.py` -> `flbench.engine.ledger`."""
+    """`flbench/engine/communication.py` -> `flbench.engine.communication`."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -82,7 +82,7 @@ def imported(path: Path, module: str) -> set[str]:
 
 
 def part_of(module: str) -> str:
-    """`flbench.engine.ledger` -> `engine`; the package itself -> ``."""
+    """`flbench.engine.communication` -> `engine`; the package itself -> ``."""
     return [*module.split("."), ""][1]
 
 

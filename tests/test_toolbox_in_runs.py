@@ -14,7 +14,7 @@ from toy import CLIENTS, WIDTH, Play, bad, composition, toy_dataset, watching
 
 import flbench as fl
 from flbench.core.layout import head_of
-from flbench.engine import cross_eval
+from flbench.engine import cross_evaluation
 from flbench.history import History
 from flbench.models import lenet5
 from flbench.orchestrator import Run
@@ -175,8 +175,8 @@ def test_models_answer_together_as_they_do_alone(
     module.train()
     whole = ctx.logits(rows, x)
     assert whole.shape == (7, 11, 4)
-    monkeypatch.setattr(cross_eval, "MODELS", 3)
-    monkeypatch.setattr(cross_eval, "CHUNK", 4)
+    monkeypatch.setattr(cross_evaluation, "MODELS", 3)
+    monkeypatch.setattr(cross_evaluation, "CHUNK", 4)
     cut = zip(ctx.logits(rows, x), ctx.features(rows, x), strict=True)
     for row, together, entered, in_parts in zip(rows, whole, features, cut, strict=True):
         ctx.layout.load(module, row)

@@ -23,7 +23,7 @@ from flbench import (
     hookimpl,
 )
 from flbench.engine.batches import orders, steps
-from flbench.engine.cross_eval import cross_evaluate, judge, logits_of
+from flbench.engine.cross_evaluation import cross_evaluate, judge, logits_of
 from flbench.errors import Diverged, PluginError
 from flbench.orchestrator import cohort
 from flbench.toolbox.aggregation import weighted_mean

@@ -43,7 +43,7 @@ def run(asked: Asked) -> list[Row]:
 def probe(model: str, clients: int, blocks: int, folder: Path) -> Row:
     """One row; the models are judged in `blocks` blocks."""
     from flbench.assembly import prepare
-    from flbench.engine.cross_eval import cross_evaluate
+    from flbench.engine.cross_evaluation import cross_evaluate
     from flbench.job import Engine
 
     work = Work(model=model, clients=clients, cohort=clients, samples=60)

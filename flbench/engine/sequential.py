@@ -13,7 +13,7 @@ from flbench.core.seeding import torch_seed
 from flbench.core.state import Dispatched, Stage, Upload
 from flbench.core.types import Extras
 from flbench.engine.batches import orders, steps, subset
-from flbench.engine.cross_eval import mean_loss
+from flbench.engine.cross_evaluation import mean_loss
 from flbench.engine.workspace import Workspace
 from flbench.errors import FlbenchError, PluginError, in_one_line
 from flbench.federation.federation import Samples

@@ -12,7 +12,7 @@ from torch import Tensor
 from flbench.core.context import Context
 from flbench.core.hookspecs import hookimpl
 from flbench.core.state import Dispatched, Stage, State, Upload
-from flbench.engine.ledger import BYTES
+from flbench.engine.communication import BYTES
 from flbench.engine.sequential import Sequential, Term
 from flbench.orchestrator import Run
 from flbench.testing.corners import usual_run

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from flbench.core.state import Dispatched, Stage, State, Upload
+from flbench.engine.distributed import of_some
 from flbench.engine.sequential import Sequential, Term
-from flbench.engine.sharded import of_some
 from flbench.job import Engine
 from flbench.methods import compose
 from flbench.testing.corners import usual_run

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from flbench.core.state import Dispatched, Stage, Upload
-from flbench.engine.ranks import Ranks
+from flbench.engine.process_group import Ranks
 from flbench.engine.sequential import Sequential, Term
 from flbench.errors import PluginError
 
 KNOWN = ("ids", "active", "rows")
 """Fields of an upload that every process knows before anybody has trained."""
+
 
 FIELDS = tuple(f.name for f in fields(Upload) if f.name not in (*KNOWN, "params", "extras"))
 

@@ -17,6 +17,8 @@ from flbench.core.model_bank import Bank, Store
 from flbench.core.state import Dispatched, Memory, Personal, State, Upload
 
 Policy = Literal["global", "local", "reset"]
+
+
 OWN = "buffers.own"
 
 

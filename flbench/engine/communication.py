@@ -16,6 +16,8 @@ from flbench.core.types import Direction
 from flbench.errors import UserError
 
 BYTES = 4
+
+
 DIRECTIONS: tuple[Direction, ...] = ("down", "up", "peer")
 
 

@@ -17,7 +17,7 @@ from torch.func import functional_call, vmap
 
 from flbench.core.client import ClientModule
 from flbench.core.model_bank import plain, row_of
-from flbench.engine.ranks import Ranks
+from flbench.engine.process_group import Ranks
 from flbench.engine.workspace import Workspace
 from flbench.errors import UserError
 from flbench.federation.federation import Samples
@@ -25,8 +25,10 @@ from flbench.federation.federation import Samples
 CHUNK = 256
 """Samples (of text: tokens) per forward pass: activations of small images stay in the cache."""
 
+
 MODELS = 64
 """Models that answer together where many judge the same few samples."""
+
 
 Predictor = Callable[[ClientModule, Tensor], Tensor]
 

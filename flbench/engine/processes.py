@@ -20,8 +20,10 @@ NUMBERS = (
 )  # fmt: skip
 """Where launchers say which process this is; the first one is 0 by all of them."""
 
+
 CHILDREN: list[subprocess.Popen[bytes]] = []
 """The processes that this one started."""
+
 
 GRACE = 10.0
 """Seconds a process gets to end by itself, before it is killed."""

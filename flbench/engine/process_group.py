@@ -28,15 +28,20 @@ from flbench.errors import FlbenchError, ProcessDied
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
+
 T = TypeVar("T")
+
 
 BLOCK = 2**24
 """Bytes that are told at once."""
 
+
 SHARED = 2**25
 """Bytes from which processes of one machine write to one table instead of telling each other."""
 
+
 MEMORY = "/dev/shm"
+
 
 PATIENCE = timedelta(hours=2)
 """How long a process waits for one that is alive; one that died is noticed at once."""
