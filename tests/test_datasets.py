@@ -22,14 +22,7 @@ from torchvision import datasets as theirs
 
 from flbench.cli.main import main
 from flbench.core.dataset import About, Dataset
-from flbench.datasets import (
-    cifar,
-    digit5,
-    inventory,
-    office,
-    survey,
-    torchvision_sets,
-)
+from flbench.datasets import cifar, digit5, office, status, survey, torchvision_sets
 from flbench.datasets.torchvision_sets import IDX, fashion_mnist
 from flbench.errors import MissingData, PluginError, UnknownName, UserError
 from flbench.plugin.entry import Entry
@@ -612,7 +605,7 @@ def test_histograms_that_are_missing_or_no_mat_are_one_line(tmp_path: Path) -> N
 
 
 def rows(root: Path) -> dict[str, tuple[str, str, str]]:
-    found = (inventory.surveyed(name, root) for name in entries("datasets"))
+    found = (status.surveyed(name, root) for name in entries("datasets"))
     return {row.name: (row.state, row.where, row.samples) for row in found}
 
 
@@ -642,7 +635,7 @@ def test_the_inventory_tells_present_part_absent_and_doors(tmp_path: Path) -> No
 
 
 def test_the_inventory_is_a_table_with_licence_and_source(tmp_path: Path) -> None:
-    root, head, *lines = inventory.report(tmp_path)
+    root, head, *lines = status.report(tmp_path)
     assert root == f"data root: {tmp_path}"
     assert head.split() == ["name", "state", "where", "samples", "licence", "source"]
     assert [line.split()[0] for line in lines] == list(entries("datasets"))
@@ -654,39 +647,39 @@ def test_the_inventory_is_a_table_with_licence_and_source(tmp_path: Path) -> Non
 def test_every_built_in_data_set_says_where_it_is_from_and_how_it_may_be_used() -> None:
     for name, entry in entries("datasets").items():
         if entry.distribution == "flbench":
-            about = inventory.surveyed(name, Path("nowhere")).about
+            about = status.surveyed(name, Path("nowhere")).about
             assert about.source not in ("", "not said"), name
             assert about.licence not in ("", "not said"), name
             assert about.fetch or not about.files, name
 
 
 def test_one_data_set_s_page_says_what_to_type(tmp_path: Path) -> None:
-    page = inventory.report(tmp_path, "svhn")
+    page = status.report(tmp_path, "svhn")
     assert page[0] == "svhn"
     assert f"  to get it  flbench data svhn --fetch --data-root {tmp_path}" in page
     assert any(line.startswith("  files      SVHN/train_32x32.mat, ") for line in page)
-    assert inventory.report(tmp_path, "npz:x.npz")[-1] == "  door       --dataset npz:FILE.npz"
-    (told,) = [line for line in inventory.report(tmp_path, "cifar10") if "--fetch" in line]
+    assert status.report(tmp_path, "npz:x.npz")[-1] == "  door       --dataset npz:FILE.npz"
+    (told,) = [line for line in status.report(tmp_path, "cifar10") if "--fetch" in line]
     assert told.endswith(f"--data-root {tmp_path}; or put an .npz file into cifar10/")
     with pytest.raises(UnknownName, match="unknown dataset 'minst'; did you mean 'mnist'"):
-        inventory.report(tmp_path, "minst")
+        status.report(tmp_path, "minst")
 
 
 def test_check_loads_a_data_set_and_compares_its_count(tmp_path: Path) -> None:
-    assert inventory.report(tmp_path, "digits", check=True) == [
+    assert status.report(tmp_path, "digits", check=True) == [
         "digits: 1,797 samples of 1x8x8, 10 labels"
     ]
     write_mnist(tmp_path, 12, 5)
     with pytest.raises(UserError, match=r"^mnist: expected 70,000 samples, got 17$"):
-        inventory.report(tmp_path, "mnist", check=True)
+        status.report(tmp_path, "mnist", check=True)
     write_cifar_npz(tmp_path, "cifar100", 100)
-    assert inventory.report(tmp_path, "cifar100", check=True) == [
+    assert status.report(tmp_path, "cifar100", check=True) == [
         "cifar100: 12 samples of 3x32x32, 100 labels, 8 domains, 4 of the test part, a part:"
         " 12 of 60,000"
     ]
     with pytest.raises(MissingData):
-        inventory.report(tmp_path, "svhn", check=True)
-    assert inventory.report(tmp_path, "rotated:digits", check=True) == [
+        status.report(tmp_path, "svhn", check=True)
+    assert status.report(tmp_path, "rotated:digits", check=True) == [
         "rotated:digits: 1,797 samples of 1x8x8, 10 labels, 4 domains"
     ]
 
@@ -696,26 +689,26 @@ def test_check_says_whether_files_are_the_originals(
 ) -> None:
     write_usps(tmp_path)
     with pytest.raises(UserError, match="expected 9,298 samples, got 10"):
-        inventory.report(tmp_path, "usps", check=True)
-    assert inventory.md5_said("usps", tmp_path) == ["not the original by md5: usps.bz2 usps.t.bz2"]
+        status.report(tmp_path, "usps", check=True)
+    assert status.md5_said("usps", tmp_path) == ["not the original by md5: usps.bz2 usps.t.bz2"]
     write_svhn(tmp_path, monkeypatch, (12, 8))
-    assert inventory.md5_said("svhn", tmp_path) == ["the originals by md5"]
+    assert status.md5_said("svhn", tmp_path) == ["the originals by md5"]
     write_batches(tmp_path, monkeypatch, "CIFAR100", 100)
-    assert inventory.md5_said("cifar100", tmp_path) == ["the originals by md5"]
-    assert inventory.md5_said("cifar10", tmp_path) == []
-    assert inventory.md5_said("digits", tmp_path) == []
+    assert status.md5_said("cifar100", tmp_path) == ["the originals by md5"]
+    assert status.md5_said("cifar10", tmp_path) == []
+    assert status.md5_said("digits", tmp_path) == []
 
 
 def test_check_of_all_goes_over_what_is_there_and_fails_if_one_does(tmp_path: Path) -> None:
     write_mnist_m(tmp_path)
-    lines = inventory.report(tmp_path, check=True)
+    lines = status.report(tmp_path, check=True)
     assert "digits: 1,797 samples of 1x8x8, 10 labels" in lines
     assert "svhn: absent" in lines
     assert not any(line.startswith("npz") for line in lines)
     assert any(line.startswith("mnist-m: 20 samples") for line in lines)
     write_mnist(tmp_path, 12, 5)
     with pytest.raises(UserError) as caught:
-        inventory.report(tmp_path, check=True)
+        status.report(tmp_path, check=True)
     assert str(caught.value) == "mnist: expected 70,000 samples, got 17"
 
 
@@ -731,15 +724,15 @@ def test_fetch_downloads_where_there_is_a_command_and_says_so_where_there_is_non
     for name in ("MNIST", "FashionMNIST", "USPS", "SVHN", "CIFAR10", "CIFAR100"):
         monkeypatch.setattr(theirs, name, reader)
     for name in ("mnist", "fashion-mnist", "cifar10", "cifar100", "usps", "svhn"):
-        inventory.download(name, tmp_path)
+        status.download(name, tmp_path)
     roots = [Path(root).relative_to(tmp_path).as_posix() for root, _ in asked]
     assert roots == [".", ".", ".", ".", "USPS", "USPS", "SVHN", "SVHN"]
     assert all(options["download"] is True for _, options in asked)
     for name, told in (("office-surf", "get the SURF"), ("digits", "it needs no files")):
         with pytest.raises(UserError, match=f"'{name}' is not fetched by a command: {told}"):
-            inventory.report(tmp_path, name, fetch=True)
+            status.report(tmp_path, name, fetch=True)
     with pytest.raises(UserError, match="flbench data NAME --fetch"):
-        inventory.report(tmp_path, fetch=True)
+        status.report(tmp_path, fetch=True)
 
 
 def test_a_fetch_that_fails_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -748,7 +741,7 @@ def test_a_fetch_that_fails_is_one_line(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(theirs, "MNIST", refuse)
     with pytest.raises(UserError) as caught:
-        inventory.report(tmp_path, "mnist", fetch=True)
+        status.report(tmp_path, "mnist", fetch=True)
     assert str(caught.value) == (
         f"data set 'mnist' could not be fetched into {tmp_path}:"
         " Error downloading x: Tried y, got: no route"
@@ -759,8 +752,8 @@ def test_a_broken_stranger_is_a_row_of_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entry = Entry("datasets", "odd", "gone_module:load", "strangers", "1.0")
-    monkeypatch.setattr(inventory, "find", lambda kind, name: entry)
-    row = inventory.surveyed("odd", tmp_path)
+    monkeypatch.setattr(status, "find", lambda kind, name: entry)
+    row = status.surveyed("odd", tmp_path)
     assert (row.state, row.samples) == ("broken", "-")
     assert "gone_module" in row.where
     with pytest.raises(PluginError):
@@ -771,8 +764,8 @@ def test_a_stranger_that_says_nothing_of_itself_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entry = Entry("datasets", "odd", f"{__name__}:load_nothing", "strangers", "1.0")
-    monkeypatch.setattr(inventory, "find", lambda kind, name: entry)
-    row = inventory.surveyed("odd", tmp_path)
+    monkeypatch.setattr(status, "find", lambda kind, name: entry)
+    row = status.surveyed("odd", tmp_path)
     assert (row.state, row.where, row.about.licence) == ("present", "built in", "not said")
 
 
@@ -784,10 +777,10 @@ def test_what_can_be_fetched_but_does_not_say_to_where_is_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entry = Entry("datasets", "odd", f"{__name__}:load_nothing", "strangers", "1.0")
-    monkeypatch.setattr(inventory, "find", lambda kind, name: entry)
+    monkeypatch.setattr(status, "find", lambda kind, name: entry)
     about = About("them", "theirs", fetch="write to them")
     monkeypatch.setattr(sys.modules[__name__], "ABOUT", about, raising=False)
-    assert inventory.surveyed("odd", tmp_path).state == "unknown"
+    assert status.surveyed("odd", tmp_path).state == "unknown"
 
 
 def test_damaged_files_do_not_keep_the_table_from_being_shown(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from flbench.core.dataset import Dataset
-from flbench.datasets import wrapped
+from flbench.datasets import derived
 from flbench.errors import BadParameter, MissingData, UnknownName, UserError
 from flbench.runner import load_dataset
 
@@ -348,12 +348,12 @@ def test_rotated_keeps_the_test_part_and_refuses_what_is_no_square_image(tmp_pat
 
 
 def test_labels_trade_places_in_pairs_as_far_apart_as_the_domain_s_number() -> None:
-    assert wrapped.swapped(10, 0).tolist() == list(range(10))
-    assert wrapped.swapped(10, 1).tolist() == [1, 0, 3, 2, 5, 4, 7, 6, 9, 8]
-    assert wrapped.swapped(10, 2).tolist() == [2, 3, 0, 1, 6, 7, 4, 5, 8, 9]
-    assert wrapped.swapped(10, 3).tolist() == [3, 4, 5, 0, 1, 2, 9, 7, 8, 6]
+    assert derived.swapped(10, 0).tolist() == list(range(10))
+    assert derived.swapped(10, 1).tolist() == [1, 0, 3, 2, 5, 4, 7, 6, 9, 8]
+    assert derived.swapped(10, 2).tolist() == [2, 3, 0, 1, 6, 7, 4, 5, 8, 9]
+    assert derived.swapped(10, 3).tolist() == [3, 4, 5, 0, 1, 2, 9, 7, 8, 6]
     for classes in (4, 5, 7, 10, 100):
-        tables = [wrapped.swapped(classes, apart) for apart in range(4)]
+        tables = [derived.swapped(classes, apart) for apart in range(4)]
         assert len({tuple(table.tolist()) for table in tables}) == 4, "no two domains agree"
         for table in tables:
             assert torch.equal(table[table], torch.arange(classes)), "a swap undoes itself"
@@ -367,7 +367,7 @@ def test_label_swap_changes_labels_by_domain_and_no_image(tmp_path: Path) -> Non
     assert torch.bincount(swapped.domains).tolist() == [450, 449, 449, 449]
     for domain in range(4):
         mine = swapped.domains == domain
-        assert torch.equal(swapped.y[mine], wrapped.swapped(10, domain)[plain.y[mine]])
+        assert torch.equal(swapped.y[mine], derived.swapped(10, domain)[plain.y[mine]])
     assert bool((swapped.y != plain.y)[swapped.domains == 1].all())
 
 

@@ -20,7 +20,8 @@ from toy import Play, Played
 from flbench.core.client import ClientModule, cross_entropy
 from flbench.core.dataset import Dataset
 from flbench.core.local_training import LocalTraining
-from flbench.datasets import inventory, texts
+from flbench.datasets import status
+from flbench.datasets import text as texts
 from flbench.engine import cross_evaluation
 from flbench.errors import BadParameter, MissingData, UserError
 from flbench.federation import test_sets
@@ -132,7 +133,7 @@ def test_the_vocabulary_has_at_most_2000_entries() -> None:
 def test_the_same_files_give_the_same_tokens_in_another_process(tmp_path: Path) -> None:
     written(tmp_path / "text")
     code = (
-        "import sys, hashlib; from pathlib import Path; from flbench.datasets.texts import nordic\n"
+        "import sys, hashlib; from pathlib import Path; from flbench.datasets.text import nordic\n"
         "data = nordic(Path(sys.argv[1]))\n"
         "print(data.classes, hashlib.sha256(data.x.numpy().tobytes()).hexdigest())"
     )
@@ -303,7 +304,7 @@ def test_oscar_is_streamed_up_to_twenty_megabytes_a_language(
         return streams[-1]
 
     offer(monkeypatch, load)
-    inventory.download("oscar", tmp_path)
+    status.download("oscar", tmp_path)
     assert asked == [
         ("oscar", f"unshuffled_deduplicated_{language}", "train", True)
         for language in ("no", "sv", "da")
@@ -328,7 +329,7 @@ def test_a_language_that_does_not_come_whole_is_not_there(
         return [{"text": text} for text in rows[language]]
 
     offer(monkeypatch, load)
-    told = said(lambda: inventory.download("oscar", tmp_path))
+    told = said(lambda: status.download("oscar", tmp_path))
     assert told == f"data set 'oscar' could not be fetched into {tmp_path}: the line is cut"
     assert (tmp_path / "oscar" / "no.txt").read_text() == "en\nto\n"
     assert not (tmp_path / "oscar" / "sv.txt").exists()
@@ -342,10 +343,10 @@ def test_a_library_that_refuses_is_one_line(
         raise ValueError("pass\ntrust_remote_code=True")
 
     offer(monkeypatch, load)
-    told = said(lambda: inventory.download("oscar", tmp_path))
+    told = said(lambda: status.download("oscar", tmp_path))
     assert told == "OSCAR did not come: pass trust_remote_code=True"
     monkeypatch.setitem(sys.modules, "datasets", None)
-    told = said(lambda: inventory.download("oscar", tmp_path), MissingData)
+    told = said(lambda: status.download("oscar", tmp_path), MissingData)
     assert told == "OSCAR comes through `datasets`: pip install flbench[text]"
 
 
@@ -353,40 +354,40 @@ def test_a_library_that_refuses_is_one_line(
 
 
 def test_data_says_which_texts_are_there(tmp_path: Path) -> None:
-    assert inventory.surveyed("nordic", tmp_path).state == "absent"
-    told = inventory.report(tmp_path, "nordic")
+    assert status.surveyed("nordic", tmp_path).state == "absent"
+    told = status.report(tmp_path, "nordic")
     assert told[0] == "nordic"
     assert any(line.split() == ["state", "absent"] for line in told)
     assert any("to get it" in line and "one sentence per line in text/no.txt" in line
                for line in told)  # fmt: skip
     folder = written(tmp_path / "text")
-    assert inventory.surveyed("nordic", tmp_path).state == "present", "no.txt stands for nb.txt"
+    assert status.surveyed("nordic", tmp_path).state == "present", "no.txt stands for nb.txt"
     (folder / "no.txt").rename(folder / "nb.txt")
-    row = inventory.surveyed("nordic", tmp_path)
+    row = status.surveyed("nordic", tmp_path)
     assert (row.state, row.where, row.samples) == ("present", "text", "-")
-    assert inventory.surveyed("nordic-gpt2", tmp_path).state == "absent"
+    assert status.surveyed("nordic-gpt2", tmp_path).state == "absent"
     (tmp_path / "gpt2_tokenizer").mkdir()
     for file in ("vocab.json", "merges.txt"):
         (tmp_path / "gpt2_tokenizer" / file).touch()
-    assert inventory.surveyed("nordic-gpt2", tmp_path).state == "present"
-    assert inventory.surveyed("oscar", tmp_path).state == "absent"
+    assert status.surveyed("nordic-gpt2", tmp_path).state == "present"
+    assert status.surveyed("oscar", tmp_path).state == "absent"
     written(tmp_path / "oscar")
-    assert inventory.surveyed("oscar", tmp_path).state == "present"
-    row = inventory.surveyed("bigrams", tmp_path)
+    assert status.surveyed("oscar", tmp_path).state == "present"
+    row = status.surveyed("bigrams", tmp_path)
     assert (row.state, row.where, row.samples) == ("present", "built in", "900")
-    assert inventory.surveyed("text", tmp_path).state == "door"
-    assert "--dataset text:FOLDER" in "\n".join(inventory.report(tmp_path, "text"))
-    assert "flbench data oscar --fetch" in "\n".join(inventory.report(tmp_path, "oscar"))
+    assert status.surveyed("text", tmp_path).state == "door"
+    assert "--dataset text:FOLDER" in "\n".join(status.report(tmp_path, "text"))
+    assert "flbench data oscar --fetch" in "\n".join(status.report(tmp_path, "oscar"))
 
 
 def test_data_check_counts_blocks_tokens_and_languages(tmp_path: Path) -> None:
     written(tmp_path / "text")
-    line = inventory.checked("nordic", tmp_path)
+    line = status.checked("nordic", tmp_path)
     assert re.fullmatch(r"nordic: \d+ samples of 64, \d+ labels, 3 domains", line), line
-    assert inventory.checked("bigrams", tmp_path) == (
+    assert status.checked("bigrams", tmp_path) == (
         "bigrams: 900 samples of 16, 16 labels, 3 domains"
     )
-    assert inventory.checked(f"text:{tmp_path / 'text'}", tmp_path).endswith("3 domains")
+    assert status.checked(f"text:{tmp_path / 'text'}", tmp_path).endswith("3 domains")
 
 
 # --- tokens in the core -------------------------------------------------------------------------
@@ -534,7 +535,7 @@ def test_real_text_has_thousands_of_blocks_a_language() -> None:
     assert min(data.domains.bincount().tolist()) > 2000
     assert data.classes == 2000
     assert torch.equal(data.x[:, 1:], data.y[:, :-1])
-    assert inventory.surveyed("nordic", REAL).state == "present"
+    assert status.surveyed("nordic", REAL).state == "present"
 
 
 @real
@@ -544,4 +545,4 @@ def test_real_text_in_gpt2_s_vocabulary() -> None:
     assert int(data.x.max()) < 50_257
     assert data.domains is not None
     assert min(data.domains.bincount().tolist()) > 500
-    assert inventory.surveyed("nordic-gpt2", REAL).state == "present"
+    assert status.surveyed("nordic-gpt2", REAL).state == "present"

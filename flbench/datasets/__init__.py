@@ -20,6 +20,6 @@ def data_root(given: Path | None = None) -> Path:
 
 def survey(root: Path, name: str, check: bool, fetch: bool) -> None:
     """Print what `flbench data` says."""
-    from flbench.datasets.inventory import report
+    from flbench.datasets.status import report
 
     print("\n".join(report(root, name, check, fetch)))

@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from flbench.core.dataset import About, Dataset
-from flbench.datasets import pictures
+from flbench.datasets import image_folder
 from flbench.datasets.files import (
     SIGNED,
     Found,
@@ -102,8 +102,8 @@ def own_pixels(name: str, root: Path) -> tuple[Pixels, Tensor]:
     if path is not None:
         stored = arrays(path)
         pixels, index = npz_pixels(path, stored, 10), stored.get("mnist_test_index")
-    elif folder.is_dir() and pictures.names(folder):
-        pixels = pictures.read(folder, size=32, colour=True).pixels
+    elif folder.is_dir() and image_folder.names(folder):
+        pixels = image_folder.read(folder, size=32, colour=True).pixels
         checked(folder, pixels, 10)
     else:
         raise absent(name, root, f"in {FOLDERS[name]}/ {FORM}")
@@ -204,8 +204,8 @@ def found_own(name: str) -> Callable[[Path], Found | None]:
         paths = sorted(folder.glob("*.npz"))
         if paths:
             where, count = f"{FOLDERS[name]}/{paths[0].name}", npz_samples(paths[0])
-        elif folder.is_dir() and pictures.names(folder):
-            where, count = FOLDERS[name], len(pictures.listed(folder))
+        elif folder.is_dir() and image_folder.names(folder):
+            where, count = FOLDERS[name], len(image_folder.listed(folder))
         else:
             return None
         return Found(where, count, count >= ABOUT[name].samples)

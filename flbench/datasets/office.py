@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from flbench.core.dataset import About, Dataset
-from flbench.datasets import pictures
+from flbench.datasets import image_folder
 from flbench.datasets.files import SIGNED, Found, absent, damaged, scaled
 
 DOMAINS = ("amazon", "caltech", "dslr", "webcam")
@@ -55,7 +55,7 @@ def images(root: Path) -> Dataset:
     if not all((folder / domain).is_dir() for domain in DOMAINS):
         listed = ", ".join(DOMAINS)
         raise absent("office-caltech", root, f"{FOLDER}/DOMAIN/CLASS/*.jpg, domains {listed},")
-    found = pictures.read(folder, size=SIZE, colour=True)
+    found = image_folder.read(folder, size=SIZE, colour=True)
     if tuple(found.domains) != DOMAINS:
         raise damaged(folder, f"domains are {', '.join(DOMAINS)}; got {', '.join(found.domains)}")
     if len(found.classes) != 10:
@@ -106,7 +106,7 @@ def found_images(root: Path) -> Found | None:
     folder = root / FOLDER
     if not all((folder / domain).is_dir() for domain in DOMAINS):
         return None
-    count = len(pictures.listed(folder))
+    count = len(image_folder.listed(folder))
     return Found(FOLDER, count, count == ABOUT["office-caltech"].samples)
 
 

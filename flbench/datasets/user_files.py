@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from flbench.core.dataset import About, Dataset
-from flbench.datasets import pictures
+from flbench.datasets import image_folder
 from flbench.datasets.files import SIGNED, arrays, damaged, scaled
 from flbench.errors import BadParameter
 
@@ -133,7 +133,7 @@ def images(root: Path, argument: str) -> Dataset:
         folder, size = argument, ""
     elif not size.isdecimal() or not 1 <= int(size) <= 1024:
         raise BadParameter(f"images:{argument}: SIZE is 1..1024 pixels, got '{size}'")
-    found = pictures.read(Path(folder).expanduser(), int(size) if size else None)
+    found = image_folder.read(Path(folder).expanduser(), int(size) if size else None)
     if len(found.classes) < 2:
         raise damaged(Path(folder), f"it has one class only, {found.classes[0]}")
     return scaled(f"images:{argument}", found.pixels, len(found.classes), SIGNED, found.domain)

@@ -26,6 +26,8 @@ from flbench.errors import UserError
 from flbench.federation.loading import load_dataset
 
 DOMAINS = 4
+
+
 ABOUT = {
     "rotated": About(
         source="computed from another data set", licence="its", fetch="--dataset rotated:digits"
