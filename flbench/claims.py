@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy as np
 from pydantic import ValidationError
 
+from flbench.engine.options import EXACT, Engine
 from flbench.errors import UserError
-from flbench.job import EXACT, Engine, Job
-from flbench.methods import Composition
 from flbench.metrics import accuracy_summary, churn, clustering_summary, link_seconds, to_target
 from flbench.results.fields import told
 from flbench.results.schema import Result
+from flbench.run.composition import Composition
+from flbench.run.spec import Job
 from flbench.suite import Suite
 
 Curve = list[float | None]

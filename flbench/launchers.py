@@ -24,8 +24,8 @@ from flbench.running import jobs_of, options
 
 if TYPE_CHECKING:
     from flbench.core.dataset import Dataset
-    from flbench.job import Job
     from flbench.results.schema import Result
+    from flbench.run.spec import Job
 
 PASSED_TO_WORKERS = ("FLBENCH_DATA", "WANDB_", "HF_")
 """Beginnings of the environment variables that the workers of a cluster get."""
@@ -78,7 +78,7 @@ Played = Generator[tuple[Cell, Outcome], None, None]
 
 def attempt(job: Job, load: Callable[[str, Path], Dataset]) -> Outcome:
     """Play a job, whatever comes of it."""
-    from flbench.runner import run_job, settle
+    from flbench.run.runner import run_job, settle
 
     began = time.monotonic()
     try:
@@ -96,7 +96,7 @@ def attempt(job: Job, load: Callable[[str, Path], Dataset]) -> Outcome:
 
 def locally(cells: Sequence[Cell]) -> Played:
     """Play cells in this process, one after the other; a data set is loaded once."""
-    from flbench.runner import load_dataset
+    from flbench.federation.loading import load_dataset
 
     load = lru_cache(maxsize=1)(load_dataset)
     with stoppable():
@@ -205,7 +205,7 @@ def played_remotely(
 @lru_cache(maxsize=1)
 def _loaded(name: str, root: Path) -> Dataset:
     """A data set, once for all cells that a worker plays in turn."""
-    from flbench.runner import load_dataset
+    from flbench.federation.loading import load_dataset
 
     return load_dataset(name, root)
 

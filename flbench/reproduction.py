@@ -86,8 +86,8 @@ def planned(grid: Grid, asked: Asked, overview: Overview) -> list[Plan]:
 def _plan(printed: Printed, scale: Scale, asked: Asked, overview: Overview) -> Plan:
     if printed.dataset not in scale.on:
         return Plan(printed, why=f"{printed.dataset} is not part of this scale")
-    from flbench.methods import presets_of
     from flbench.plugin.registry import find
+    from flbench.run.composition import presets_of
 
     plugin, own = plugin_of(printed.method)
     settings = {**scale.settings, **scale.on[printed.dataset]}

@@ -15,8 +15,8 @@ from flbench.engine.processes import company
 from flbench.errors import Diverged, Interrupted, MissingData, ProcessDied, Undefined
 
 if TYPE_CHECKING:
-    from flbench.job import Job
     from flbench.results.schema import Result
+    from flbench.run.spec import Job
     from flbench.terminal.console import Console
 
 Plugins = Annotated[
@@ -130,15 +130,17 @@ def jobs_of(
     methods, chosen = names(plugin), read_settings(settings or [])
     with console.waiting("importing torch and lightning"):
         from flbench.datasets import data_root as locate
-        from flbench.job import Engine, Job, size
-        from flbench.methods import compose, suite_overrides, without_preset
+        from flbench.engine.options import Engine, size
         from flbench.plugin.registry import find
+        from flbench.run.composition import compose, without_preset
+        from flbench.run.settings import suite_overrides
+        from flbench.run.spec import Job
         from flbench.suite import load_suite
 
         for method in without_preset(preset, methods) if preset is not None else ():
             console.say(f"{method} has no preset '{preset}': it runs with its defaults")
         composed = [compose(method, chosen, preset) for method in methods]
-        import flbench.runner  # noqa: F401 - so that the wait is over when this block is
+        import flbench.run.runner  # noqa: F401 - so that the wait is over when this block is
 
     overrides = suite_overrides(chosen, methods)
     if rounds is not None:
@@ -170,7 +172,8 @@ def run_all(jobs: list[Job], console: Console) -> None:
     """Run the jobs in turn; one that diverges, is undefined or lacks data stops no other."""
     from functools import lru_cache
 
-    from flbench.runner import load_dataset, run_job, settle
+    from flbench.federation.loading import load_dataset
+    from flbench.run.runner import run_job, settle
     from flbench.terminal.tables import print_table
 
     load = lru_cache(maxsize=1)(load_dataset)

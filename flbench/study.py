@@ -23,13 +23,16 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from flbench.core.parameters import checked, parse
+from flbench.engine.options import Engine
 from flbench.errors import BadParameter, Diverged, MissingData, Undefined, UserError
-from flbench.job import Engine, Job
-from flbench.methods import compose, suite_overrides
+from flbench.federation.loading import load_dataset
 from flbench.plugin.registry import find
 from flbench.results.files import write_atomically
 from flbench.results.schema import Result
-from flbench.runner import load_dataset, run_job, settle
+from flbench.run.composition import compose
+from flbench.run.runner import run_job, settle
+from flbench.run.settings import suite_overrides
+from flbench.run.spec import Job
 from flbench.suite import load_suite
 
 Row = dict[str, Any]

@@ -41,7 +41,7 @@ from flbench.running import (
 )
 
 if TYPE_CHECKING:
-    from flbench.job import Job
+    from flbench.run.spec import Job
     from flbench.terminal.console import Overview
 
 LAUNCHERS = ("local", "ray", "print")
@@ -130,7 +130,7 @@ def cells_of(
     A cell is given the settings and the preset that concern it, and no others: alone, it would
     refuse what is meant for another method.
     """
-    from flbench.methods import without_preset
+    from flbench.run.composition import without_preset
 
     methods = names(plugin)
     lacking = without_preset(preset, methods) if preset is not None else []
@@ -149,7 +149,7 @@ def cells_of(
 
 def concerns(pair: str, method: str) -> bool:
     """Whether a `--set` pair is the suite's, or a parameter of this method."""
-    from flbench.methods import suite_overrides
+    from flbench.run.settings import suite_overrides
 
     try:
         suite_overrides(read_settings([pair]), [method])

@@ -15,9 +15,10 @@ from flbench.running import Root
 
 if TYPE_CHECKING:
     from flbench.core.state import State
-    from flbench.job import Engine, Job
-    from flbench.orchestrator import Run
+    from flbench.engine.options import Engine
     from flbench.results.schema import Result
+    from flbench.run.rounds import Run
+    from flbench.run.spec import Job
     from flbench.terminal.console import Console
 
 TOLERANCE = 0.01
@@ -43,7 +44,7 @@ def again(result: Result, data_root: Path, out: Path, say: Callable[[str], None]
             what the file says.
     """
     from flbench.claims import job_of
-    from flbench.methods import compose
+    from flbench.run.composition import compose
 
     told = result.method
     try:
@@ -76,7 +77,7 @@ def again(result: Result, data_root: Path, out: Path, say: Callable[[str], None]
 
 def engine_of(result: Result) -> Engine:
     """What comes nearest to how a result was computed."""
-    from flbench.job import EXACT, Engine
+    from flbench.engine.options import EXACT, Engine
 
     told = result.environment
     executor, threads = told.get("executor", ""), told.get("threads", "")
@@ -106,10 +107,10 @@ def played(job: Job, run: Run, state: State, rounds: int) -> Result:
     Returns:
         What the run leaves, whole or so far.
     """
-    from flbench.joining import welcome
-    from flbench.orchestrator import judge_round, play_round
     from flbench.results.events import RunInfo
-    from flbench.runner import conclude
+    from flbench.run.newcomers import welcome
+    from flbench.run.result import conclude
+    from flbench.run.rounds import judge_round, play_round
 
     suite, method = job.suite, job.method.described
     about = (method.name, method.params, suite.name, suite.dataset, job.seed, rounds)
@@ -131,8 +132,8 @@ def replay(result: Result, rounds: int, root: Path, console: Console) -> Result:
     Raises:
         UserError: it does not begin as the file says; every mark that differs is named.
     """
-    from flbench.assembly import prepare
     from flbench.federation.loading import load_dataset
+    from flbench.run.setup import prepare
 
     with tempfile.TemporaryDirectory(prefix="flbench-verify-") as out:
         job = replace(again(result, root, Path(out), console.say), sinks=(("console", console),))

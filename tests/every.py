@@ -15,9 +15,9 @@ from typing import Any
 from toy import Play, Played, toy_dataset
 
 from flbench import Conformance, State, hookimpl
-from flbench.assembly import prepare
-from flbench.orchestrator import play
 from flbench.plugin.registry import entries, find
+from flbench.run.rounds import play
+from flbench.run.setup import prepare
 from flbench.testing import repeat
 
 METHODS = list(entries("methods"))

@@ -10,9 +10,11 @@ import torch.nn.functional as F
 from every import run_of
 from toy import Play, Played, both, toy_dataset
 
-from flbench import Personal, joining
+from flbench import Personal
 from flbench.engine.batches import orders
 from flbench.results.schema import Unseen
+from flbench.run import newcomers
+from flbench.run.evaluation import evaluate
 
 N, M = 6, 3
 JOIN: dict[str, Any] = {
@@ -28,15 +30,15 @@ def joined(play_toy: Play, method: Any, **changes: Any) -> Played:
 def greeted(played: Played) -> tuple[Unseen, list[Personal]]:
     """What `welcome` says, and the two sets of models it judged: as they came, and trained."""
     judged: list[Personal] = []
-    real = joining.evaluate
+    real = evaluate
 
     def watched(executor: Any, personal: Personal, *rest: Any) -> Any:
         judged.append(personal)
         return real(executor, personal, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(joining, "evaluate", watched)
-        unseen = joining.welcome(played.run, played.state)
+        patch.setattr(newcomers, "evaluate", watched)
+        unseen = newcomers.welcome(played.run, played.state)
     assert unseen is not None, played.said
     return unseen, judged
 

@@ -16,7 +16,7 @@ from torch import nn
 from toy import Played
 
 from flbench import State
-from flbench.orchestrator import cohort
+from flbench.run.rounds import cohort
 
 
 def batchnorm() -> nn.Module:

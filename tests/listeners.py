@@ -16,8 +16,8 @@ import pytest
 from toy import Play, Played, toy_dataset
 
 from flbench import Result, RoundRecord, RunInfo, hookimpl
-from flbench.job import Job
-from flbench.runner import run_job
+from flbench.run.runner import run_job
+from flbench.run.spec import Job
 
 LIA = {"warmup": 1, "probe_epochs": 3}
 

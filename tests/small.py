@@ -12,8 +12,8 @@ import torch
 from toy import Play, Played, toy_dataset
 
 import flbench as fl
-from flbench.assembly import prepare
-from flbench.orchestrator import cohort, play
+from flbench.run.rounds import cohort, play
+from flbench.run.setup import prepare
 
 STEP = {"epochs": 1, "batch_size": 1000, "lr": 1.0}
 NEWCOMERS: dict[str, Any] = {

@@ -16,16 +16,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from toy import Play, composition, toy_dataset
 
-from flbench import Setup, State, checkpoint, hookimpl
-from flbench.checkpoint import Keeper
+from flbench import Setup, State, hookimpl
 from flbench.core.model_bank import Bank, Store, all_finite, mean_of, plain, row_of, take
 from flbench.core.state import Membership
 from flbench.engine import batchnorm
 from flbench.engine.communication import Ledger
+from flbench.engine.options import Engine
 from flbench.errors import PluginError
-from flbench.history import History
-from flbench.job import Engine
 from flbench.results.schema import Fingerprint
+from flbench.run import checkpoint
+from flbench.run.checkpoint import Keeper
+from flbench.run.history import History
 
 ROWS, WIDTH = 5, 4
 EVEN = torch.tensor([True, False, True, False])

@@ -16,11 +16,11 @@ from toy import install, python
 from flbench.cli.list import listing, page, plain, table
 from flbench.cli.main import main
 from flbench.core.parameters import declared
-from flbench.methods import _hooks_of
 from flbench.plugin import method_info
 from flbench.plugin.entry import Entry
 from flbench.plugin.method_info import Card, Parameter, card, cards
 from flbench.plugin.registry import entries
+from flbench.run.composition import _hooks_of
 
 METHODS = {
     name: entry for name, entry in entries("methods").items() if entry.distribution == "flbench"

@@ -14,7 +14,7 @@ from toy import CLIENTS, Play, Played, composition, toy_dataset
 
 import flbench as fl
 from flbench.errors import UserError
-from flbench.orchestrator import round_context
+from flbench.run.rounds import round_context
 from flbench_plugins.clusterfl import ClusterFL, divergence, hard_indicator, soft_indicator
 
 N, W = CLIENTS, 28

@@ -15,8 +15,8 @@ from toy import Play, bad
 
 import flbench as fl
 from flbench.errors import PluginError, UserError
-from flbench.methods import compose, refuse_rivals
 from flbench.plugin.registry import find
+from flbench.run.composition import compose, refuse_rivals
 
 MEANINGS = {
     "cluster": "decide who is grouped with whom",

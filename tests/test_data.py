@@ -12,13 +12,13 @@ import pytest
 import torch
 from torch import nn
 
-from flbench.assembly import build_network
 from flbench.datasets import data_root
 from flbench.datasets.digits import digits, digits_shift
 from flbench.datasets.torchvision_sets import fashion_mnist
 from flbench.errors import BadParameter, MissingData, UnknownName, UserError
+from flbench.federation.loading import load_dataset
 from flbench.models import lenet5, mlp
-from flbench.runner import load_dataset
+from flbench.run.setup import build_network
 from flbench.suite import load_suite
 
 FILES = (

@@ -25,9 +25,9 @@ from flbench.core.dataset import About, Dataset
 from flbench.datasets import cifar, digit5, office, status, survey, torchvision_sets
 from flbench.datasets.torchvision_sets import IDX, fashion_mnist
 from flbench.errors import MissingData, PluginError, UnknownName, UserError
+from flbench.federation.loading import load_dataset
 from flbench.plugin.entry import Entry
 from flbench.plugin.registry import entries
-from flbench.runner import load_dataset
 
 RNG = np.random.default_rng(7)
 

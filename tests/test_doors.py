@@ -16,7 +16,7 @@ from PIL import Image
 from flbench.core.dataset import Dataset
 from flbench.datasets import derived
 from flbench.errors import BadParameter, MissingData, UnknownName, UserError
-from flbench.runner import load_dataset
+from flbench.federation.loading import load_dataset
 
 RNG = np.random.default_rng(11)
 

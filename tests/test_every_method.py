@@ -16,10 +16,10 @@ import pytest
 from every import METHODS, Film, run_of
 from toy import Played, player, toy_dataset
 
-from flbench.assembly import prepare
 from flbench.engine import sequential
 from flbench.errors import UserError
-from flbench.methods import compose
+from flbench.run.composition import compose
+from flbench.run.setup import prepare
 
 pytestmark = pytest.mark.slow  # every method, played several times
 

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from toy import Play, composition, toy_dataset, watching
 
 from flbench import ClientModule, LocalPhase, LocalTraining, Stage, Start, hookimpl
-from flbench.assembly import automatic
 from flbench.core.dataset import Dataset
 from flbench.engine import vectorised
 from flbench.engine.dropout import LaneDropout, by_lane
+from flbench.engine.options import Engine
 from flbench.engine.vectorised import Vectorised
 from flbench.errors import UserError
-from flbench.job import Engine
+from flbench.run.setup import automatic
 
 TOLERANCE = {"rtol": 0.0, "atol": 2e-6}
 

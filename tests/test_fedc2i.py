@@ -12,7 +12,7 @@ from toy import CLIENTS, Play, Played, composition, watching
 
 import flbench as fl
 from flbench.errors import Undefined, UserError
-from flbench.methods import compose
+from flbench.run.composition import compose
 from flbench_plugins import fedc2i
 from flbench_plugins.fedc2i import FedC2I, influence, left_out
 

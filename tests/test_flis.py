@@ -14,9 +14,9 @@ from toy import CLIENTS, Play, Played, both, composition, toy_dataset
 
 import flbench as fl
 from flbench.errors import UserError
-from flbench.evaluation import selection_quality
-from flbench.methods import compose
-from flbench.orchestrator import cohort, round_context
+from flbench.run.composition import compose
+from flbench.run.evaluation import selection_quality
+from flbench.run.rounds import cohort, round_context
 from flbench_plugins.fedavgm import FedAvgM
 from flbench_plugins.flis_dc import FlisDC
 

@@ -430,7 +430,7 @@ def test_what_is_compared_is_what_was_asked_for() -> None:
 
 def test_released_newcomers_get_the_mean_of_whom_they_agree_with_most(play_toy: Play) -> None:
     played, _ = hc(play_toy, rule=FlisHC(mode="released"), rounds=3, **UNSEEN)
-    from flbench.joining import welcome
+    from flbench.run.newcomers import welcome
 
     welcomed = welcome(played.run, played.state)
     assert welcomed is not None

@@ -11,7 +11,7 @@ from toy import CLIENTS, Play, Played, composition, toy_dataset, watching
 
 import flbench as fl
 from flbench.errors import UserError
-from flbench.methods import compose
+from flbench.run.composition import compose
 from flbench_plugins.fedavgm import FedAvgM
 from flbench_plugins.fednova import FedNova
 from flbench_plugins.fedprox import FedProx

@@ -10,10 +10,10 @@ import pytest
 import torch
 from toy import Play, toy_dataset
 
-from flbench.assembly import divide
 from flbench.core.dataset import Dataset
 from flbench.errors import UserError
 from flbench.federation import test_sets
+from flbench.federation.build import divide
 from flbench.plugin.hooks import Hooks
 from flbench.suite import Suite, load_suite
 

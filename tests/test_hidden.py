@@ -14,7 +14,7 @@ import torch
 from toy import CLIENTS, Play, bad, composition, refused
 
 from flbench import Partition, hookimpl
-from flbench.methods import compose
+from flbench.run.composition import compose
 
 
 def test_true_groups_are_hidden_unless_declared(play_toy: Play) -> None:

@@ -14,7 +14,7 @@ from toy import CLIENTS, Play, Played, both, composition, toy_dataset
 
 import flbench as fl
 from flbench.engine.cross_evaluation import cross_evaluate
-from flbench.orchestrator import round_context
+from flbench.run.rounds import round_context
 from flbench_plugins.fedavgm import FedAvgM
 from flbench_plugins.ifca import HEADS, IFCA
 

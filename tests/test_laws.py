@@ -12,7 +12,7 @@ import torch
 from toy import CLIENTS, Play, Played, composition
 
 from flbench import Context, Membership, Stage, hookimpl
-from flbench.methods import compose
+from flbench.run.composition import compose
 from flbench.testing.evaluated import unlike
 from flbench_plugins.oracle import Oracle
 from flbench_plugins.pfedlia import PROBE, PFedLIA
@@ -217,6 +217,6 @@ def test_one_client_alone_is_fedavg_and_local_only(play_toy: Play) -> None:
 
 
 def cohort_of(played: Played, round_: int) -> list[int]:
-    from flbench.orchestrator import cohort
+    from flbench.run.rounds import cohort
 
     return cohort(played.job.suite, played.job.seed, round_).tolist()

@@ -15,8 +15,8 @@ from toy import CLIENTS, Play, Played, composition, toy_dataset, watching
 
 import flbench as fl
 from flbench.engine.batches import orders
-from flbench.evaluation import trained
-from flbench.orchestrator import round_context
+from flbench.run.evaluation import trained
+from flbench.run.rounds import round_context
 from flbench_plugins.per_fedavg import MetaStep, PerFedAvg
 
 VERSIONS = ["fo", "hf", "exact"]

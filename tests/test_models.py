@@ -12,12 +12,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import flbench as fl
-from flbench.assembly import build_network
 from flbench.core.layout import ParameterLayout, head_of
 from flbench.engine.dropout import by_lane
 from flbench.errors import BadParameter, MissingData, UnknownName, UserError
 from flbench.models import dcpfl_fm, fedc2i_lenet, gpt2, resnet9_gn, resnet18
 from flbench.plugin.registry import entries
+from flbench.run.setup import build_network
 from flbench.suite import load_suite
 
 # name, shape of a sample, classes, parameters of the network's builder, P, of the head, d

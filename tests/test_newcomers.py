@@ -17,13 +17,14 @@ from ledger_formulas import batchnorm
 from toy import Play, Played, bad, both, player, toy_dataset
 
 import flbench as fl
-from flbench.assembly import prepare
 from flbench.core.dataset import Dataset
 from flbench.leaderboard import page
-from flbench.orchestrator import play
 from flbench.results.files import read_result
 from flbench.results.schema import VOLATILE, Result
-from flbench.runner import conclude, run_job
+from flbench.run.result import conclude
+from flbench.run.rounds import play
+from flbench.run.runner import run_job
+from flbench.run.setup import prepare
 from flbench.terminal.tables import print_table
 
 pytestmark = pytest.mark.slow  # every method, played several times

@@ -15,8 +15,9 @@ from flbench import hookimpl
 from flbench.core.local_training import LocalTraining
 from flbench.core.parameters import checked, declared, parse
 from flbench.errors import BadParameter, PluginError, UnknownName, UserError
-from flbench.methods import compose, suite_overrides
 from flbench.plugin.registry import entries, find
+from flbench.run.composition import compose
+from flbench.run.settings import suite_overrides
 from flbench.suite import fingerprint, load_suite, suite_field, suite_fields
 
 TOML = sorted(Path(flbench_benchmarks.__file__).parent.glob("*.toml"))

@@ -15,15 +15,18 @@ import torch
 from small import resumed
 from toy import Play, bad, toy_dataset, toy_suite
 
-from flbench import runner
-from flbench.assembly import prepare
 from flbench.cli.main import main
 from flbench.core.dataset import Dataset
+from flbench.engine.options import Engine
 from flbench.errors import BadParameter, Diverged, MissingData, Undefined
-from flbench.job import Engine, Job
-from flbench.methods import Composition, compose
+from flbench.federation.loading import load_dataset
 from flbench.results.files import read_result, result_path, skip_path
-from flbench.runner import load_dataset, run_job, settle
+from flbench.run import runner
+from flbench.run.composition import Composition, compose
+from flbench.run.rounds import play
+from flbench.run.runner import run_job, settle
+from flbench.run.setup import prepare
+from flbench.run.spec import Job
 from flbench.suite import load_suite
 from flbench.terminal.tables import print_rows, print_table
 
@@ -226,7 +229,7 @@ def undefined_in_round_two() -> Composition:
 def test_an_undefined_method_leaves_its_reason_and_no_checkpoint(tmp_path: Path) -> None:
     job = job_of(tmp_path, rounds=3, method=undefined_in_round_two())
     seen: list[bool] = []
-    whole = runner.play
+    whole = play
 
     def watched(run: Any, state: Any) -> Any:
         try:

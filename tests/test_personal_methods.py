@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from toy import CLIENTS, Play, Played, composition, toy_dataset, watching
 
 import flbench as fl
-from flbench.evaluation import evaluate
-from flbench.orchestrator import round_context
+from flbench.run.evaluation import evaluate
+from flbench.run.rounds import round_context
 from flbench_plugins.fedrod import FedRoD, TwoHeads
 
 HARD = {"epochs": 2, "batch_size": 3, "lr": 0.1, "momentum": 0.9, "weight_decay": 1e-2}

@@ -14,7 +14,7 @@ from toy import CLIENTS, WIDTH, Play, bad, composition, refused, toy_dataset, to
 from flbench import ClientModule, Models, Partition, UserError, hookimpl
 from flbench.errors import Diverged, PluginError
 from flbench.plugin.hooks import Hooks
-from flbench.runner import run_job
+from flbench.run.runner import run_job
 
 # --- what a plugin raises ---------------------------------------------------------------------
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from flbench.errors import UnknownName
-from flbench.methods import compose, presets_of, without_preset
 from flbench.plugin.method_info import cards
 from flbench.plugin.registry import entries, find
+from flbench.run.composition import compose, presets_of, without_preset
 
 METHODS = sorted(entries("methods"))
 

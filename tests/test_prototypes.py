@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from toy import CLIENTS, Play, Played, composition, toy_dataset, watching
 
 import flbench as fl
-from flbench.orchestrator import cohort, round_context
+from flbench.run.rounds import cohort, round_context
 from flbench_plugins.fedproto import FedProto, Prototypical, nearest
 
 NAN = math.nan

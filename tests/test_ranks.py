@@ -34,11 +34,11 @@ from flbench.core.state import Dispatched
 from flbench.engine import process_group
 from flbench.engine.distributed import Sharded
 from flbench.engine.fabric import meet, open_fabric
+from flbench.engine.options import Engine
 from flbench.engine.process_group import ALONE, Ranks, deal
 from flbench.engine.processes import company, is_first
 from flbench.engine.sequential import Sequential
 from flbench.errors import Diverged, FlbenchError, PluginError, ProcessDied, UnknownName, UserError
-from flbench.job import Engine
 from flbench.results.schema import VOLATILE
 
 # --- dealing ----------------------------------------------------------------------------------

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from toy import Play, install, python
 
-from flbench import UserError, hookimpl, methods
+from flbench import UserError, hookimpl
 from flbench.errors import PluginError, UnknownName
-from flbench.methods import compose
 from flbench.plugin import registry
 from flbench.plugin.entry import Entry
 from flbench.plugin.registry import entries, find
+from flbench.run import composition
+from flbench.run.composition import compose
 
 # --- method classes ---------------------------------------------------------------------------
 
@@ -49,7 +50,7 @@ def offered(monkeypatch: pytest.MonkeyPatch, target: str) -> None:
     """Let the registry offer a class of this module as the method `mine`."""
     entry = Entry("methods", "mine", f"{__name__}:{target}", "strangers", "3.1")
     monkeypatch.setattr(registry, "entries", lambda kind: {"mine": entry})
-    monkeypatch.setattr(methods, "find", registry.find)
+    monkeypatch.setattr(composition, "find", registry.find)
 
 
 @pytest.mark.parametrize("target", ["Thawed", "Bare", "function"])

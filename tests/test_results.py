@@ -14,7 +14,6 @@ from toy import Play, player
 
 from flbench.core.state import Scores
 from flbench.errors import UserError
-from flbench.history import History
 from flbench.results.files import (
     read_result,
     read_results,
@@ -25,6 +24,7 @@ from flbench.results.files import (
 )
 from flbench.results.schema import SCHEMA, VOLATILE, Change, Result, ScoreMatrix
 from flbench.results.score_encoding import packed, unpacked
+from flbench.run.history import History
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,8 @@ from every import TRIALS, Film, resumed, run_of, same_state, stable
 from ledger_formulas import batchnorm
 from toy import player, seeded
 
-from flbench import State, assembly
+from flbench import State
+from flbench.run import setup
 
 pytestmark = pytest.mark.slow  # every method, played several times
 
@@ -116,8 +117,8 @@ def test_a_run_cut_in_the_middle_ends_in_the_same_bytes(name: str, tmp_path: Pat
     whole = run_of(player(tmp_path), cut.method, settings=cut.settings, **changes)
     assert cut.under_way(film.states[cut.after - 1]), "the cut is in the middle"
     net = cut.changes.get("net")
-    network = assembly.build_network if net is None else seeded(net)
-    with patch.object(assembly, "build_network", network):
+    network = setup.build_network if net is None else seeded(net)
+    with patch.object(setup, "build_network", network):
         again = resumed(whole, film.checkpoint(cut.after), tmp_path / "again")
     assert same_state(again.state, whole.state)
     assert stable(again) == stable(whole)

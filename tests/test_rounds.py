@@ -13,15 +13,16 @@ from torch import nn
 from toy import CLIENTS, Play, Played, composition, toy_dataset, toy_suite, watching
 
 from flbench import Context, Memory, Models, Personal, Setup, Stage, State, hookimpl
-from flbench.assembly import prepare
 from flbench.core.state import Dispatched
+from flbench.engine.options import Engine
 from flbench.errors import UserError
-from flbench.job import Engine, Job
-from flbench.methods import compose
-from flbench.orchestrator import play
 from flbench.results.files import read_result
 from flbench.results.schema import VOLATILE
-from flbench.runner import run_job
+from flbench.run.composition import compose
+from flbench.run.rounds import play
+from flbench.run.runner import run_job
+from flbench.run.setup import prepare
+from flbench.run.spec import Job
 
 METHODS = {
     "fedavg": {},
@@ -96,7 +97,7 @@ def test_per_receiver_training_counts_every_model_trained(play_toy: Play) -> Non
 
 
 def cohort_ids(played: Played, round_: int) -> list[int]:
-    from flbench.orchestrator import cohort
+    from flbench.run.rounds import cohort
 
     return cohort(played.job.suite, played.job.seed, round_).tolist()
 

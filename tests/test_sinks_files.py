@@ -17,7 +17,7 @@ from toy import Play
 
 from flbench import Result, UserError, hookimpl
 from flbench.cli.main import main
-from flbench.job import Job
+from flbench.run.spec import Job
 from flbench.sinks.csv_log import CSV, rows_before
 from flbench.sinks.rows import rows_of
 from flbench.sinks.tensorboard import TensorBoard

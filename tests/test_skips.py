@@ -17,13 +17,14 @@ from toy import Play, bad, composition, toy_dataset, toy_suite
 
 import flbench as fl
 from flbench.cli.main import main
+from flbench.engine.options import Engine
 from flbench.errors import Diverged, PluginError, Undefined, UserError
-from flbench.job import Engine, Job
 from flbench.leaderboard import page
-from flbench.methods import compose
 from flbench.results.files import read_skips, skip_path
 from flbench.results.schema import Skip
-from flbench.runner import run_job
+from flbench.run.composition import compose
+from flbench.run.runner import run_job
+from flbench.run.spec import Job
 from flbench.running import run_all as run_jobs
 
 
@@ -179,7 +180,7 @@ def test_a_network_without_a_head_is_no_place_for_methods_that_need_one(
 @pytest.fixture
 def run_all(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     """What a command does with its jobs; gives what it said."""
-    monkeypatch.setattr("flbench.runner.load_dataset", lambda *_: toy_dataset())
+    monkeypatch.setattr("flbench.federation.loading.load_dataset", lambda *_: toy_dataset())
 
     def ran(*jobs: Job) -> list[str]:
         said: list[str] = []

@@ -15,12 +15,12 @@ import torch
 from torch import nn
 
 from flbench import speed
-from flbench.assembly import prepare
 from flbench.cli.main import main
 from flbench.engine.batches import orders
+from flbench.engine.options import Engine
 from flbench.errors import Interrupted, UserError
-from flbench.job import Engine
-from flbench.orchestrator import cohort, play_round
+from flbench.run.rounds import cohort, play_round
+from flbench.run.setup import prepare
 from flbench_benchmarks.speed import floor, ours, part, peers, race, startup, w4, w5
 from flbench_benchmarks.speed.race import Failed, Program, Ran
 from flbench_benchmarks.speed.work import CLASSES, Work, dataset, images, job

@@ -10,7 +10,7 @@ import torch
 from toy import CLIENTS, Play, Played, composition, watching
 
 from flbench.errors import UserError
-from flbench.orchestrator import cohort
+from flbench.run.rounds import cohort
 from flbench_plugins.fedrep import FedRep
 from flbench_plugins.lg_fedavg import LgFedAvg
 

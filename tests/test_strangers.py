@@ -24,14 +24,14 @@ from toy import Play, Typed, bad, composition, install, python, refused, toy_dat
 import flbench
 from flbench import ClientModule, Stage, UserError, hookimpl, own_rows
 from flbench.errors import BadParameter, Diverged, PluginError, in_one_line, text_of
-from flbench.methods import compose
 from flbench.plugin.isolation import Guest, moment, put_back
 from flbench.plugin.process_state import EVERYTHING, GENERATORS
 from flbench.plugin.registry import entries
 from flbench.plugin.source_inspection import mark
 from flbench.provenance import same_code
 from flbench.results.schema import Result
-from flbench.trial import tried
+from flbench.run.composition import compose
+from flbench.run.import_probe import tried
 
 HERE = Path(__file__).parent
 ROWS = re.findall(

@@ -19,12 +19,12 @@ import pytest
 import torch
 
 import flbench
-from flbench.assembly import divide
 from flbench.core import hookspecs
+from flbench.federation.build import divide
+from flbench.federation.loading import load_dataset
 from flbench.plugin.entry import KINDS
 from flbench.plugin.hooks import Hooks
 from flbench.plugin.registry import entries
-from flbench.runner import load_dataset
 from flbench.suite import load_suite
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -17,18 +17,19 @@ import torch.nn.functional as F
 from torch import nn
 
 from flbench import study
-from flbench.assembly import divide
 from flbench.cli.main import main
 from flbench.core.client import ClientModule
 from flbench.core.local_training import LocalTraining
 from flbench.core.parameters import checked
 from flbench.core.seeding import rng, torch_seed
 from flbench.errors import BadParameter, Diverged, MissingData, UnknownName, UserError
-from flbench.methods import compose, suite_overrides
+from flbench.federation.build import divide
+from flbench.federation.loading import load_dataset
 from flbench.plugin.hooks import Hooks
 from flbench.plugin.registry import entries, find
 from flbench.results.schema import Result
-from flbench.runner import load_dataset
+from flbench.run.composition import compose
+from flbench.run.settings import suite_overrides
 from flbench.study import (
     Grid,
     Request,

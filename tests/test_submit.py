@@ -15,13 +15,13 @@ import pytest
 from toy import Play, Typed, player, toy_dataset, toy_suite
 
 from flbench.admission import LARGEST, gathered, problems
-from flbench.assembly import prepare
 from flbench.claims import as_written, contradictions, job_of, recount, unmarked
-from flbench.job import Engine
-from flbench.orchestrator import play
+from flbench.engine.options import Engine
 from flbench.results.files import read_result, read_skips, write_atomically
 from flbench.results.schema import Change, Result, Tuning
-from flbench.runner import conclude
+from flbench.run.result import conclude
+from flbench.run.rounds import play
+from flbench.run.setup import prepare
 
 ROOT = Path(__file__).resolve().parents[1]
 BOARD = ROOT / "leaderboard" / "results"

@@ -9,10 +9,11 @@ import pytest
 import torch
 from toy import Play
 
-from flbench.job import Job
-from flbench.methods import compose
+from flbench.federation.loading import load_dataset
 from flbench.plugin.registry import entries
-from flbench.runner import load_dataset, run_job
+from flbench.run.composition import compose
+from flbench.run.runner import run_job
+from flbench.run.spec import Job
 from flbench.suite import load_suite
 
 SUITES = sorted(entries("suites"))

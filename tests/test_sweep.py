@@ -20,7 +20,7 @@ import pytest
 from rich.console import Console as Terminal
 from toy import Typed
 
-import flbench.runner
+import flbench.run.runner
 from flbench.errors import UserError
 from flbench.launchers import FAILED, connected, needs, played_remotely, received
 from flbench.results.events import RoundRecord, RunInfo

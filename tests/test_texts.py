@@ -26,7 +26,7 @@ from flbench.engine import cross_evaluation
 from flbench.errors import BadParameter, MissingData, UserError
 from flbench.federation import test_sets
 from flbench.federation.federation import Samples, label_counts
-from flbench.runner import load_dataset
+from flbench.federation.loading import load_dataset
 from flbench.suite import load_suite
 
 WORDS = {

@@ -15,9 +15,9 @@ from toy import CLIENTS, WIDTH, Play, bad, composition, toy_dataset, watching
 import flbench as fl
 from flbench.core.layout import head_of
 from flbench.engine import cross_evaluation
-from flbench.history import History
 from flbench.models import lenet5
-from flbench.orchestrator import Run
+from flbench.run.history import History
+from flbench.run.rounds import Run
 
 EXECUTORS = ("sequential", "vectorised")
 

@@ -25,7 +25,7 @@ from flbench import (
 from flbench.engine.batches import orders, steps
 from flbench.engine.cross_evaluation import cross_evaluate, judge, logits_of
 from flbench.errors import Diverged, PluginError
-from flbench.orchestrator import cohort
+from flbench.run.rounds import cohort
 from flbench.toolbox.aggregation import weighted_mean
 
 

@@ -14,7 +14,7 @@ import torch
 import uneven
 from toy import Play, install
 
-from flbench.history import Evaluation, History
+from flbench.run.history import Evaluation, History
 from flbench.suite import Suite
 from flbench.testing import LAWS
 from flbench.testing.evaluated import ROUNDING, unlike

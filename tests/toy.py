@@ -19,16 +19,17 @@ import pytest
 import torch
 from torch import nn
 
-from flbench import assembly, checkpoint
-from flbench.assembly import prepare
 from flbench.core.dataset import Dataset
 from flbench.core.hookspecs import hookimpl
+from flbench.engine.options import Engine
 from flbench.errors import PluginError, Undefined
 from flbench.federation.federation import Newcomers, Samples
-from flbench.job import Engine, Job
-from flbench.methods import Composition, compose
-from flbench.orchestrator import play
 from flbench.results.schema import Fingerprint, Method, Plugin
+from flbench.run import checkpoint, setup
+from flbench.run.composition import Composition, compose
+from flbench.run.rounds import play
+from flbench.run.setup import prepare
+from flbench.run.spec import Job
 from flbench.suite import Suite
 from flbench.testing import federation
 from flbench.testing.federation import CLIENTS as CLIENTS
@@ -146,8 +147,8 @@ def player(folder: Path) -> Play:
             sinks=sinks,
             say=said.append,
         )
-        network = assembly.build_network if net is None else seeded(net)
-        with patch.object(assembly, "build_network", network):
+        network = setup.build_network if net is None else seeded(net)
+        with patch.object(setup, "build_network", network):
             run, state = prepare(job, dataset or toy_dataset())
         return Played(run, play(run, state), job, said)
 

@@ -18,9 +18,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from flbench.core.hookspecs import hookimpl
 from flbench.core.state import State
-from flbench.job import Engine
+from flbench.engine.options import Engine
 from flbench.results.events import RoundRecord, RunInfo
-from flbench.runner import run_job
+from flbench.run.runner import run_job
 
 from .baton import Baton, pin
 from .work import Work, dataset, job

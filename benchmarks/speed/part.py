@@ -41,7 +41,7 @@ class Asked:
 
 
 def ours(work: Work, asked: Asked, name: str = "flbench", **engine: object) -> Program:
-    """The work in flbench; `engine` are options of `flbench.job.Engine`."""
+    """The work in flbench; `engine` are options of `flbench.engine.options.Engine`."""
     module = "flbench_benchmarks.speed.ours"
     out = asked.folder / name.replace(" ", "-")
     command = [sys.executable, "-m", module, work.text(), json.dumps(engine), str(out)]

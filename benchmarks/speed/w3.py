@@ -42,9 +42,9 @@ def run(asked: Asked) -> list[Row]:
 
 def probe(model: str, clients: int, blocks: int, folder: Path) -> Row:
     """One row; the models are judged in `blocks` blocks."""
-    from flbench.assembly import prepare
     from flbench.engine.cross_evaluation import cross_evaluate
-    from flbench.job import Engine
+    from flbench.engine.options import Engine
+    from flbench.run.setup import prepare
 
     work = Work(model=model, clients=clients, cohort=clients, samples=60)
     asked = job(work, folder, Engine(accelerator="cpu"), validation=0.5)

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from flbench.core.dataset import Dataset
-from flbench.job import Engine, Job
-from flbench.methods import compose
+from flbench.engine.options import Engine
+from flbench.run.composition import compose
+from flbench.run.spec import Job
 from flbench.suite import Suite
 
 CLASSES = 10

@@ -12,11 +12,13 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge
 
-from flbench.assembly import prepare
-from flbench.job import Engine, Job
-from flbench.methods import compose
-from flbench.orchestrator import play
-from flbench.runner import load_dataset, settle
+from flbench.engine.options import Engine
+from flbench.federation.loading import load_dataset
+from flbench.run.composition import compose
+from flbench.run.rounds import play
+from flbench.run.runner import settle
+from flbench.run.setup import prepare
+from flbench.run.spec import Job
 from flbench.study import Request, Table, correlations
 from flbench.suite import load_suite
 from flbench.toolbox.heterogeneity import kld

@@ -28,8 +28,8 @@ from flbench.core.client import ClientModule
 from flbench.core.local_training import LocalTraining
 from flbench.core.seeding import rng, torch_seed
 from flbench.errors import Diverged, UserError
+from flbench.federation.loading import load_dataset
 from flbench.plugin.registry import find
-from flbench.runner import load_dataset
 from flbench.study import Request, Table, correlations
 
 Several = Annotated[int, Ge(1)]

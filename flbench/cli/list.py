@@ -43,9 +43,9 @@ def list_(
     kinds = [kind] if kind else KINDS
     tried = None
     if load:
-        from flbench import trial
+        from flbench.run import import_probe
 
-        tried = trial.tried([entry for one in kinds for entry in entries(one).values()])
+        tried = import_probe.tried([entry for one in kinds for entry in entries(one).values()])
     if markdown:
         pages = {"methods": lambda: page(cards()), "suites": suites_page}
         if kind not in pages:
@@ -69,7 +69,7 @@ def listing(kind: str, details: bool = False, tried: Reasons | None = None) -> l
 
     Args:
         details: methods with their cards.
-        tried: what came out where they were imported (`flbench.trial`); None = they were not.
+        tried: what came out where they were imported (`flbench.run.import_probe`); None = they were not.
     """
     found = entries(kind)
     width = max((len(name) for name in found), default=0)

@@ -92,10 +92,10 @@ def _divided(suite: Suite, seed: int, root: Path | None) -> tuple[Ints, Ints | N
     """Samples per client and label, and true groups, of all clients, newcomers last."""
     import numpy as np
 
-    from flbench.assembly import divide
     from flbench.datasets import data_root
+    from flbench.federation.build import divide
+    from flbench.federation.loading import load_dataset
     from flbench.plugin.hooks import Hooks
-    from flbench.runner import load_dataset
 
     data = load_dataset(suite.dataset, data_root(root))
     federation = divide(suite, Hooks((suite.name, suite), []), data, seed)
@@ -130,7 +130,7 @@ def show_method(name: str) -> None:
     import inspect
 
     from flbench.core.parameters import declared
-    from flbench.methods import compose
+    from flbench.run.composition import compose
 
     for plugin_name, plugin in compose(name).layers:
         told = inspect.getdoc(inspect.getmodule(plugin)) or inspect.getdoc(plugin)

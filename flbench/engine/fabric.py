@@ -30,7 +30,7 @@ from flbench.engine.processes import CHILDREN, dismiss
 from flbench.errors import ProcessDied, UserError
 
 if TYPE_CHECKING:
-    from flbench.job import Engine
+    from flbench.engine.options import Engine
 
 
 PRECISIONS = ("32-true", "bf16-mixed")

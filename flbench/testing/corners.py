@@ -16,8 +16,8 @@ from flbench.core.dataset import Indices, Partition
 from flbench.core.hookspecs import hookimpl
 from flbench.core.state import Membership, Setup
 from flbench.errors import Diverged, FlbenchError, PluginError, Undefined
-from flbench.methods import compose
 from flbench.results.schema import Result
+from flbench.run.composition import compose
 from flbench.suite import Suite
 from flbench.testing.federation import CLIENTS, Played, play_small, small_dataset
 from flbench.testing.identity import plain_parameters

@@ -14,7 +14,7 @@ from flbench.core.hookspecs import hookimpl
 from flbench.core.state import Dispatched, Stage, State, Upload
 from flbench.engine.communication import BYTES
 from flbench.engine.sequential import Sequential, Term
-from flbench.orchestrator import Run
+from flbench.run.rounds import Run
 from flbench.testing.corners import usual_run
 from flbench.testing.law import Case, law
 

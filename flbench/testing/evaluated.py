@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from flbench.agreement import apart
-from flbench.history import Evaluation, History
+from flbench.run.history import Evaluation, History
 
 ROUNDING = 1e-5
 """How far mean losses may be apart in nats; above one nat, relative to the larger one."""

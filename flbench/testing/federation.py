@@ -14,18 +14,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flbench.assembly import prepare
-from flbench.checkpoint import pack, write
 from flbench.core.dataset import Dataset
 from flbench.core.hookspecs import hookimpl
 from flbench.core.state import State
+from flbench.engine.options import Engine
 from flbench.engine.sequential import Sequential
-from flbench.job import Engine, Job
-from flbench.joining import welcome
-from flbench.methods import Composition
-from flbench.orchestrator import Run, play, round_context
 from flbench.results.schema import VOLATILE, Method, Result
-from flbench.runner import conclude
+from flbench.run.checkpoint import pack, write
+from flbench.run.composition import Composition
+from flbench.run.newcomers import welcome
+from flbench.run.result import conclude
+from flbench.run.rounds import Run, play, round_context
+from flbench.run.setup import prepare
+from flbench.run.spec import Job
 from flbench.suite import Suite
 
 CLIENTS = 6

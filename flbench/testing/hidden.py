@@ -18,10 +18,10 @@ from torch import Tensor
 from flbench.core.hookspecs import hookimpl
 from flbench.core.state import Dispatched, Membership, Stage, State, Upload
 from flbench.engine.sequential import Sequential
-from flbench.orchestrator import Run
 from flbench.plugin.hook_guard import ADDED
 from flbench.plugin.isolation import Moment, moment, put_back
 from flbench.plugin.registry import find
+from flbench.run.rounds import Run
 from flbench.testing.corners import usual_run
 from flbench.testing.federation import DEFAULTS, play_small
 from flbench.testing.law import Case, law

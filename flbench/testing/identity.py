@@ -6,9 +6,9 @@ import json
 import sys
 from dataclasses import MISSING, asdict, fields
 
-from flbench.methods import compose
 from flbench.plugin.entry import KINDS
 from flbench.plugin.registry import entries, find
+from flbench.run.composition import compose
 from flbench.testing.law import Case, law
 from flbench.testing.processes import Failed, apart
 

@@ -11,8 +11,8 @@ from flbench.core.conformance import Conformance
 from flbench.core.dataset import Dataset
 from flbench.core.hookspecs import hookimpl
 from flbench.errors import FlbenchError, UserError
-from flbench.methods import Composition, compose
 from flbench.plugin.registry import find
+from flbench.run.composition import Composition, compose
 from flbench.suite import Suite
 from flbench.testing.federation import SERVER, Played, play_small, small_suite
 

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from flbench.core.state import Dispatched, Stage, State, Upload
 from flbench.engine.distributed import of_some
+from flbench.engine.options import Engine
 from flbench.engine.sequential import Sequential, Term
-from flbench.job import Engine
-from flbench.methods import compose
+from flbench.run.composition import compose
 from flbench.testing.corners import usual_run
 from flbench.testing.evaluated import unlike
 from flbench.testing.federation import Played, play_small

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flbench.methods import Composition
+from flbench.run.composition import Composition
 
 Told = Callable[[str, Mapping[str, object], object], None]
 """Told of a hook, what it was given and what it answered."""

@@ -6,11 +6,13 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from flbench.job import Engine, Job
-from flbench.methods import compose, suite_overrides
+from flbench.engine.options import Engine
 from flbench.plugin.registry import find
 from flbench.results.schema import Result
-from flbench.runner import run_job, settle
+from flbench.run.composition import compose
+from flbench.run.runner import run_job, settle
+from flbench.run.settings import suite_overrides
+from flbench.run.spec import Job
 from flbench.suite import load_suite
 from flbench.testing.federation import DEFAULTS
 

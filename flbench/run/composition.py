@@ -9,14 +9,14 @@ from inspect import getattr_static
 from typing import Any
 
 from flbench.core.hookspecs import hookimpl
-from flbench.core.parameters import Parameter, Presets, checked, declared
+from flbench.core.parameters import Presets, checked
 from flbench.errors import BadParameter, PluginError, UnknownName, UserError, in_one_line, text_of
 from flbench.plugin.entry import Entry
 from flbench.plugin.isolation import Guest
 from flbench.plugin.registry import find
 from flbench.plugin.source_inspection import mark
 from flbench.results.schema import Method, Plugin
-from flbench.suite import suite_field, suite_fields
+from flbench.run.settings import _given, fields_of
 
 
 @dataclass(frozen=True)
@@ -101,18 +101,6 @@ def compose(
         ],
     )
     return Composition(tuple((entry.name, plugin) for entry, plugin in acting), described)
-
-
-def fields_of(entry: Entry, kind: Callable[..., Any]) -> dict[str, Parameter]:
-    """The parameters that a method declares.
-
-    Raises:
-        PluginError: its annotations name what is not there.
-    """
-    try:
-        return declared(kind)
-    except Exception as error:
-        raise PluginError(f"{entry}: its fields cannot be read: {in_one_line(error)}") from error
 
 
 def _made(entry: Entry, kind: Callable[..., Any], values: Mapping[str, object]) -> object:
@@ -203,55 +191,6 @@ def refuse_rivals(plugins: Sequence[tuple[str, object]]) -> None:
             raise UserError(
                 f"{refused}: {name} has one trainer for all data; {apart[0]} treats clients apart"
             )
-
-
-def suite_overrides(settings: Mapping[str, object], texts: list[str]) -> dict[str, object]:
-    """The part of `--set` that is meant for the suite.
-
-    Args:
-        settings: all of `--set`.
-        texts: the methods of the command.
-
-    Raises:
-        UnknownName: a key that neither a method nor the suite declares.
-        BadParameter: a bare key that both declare.
-    """
-    names = list(dict.fromkeys(name.strip() for text in texts for name in text.split("+")))
-    entries = [find("methods", name) for name in names]
-    offered = {entry.name: fields_of(entry, entry.load()) for entry in entries}
-    found: dict[str, object] = {}
-    for key, value in settings.items():
-        owners = [
-            name for name in names if key in offered[name] or _owned(key, name, offered[name])
-        ]
-        field = suite_field(key)
-        if field and owners and not key.startswith("suite."):
-            raise BadParameter(
-                f"--set {key}: both the suite and {owners[0]} have it;"
-                f" write suite.{key} or {owners[0]}.{key}"
-            )
-        if field:
-            found[field] = value
-        elif not owners:
-            known = [f"{name}.{field}" for name in names for field in offered[name]]
-            raise UnknownName("parameter", key, [*known, *suite_fields()], listed="declared")
-    return found
-
-
-def _owned(key: str, name: str, fields: Mapping[str, object]) -> bool:
-    owner, _, field = key.partition(".")
-    return owner == name and field in fields
-
-
-def _given(
-    name: str, fields: Mapping[str, object], settings: Mapping[str, object]
-) -> dict[str, object]:
-    """The settings one plugin declares, whether written `field` or `plugin.field`."""
-    bare = {key: value for key, value in settings.items() if key in fields}
-    full = {
-        key.partition(".")[2]: value for key, value in settings.items() if _owned(key, name, fields)
-    }
-    return {**bare, **full}
 
 
 def _hooks_of(plugin: object) -> list[str]:

@@ -13,8 +13,8 @@ from flbench.engine.cross_evaluation import judge
 from flbench.engine.process_group import Ranks
 from flbench.engine.sequential import Sequential
 from flbench.federation.federation import Samples
-from flbench.history import Evaluation
 from flbench.metrics import BINS, calibration_error, clustering_error
+from flbench.run.history import Evaluation
 from flbench.toolbox.heterogeneity import label_overlap_truth
 
 

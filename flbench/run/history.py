@@ -9,13 +9,7 @@ from typing import Any
 import numpy as np
 
 from flbench.core.state import Scores
-from flbench.metrics import (
-    accuracy_summary,
-    churn,
-    clustering_summary,
-    link_seconds,
-    to_target,
-)
+from flbench.metrics import accuracy_summary, churn, clustering_summary, link_seconds, to_target
 from flbench.results.score_encoding import packed
 
 MOST_SCORES = 200 * 200

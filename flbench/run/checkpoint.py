@@ -24,12 +24,13 @@ from flbench.core.model_bank import Bank, Store
 from flbench.core.state import Membership, State
 from flbench.engine.communication import Ledger
 from flbench.errors import UserError
-from flbench.history import History
 from flbench.results.files import in_place
 from flbench.results.schema import Fingerprint
+from flbench.run.history import History
 
 SHARE = 50
 """It is written when this many times its writing's duration have passed, ..."""
+
 
 LONGEST = 600.0
 """... or so many seconds."""

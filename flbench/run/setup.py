@@ -7,18 +7,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from flbench.checkpoint import load_checkpoint
 from flbench.core.client import ClientModule
 from flbench.core.context import Context
 from flbench.core.dataset import Dataset
 from flbench.core.layout import ParameterLayout
 from flbench.core.model_bank import Store
 from flbench.core.parameters import checked
-from flbench.core.seeding import rng, torch_seed
+from flbench.core.seeding import torch_seed
 from flbench.core.state import Memory, State
 from flbench.engine import batchnorm
 from flbench.engine.communication import Ledger
@@ -29,23 +27,18 @@ from flbench.engine.sequential import Sequential
 from flbench.engine.vectorised import Vectorised
 from flbench.engine.workspace import Workspace
 from flbench.errors import UserError
-from flbench.federation import test_sets
-from flbench.federation.federation import (
-    Federation,
-    Samples,
-    federate,
-    label_counts,
-    server_indices,
-)
-from flbench.history import History
-from flbench.job import Job
-from flbench.orchestrator import Run, cohort
+from flbench.federation.build import divide
+from flbench.federation.federation import Federation, Samples, label_counts
 from flbench.plugin.hooks import Hooks
 from flbench.plugin.isolation import Guest
 from flbench.plugin.process_state import SHARED
 from flbench.plugin.registry import find
 from flbench.results.schema import Fingerprint
-from flbench.services import RunServices
+from flbench.run.checkpoint import load_checkpoint
+from flbench.run.history import History
+from flbench.run.rounds import Run, cohort
+from flbench.run.services import RunServices
+from flbench.run.spec import Job
 from flbench.suite import Suite
 
 
@@ -202,54 +195,6 @@ def build_module(hooks: Hooks, net: nn.Module, context: Context) -> ClientModule
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(context.seed, "init-added"))
         return hooks.client_module(net, context)
-
-
-def divide(suite: Suite, hooks: Hooks, dataset: Dataset, seed: int) -> Federation:
-    """Partition the data set and split every client's share."""
-    labels = dataset.labels.numpy()
-    domains = None if dataset.domains is None else dataset.domains.numpy()
-    pool, source, share = np.arange(0), np.arange(len(labels)), 0.1
-    if suite.test_set != "own":
-        source, share = test_sets.test_pool(dataset, suite.test_fraction, seed), 0.25
-        pool = source
-    server = np.arange(0)
-    if suite.server_samples:
-        draw = rng(seed, "server-samples")
-        server = source[server_indices(labels[source], suite.server_samples, draw, share)]
-    pool = np.setdiff1d(pool, server)
-    left = np.setdiff1d(np.arange(len(labels)), np.concatenate([server, pool]))
-    partition = hooks.partition(
-        labels[left],
-        None if domains is None else domains[left],
-        suite.clients,
-        rng(seed, "partition"),
-    )
-    guests = set(
-        rng(seed, "newcomers").permutation(suite.clients)[suite.training_clients :].tolist()
-    )
-    order = sorted(range(suite.clients), key=lambda client: (client in guests, client))
-    groups = partition.groups
-    owned = replace(
-        partition,
-        clients=tuple(left[partition.clients[client]] for client in order),
-        groups=None if groups is None else np.asarray(groups)[order],
-    )
-    tests = None
-    if suite.test_set == "labels":
-        tests = test_sets.by_labels(test_sets.kinds(dataset), pool, owned.clients)
-    elif suite.test_set == "proportional":
-        wanted = suite.test_samples
-        tests = test_sets.proportional(test_sets.kinds(dataset), pool, owned.clients, wanted, seed)
-    return federate(
-        dataset,
-        owned,
-        seed,
-        test_fraction=suite.test_fraction,
-        validation_fraction=suite.validation_fraction,
-        server=server,
-        newcomers=len(guests),
-        tests=tests,
-    )
 
 
 def build_network(

@@ -15,10 +15,10 @@ from flbench.core.state import Personal, Stage, State
 from flbench.engine import batchnorm
 from flbench.engine.communication import Ledger
 from flbench.errors import UserError
-from flbench.evaluation import evaluate, trained
 from flbench.federation.federation import Newcomers, label_counts
-from flbench.orchestrator import Run, round_context
 from flbench.results.schema import Unseen
+from flbench.run.evaluation import evaluate, trained
+from flbench.run.rounds import Run, round_context
 
 TUNING = "fine-tune"
 

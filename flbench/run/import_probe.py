@@ -22,9 +22,8 @@ from flbench.plugin.registry import find
 PATIENCE = 60.0
 """Seconds that one name may take."""
 
-CHILD = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); import flbench.trial as t; t.child()"
-)
+
+CHILD = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); import flbench.run.import_probe as t; t.child()"
 
 
 def tried(entries: Sequence[Entry], patience: float = PATIENCE) -> dict[tuple[str, str], str]:
@@ -91,8 +90,8 @@ def _attempt(kind: str, name: str) -> str:
     """Why a name cannot be loaded; "" where it can."""
     try:
         if kind == "methods":
-            from flbench.methods import compose
             from flbench.plugin.hooks import Hooks
+            from flbench.run.composition import compose
 
             Hooks(("suite", object()), compose(name).layers)
         else:

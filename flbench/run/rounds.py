@@ -9,7 +9,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from flbench.checkpoint import Keeper
 from flbench.core.context import Context
 from flbench.core.seeding import rng
 from flbench.core.state import Stage, State, Upload
@@ -18,14 +17,15 @@ from flbench.engine import batchnorm
 from flbench.engine.communication import DIRECTIONS, Ledger
 from flbench.engine.sequential import Sequential
 from flbench.errors import Diverged
-from flbench.evaluation import evaluate, selection_quality
 from flbench.federation.federation import Newcomers, Samples
-from flbench.history import Evaluation, History
 from flbench.metrics import clustering_summary
 from flbench.plugin.hooks import Hooks
 from flbench.results.events import RoundRecord
 from flbench.results.schema import Fingerprint
-from flbench.services import RunServices
+from flbench.run.checkpoint import Keeper
+from flbench.run.evaluation import evaluate, selection_quality
+from flbench.run.history import Evaluation, History
+from flbench.run.services import RunServices
 from flbench.suite import Suite
 
 

@@ -1,0 +1,1 @@
+"""One run: from a specification to a result."""
