@@ -23,7 +23,7 @@ from flbench.provenance import same_code
 from flbench.results.files import read_result, slug
 from flbench.results.schema import VOLATILE, Result
 from flbench.suite import Suite
-from flbench.tune import FIRST_SEED
+from flbench.sweeps.tuning import FIRST_SEED
 
 LARGEST = 50_000
 """Bytes of a result file: a hundred rounds of a hundred clients take less."""

@@ -10,10 +10,10 @@ from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
 from flbench.cards import Grid, Printed, Scale, numbers, plugin_of
-from flbench.launchers import Cell, Outcome
 from flbench.results.files import read_result
 from flbench.results.schema import Result
-from flbench.sweep import cells_of
+from flbench.sweeps.launchers import Cell, Outcome
+from flbench.sweeps.sweep import cells_of
 from flbench.verdicts import Verdict, verdict
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flbench.cli.options import Root
 from flbench.errors import BadParameter, UnknownName, UserError
-from flbench.running import Root
 
 if TYPE_CHECKING:
     from flbench.core.state import State

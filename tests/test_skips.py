@@ -17,6 +17,7 @@ from toy import Play, bad, composition, toy_dataset, toy_suite
 
 import flbench as fl
 from flbench.cli.main import main
+from flbench.cli.run import run_all as run_jobs
 from flbench.engine.options import Engine
 from flbench.errors import Diverged, PluginError, Undefined, UserError
 from flbench.leaderboard import page
@@ -25,7 +26,6 @@ from flbench.results.schema import Skip
 from flbench.run.composition import compose
 from flbench.run.runner import run_job
 from flbench.run.spec import Job
-from flbench.running import run_all as run_jobs
 
 
 def undefined() -> None:

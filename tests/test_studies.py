@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from flbench import study
 from flbench.cli.main import main
 from flbench.core.client import ClientModule
 from flbench.core.local_training import LocalTraining
@@ -29,8 +28,11 @@ from flbench.plugin.hooks import Hooks
 from flbench.plugin.registry import entries, find
 from flbench.results.schema import Result
 from flbench.run.composition import compose
+from flbench.run.runner import run_job
 from flbench.run.settings import suite_overrides
-from flbench.study import (
+from flbench.suite import load_suite
+from flbench.sweeps import study
+from flbench.sweeps.study import (
     Grid,
     Request,
     Table,
@@ -41,7 +43,6 @@ from flbench.study import (
     read_grid,
     run_study,
 )
-from flbench.suite import load_suite
 from flbench_benchmarks.studies import discrepancy
 from flbench_benchmarks.studies.influence_cost import QS, Trainer
 
@@ -104,7 +105,7 @@ def played(one: Grid, asked: Request) -> tuple[Table, list[Table]]:
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The titles of runs from now on."""
     titles: list[str] = []
-    real = study.run_job
+    real = run_job
 
     def run_job(job: Any, load: Any) -> Result:
         if not job.path.is_file():
@@ -303,7 +304,7 @@ def test_a_study_s_table_is_kept_after_every_cell(
     text = GRID.format(suites='["small.toml"]', methods='["fedavg", "local-only"]')
     (here / "mine.toml").write_text(text, encoding="utf-8")
     table = here / "out" / "studies" / "mine.json"
-    real = study.run_job
+    real = run_job
     seen: list[int] = []
 
     def run_job(job: Any, load: Any) -> Result:

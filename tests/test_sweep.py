@@ -22,10 +22,10 @@ from toy import Typed
 
 import flbench.run.runner
 from flbench.errors import UserError
-from flbench.launchers import FAILED, connected, needs, played_remotely, received
 from flbench.results.events import RoundRecord, RunInfo
 from flbench.results.schema import VOLATILE
-from flbench.running import jobs_of, options
+from flbench.sweeps.launchers import FAILED, connected, needs, played_remotely, received
+from flbench.sweeps.request import jobs_of, options
 from flbench.terminal.console import Console, Overview
 
 QUICK = ("--rounds", "2", "--set", "clients=10")

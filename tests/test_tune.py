@@ -14,7 +14,7 @@ from flbench.core.parameters import declared
 from flbench.errors import BadParameter, UnknownName, UserError
 from flbench.plugin.registry import entries
 from flbench.results.files import read_result
-from flbench.tune import FIRST_SEED, grid_of, points, score_of
+from flbench.sweeps.tuning import FIRST_SEED, grid_of, points, score_of
 
 QUICK = ("--rounds", "2", "--set", "clients=10")
 

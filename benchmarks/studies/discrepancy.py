@@ -19,8 +19,8 @@ from flbench.run.rounds import play
 from flbench.run.runner import settle
 from flbench.run.setup import prepare
 from flbench.run.spec import Job
-from flbench.study import Request, Table, correlations
 from flbench.suite import load_suite
+from flbench.sweeps.study import Request, Table, correlations
 from flbench.toolbox.heterogeneity import kld
 
 Several = Annotated[int, Ge(3)]

@@ -30,7 +30,7 @@ from flbench.core.seeding import rng, torch_seed
 from flbench.errors import Diverged, UserError
 from flbench.federation.loading import load_dataset
 from flbench.plugin.registry import find
-from flbench.study import Request, Table, correlations
+from flbench.sweeps.study import Request, Table, correlations
 
 Several = Annotated[int, Ge(1)]
 

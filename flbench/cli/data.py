@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from flbench.cli.main import app
-from flbench.running import Root
+from flbench.cli.options import Root
 
 
 @app.command()

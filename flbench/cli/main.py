@@ -16,14 +16,14 @@ from flbench.cli.leaderboard import leaderboard
 from flbench.cli.new import new
 from flbench.cli.plot import plot
 from flbench.cli.reproduce import reproduce
+from flbench.cli.run import run
 from flbench.cli.show import show
 from flbench.cli.submit import submit
+from flbench.cli.sweep import PASSES_ON, sweep
 from flbench.cli.sync import sync
+from flbench.cli.tune import tune
 from flbench.errors import DEBUG, FlbenchError, Interrupted, ProcessDied
-from flbench.running import run
 from flbench.speed import speed
-from flbench.sweep import PASSES_ON, sweep
-from flbench.tune import tune
 from flbench.verify import verify
 
 app = typer.Typer(

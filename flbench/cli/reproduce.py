@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flbench.cli.options import Out, Root, Settings
 from flbench.errors import UnknownName
-from flbench.running import Out, Root, Settings
 
 if TYPE_CHECKING:
     from flbench.cards import Card, Grid
@@ -56,7 +56,7 @@ def reproduce(
         return
     with overview.waiting("importing torch and lightning"):
         from flbench.reproduction import Asked, findings, planned, where_results_lie
-        from flbench.sweep import play
+        from flbench.sweeps.sweep import play
 
     others = [*where_results_lie(out, data_root), "--threads", str(threads)]
     asked = Asked(scale, seeds, settings or (), dataset, others)

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from flbench.cli.main import app
+from flbench.cli.options import Out, Root, Settings
 from flbench.errors import Interrupted
-from flbench.running import Out, Root, Settings, read_settings
+from flbench.sweeps.request import read_settings
 
 
 @app.command()
@@ -31,7 +32,7 @@ def study(
     console = Console()
     with console.waiting("importing torch and lightning"):
         from flbench.datasets import data_root as locate
-        from flbench.study import Request, run_study
+        from flbench.sweeps.study import Request, run_study
         from flbench.terminal.tables import print_rows
     root, say = locate(data_root), console.say
     sinks = (("console", console),)

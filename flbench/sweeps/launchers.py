@@ -20,17 +20,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flbench.errors import FlbenchError, MissingData, Undefined, UserError
-from flbench.running import jobs_of, options
+from flbench.sweeps.request import jobs_of, options
 
 if TYPE_CHECKING:
     from flbench.core.dataset import Dataset
     from flbench.results.schema import Result
     from flbench.run.spec import Job
 
+
 PASSED_TO_WORKERS = ("FLBENCH_DATA", "WANDB_", "HF_")
 """Beginnings of the environment variables that the workers of a cluster get."""
+
+
 RETRIES = 3
 """How often a cell is begun again whose worker died."""
+
 
 DONE, COMPLETE, SKIPPED, FAILED = "done", "were complete", "skipped", "failed"
 

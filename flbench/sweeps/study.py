@@ -36,6 +36,8 @@ from flbench.run.spec import Job
 from flbench.suite import load_suite
 
 Row = dict[str, Any]
+
+
 Table = list[Row]
 
 

@@ -1,130 +1,24 @@
-"""`flbench tune`: search a method's parameters by random trials, with a budget that is recorded.
-
-Trials are judged on validation samples and on seeds that no row is scored on (1000, 1001, ...); the
-defaults are the first trial. What wins is then run on the scoring seeds, beside the defaults, and
-its rows say how they were found.
-"""
+"""`flbench tune`: search a method's parameters with an equal budget."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from math import prod
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from statistics import mean
-from typing import TYPE_CHECKING, Annotated, Any, TypeGuard
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flbench.core.parameters import Parameter, parse
-from flbench.errors import BadParameter, UnknownName, UserError
-from flbench.running import Out, Root, Settings
+from flbench.cli.options import Out, Root, Settings
+from flbench.core.parameters import parse
+from flbench.errors import UserError
+from flbench.sweeps.tuning import FIRST_SEED, SCORE, Point, Trial, _order, _score, grid_of, points
 
 if TYPE_CHECKING:
-    from flbench.launchers import Cell, Outcome
-    from flbench.results.schema import Result, Tuning
+    from flbench.results.schema import Tuning
+    from flbench.sweeps.launchers import Cell
     from flbench.terminal.console import Overview
-
-FIRST_SEED = 1000
-"""Tuning seeds begin here; scoring seeds begin at 0."""
-FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""What a number's default is multiplied by."""
-SCORE = "accuracy_validation"
-LATEST = 10
-"""How many of the last evaluations make the score."""
-
-Point = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A set of parameters, and its mean score over the tuning seeds; None = a run failed."""
-
-    params: Point
-    score: float | None
-
-
-def grid_of(
-    declared: Mapping[str, Parameter], effort: Sequence[str], tried: Mapping[str, list[Any]]
-) -> dict[str, list[Any]]:
-    """The values to choose from, by parameter; the default comes first.
-
-    Numbers other than zero are tried at a quarter, half, twice and four times their default, where
-    their type allows it. What only buys accuracy with work (`effort`) is left alone, as is what
-    changes the method's kind (words, truth values), unless it is asked for.
-
-    Args:
-        tried: values the person asks for, instead.
-
-    Raises:
-        UnknownName: the person names a parameter the method does not declare.
-        BadParameter: a value does not fit it.
-    """
-    for name in tried:
-        if name not in declared:
-            raise UnknownName("parameter to try", name, declared, listed="declared")
-    grid: dict[str, list[Any]] = {}
-    for name, parameter in declared.items():
-        default = parameter.default
-        if name in tried:
-            checked = [parameter.check("--try", value) for value in tried[name]]
-            grid[name] = list(dict.fromkeys([default, *checked]))
-        elif _is_number(default) and default and name not in effort:
-            grid[name] = list(dict.fromkeys([default, *_scaled(parameter, default)]))
-    return {name: values for name, values in grid.items() if len(values) > 1}
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _scaled(parameter: Parameter, default: float) -> list[float]:
-    found = []
-    for factor in FACTORS:
-        value = round(default * factor) if isinstance(default, int) else default * factor
-        try:
-            found.append(parameter.check("tune", value))
-        except BadParameter:
-            continue
-    return found
-
-
-def points(grid: Mapping[str, list[Any]], budget: int, name: str) -> list[Point]:
-    """The defaults, then distinct random points of the grid; at most `budget`, the same each time.
-
-    Args:
-        name: what the draws depend on.
-
-    Returns:
-        What is not the default, point by point.
-
-    Example:
-        >>> points({"mu": [1, 2]}, budget=3, name="fedprox")
-        [{}, {'mu': 2}]
-    """
-    from flbench.core.seeding import rng
-
-    generator = rng(FIRST_SEED, "tune", name)
-    drawn: list[Point] = [{}]
-    while len(drawn) < min(budget, prod(len(values) for values in grid.values())):
-        places = {key: int(generator.integers(len(values))) for key, values in grid.items()}
-        point = {key: grid[key][place] for key, place in places.items() if place}
-        if point not in drawn:
-            drawn.append(point)
-    return drawn
-
-
-def score_of(results: Sequence[Result]) -> float:
-    """Mean over runs of the mean validation accuracy of the last ten evaluations.
-
-    Raises:
-        UserError: the suite keeps no validation samples.
-    """
-    curves = [[v for v in one.curves.get(SCORE, []) if v is not None] for one in results]
-    if not all(curves):
-        raise UserError("tuning needs validation samples: raise validation_fraction")
-    return mean(mean(curve[-LATEST:]) for curve in curves)
 
 
 def tune(
@@ -152,7 +46,8 @@ def tune(
 
     overview = Overview()
     with overview.waiting("importing torch and lightning"):
-        from flbench.sweep import conclude, play
+        from flbench.cli.sweep import conclude
+        from flbench.sweeps.sweep import play
 
         kind = find("methods", method).load()
     given = {pair.partition("=")[0].strip().removeprefix(f"{method}.") for pair in settings or []}
@@ -194,8 +89,8 @@ def tune(
 
 
 def _cell(arguments: Sequence[str], tuning: Tuning | None, overview: Overview) -> Cell:
-    from flbench.launchers import Cell
-    from flbench.running import jobs_of, options
+    from flbench.sweeps.launchers import Cell
+    from flbench.sweeps.request import jobs_of, options
 
     (job,) = jobs_of(overview, **options(arguments))
     return Cell(tuple(arguments), replace(job, tuning=tuning))
@@ -207,17 +102,6 @@ def _values(pair: str) -> tuple[str, list[Any]]:
     if not equals or not key.strip() or not rest.strip():
         raise typer.BadParameter(f"--try expects KEY=V1,V2, got '{pair}'")
     return key.strip(), [parse(value.strip()) for value in rest.split(",")]
-
-
-def _score(cells: Sequence[Cell], outcomes: Mapping[Cell, Outcome]) -> float | None:
-    """The score of a trial; None where one of its runs failed."""
-    results = [one for cell in cells if (one := outcomes[cell].result) is not None]
-    return score_of(results) if len(results) == len(cells) else None
-
-
-def _order(trial: Trial) -> tuple[bool, float]:
-    """The best first, what failed last; of equals, what was drawn first."""
-    return trial.score is None, -(trial.score or 0.0)
 
 
 def _shown(point: Point) -> str:

@@ -1,0 +1,1 @@
+"""Many runs: sweeps, studies, tuning, and where they are executed."""
