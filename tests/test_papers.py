@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from toy import Typed
 
-from flbench import paper_page
-from flbench.cards import Card, Claim, Printed, load_card, numbers, plugin_of
 from flbench.errors import BadParameter, UnknownName, UserError
+from flbench.papers import page as paper_page
+from flbench.papers.paper import Card, Claim, Printed, load_card, numbers, plugin_of
+from flbench.papers.reproduction import margin, verdict
 from flbench.plugin.registry import entries
 from flbench.terminal.console import Overview
-from flbench.verdicts import margin, verdict
 
 ROOT = Path(__file__).parents[1]
 PAPERS = sorted(entries("papers"))

@@ -13,8 +13,8 @@ from flbench.cli.options import Out, Root, Settings
 from flbench.errors import UnknownName
 
 if TYPE_CHECKING:
-    from flbench.cards import Card, Grid
-    from flbench.reproduction import Finding
+    from flbench.papers.paper import Card, Grid
+    from flbench.papers.reproduction import Finding
 
 
 def reproduce(
@@ -37,7 +37,7 @@ def reproduce(
     ] = False,
 ) -> None:
     """Run what is missing of a paper's tables; print ours beside the paper's, with a verdict."""
-    from flbench.cards import SCALES, load_card
+    from flbench.papers.paper import SCALES, load_card
 
     card = load_card(paper)
     if scale not in SCALES:
@@ -50,12 +50,12 @@ def reproduce(
 
     overview = Overview()
     if markdown:
-        from flbench.paper_page import page
+        from flbench.papers.page import page
 
         print(page(card, out, overview), end="")
         return
     with overview.waiting("importing torch and lightning"):
-        from flbench.reproduction import Asked, findings, planned, where_results_lie
+        from flbench.papers.reproduction import Asked, findings, planned, where_results_lie
         from flbench.sweeps.sweep import play
 
     others = [*where_results_lie(out, data_root), "--threads", str(threads)]
@@ -76,7 +76,7 @@ def reproduce(
 
 def _print(card: Card, grid: Grid, found: Sequence[Finding], scale: str) -> None:
     """A table per suite and data set that was run, a line for each that was not."""
-    from flbench.reproduction import COLUMNS, by_part, cells
+    from flbench.papers.reproduction import COLUMNS, by_part, cells
     from flbench.terminal.tables import print_rows
 
     print(f"{card.name}, {grid.caption}: {grid.column}, scale {scale}")

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flbench.cards import SCALES, Card, Claim, Grid
 from flbench.errors import UserError
 from flbench.leaderboard.markdown import escaped
 from flbench.leaderboard.markdown import grid as grid_of
-from flbench.reproduction import (
+from flbench.papers.paper import SCALES, Card, Claim, Grid
+from flbench.papers.reproduction import (
     COLUMNS,
+    VERDICTS,
     Asked,
     Finding,
     by_part,
@@ -21,10 +22,10 @@ from flbench.reproduction import (
     planned,
     where_results_lie,
 )
-from flbench.verdicts import VERDICTS
 
 if TYPE_CHECKING:
     from flbench.terminal.console import Overview
+
 
 NUMBERS = ("paper", "ours", "difference")
 """Of COLUMNS, those that stand right."""

@@ -1,0 +1,1 @@
+"""The tables of the papers, and how far they reproduce."""
