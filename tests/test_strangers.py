@@ -28,10 +28,10 @@ from flbench.plugin.isolation import Guest, moment, put_back
 from flbench.plugin.process_state import EVERYTHING, GENERATORS
 from flbench.plugin.registry import entries
 from flbench.plugin.source_inspection import mark
-from flbench.provenance import same_code
 from flbench.results.schema import Result
 from flbench.run.composition import compose
 from flbench.run.import_probe import tried
+from flbench.submission.admission import same_code
 
 HERE = Path(__file__).parent
 ROWS = re.findall(

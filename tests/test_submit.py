@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 from toy import Play, Typed, player, toy_dataset, toy_suite
 
-from flbench.admission import LARGEST, gathered, problems
-from flbench.claims import as_written, contradictions, job_of, recount, unmarked
 from flbench.engine.options import Engine
 from flbench.results.files import read_result, read_skips, write_atomically
 from flbench.results.schema import Change, Result, Tuning
 from flbench.run.result import conclude
 from flbench.run.rounds import play
 from flbench.run.setup import prepare
+from flbench.submission.admission import LARGEST, gathered, problems
+from flbench.submission.consistency import as_written, contradictions, job_of, recount, unmarked
 
 ROOT = Path(__file__).resolve().parents[1]
 BOARD = ROOT / "leaderboard" / "results"
@@ -508,9 +508,9 @@ def test_a_table_is_opened_on_purpose_only(
     assert asked(path, board, other, new_table=False) == [found], "they open it together"
     installed = {"toy": toy_suite()}
     monkeypatch.setattr(
-        "flbench.admission.entries", lambda kind: installed if kind == "suites" else {}
+        "flbench.plugin.registry.entries", lambda kind: installed if kind == "suites" else {}
     )
-    monkeypatch.setattr("flbench.admission.suite_of", lambda name, _: installed[name])
+    monkeypatch.setattr("flbench.leaderboard.suite_info.suite_of", lambda name, _: installed[name])
     assert asked(path, board, new_table=False) == []
     installed["toy"] = toy_suite(rounds=9)
     (found,) = asked(path, board, new_table=False)
@@ -592,7 +592,7 @@ def test_no_name_of_a_file_moves_the_terminal(typed: Typed, tmp_path: Path) -> N
 @pytest.mark.slow
 def test_checking_needs_no_torch() -> None:
     code = (
-        "import sys; from pathlib import Path; from flbench.admission import gathered, problems\n"
+        "import sys; from pathlib import Path; from flbench.submission.admission import gathered, problems\n"
         f"root = Path({str(BOARD / 'iid')!r}); folder = gathered(root.parent, ())\n"
         "print([problems(path, folder) for path in root.rglob('seed-0.json')][:1],"
         " 'torch' in sys.modules)"

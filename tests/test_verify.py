@@ -13,13 +13,13 @@ import pytest
 from toy import Play, Typed, composition, player, toy_dataset
 
 import flbench as fl
-from flbench.agreement import Part, apart, compare
-from flbench.claims import as_written, job_of
 from flbench.core.dataset import Dataset
 from flbench.results.files import read_result, read_results, write_atomically
 from flbench.results.schema import Change, Result
 from flbench.run.setup import prepare
-from flbench.verify import TOLERANCE, engine_of, played
+from flbench.submission.comparison import Part, apart, compare
+from flbench.submission.consistency import as_written, job_of
+from flbench.submission.verification import TOLERANCE, engine_of, played
 
 ROOT = Path(__file__).resolve().parents[1]
 METHODS: list[dict[str, Any]] = [

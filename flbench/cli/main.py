@@ -22,9 +22,9 @@ from flbench.cli.submit import submit
 from flbench.cli.sweep import PASSES_ON, sweep
 from flbench.cli.sync import sync
 from flbench.cli.tune import tune
+from flbench.cli.verify import verify
 from flbench.errors import DEBUG, FlbenchError, Interrupted, ProcessDied
 from flbench.speed import speed
-from flbench.verify import verify
 
 app = typer.Typer(
     help="Benchmark suite for personalised and clustered federated learning.",

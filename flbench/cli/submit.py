@@ -12,7 +12,7 @@ import typer
 from flbench.errors import UserError
 
 if TYPE_CHECKING:
-    from flbench.admission import File
+    from flbench.submission.admission import File
 
 
 USUAL = Path("leaderboard/results")
@@ -34,9 +34,9 @@ def submit(
 
     Exit code 1 where something is wrong with one of them; then nothing is copied.
     """
-    from flbench.admission import gathered, problems, read
     from flbench.cli.sync import files_of
     from flbench.results.files import write_atomically
+    from flbench.submission.admission import gathered, problems, read
 
     paths = list(dict.fromkeys(files_of(results)))
     if not check and not into.is_dir():

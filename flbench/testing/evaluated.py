@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from flbench.agreement import apart
 from flbench.run.history import Evaluation, History
+from flbench.submission.comparison import apart
 
 ROUNDING = 1e-5
 """How far mean losses may be apart in nats; above one nat, relative to the larger one."""

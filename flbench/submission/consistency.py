@@ -21,12 +21,19 @@ from flbench.run.spec import Job
 from flbench.suite import Suite
 
 Curve = list[float | None]
+
+
 Found = Iterator[tuple[str, float | None]]
+
 
 CLOSE = 1e-5
 """How far a number may be from the one recomputed: curves keep six decimals, so do losses."""
+
+
 ROUNDED = 1.5e-6
 """Entries of curves that are nearer than this may be of equal numbers."""
+
+
 WAYS = ("down", "up", "peer")
 
 

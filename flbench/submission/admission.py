@@ -7,28 +7,57 @@ Imports no torch.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-from flbench.claims import as_written, contradictions, departures, job_of, unmarked
 from flbench.errors import UserError
 from flbench.leaderboard.grouping import refuse_mixed
 from flbench.leaderboard.suite_info import suite_of
 from flbench.plugin.registry import entries
-from flbench.provenance import same_code
 from flbench.results.files import read_result, slug
 from flbench.results.schema import VOLATILE, Result
+from flbench.submission.consistency import as_written, contradictions, departures, job_of, unmarked
 from flbench.suite import Suite
 from flbench.sweeps.tuning import FIRST_SEED
 
+
+def same_code(results: Iterable[Result]) -> str | None:
+    """Say where two results of one row were computed by different code under one version.
+
+    A row is method, parameters and the version of each plugin. Results from before the hash of a
+    plugin's files was kept say nothing, and are left out.
+
+    Returns:
+        One line on the first such plugin; None where there is none.
+    """
+    first: dict[tuple[str, ...], tuple[str, int]] = {}
+    for result in results:
+        for plugin in result.method.plugins:
+            row = (result.fingerprint.config, plugin.name, plugin.distribution, plugin.version)
+            source, seed = first.setdefault(row, (plugin.source, result.seed))
+            if not source:
+                first[row] = (plugin.source, result.seed)
+            elif plugin.source and plugin.source != source:
+                return (
+                    f"{plugin.name} of {plugin.distribution} {plugin.version} is not the same code"
+                    f" in seeds {seed} and {result.seed} ({source}, {plugin.source}): give changed"
+                    " code another version, and run both again"
+                )
+    return None
+
+
 LARGEST = 50_000
 """Bytes of a result file: a hundred rounds of a hundred clients take less."""
+
+
 FOLDER = re.compile(r"\w[\w.,+-]*")
 """What suites and methods are called, so that their names can be folders."""
+
+
 SETS_NUMBERS = ("flbench", "torch", "lightning", "numpy", "device", "compile")
 """Parts of the environment that all seeds of a row share."""
 

@@ -12,12 +12,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flbench.claims import recount
 from flbench.metrics import churn
 from flbench.results.schema import Clients, Result, Unseen
+from flbench.submission.consistency import recount
 
 Numbers = Mapping[str, float | None]
+
+
 Curve = Sequence[float | None]
+
+
 Changes = Sequence[tuple[int, Sequence[int]]]
 
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from flbench.cli.options import Root
-from flbench.errors import BadParameter, UnknownName, UserError
+from flbench.errors import UnknownName, UserError
 
 if TYPE_CHECKING:
     from flbench.core.state import State
@@ -21,10 +18,17 @@ if TYPE_CHECKING:
     from flbench.run.spec import Job
     from flbench.terminal.console import Console
 
+
 TOLERANCE = 0.01
 """How far two runs of one thing may part on two machines: see docs/submitting.md."""
+
+
 EXECUTORS = ("sequential", "vectorised")
+
+
 MARKS = ("suite", "data", "partition", "initial_weights", "cohorts")
+
+
 COMPUTED_BY = (
     "flbench", "torch", "lightning", "numpy", "python", "machine", "device", "executor", "threads",
     "compile",
@@ -43,8 +47,8 @@ def again(result: Result, data_root: Path, out: Path, say: Callable[[str], None]
         UserError: a plugin is not installed; or its parameters, or what it openly uses, are not
             what the file says.
     """
-    from flbench.claims import job_of
     from flbench.run.composition import compose
+    from flbench.submission.consistency import job_of
 
     told = result.method
     try:
@@ -145,76 +149,3 @@ def replay(result: Result, rounds: int, root: Path, console: Console) -> Result:
         if unlike:
             raise UserError(f"not the same run, nothing was played: {'; '.join(unlike)}")
         return played(job, run, state, rounds)
-
-
-def verify(
-    file: Annotated[Path, typer.Argument(help="a result file")],
-    rounds: Annotated[
-        int | None, typer.Option(min=1, help="play only so many of its rounds [default: all]")
-    ] = None,
-    data_root: Root = None,
-    tolerance: Annotated[
-        float, typer.Option(min=0, max=1, help="how far numbers may be apart on another machine")
-    ] = TOLERANCE,
-    write: Annotated[
-        bool, typer.Option("--write", help="call the file reproduced, if all of it agrees")
-    ] = False,
-) -> None:
-    """Play a result file's run again, from nothing but the file, and say whether it agrees.
-
-    Exit code 1 where it does not.
-    """
-    from flbench.results.files import read_result, write_atomically
-    from flbench.terminal.console import Console
-
-    result = read_result(file)
-    wanted = _rounds(result, rounds)
-    whole = wanted == result.suite["rounds"]
-    if write and not whole:
-        raise UserError(
-            "--write calls a file reproduced, which takes all its rounds: drop --rounds"
-        )
-    console = Console()
-    with console.waiting("importing torch and lightning"):
-        from flbench.agreement import compare
-        from flbench.claims import as_written, sound
-        from flbench.datasets import data_root as locate
-
-    sound(file, result)
-    try:
-        came = replay(result, wanted, locate(data_root), console)
-    finally:
-        console.close()
-    parts = compare(result, came, wanted)
-    agreed = all(part.agrees(tolerance) for part in parts)
-    print(f"{file}: {wanted} of {result.suite['rounds']} rounds played again")
-    for line in (*_environments(result, came), *(part.told(tolerance) for part in parts)):
-        print(f"  {line}")
-    if not agreed:
-        print("it differs")
-        raise typer.Exit(1)
-    print("it agrees" if any(not part.same for part in parts) else "it agrees, to the last byte")
-    if write:
-        done = result.model_copy(update={"status": "reproduced"})
-        write_atomically(file, as_written(done).encode())
-        print(f"{file} is called reproduced; now type: flbench leaderboard")
-
-
-def _rounds(result: Result, wanted: int | None) -> int:
-    """How many rounds to play.
-
-    Raises:
-        BadParameter: there are not so many, or none of them is judged.
-    """
-    rounds, every = int(result.suite["rounds"]), int(result.suite.get("eval_every", 1))
-    first = min(every, rounds)
-    if wanted is not None and not first <= wanted <= rounds:
-        raise BadParameter(f"--rounds: expected {first} to {rounds}, got {wanted}")
-    return wanted or rounds
-
-
-def _environments(one: Result, other: Result) -> Iterator[str]:
-    """Where the two were not computed alike."""
-    pairs = [(key, one.environment.get(key), other.environment.get(key)) for key in COMPUTED_BY]
-    unlike = [f"{key} {told}, here {here}" for key, told, here in pairs if told and told != here]
-    yield f"environment: {'; '.join(unlike) or 'the same, so the same bytes are expected'}"

@@ -1,0 +1,1 @@
+"""Check result files before they enter the leaderboard, and verify them by running again."""
