@@ -18,7 +18,7 @@ from flbench import Conformance, State, hookimpl
 from flbench.plugin.registry import entries, find
 from flbench.run.rounds import play
 from flbench.run.setup import prepare
-from flbench.testing import repeat
+from flbench.testing import reproducibility
 
 METHODS = list(entries("methods"))
 
@@ -116,7 +116,7 @@ def resumed(whole: Played, checkpoint: Path, out: Path) -> Played:
 
 def same_state(one: State, other: State) -> bool:
     """Bit for bit: bank, membership, memories; NaN is NaN."""
-    return not repeat.same_state(one, other)
+    return not reproducibility.same_state(one, other)
 
 
 def stable(played: Played) -> dict[str, Any]:

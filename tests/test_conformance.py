@@ -21,10 +21,10 @@ from flbench import Conformance, hookimpl
 from flbench.engine.vectorised import Lanes, Vectorised
 from flbench.plugin.registry import entries
 from flbench.testing import LAWS, parametrize_with_checks, verdicts
+from flbench.testing.check import Case, Verdict
+from flbench.testing.hook_recorder import spied
 from flbench.testing.kit import case
-from flbench.testing.law import Case, Verdict
-from flbench.testing.processes import Failed, apart, together
-from flbench.testing.spy import spied
+from flbench.testing.subprocesses import Failed, apart, together
 
 METHODS = [name for name, entry in entries("methods").items() if entry.distribution == "flbench"]
 PLANTED = {law: law.title().replace("-", "") for law in LAWS}

@@ -17,8 +17,8 @@ from toy import Play, install
 from flbench.run.history import Evaluation, History
 from flbench.suite import Suite
 from flbench.testing import LAWS
+from flbench.testing.check import Case
 from flbench.testing.evaluated import ROUNDING, unlike
-from flbench.testing.law import Case
 
 METHODS = ("lg-fedavg", "ifca", "pfedlia")
 """Explicit models, decisions by cross-evaluated losses, and groups found by them."""

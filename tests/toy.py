@@ -31,9 +31,9 @@ from flbench.run.rounds import play
 from flbench.run.setup import prepare
 from flbench.run.spec import Job
 from flbench.suite import Suite
-from flbench.testing import federation
-from flbench.testing.federation import CLIENTS as CLIENTS
-from flbench.testing.federation import small_dataset, small_suite
+from flbench.testing import small_run
+from flbench.testing.small_run import CLIENTS as CLIENTS
+from flbench.testing.small_run import small_dataset, small_suite
 
 torch.set_num_threads(1)
 checkpoint.SHARE = 0  # after every round, however short, so that tests can cut anywhere
@@ -84,7 +84,7 @@ def watching(uploads: list[Any]) -> object:
     return Watch()
 
 
-class Played(federation.Played):
+class Played(small_run.Played):
     """A finished toy run."""
 
     @property

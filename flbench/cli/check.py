@@ -25,8 +25,8 @@ def check(
     from flbench.plugin.registry import find
 
     known = [find("methods", name) for name in methods or []]
+    from flbench.testing.check import NAMES
     from flbench.testing.kit import LAWS, verdicts
-    from flbench.testing.law import NAMES
 
     if laws:
         for one in LAWS.values():

@@ -8,8 +8,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from flbench.errors import UnknownName
-from flbench.testing import corners, crossing, hidden, identity, repeat
-from flbench.testing.law import Broken, Case, Law, Verdict
+from flbench.testing import communication, edge_cases, isolation, registration, reproducibility
+from flbench.testing.check import Broken, Case, Law, Verdict
 
 if TYPE_CHECKING:
     import pytest
@@ -17,32 +17,32 @@ if TYPE_CHECKING:
 LAWS: dict[str, Law] = {
     one.name: one
     for one in (
-        identity.discovered_alone,
-        identity.plain_parameters,
-        corners.usual_run,
-        corners.every_hook_answers,
-        corners.clear_errors,
-        repeat.same_seed_same_bytes,
-        repeat.trained_alone,
-        repeat.relabelled_clients,
-        repeat.vectorised_clients,
-        repeat.two_processes,
-        repeat.resumed_run,
-        repeat.declared_equal,
-        hidden.inputs_untouched,
-        hidden.absent_clients_untouched,
-        hidden.partition_untouched,
-        hidden.test_labels_unseen,
-        hidden.steady_memory,
-        hidden.world_untouched,
-        crossing.bytes_add_up,
-        corners.normed_network,
-        corners.newcomers_served,
-        corners.one_client,
-        corners.one_sample,
-        corners.missing_class,
-        corners.everyone_sampled,
-        corners.empty_group,
+        registration.discovered_alone,
+        registration.plain_parameters,
+        edge_cases.usual_run,
+        edge_cases.every_hook_answers,
+        edge_cases.clear_errors,
+        reproducibility.same_seed_same_bytes,
+        reproducibility.trained_alone,
+        reproducibility.relabelled_clients,
+        reproducibility.vectorised_clients,
+        reproducibility.two_processes,
+        reproducibility.resumed_run,
+        reproducibility.declared_equal,
+        isolation.inputs_untouched,
+        isolation.absent_clients_untouched,
+        isolation.partition_untouched,
+        isolation.test_labels_unseen,
+        isolation.steady_memory,
+        isolation.world_untouched,
+        communication.bytes_add_up,
+        edge_cases.normed_network,
+        edge_cases.newcomers_served,
+        edge_cases.one_client,
+        edge_cases.one_sample,
+        edge_cases.missing_class,
+        edge_cases.everyone_sampled,
+        edge_cases.empty_group,
     )
 }
 """All laws by name, in the order in which they are judged."""

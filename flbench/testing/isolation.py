@@ -22,12 +22,12 @@ from flbench.plugin.hook_guard import ADDED
 from flbench.plugin.isolation import Moment, moment, put_back
 from flbench.plugin.registry import find
 from flbench.run.rounds import Run
-from flbench.testing.corners import usual_run
-from flbench.testing.federation import DEFAULTS, play_small
-from flbench.testing.law import Case, law
-from flbench.testing.processes import apart
-from flbench.testing.repeat import same_seed_same_bytes, same_state
-from flbench.testing.spy import changed, spied, tensors
+from flbench.testing.check import Case, law
+from flbench.testing.edge_cases import usual_run
+from flbench.testing.hook_recorder import changed, spied, tensors
+from flbench.testing.reproducibility import same_seed_same_bytes, same_state
+from flbench.testing.small_run import DEFAULTS, play_small
+from flbench.testing.subprocesses import apart
 
 
 @law(usual_run)

@@ -9,8 +9,8 @@ from dataclasses import MISSING, asdict, fields
 from flbench.plugin.entry import KINDS
 from flbench.plugin.registry import entries, find
 from flbench.run.composition import compose
-from flbench.testing.law import Case, law
-from flbench.testing.processes import Failed, apart
+from flbench.testing.check import Case, law
+from flbench.testing.subprocesses import Failed, apart
 
 
 @law()

@@ -30,13 +30,19 @@ from flbench.run.spec import Job
 from flbench.suite import Suite
 
 CLIENTS = 6
+
+
 SERVER = 8
 """Samples the server owns, for methods that need some."""
+
 
 DEFAULTS = Composition((), Method(name="defaults", params={}, plugins=[]))
 """No plugin at all: every hook is answered by the defaults."""
 
+
 Watch = tuple[str, object]
+
+
 Wrap = Callable[[Run], Sequential]
 
 

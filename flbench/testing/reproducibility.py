@@ -16,14 +16,15 @@ from flbench.engine.distributed import of_some
 from flbench.engine.options import Engine
 from flbench.engine.sequential import Sequential, Term
 from flbench.run.composition import compose
-from flbench.testing.corners import usual_run
+from flbench.testing.check import Case, NotJudged, law
+from flbench.testing.edge_cases import usual_run
 from flbench.testing.evaluated import unlike
-from flbench.testing.federation import Played, play_small
-from flbench.testing.law import Case, NotJudged, law
-from flbench.testing.processes import Failed, together
+from flbench.testing.small_run import Played, play_small
+from flbench.testing.subprocesses import Failed, together
 
 ORDER = (2, 4, 0, 5, 1, 3)
 """Client i of the relabelled federation is this client of the usual one."""
+
 
 CLOSE = 1e-4
 """How far losses may be apart where sums are taken in another order, nats."""
@@ -129,7 +130,7 @@ def ending(played: Played) -> dict[str, Any]:
 
 def in_ranks(method: str, params: dict[str, object], changes: dict[str, Any]) -> dict[str, Any]:
     """The end of a run in one of two processes."""
-    from flbench.testing.federation import small_suite
+    from flbench.testing.small_run import small_suite
 
     engine = Engine(executor="sequential", accelerator="cpu", devices=2)
     played = play_small(compose(method, params), small_suite(**changes), engine=engine)

@@ -14,7 +14,7 @@ from flbench.run.runner import run_job, settle
 from flbench.run.settings import suite_overrides
 from flbench.run.spec import Job
 from flbench.suite import load_suite
-from flbench.testing.federation import DEFAULTS
+from flbench.testing.small_run import DEFAULTS
 
 
 def try_out(

@@ -19,10 +19,10 @@ from flbench.errors import Diverged, FlbenchError, PluginError, Undefined
 from flbench.results.schema import Result
 from flbench.run.composition import compose
 from flbench.suite import Suite
-from flbench.testing.federation import CLIENTS, Played, play_small, small_dataset
-from flbench.testing.identity import plain_parameters
-from flbench.testing.law import Case, law
-from flbench.testing.spy import spied
+from flbench.testing.check import Case, law
+from flbench.testing.hook_recorder import spied
+from flbench.testing.registration import plain_parameters
+from flbench.testing.small_run import CLIENTS, Played, play_small, small_dataset
 
 
 def sound(case: Case, played: Played) -> None:
@@ -193,6 +193,7 @@ def empty_group(case: Case) -> None:
 
 HOOKS = {name for name, spec in vars(hookspecs).items() if hasattr(spec, "flbench_spec")}
 """The names of all hooks."""
+
 
 HOSTILE: tuple[object, ...] = (-1, 0, -1.5, float("nan"), "", "no such value", None, [], {"a": 1})
 """Values to set every parameter to: whoever minds must say so in one line."""

@@ -14,10 +14,14 @@ from flbench.errors import FlbenchError, UserError
 from flbench.plugin.registry import find
 from flbench.run.composition import Composition, compose
 from flbench.suite import Suite
-from flbench.testing.federation import SERVER, Played, play_small, small_suite
+from flbench.testing.small_run import SERVER, Played, play_small, small_suite
 
 MARK = f"{hookimpl.project_name}_impl"
+
+
 Outcome = Literal["holds", "broken", "known", "mended", "not judged"]
+
+
 OUTCOMES, NAMES = 10, 24
 """Widths of the longest outcome and of the longest law's name, in letters."""
 

@@ -49,7 +49,7 @@ Call = tuple[Callable[..., Any], tuple[object, ...], dict[str, str]]
 
 def _answers(calls: Sequence[Call]) -> list[Any]:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["flbench.testing.federation"])
+    context.set_forkserver_preload(["flbench.testing.small_run"])
     started: list[tuple[ForkServerProcess, Connection]] = []
     try:
         for call in calls:

@@ -15,8 +15,8 @@ from flbench.core.state import Dispatched, Stage, State, Upload
 from flbench.engine.communication import BYTES
 from flbench.engine.sequential import Sequential, Term
 from flbench.run.rounds import Run
-from flbench.testing.corners import usual_run
-from flbench.testing.law import Case, law
+from flbench.testing.check import Case, law
+from flbench.testing.edge_cases import usual_run
 
 
 @dataclass
