@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from flbench.results.events import RunInfo as RunInfo
     from flbench.results.schema import Result as Result
     from flbench.toolbox import clustering as clustering
-    from flbench.toolbox import elbow as curves
-    from flbench.toolbox import heterogeneity as skew
-    from flbench.toolbox import similarity as scoring
+    from flbench.toolbox import elbow as elbow
+    from flbench.toolbox import heterogeneity as heterogeneity
+    from flbench.toolbox import similarity as similarity
     from flbench.toolbox.aggregation import Weighting as Weighting
     from flbench.toolbox.aggregation import effective_steps as effective_steps
     from flbench.toolbox.aggregation import member_mean as member_mean

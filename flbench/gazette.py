@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from flbench.plugin.entry import Entry
-from flbench.plugin.registry import entries
+from flbench.plugin.registry import entries, source_file, summary_of
 
 
 def suites_page() -> str:
@@ -45,7 +45,7 @@ def suites_page() -> str:
         table = grids.get(name, {})
         suites = ", ".join(f"`{suite}`" for suite in table.get("suites", []))
         paper = table.get("paper", "see its summary")
-        lines.append(f"| `{name}` | {entry.summary()} | {paper} | {suites or '-'} |")
+        lines.append(f"| `{name}` | {summary_of(entry)} | {paper} | {suites or '-'} |")
     return "\n".join([*lines, *_fields(), *_partitions()]) + "\n"
 
 
@@ -85,13 +85,13 @@ def _partitions() -> list[str]:
     ]
     for name, entry in entries("partitions").items():
         told = ", ".join(f"`{one}`" for one in _parameters(entry)) or "-"
-        lines.append(f"| `{name}` | {entry.summary()} | {told} |")
+        lines.append(f"| `{name}` | {summary_of(entry)} | {told} |")
     return lines
 
 
 def _parameters(entry: Entry) -> list[str]:
     """`name=default` of a partition's parameters, behind the four that every one is given."""
-    path, target = entry.source(), entry.value.partition(":")[2]
+    path, target = source_file(entry), entry.value.partition(":")[2]
     tree = ast.parse(path.read_text(encoding="utf-8") if path else "")
     found = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == target]
     if not found:
@@ -107,7 +107,7 @@ def _tables(kind: str) -> dict[str, dict[str, Any]]:
     """The TOML files of one kind, by name."""
     found = {}
     for name, entry in entries(kind).items():
-        path = entry.source()
+        path = source_file(entry)
         path = path and path.with_name(f"{name}.toml")
         if path and path.is_file():
             found[name] = tomllib.loads(path.read_text(encoding="utf-8"))

@@ -20,7 +20,7 @@ from flbench.core.hookspecs import hookimpl
 from flbench.core.local_training import LocalTraining
 from flbench.core.parameters import checked
 from flbench.errors import BadParameter, UnknownName, UserError
-from flbench.plugin.registry import find
+from flbench.plugin.registry import find, load_entry
 
 if TYPE_CHECKING:
     import numpy as np
@@ -113,7 +113,7 @@ class Suite(BaseModel):
         self, labels: Indices, domains: Indices | None, clients: int, rng: np.random.Generator
     ) -> Partition:
         """Answer the `partition` hook with the named function."""
-        function = find("partitions", self.partition.name).load()
+        function = load_entry(find("partitions", self.partition.name))
         owner = f"partition '{self.partition.name}'"
         params = checked(owner, function, self.partition.params, skip=4)
         answer: Partition = function(labels, domains, clients, rng, **params)
@@ -165,7 +165,7 @@ def load_suite(
         UnknownName: no such suite or field.
         BadParameter: a field does not fit its type.
     """
-    path = Path(name) if name.endswith(".toml") else Path(find("suites", name).load())
+    path = Path(name) if name.endswith(".toml") else Path(load_entry(find("suites", name)))
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

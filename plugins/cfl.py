@@ -93,7 +93,7 @@ class CFL:
         updates = state.memory["cfl.updates"].clone()
         start = state.models[home[upload.ids], :size]
         updates[upload.ids] = upload.kept()[:, :size] - start
-        cosines, ids = fl.scoring.cosine(updates).cpu(), ctx.everybody
+        cosines, ids = fl.similarity.cosine(updates).cpu(), ctx.everybody
         return fl.Scores(cosines, ids, "clients", ids, {"cfl.updates": updates})
 
     @fl.hookimpl
@@ -196,6 +196,6 @@ def descend(state: fl.State, clients: Tensor, ctx: fl.Context) -> Tensor:
         here = (row == group).nonzero()[:, 0]
         if len(here):
             update = (ctx.train(model, clients[here]) - model)[:, :size]
-            along = fl.scoring.cosine(update, halves).cpu()
+            along = fl.similarity.cosine(update, halves).cpu()
             row[here] = torch.where(along[:, 1] > along[:, 0], child, group)
     return row

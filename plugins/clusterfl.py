@@ -95,7 +95,7 @@ class ClusterFL:
             f = soft_indicator(values)
         else:
             rows = models[:, ctx.layout.trainable]
-            values = fl.scoring.neg_distance(rows, rows)
+            values = fl.similarity.neg_distance(rows, rows)
             k, rng = min(self.k, len(rows)), ctx.rng("clusterfl", ctx.round)
             labels = fl.clustering.k_means(rows.double().cpu().numpy(), k, rng)
             f = hard_indicator(torch.as_tensor(labels), self.k)
@@ -126,7 +126,7 @@ class ClusterFL:
         size, f = ctx.layout.parameters, state.memory["clusterfl.f"].to(state.models)
         centres = f @ (f.T @ state.models)
         moved = ctx.train(ctx.initial, clients)
-        near = fl.scoring.neg_distance(moved[:, :size], centres[:, :size]).argmax(dim=1)
+        near = fl.similarity.neg_distance(moved[:, :size], centres[:, :size]).argmax(dim=1)
         return fl.Personal(params=centres[near])
 
 

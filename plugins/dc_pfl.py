@@ -142,7 +142,7 @@ class DCPFL:
         """Negated discrepancy of all pairs of models, shape (n, n)."""
         tensors = [s.stop - s.start for s in ctx.layout.slots if s.kind == "parameter"]
         parts = tensors if self.scale == "tensor" else None
-        return fl.scoring.neg_discrepancy(models[:, : ctx.layout.parameters], parts).cpu()
+        return fl.similarity.neg_discrepancy(models[:, : ctx.layout.parameters], parts).cpu()
 
     @fl.hookimpl
     def cluster(
@@ -155,7 +155,7 @@ class DCPFL:
         step, steps = state.memory["dc-pfl.step"].tolist()
         losses = state.memory["dc-pfl.losses"][int(state.memory["dc-pfl.changed"]) : ctx.round]
         free = step and not state.memory["dc-pfl.trial"] and ctx.round - self.t_obs > self.t_start
-        radius = fl.curves.radii(losses, self.window)[-1:].tolist()
+        radius = fl.elbow.radii(losses, self.window)[-1:].tolist()
         ctx.note("dc-pfl.radius", [r for r in radius if r < torch.inf])
         if ctx.round == self.t_start:
             counts = {str(i / 5): int(self.groups(state, i / 5).max()) + 1 for i in range(6)}
@@ -170,7 +170,7 @@ class DCPFL:
                 weights = fl.same_group(self.groups(state, g))
                 kept = {"step": [round(g * steps), steps], "changed": ctx.round, "trial": 0}
             ctx.note("dc-pfl.trial", [-old, -new])
-        elif free and fl.curves.turned(losses, self.window, self.t_obs):
+        elif free and fl.elbow.turned(losses, self.window, self.t_obs):
             kept = {"trial": self.next_trial(ctx.round + 1)}
         memory = {f"dc-pfl.{name}": torch.tensor(value) for name, value in kept.items()}
         return fl.Membership(ctx.everybody, weights, memory=memory)
@@ -196,7 +196,7 @@ class DCPFL:
             kept["dc-pfl.last"] = trained
             if ctx.round >= self.t_start:
                 layers = ctx.layout.layers & ctx.layout.trainable
-                apart = fl.scoring.layer_discrepancy(trained, mean, layers).cpu()
+                apart = fl.similarity.layer_discrepancy(trained, mean, layers).cpu()
                 of_group = (shares / shares.sum(dim=1, keepdim=True)) @ apart
                 low = of_group < self.threshold * of_group.mean(dim=1, keepdim=True)
                 kept["dc-pfl.low"] = low
@@ -211,7 +211,7 @@ class DCPFL:
         moved = ctx.train(state.models.double().mean(dim=0).float(), clients)
         alike = self.alike(torch.cat([state.models, moved]), ctx)[ctx.clients :, : ctx.clients]
         labels = state.membership.labels()[: ctx.clients]
-        shares = (fl.scoring.best_group(alike, labels)[:, None] == labels).double()
+        shares = (fl.similarity.best_group(alike, labels)[:, None] == labels).double()
         return fl.Personal(params=fl.weighted_mean(moved, state.models, shares))
 
 

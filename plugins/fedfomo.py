@@ -138,6 +138,6 @@ def gains(starts: Tensor, models: Tensor, ids: Tensor, ctx: fl.Context) -> Tenso
     """v: validation loss saved per distance moved, shape (n, m); 0 for the start itself."""
     before = torch.cat([ctx.evaluate(s[None], i[None]) for s, i in zip(starts, ids, strict=True)])
     size = ctx.layout.parameters
-    distance = -fl.scoring.neg_distance(starts[:, :size], models[:, :size]).cpu()
+    distance = -fl.similarity.neg_distance(starts[:, :size], models[:, :size]).cpu()
     saved = (before - ctx.evaluate(models, ids)) / (distance + 1e-5)
     return torch.where(distance > 0, saved, 0.0)  # else rounding over 1e-5 would count

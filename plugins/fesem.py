@@ -85,7 +85,7 @@ class FeSEM:
             return None
         mask = ctx.layout.trainable & (ctx.layout.head if self.feature == "head" else True)
         ids, kept = upload.ids, upload.kept()
-        values = fl.scoring.neg_distance(kept[:, mask], state.models[:, mask]).cpu()
+        values = fl.similarity.neg_distance(kept[:, mask], state.models[:, mask]).cpu()
         memory = {}
         if int(state.memory["fesem.fitted"]) < 0:
             moves = state.memory["fesem.moves"].clone()
@@ -141,5 +141,9 @@ class FeSEM:
         if ctx.joining and self.k > 1:
             mask = ctx.layout.trainable & (ctx.layout.head if self.feature == "head" else True)
             moved = ctx.train(ctx.initial, clients)
-            row = fl.scoring.neg_distance(moved[:, mask], state.models[:, mask]).cpu().argmax(dim=1)
+            row = (
+                fl.similarity.neg_distance(moved[:, mask], state.models[:, mask])
+                .cpu()
+                .argmax(dim=1)
+            )
         return fl.Personal(row=row)

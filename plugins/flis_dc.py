@@ -73,8 +73,8 @@ class FlisDC:
             ctx.send_models(ids, state.models.unique(dim=0) if self.dedup else state.models)
             losses = ctx.evaluate(state.models, ids)
             return fl.Scores(-losses, ids, "models", torch.arange(len(state.models)))
-        said = fl.scoring.answers(ctx.logits(upload.kept(), ctx.server_data()[0]), self.answers)
-        alike = fl.scoring.agreement(said).cpu()
+        said = fl.similarity.answers(ctx.logits(upload.kept(), ctx.server_data()[0]), self.answers)
+        alike = fl.similarity.agreement(said).cpu()
         memory = {}
         if self.eval == "last_local":
             last = state.memory["flis-dc.last"].clone()

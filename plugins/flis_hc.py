@@ -70,7 +70,7 @@ class FlisHC:
 
     def ask(self, models: Tensor, ctx: fl.Context) -> Tensor:
         """What models say about the server's samples, shape (n, M, C)."""
-        return fl.scoring.answers(ctx.logits(models, ctx.server_data()[0]), self.answers)
+        return fl.similarity.answers(ctx.logits(models, ctx.server_data()[0]), self.answers)
 
     @fl.hookimpl
     def score(
@@ -82,7 +82,7 @@ class FlisHC:
         ids, kept = upload.ids, dict[str, Tensor]()
         if stage.label == PROBE:
             said = self.ask(upload.kept(), ctx)
-            alike = fl.scoring.agreement(said).cpu()
+            alike = fl.similarity.agreement(said).cpu()
             kept = {"flis-hc.answers": said} if ctx.newcomers else {}
         if self.mode == "paper":
             return fl.Scores(alike, ids, "clients", ids, kept)
@@ -126,9 +126,9 @@ class FlisHC:
             return None
         before = state.memory["flis-hc.answers"]
         said = torch.cat([before, self.ask(ctx.train(ctx.initial, clients), ctx)])
-        alike = fl.scoring.agreement(said)[len(before) :, : len(before)].cpu()
+        alike = fl.similarity.agreement(said)[len(before) :, : len(before)].cpu()
         if self.mode == "released":
             likest = alike.argmax(dim=1)
             return fl.Personal(params=state.memory["flis-hc.mean"][likest])
         home = state.membership.home[: ctx.clients]
-        return fl.Personal(row=fl.scoring.best_group(alike, home))
+        return fl.Personal(row=fl.similarity.best_group(alike, home))

@@ -55,7 +55,7 @@ class KLDGroups:
         ctx.send("up", ctx.everybody, "label counts", ctx.classes)
         home = torch.zeros(ctx.clients, dtype=torch.int64)
         if ctx.clients > 1:
-            merges = fl.clustering.dendrogram(fl.skew.kld(ctx.label_counts.numpy()))
+            merges = fl.clustering.dendrogram(fl.heterogeneity.kld(ctx.label_counts.numpy()))
             height = self.gamma
             if self.groups is not None:
                 made = max(0, ctx.clients - self.groups)
@@ -70,5 +70,7 @@ class KLDGroups:
             return None
         counts = ctx.label_counts.numpy()
         known = np.arange(len(counts)) < ctx.clients
-        alike = torch.as_tensor(-fl.skew.kld(counts)[np.ix_(clients.numpy(), known)])
-        return fl.Personal(row=fl.scoring.best_group(alike, state.membership.home[: ctx.clients]))
+        alike = torch.as_tensor(-fl.heterogeneity.kld(counts)[np.ix_(clients.numpy(), known)])
+        return fl.Personal(
+            row=fl.similarity.best_group(alike, state.membership.home[: ctx.clients])
+        )

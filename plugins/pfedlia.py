@@ -151,7 +151,7 @@ class PFedLIA:
             torch.as_tensor(fl.clustering.standardised_rows(rows.numpy())), torch.as_tensor(known)
         )
         home = state.membership.home[: ctx.clients]
-        return fl.Personal(row=fl.scoring.best_group(-distance, home))
+        return fl.Personal(row=fl.similarity.best_group(-distance, home))
 
 
 def saved(probed: Tensor, clients: Tensor, ctx: fl.Context) -> Tensor:

@@ -15,7 +15,7 @@ from typing import Any
 from toy import Play, Played, toy_dataset
 
 from flbench import Conformance, State, hookimpl
-from flbench.plugin.registry import entries, find
+from flbench.plugin.registry import entries, find, load_entry
 from flbench.run.rounds import play
 from flbench.run.setup import prepare
 from flbench.testing import reproducibility
@@ -23,7 +23,8 @@ from flbench.testing import reproducibility
 METHODS = list(entries("methods"))
 
 TOLD = {
-    name: getattr(find("methods", name).load(), "conformance", Conformance()) for name in METHODS
+    name: getattr(load_entry(find("methods", name)), "conformance", Conformance())
+    for name in METHODS
 }
 SETTINGS = {name: dict(told.params) for name, told in TOLD.items()}
 """So that what makes a method special happens on the toy, and soon."""

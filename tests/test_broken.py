@@ -13,9 +13,9 @@ from toy import Play, Typed, install
 
 from flbench import UserError
 from flbench.errors import PluginError
-from flbench.plugin.diagnostics import hooks
+from flbench.plugin.diagnostics import diagnose, hooks
 from flbench.plugin.entry import KINDS, Entry
-from flbench.plugin.registry import entries, find
+from flbench.plugin.registry import entries, find, load_entry, source_file
 
 GOOD = """\"\"\"A sound method.\"\"\"
 from dataclasses import dataclass
@@ -79,8 +79,8 @@ def strangers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_what_is_broken_is_said_without_importing_it(strangers: Path, name: str) -> None:
-    assert BROKEN[name][3] in entries("methods")[name].broken()
-    assert "\n" not in entries("methods")[name].broken()
+    assert BROKEN[name][3] in diagnose(entries("methods")[name])
+    assert "\n" not in diagnose(entries("methods")[name])
     assert not {f"{name}_x", "sound"} & set(sys.modules)
 
 
@@ -107,11 +107,11 @@ def test_a_run_that_names_what_is_broken_is_one_line(
 
 
 def test_what_is_sound_is_not_called_broken(strangers: Path, play_toy: Play) -> None:
-    assert entries("methods")["sound"].broken() == ""
+    assert diagnose(entries("methods")["sound"]) == ""
     assert play_toy("sound", rounds=1).said == []
     for kind in KINDS:
         for entry in entries(kind).values():
-            assert entry.distribution != "flbench" or entry.broken() == "", entry
+            assert entry.distribution != "flbench" or diagnose(entry) == "", entry
 
 
 def test_the_list_shows_what_is_broken_and_goes_on(strangers: Path, typed: Typed) -> None:
@@ -169,7 +169,7 @@ def test_where_the_text_leaves_it_open_nothing_is_claimed(
     point = f"[flbench.methods]\nodd = {name}_y:Odd\n"
     install(tmp_path / "site", "flbench-odd", point, **{f"{name}_y": OPEN[name]})
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    assert entries("methods")["odd"].broken() == ""
+    assert diagnose(entries("methods")["odd"]) == ""
 
 
 def test_modules_are_found_where_python_finds_them(
@@ -187,9 +187,11 @@ def test_modules_are_found_where_python_finds_them(
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def told(value: str) -> str:
-        return Entry("datasets", "x", value, "d", "1").broken()
+        return diagnose(Entry("datasets", "x", value, "d", "1"))
 
-    assert Entry("datasets", "x", "acme_space.part.own:Odd", "d", "1").source() == deep / "own.py"
+    assert (
+        source_file(Entry("datasets", "x", "acme_space.part.own:Odd", "d", "1")) == deep / "own.py"
+    )
     needs = "part/__init__.py imports nowhere_to_be_found, which is not installed"
     assert told("acme_space.part.own:Odd") == told("acme_space.part:own") == needs
     assert told("acme_space.bare.own:Old").startswith("own.py defines no 'Old'")
@@ -208,12 +210,12 @@ def test_a_suite_that_is_no_toml_is_broken(
     install(tmp_path / "site", "odd-suites", "[flbench.suites]\nodd = odd_s:odd\n", odd_s=code)
     (tmp_path / "site" / "odd.toml").write_text("name = \n")
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    assert entries("suites")["odd"].broken() == "odd.toml: Invalid value (at line 1, column 8)"
+    assert diagnose(entries("suites")["odd"]) == "odd.toml: Invalid value (at line 1, column 8)"
     code_, _, errors = typed("run", "-p", "fedavg", "-s", "odd")
     assert (code_, errors.count("\n")) == (1, 1)
     assert "Invalid value" in errors
     (tmp_path / "site" / "odd.toml").write_bytes(b"name = '\xe9'")
-    assert "utf-8" in entries("suites")["odd"].broken()
+    assert "utf-8" in diagnose(entries("suites")["odd"])
 
 
 def test_a_list_of_entry_points_that_cannot_be_read_hides_no_other(
@@ -233,13 +235,13 @@ def test_a_list_of_entry_points_that_cannot_be_read_hides_no_other(
     (site / "no_letters-1.0.dist-info" / "METADATA").write_bytes(b"Name: \xff\n")
     monkeypatch.syspath_prepend(str(site))
     known = entries("methods")
-    assert "version" in known["unread"].broken()
-    assert known["lonely"].broken() == "its entry point is '', expected 'module:object'"
-    assert known["sound"].broken() == ""
-    assert "version" in known["unnamed"].broken()
+    assert "version" in diagnose(known["unread"])
+    assert diagnose(known["lonely"]) == "its entry point is '', expected 'module:object'"
+    assert diagnose(known["sound"]) == ""
+    assert "version" in diagnose(known["unnamed"])
     assert "pfedlia" in known
     with pytest.raises(PluginError, match=r"method 'lonely' of no-value 1.0.*module:object"):
-        known["lonely"].load()
+        load_entry(known["lonely"])
 
 
 @pytest.mark.parametrize(
@@ -260,7 +262,9 @@ def test_a_name_that_two_packages_offer(
     monkeypatch.syspath_prepend(str(tmp_path / "two"))
     monkeypatch.syspath_prepend(str(tmp_path / "one"))
     both = f"{first} 1.0 and {second} 1.0; uninstall one"
-    assert entries("methods")["odd"].broken() == (f"two packages offer it: {both}" if taken else "")
+    assert diagnose(entries("methods")["odd"]) == (
+        f"two packages offer it: {both}" if taken else ""
+    )
     if taken:
         with pytest.raises(UserError) as caught:
             find("methods", "odd")
@@ -278,7 +282,7 @@ def test_two_versions_in_one_place_are_two_packages(
     (other / "METADATA").write_text("Metadata-Version: 2.1\nName: odd-one\nVersion: 2.0\n")
     (other / "entry_points.txt").write_text("[flbench.methods]\nodd = odd_n:Odd\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    told = entries("methods")["odd"].broken()
+    told = diagnose(entries("methods")["odd"])
     assert {"odd-one 1.0", "odd-one 2.0"} <= set(re.findall(r"odd-one \d\.\d", told))
 
 
@@ -305,12 +309,12 @@ def test_versions_by_hand(
     monkeypatch.syspath_prepend(str(tmp_path / "s"))
     monkeypatch.delitem(sys.modules, "odd_v", raising=False)
     entry = entries("datasets")["odd"]
-    assert bool(entry.broken()) == lies
+    assert bool(diagnose(entry)) == lies
     if lies:
         with pytest.raises(PluginError, match=r"^dataset 'odd' of odd .*version"):
-            entry.load()
+            load_entry(entry)
     else:
-        assert entry.load() is len
+        assert load_entry(entry) is len
     sys.modules.pop("odd_v", None)
 
 

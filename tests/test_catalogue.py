@@ -17,9 +17,10 @@ from flbench.cli.list import listing, page, plain, table
 from flbench.cli.main import main
 from flbench.core.parameters import declared
 from flbench.plugin import method_info
+from flbench.plugin.diagnostics import diagnose
 from flbench.plugin.entry import Entry
 from flbench.plugin.method_info import Card, Parameter, card, cards
-from flbench.plugin.registry import entries
+from flbench.plugin.registry import entries, load_entry
 from flbench.run.composition import _hooks_of
 
 METHODS = {
@@ -64,7 +65,7 @@ def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
 
 @each
 def test_every_method_names_what_it_is_and_where_it_comes_from(name: str) -> None:
-    told, real = card(METHODS[name]), METHODS[name].load()
+    told, real = card(METHODS[name]), load_entry(METHODS[name])
     assert told.name == name
     assert told.summary == real.__doc__.partition("\n")[0]
     assert told.summary.endswith(".")
@@ -79,7 +80,7 @@ def test_every_method_names_what_it_is_and_where_it_comes_from(name: str) -> Non
 
 @each
 def test_hooks_are_those_of_the_class(name: str) -> None:
-    assert sorted(card(METHODS[name]).hooks) == _hooks_of(METHODS[name].load()())
+    assert sorted(card(METHODS[name]).hooks) == _hooks_of(load_entry(METHODS[name])())
 
 
 def test_fedavg_has_no_hook_and_no_parameter() -> None:
@@ -89,7 +90,7 @@ def test_fedavg_has_no_hook_and_no_parameter() -> None:
 
 @each
 def test_parameters_and_defaults_are_those_of_the_dataclass(name: str) -> None:
-    told, real = card(METHODS[name]).parameters, METHODS[name].load()
+    told, real = card(METHODS[name]).parameters, load_entry(METHODS[name])
     fields, hints = dataclasses.fields(real), declared(real)
     assert [(p.name, p.default) for p in told] == [(f.name, repr(f.default)) for f in fields]
     names = vars(sys.modules[real.__module__])
@@ -227,7 +228,7 @@ def test_what_a_stranger_does_not_say_stays_empty(
     (row,) = [row for row in plain("methods") if row["name"] == "odd"]
     assert row == {
         "name": "odd", "summary": summary, "distribution": "strangers", "version": "1.0",
-        "broken": entries("methods")["odd"].broken(),
+        "broken": diagnose(entries("methods")["odd"]),
         "paper": "", "year": 0, "kind": "", "hooks": list(hooks),
     }  # fmt: skip
 

@@ -15,7 +15,7 @@ from toy import Play, bad
 
 import flbench as fl
 from flbench.errors import PluginError, UserError
-from flbench.plugin.registry import find
+from flbench.plugin.registry import find, load_entry
 from flbench.run.composition import compose, refuse_rivals
 
 MEANINGS = {
@@ -88,7 +88,7 @@ def test_a_model_per_client_leaves_nothing_to_group(method: str) -> None:
 
 
 def test_any_two_methods_are_refused_just_where_they_share_a_decision() -> None:
-    kinds = {name: find("methods", name).load() for name in METHODS}
+    kinds = {name: load_entry(find("methods", name)) for name in METHODS}
     decides = {
         name: {hook for hook in MEANINGS if hasattr(getattr(kind, hook, None), "flbench_impl")}
         for name, kind in kinds.items()

@@ -27,7 +27,7 @@ from flbench.datasets.torchvision_sets import IDX, fashion_mnist
 from flbench.errors import MissingData, PluginError, UnknownName, UserError
 from flbench.federation.loading import load_dataset
 from flbench.plugin.entry import Entry
-from flbench.plugin.registry import entries
+from flbench.plugin.registry import entries, load_entry
 
 RNG = np.random.default_rng(7)
 
@@ -757,7 +757,7 @@ def test_a_broken_stranger_is_a_row_of_the_table(
     assert (row.state, row.samples) == ("broken", "-")
     assert "gone_module" in row.where
     with pytest.raises(PluginError):
-        entry.load()
+        load_entry(entry)
 
 
 def test_a_stranger_that_says_nothing_of_itself_is_there(

@@ -140,7 +140,7 @@ def test_every_radius_is_noted() -> None:
     assert [*noted] == [*range(5, 37)], "in trials too"
     assert [r for r in noted if noted[r]] == [*range(7, 13), *range(19, 25), *range(31, 37)]
     for since, round_ in ((0, 7), (0, 11), (0, 12), (12, 19), (24, 35)):
-        expected = fl.curves.radii(losses[since:round_], 5)[-1:].tolist()
+        expected = fl.elbow.radii(losses[since:round_], 5)[-1:].tolist()
         assert noted[round_] == pytest.approx(expected)
 
 

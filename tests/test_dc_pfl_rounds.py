@@ -122,7 +122,7 @@ def test_the_discrepancy_is_the_mean_over_the_first_rounds(play_toy: Play) -> No
         seen: list[Any] = []
         rule = DCPFL(tau=1, t_start=2, scale=scale)
         played = play_toy(composition(("dc-pfl", rule), ("watch", watching(seen))), rounds=4)
-        pair = [-fl.scoring.neg_discrepancy(upload.kept(), parts) for upload in seen[:2]]
+        pair = [-fl.similarity.neg_discrepancy(upload.kept(), parts) for upload in seen[:2]]
         found = played.state.memory["dc-pfl.discrepancy"]
         torch.testing.assert_close(found, (pair[0] + pair[1]) / 2)
         assert found[0, 1] > 0
@@ -279,11 +279,11 @@ def test_statistics_travel_with_their_layer_and_are_no_distance(
     assert per_round(played, "down") == [4 * CLIENTS * width] * 2
     assert (rows == rows[0]).all()
     assert int(rows[0, -1]) == 4, "two rounds of two batches"
-    found = -fl.scoring.neg_discrepancy(seen[0].kept()[:, :44])
+    found = -fl.similarity.neg_discrepancy(seen[0].kept()[:, :44])
     torch.testing.assert_close(played.state.memory["dc-pfl.discrepancy"], found)
     layers = [(0, 16), (16, 24), (24, 44)]
     flags = torch.stack([(torch.arange(53) >= a) & (torch.arange(53) < b) for a, b in layers])
-    apart = fl.scoring.layer_discrepancy(trained, rows, flags).mean(dim=0)
+    apart = fl.similarity.layer_discrepancy(trained, rows, flags).mean(dim=0)
     low, ctx = played.state.memory["dc-pfl.low"], replace(played.run.context, round=2)
     assert low[0].tolist() == (apart < apart.mean()).tolist()
     for change in (torch.full((CLIENTS, 8), 1e6), 1e6 * torch.arange(CLIENTS * 8.0).view(-1, 8)):
@@ -327,7 +327,7 @@ def test_newcomers_join_the_group_they_train_like(play_toy: Play) -> None:
         joined = []
         for newcomer in range(3):
             rows = torch.cat([moved[newcomer, None], models])
-            apart = -fl.scoring.neg_discrepancy(rows, parts)[0, 1:]
+            apart = -fl.similarity.neg_discrepancy(rows, parts)[0, 1:]
             joined.append(int(apart[labels == 1].mean() < apart[labels == 0].mean()))
             mean = models[labels == joined[-1]].double().mean(dim=0).float()
             assert torch.equal(params[newcomer], mean)

@@ -60,17 +60,17 @@ def test_agreement_by_hand() -> None:  # T19
     labels = torch.tensor([[0, 1, 2, 3], [0, 1, 2, 3], [0, 1, 3, 2], [1, 0, 3, 2]])
     logits = F.one_hot(labels, 4) * 5.0
     expected = [[1, 1, 0.5, 0], [1, 1, 0.5, 0], [0.5, 0.5, 1, 0.5], [0, 0, 0.5, 1]]
-    assert fl.scoring.agreement(fl.scoring.answers(logits)).tolist() == expected
+    assert fl.similarity.agreement(fl.similarity.answers(logits)).tolist() == expected
     sure, even = [100.0, 0.0], [0.0, 0.0]
-    soft = fl.scoring.answers(torch.tensor([[sure], [even]]), "softmax")
-    found = float(fl.scoring.agreement(soft)[0, 1])
+    soft = fl.similarity.answers(torch.tensor([[sure], [even]]), "softmax")
+    found = float(fl.similarity.agreement(soft)[0, 1])
     assert found == pytest.approx(0.5 / 0.5**0.5)
 
 
 @pytest.mark.parametrize("kind", ["onehot", "softmax"])
 def test_agreement_is_symmetric_within_bounds_and_1_with_oneself(kind: Any) -> None:  # T19
     logits = torch.randn(6, 40, 4, generator=torch.Generator().manual_seed(0))
-    found = fl.scoring.agreement(fl.scoring.answers(logits, kind))
+    found = fl.similarity.agreement(fl.similarity.answers(logits, kind))
     assert torch.equal(found, found.T)
     assert found.diagonal().tolist() == [1.0] * 6
     assert found.min() >= 0
@@ -291,7 +291,7 @@ def test_a_newcomer_joins_whom_its_own_model_agrees_with_most(
     unseen = played.result.unseen
     row, logits = told[0]
     known = played.state.memory["flis-hc.answers"].double()
-    fresh = fl.scoring.answers(logits, rule.answers).double()
+    fresh = fl.similarity.answers(logits, rule.answers).double()
     home, expected = played.state.membership.home, []
     for mine in fresh:
         alike = [float((mine * b).sum() / (mine.norm() * b.norm())) for b in known]

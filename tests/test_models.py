@@ -16,7 +16,7 @@ from flbench.core.layout import ParameterLayout, head_of
 from flbench.engine.dropout import by_lane
 from flbench.errors import BadParameter, MissingData, UnknownName, UserError
 from flbench.models import dcpfl_fm, fedc2i_lenet, gpt2, resnet9_gn, resnet18
-from flbench.plugin.registry import entries
+from flbench.plugin.registry import entries, summary_of
 from flbench.run.setup import build_network
 from flbench.suite import load_suite
 
@@ -90,7 +90,7 @@ def test_networks_have_the_parameters_head_and_features_they_say(
 
 def test_the_counts_in_the_listing_are_those_of_the_table() -> None:
     for name in ("lenet5", "resnet9-gn", "resnet18", "dcpfl-fm", "fedc2i-lenet"):
-        said = entries("models")[name].summary()
+        said = summary_of(entries("models")[name])
         assert any(f"{row[4]:,}" in said for row in TABLE if row[0] == name)
 
 

@@ -15,7 +15,7 @@ from flbench import hookimpl
 from flbench.core.local_training import LocalTraining
 from flbench.core.parameters import checked, declared, parse
 from flbench.errors import BadParameter, PluginError, UnknownName, UserError
-from flbench.plugin.registry import entries, find
+from flbench.plugin.registry import entries, find, load_entry
 from flbench.run.composition import compose
 from flbench.run.settings import suite_overrides
 from flbench.suite import fingerprint, load_suite, suite_field, suite_fields
@@ -137,7 +137,7 @@ def test_a_function_declares_what_stands_behind_the_core_s_arguments() -> None:
     assert {name: field.default for name, field in found.items()} == {
         "size": None, "name": "x", "free": 1,
     }  # fmt: skip
-    partition = declared(find("partitions", "patho5-noisy").load(), skip=4)
+    partition = declared(load_entry(find("partitions", "patho5-noisy")), skip=4)
     assert list(partition) == ["groups", "order", "extra_labels", "extra_probability"]
 
 
@@ -326,7 +326,7 @@ def test_every_benchmark_loads_by_name_and_by_path_on_every_data_set(path: Path)
         on = load_suite(path.stem, dataset)
         assert on.dataset == dataset
         for kind, part, skip in (("partitions", on.partition, 4), ("models", on.model, 2)):
-            checked(part.name, find(kind, part.name).load(), part.params, skip=skip)
+            checked(part.name, load_entry(find(kind, part.name)), part.params, skip=skip)
 
 
 def test_a_suite_s_fields_and_defaults(suite_file: str) -> None:

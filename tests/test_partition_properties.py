@@ -18,7 +18,7 @@ from flbench.partitions.iid import iid
 from flbench.partitions.label_groups import patho5, patho5_noisy
 from flbench.partitions.label_skew import label_skew
 from flbench.partitions.primary_secondary import in_band, primary_secondary
-from flbench.plugin.registry import entries
+from flbench.plugin.registry import entries, load_entry
 from flbench.toolbox.heterogeneity import earth_movers, kld, label_overlap_truth, mean_kld
 
 Settings = Mapping[str, Any]
@@ -90,7 +90,7 @@ def divided(
 
 def test_the_laws_are_of_every_installed_partition() -> None:
     ours = [e for e in entries("partitions").values() if e.distribution == "flbench"]
-    assert {entry.load() for entry in ours} <= set(ALL)
+    assert {load_entry(entry) for entry in ours} <= set(ALL)
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 
 from flbench.errors import UnknownName
 from flbench.plugin.method_info import cards
-from flbench.plugin.registry import entries, find
+from flbench.plugin.registry import entries, find, load_entry
 from flbench.run.composition import compose, presets_of, without_preset
 
 METHODS = sorted(entries("methods"))
@@ -21,7 +21,7 @@ def params(text: str, preset: str | None = None, **settings: object) -> dict[str
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_preset_fits_its_method_and_is_listed_without_importing_it(name: str) -> None:
-    presets = presets_of(find("methods", name).load())
+    presets = presets_of(load_entry(find("methods", name)))
     defaults = params(name)
     for preset, values in presets.items():
         assert params(name, preset) == defaults | dict(values)

@@ -13,7 +13,7 @@ from flbench import UserError, hookimpl
 from flbench.errors import PluginError, UnknownName
 from flbench.plugin import registry
 from flbench.plugin.entry import Entry
-from flbench.plugin.registry import entries, find
+from flbench.plugin.registry import entries, find, source_file, summary_of
 from flbench.run import composition
 from flbench.run.composition import compose
 
@@ -96,7 +96,7 @@ def test_a_broken_plugin_is_listed_and_hides_nobody(stranger: Path) -> None:
     assert list(listed) == sorted(listed)
     assert listed["strange"].distribution == "flbench-stranger"
     assert listed["strange"].version == "1.0"
-    assert listed["strange"].summary() == "A stranger's method."
+    assert summary_of(listed["strange"]) == "A stranger's method."
     assert "strange_method" not in sys.modules
 
 
@@ -135,7 +135,7 @@ def test_whatever_is_wrong_with_a_plugin_listing_goes_on(
     install(tmp_path / "site", "flbench-odd", points, **modules)
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     kind = points.partition("flbench.")[2].partition("]")[0]
-    summaries = {name: entry.summary() for name, entry in entries(kind).items()}
+    summaries = {name: summary_of(entry) for name, entry in entries(kind).items()}
     assert summaries.pop("odd") == ""
     assert all(summaries.values())
     assert len(summaries) >= 2
@@ -163,8 +163,8 @@ def test_an_unknown_name_lists_what_is_installed_and_the_nearest() -> None:
 
 
 def test_a_path_that_names_no_object_is_no_file() -> None:
-    assert Entry("methods", "x", "gone_package.method:X", "d", "1").source() is None
-    assert Entry("methods", "x", "gone_package.method:X", "d", "1").summary() == ""
+    assert source_file(Entry("methods", "x", "gone_package.method:X", "d", "1")) is None
+    assert summary_of(Entry("methods", "x", "gone_package.method:X", "d", "1")) == ""
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from flbench.errors import BadParameter, UserError
 from flbench.partitions.dirichlet import dirichlet
 from flbench.partitions.label_skew import label_skew
 from flbench.partitions.primary_secondary import PLANS, _Plan, in_band, primary_secondary
-from flbench.plugin.registry import entries, find
+from flbench.plugin.registry import entries, find, load_entry, summary_of
 from flbench.toolbox.heterogeneity import mean_kld
 
 CIFAR = np.repeat(np.arange(10), 5000)
@@ -360,8 +360,8 @@ def test_bands_go_with_both_ways_to_overlap_and_with_shares_per_client() -> None
 
 @pytest.mark.parametrize("name", ["label-skew", "dirichlet", "primary-secondary"])
 def test_they_are_installed_by_name(name: str) -> None:
-    assert entries("partitions")[name].summary()
-    assert find("partitions", name).load() in (label_skew, dirichlet, primary_secondary)
+    assert summary_of(entries("partitions")[name])
+    assert load_entry(find("partitions", name)) in (label_skew, dirichlet, primary_secondary)
 
 
 @pytest.mark.parametrize(
@@ -387,7 +387,7 @@ def test_they_are_installed_by_name(name: str) -> None:
     ],
 )
 def test_parameters_have_types(name: str, text: str, good: bool) -> None:
-    function, values = find("partitions", name).load(), tomllib.loads(text)
+    function, values = load_entry(find("partitions", name)), tomllib.loads(text)
     if good:
         assert list(checked(name, function, values, skip=4)) == list(values)
     else:

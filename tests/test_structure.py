@@ -24,7 +24,7 @@ from flbench.federation.build import divide
 from flbench.federation.loading import load_dataset
 from flbench.plugin.entry import KINDS
 from flbench.plugin.hooks import Hooks
-from flbench.plugin.registry import entries
+from flbench.plugin.registry import entries, summary_of
 from flbench.suite import load_suite
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -321,7 +321,7 @@ def test_every_entry_point_resolves_and_is_installed(group: str, name: str, targ
     kind = group.removeprefix("flbench.")
     assert kind in KINDS
     assert entries(kind)[name].value == target, "install the project again: its metadata is old"
-    assert entries(kind)[name].summary(), "one line for `flbench list`"
+    assert summary_of(entries(kind)[name]), "one line for `flbench list`"
 
 
 def test_every_package_is_shipped() -> None:

@@ -25,10 +25,9 @@ from flbench.errors import BadParameter, Diverged, MissingData, UnknownName, Use
 from flbench.federation.build import divide
 from flbench.federation.loading import load_dataset
 from flbench.plugin.hooks import Hooks
-from flbench.plugin.registry import entries, find
+from flbench.plugin.registry import entries, find, load_entry, summary_of
 from flbench.results.schema import Result
 from flbench.run.composition import compose
-from flbench.run.runner import run_job
 from flbench.run.settings import suite_overrides
 from flbench.suite import load_suite
 from flbench.sweeps import study
@@ -46,7 +45,7 @@ from flbench.sweeps.study import (
 from flbench_benchmarks.studies import discrepancy
 from flbench_benchmarks.studies.influence_cost import QS, Trainer
 
-STUDIES = {name: entry.load() for name, entry in entries("studies").items()}
+STUDIES = {name: load_entry(entry) for name, entry in entries("studies").items()}
 GRIDS = sorted(name for name, found in STUDIES.items() if isinstance(found, Path))
 
 SUITE = """
@@ -105,7 +104,7 @@ def played(one: Grid, asked: Request) -> tuple[Table, list[Table]]:
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The titles of runs from now on."""
     titles: list[str] = []
-    real = run_job
+    real = study.run_job  # type: ignore[attr-defined]
 
     def run_job(job: Any, load: Any) -> Result:
         if not job.path.is_file():
@@ -304,7 +303,7 @@ def test_a_study_s_table_is_kept_after_every_cell(
     text = GRID.format(suites='["small.toml"]', methods='["fedavg", "local-only"]')
     (here / "mine.toml").write_text(text, encoding="utf-8")
     table = here / "out" / "studies" / "mine.json"
-    real = run_job
+    real = study.run_job  # type: ignore[attr-defined]
     seen: list[int] = []
 
     def run_job(job: Any, load: Any) -> Result:
@@ -336,7 +335,7 @@ def test_every_study_s_file_is_an_entry_point() -> None:
     assert set(GRIDS) == files
     assert {found.stem for found in STUDIES.values() if isinstance(found, Path)} == files
     assert set(STUDIES) - files == {"discrepancy", "influence-cost"}
-    assert all(entry.summary() for entry in entries("studies").values())
+    assert all(summary_of(entry) for entry in entries("studies").values())
 
 
 @pytest.fixture(scope="module")
@@ -375,7 +374,7 @@ def test_every_grid_names_what_exists(name: str, columns: set[str], tmp_path: Pa
         overrides = suite_overrides(settings, one.methods)
         for suite in one.suites:
             found = load_suite(suite, load_suite(suite).twin or None, overrides)
-            target = find("partitions", found.partition.name).load()
+            target = load_entry(find("partitions", found.partition.name))
             checked("partition", target, found.partition.params, skip=4)
             for method in one.methods:
                 paths.add((found.hash(), str(compose(method, settings).described)))
@@ -543,7 +542,7 @@ def test_influence_by_hand(tmp_path: Path) -> None:
     base, tested, batches = order[:60], order[60:80], order[80:90].reshape(2, 5)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(0, "init"))
-        net = find("models", "mlp").load()(tuple(data.x.shape[1:]), 10)
+        net = load_entry(find("models", "mlp"))(tuple(data.x.shape[1:]), 10)
     module = ClientModule(net, LocalTraining(batch_size=32, lr=0.1))
     one = Trainer(module, data.x[tested], data.y[tested], most=4)
     start = one.weights()
@@ -660,7 +659,7 @@ def test_studies_are_listed(typed: Typed) -> None:
     assert code == 0
     for name, entry in entries("studies").items():
         assert f"{name} " in printed
-        assert entry.summary().split(",")[0][:40] in printed
+        assert summary_of(entry).split(",")[0][:40] in printed
 
 
 def test_an_unknown_study_is_one_line(typed: Typed, here: Path) -> None:

@@ -592,7 +592,8 @@ def test_no_name_of_a_file_moves_the_terminal(typed: Typed, tmp_path: Path) -> N
 @pytest.mark.slow
 def test_checking_needs_no_torch() -> None:
     code = (
-        "import sys; from pathlib import Path; from flbench.submission.admission import gathered, problems\n"
+        "import sys; from pathlib import Path\n"
+        "from flbench.submission.admission import gathered, problems\n"
         f"root = Path({str(BOARD / 'iid')!r}); folder = gathered(root.parent, ())\n"
         "print([problems(path, folder) for path in root.rglob('seed-0.json')][:1],"
         " 'torch' in sys.modules)"

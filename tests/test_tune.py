@@ -12,7 +12,7 @@ from toy import Play, Typed
 
 from flbench.core.parameters import declared
 from flbench.errors import BadParameter, UnknownName, UserError
-from flbench.plugin.registry import entries
+from flbench.plugin.registry import entries, load_entry
 from flbench.results.files import read_result
 from flbench.sweeps.tuning import FIRST_SEED, grid_of, points, score_of
 
@@ -88,7 +88,7 @@ def test_the_score_is_the_mean_of_the_last_ten_validation_accuracies(play_toy: P
 
 def test_every_effort_parameter_is_declared() -> None:
     for name, entry in entries("methods").items():
-        kind = entry.load()
+        kind = load_entry(entry)
         assert set(getattr(kind, "effort", ())) <= set(declared(kind)), name
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from flbench.plugin.registry import find
+from flbench.plugin.registry import find, load_entry
 
 from .baton import Baton, pin
 from .work import CLASSES, Work, images
@@ -73,7 +73,7 @@ class Floor:
 def network(work: Work) -> nn.Module:
     """The work's network with weights of its own."""
     torch.manual_seed(0)
-    net: nn.Module = find("models", work.model).load()(work.shape, CLASSES)
+    net: nn.Module = load_entry(find("models", work.model))(work.shape, CLASSES)
     return net
 
 

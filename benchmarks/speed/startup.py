@@ -16,7 +16,8 @@ GOAL = (
     "`flbench --help` and `flbench list` at most 0.4 s; `flbench run` to its first round at most"
     " 2 s more than importing torch and lightning"
 )
-IMPORTS = "import flbench.core.torchvision_compat, torch, lightning"  # the first for torchvisions of others
+# the first for torchvisions of others
+IMPORTS = "import flbench.core.torchvision_compat, torch, lightning"
 RUN = ("run", "-p", "fedavg", "-s", "noisy-noniid", "--rounds", "1")
 
 

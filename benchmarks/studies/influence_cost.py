@@ -29,7 +29,7 @@ from flbench.core.local_training import LocalTraining
 from flbench.core.seeding import rng, torch_seed
 from flbench.errors import Diverged, UserError
 from flbench.federation.loading import load_dataset
-from flbench.plugin.registry import find
+from flbench.plugin.registry import find, load_entry
 from flbench.sweeps.study import Request, Table, correlations
 
 Several = Annotated[int, Ge(1)]
@@ -82,7 +82,7 @@ def run(
         rest = order[samples + test :][: batch * batches].reshape(-1, batch)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(torch_seed(seed, "init"))
-            net = find("models", model).load()(tuple(dataset.x.shape[1:]), dataset.classes)
+            net = load_entry(find("models", model))(tuple(dataset.x.shape[1:]), dataset.classes)
         local = LocalTraining(epochs=epochs, batch_size=batch_size, lr=lr)
         trainer = Trainer(ClientModule(net, local), dataset.x[tested], dataset.y[tested], most)
         start = trainer.weights()

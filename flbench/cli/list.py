@@ -9,9 +9,10 @@ import typer
 
 from flbench.cli.main import app
 from flbench.errors import UserError
+from flbench.plugin.diagnostics import diagnose
 from flbench.plugin.entry import Entry
 from flbench.plugin.method_info import Card, card
-from flbench.plugin.registry import entries
+from flbench.plugin.registry import entries, summary_of
 
 
 @app.command("list")
@@ -69,7 +70,7 @@ def listing(kind: str, details: bool = False, tried: Reasons | None = None) -> l
 
     Args:
         details: methods with their cards.
-        tried: what came out where they were imported (`flbench.run.import_probe`); None = they were not.
+        tried: what importing them came to (`flbench.run.import_probe`); None = not imported.
     """
     found = entries(kind)
     width = max((len(name) for name in found), default=0)
@@ -77,7 +78,7 @@ def listing(kind: str, details: bool = False, tried: Reasons | None = None) -> l
     for name, entry in found.items():
         also = f", also offered by {', '.join(entry.rivals)}" if entry.rivals else ""
         package = f"[{entry.distribution} {entry.version}{also}]"
-        lines.append(f"  {name:<{width}}  {entry.summary()}  {package}")
+        lines.append(f"  {name:<{width}}  {summary_of(entry)}  {package}")
         if details and kind == "methods":
             about = card(entry)
             hooks = f"hooks: {', '.join(about.hooks) or 'none'}"
@@ -90,7 +91,7 @@ def listing(kind: str, details: bool = False, tried: Reasons | None = None) -> l
 
 def why_broken(entry: Entry, tried: Reasons | None = None) -> str:
     """Why a name cannot be used: by its text, or else by what its import came to."""
-    return entry.broken() or (tried or {}).get((entry.kind, entry.name), "")
+    return diagnose(entry) or (tried or {}).get((entry.kind, entry.name), "")
 
 
 def plain(kind: str, tried: Reasons | None = None) -> list[dict[str, object]]:
@@ -99,7 +100,7 @@ def plain(kind: str, tried: Reasons | None = None) -> list[dict[str, object]]:
     for entry in entries(kind).values():
         row: dict[str, object] = {
             "name": entry.name,
-            "summary": entry.summary(),
+            "summary": summary_of(entry),
             "distribution": entry.distribution,
             "version": entry.version,
             "broken": why_broken(entry, tried),

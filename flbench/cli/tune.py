@@ -13,6 +13,7 @@ import typer
 from flbench.cli.options import Out, Root, Settings
 from flbench.core.parameters import parse
 from flbench.errors import UserError
+from flbench.plugin.registry import load_entry
 from flbench.sweeps.tuning import FIRST_SEED, SCORE, Point, Trial, _order, _score, grid_of, points
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def tune(
         from flbench.cli.sweep import conclude
         from flbench.sweeps.sweep import play
 
-        kind = find("methods", method).load()
+        kind = load_entry(find("methods", method))
     given = {pair.partition("=")[0].strip().removeprefix(f"{method}.") for pair in settings or []}
     free = {name: one for name, one in declared(kind).items() if name not in given}
     grid = grid_of(free, getattr(kind, "effort", ()), dict(_values(pair) for pair in tried or []))

@@ -13,13 +13,16 @@ from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
+from flbench.core import torchvision_compat as torchvision_compat
 from flbench.core.layout import head_of
 from flbench.core.local_training import LocalTraining
 from flbench.core.types import Extras
 from flbench.errors import Undefined
+
+# isort: split
+from lightning.pytorch import LightningModule  # after torchvision_compat, which it needs
 
 
 @dataclass(frozen=True)

@@ -63,8 +63,8 @@ class State:
 
     Attributes:
         round: rounds completed.
-        models: the server's bank, shape (K, W); a `flbench.core.model_bank.Bank` where clients have rows of
-            their own.
+        models: the server's bank, shape (K, W); where clients have rows of their own, a
+            `flbench.core.model_bank.Bank`.
         membership: who uses which row.
         memory: what methods remember, "<method>.<name>" -> tensor.
         scopes: for each memory its first dimension: "run" (none), "model" (K), "client" (N).

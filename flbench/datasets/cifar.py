@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flbench.core import torchvision_compat as torchvision_compat
 from flbench.core.dataset import About, Dataset
 from flbench.datasets.files import (
     Found,

@@ -19,7 +19,7 @@ from flbench.core.dataset import About
 from flbench.datasets.files import Found
 from flbench.errors import MissingData, PluginError, UserError
 from flbench.federation.loading import is_door, load_dataset
-from flbench.plugin.registry import entries, find
+from flbench.plugin.registry import entries, find, load_entry
 
 UNSAID = About(source="not said", licence="not said")
 
@@ -67,7 +67,7 @@ def surveyed(name: str, root: Path) -> Row:
     """What lies of one data set under a root; only file names and headers are looked at."""
     entry = find("datasets", name)
     try:
-        load = entry.load()
+        load = load_entry(entry)
     except PluginError as error:
         return Row(name, "broken", str(error), "-", UNSAID)
     module = sys.modules[load.__module__]
@@ -188,7 +188,7 @@ def checked(name: str, root: Path) -> str:
 
 def md5_said(name: str, root: Path) -> list[str]:
     """Whether files are the originals, where their md5 is known and they are there."""
-    listed = of(sys.modules[find("datasets", name).load().__module__], "MD5", name)
+    listed = of(sys.modules[load_entry(find("datasets", name)).__module__], "MD5", name)
     known = {root / file: md5 for file, md5 in (listed() if listed else {}).items()}
     if not known or not all(path.is_file() for path in known):
         return []
@@ -209,7 +209,7 @@ def download(name: str, root: Path) -> None:
     if not name:
         raise UserError("--fetch expects the name of a data set: flbench data NAME --fetch")
     row = surveyed(name, root)
-    get = of(sys.modules[find("datasets", name).load().__module__], "FETCH", name)
+    get = of(sys.modules[load_entry(find("datasets", name)).__module__], "FETCH", name)
     if get is None:
         told = row.about.fetch or "it needs no files"
         raise UserError(f"data set '{name}' is not fetched by a command: {told}")

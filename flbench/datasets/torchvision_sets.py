@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from flbench.core import torchvision_compat as torchvision_compat
 from flbench.core.dataset import About, Dataset
 from flbench.datasets.files import Pixels, checked, damaged, expect, joined, scaled
 

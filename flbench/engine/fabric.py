@@ -19,12 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from lightning.fabric import Fabric
-from lightning.fabric.strategies.ddp import DDPStrategy
-from lightning.fabric.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import nn
 
+from flbench.core import client as client  # makes torchvision importable, which lightning needs
 from flbench.engine.process_group import ALONE, Ranks
 from flbench.engine.processes import CHILDREN, dismiss
 from flbench.errors import ProcessDied, UserError
@@ -32,6 +29,11 @@ from flbench.errors import ProcessDied, UserError
 if TYPE_CHECKING:
     from flbench.engine.options import Engine
 
+# isort: split
+from lightning.fabric import Fabric
+from lightning.fabric.strategies.ddp import DDPStrategy
+from lightning.fabric.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 PRECISIONS = ("32-true", "bf16-mixed")
 """What `--precision` may be; "16-mixed" would carry its loss scale from client to client."""

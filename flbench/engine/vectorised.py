@@ -26,7 +26,6 @@ from flbench.core.types import Extras
 from flbench.engine.batches import orders, steps
 from flbench.engine.cross_evaluation import mean_loss
 from flbench.engine.sequential import IDLE, Outcome, Sequential, Term, stack_upload
-from flbench.engine.vectorised import Lanes, Step, alike
 from flbench.engine.workspace import Workspace
 from flbench.errors import FlbenchError
 from flbench.federation.federation import Samples

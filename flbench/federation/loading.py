@@ -9,7 +9,7 @@ from flbench.core.dataset import Dataset
 from flbench.errors import BadParameter, FlbenchError, PluginError, in_one_line
 from flbench.plugin.isolation import Guest
 from flbench.plugin.process_state import SHARED
-from flbench.plugin.registry import find
+from flbench.plugin.registry import find, load_entry
 
 
 def load_dataset(name: str, root: Path) -> Dataset:
@@ -22,7 +22,7 @@ def load_dataset(name: str, root: Path) -> Dataset:
         PluginError: its function raises anything else.
     """
     entry, colon, argument = name.partition(":")
-    load = find("datasets", entry).load()
+    load = load_entry(find("datasets", entry))
     door = is_door(load)
     if door and not argument:
         raise BadParameter(f"data set '{entry}' needs an argument, as in {entry}:...")

@@ -27,7 +27,6 @@ from flbench.leaderboard.grouping import (
 )
 from flbench.leaderboard.statistics import Floats, compare, letters, ranks
 from flbench.leaderboard.suite_info import command, departures, suite_of
-from flbench.leaderboard.table import Entry, Facts, entries_of
 from flbench.results.files import read_results, read_skips
 from flbench.results.schema import Plugin, Result, Skip, Tuning
 from flbench.suite import Suite

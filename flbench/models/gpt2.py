@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
+from flbench.core import torchvision_compat as torchvision_compat
 from flbench.errors import UserError
 from flbench.models.pretrained import Source
 

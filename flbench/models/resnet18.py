@@ -10,6 +10,7 @@ import torch
 from pydantic import Field
 from torch import nn
 
+from flbench.core import torchvision_compat as torchvision_compat
 from flbench.models.image_input import Fit, expect_images
 from flbench.models.pretrained import Source
 

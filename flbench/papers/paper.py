@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from flbench.errors import BadParameter, UnknownName
-from flbench.plugin.registry import find
+from flbench.plugin.registry import find, load_entry
 from flbench.suite import load_suite
 
 SCALES = ("small", "paper")
@@ -120,7 +120,7 @@ def load_card(name: str) -> Card:
         UnknownName: nobody offers such a card.
         BadParameter: it cannot be read.
     """
-    path = Path(name) if name.endswith(".toml") else Path(find("papers", name).load())
+    path = Path(name) if name.endswith(".toml") else Path(load_entry(find("papers", name)))
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
         return Card.model_validate({"name": path.stem, **table})

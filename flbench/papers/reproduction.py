@@ -10,6 +10,7 @@ from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any, Literal
 
 from flbench.papers.paper import Grid, Printed, Scale, numbers, plugin_of
+from flbench.plugin.registry import load_entry
 from flbench.results.files import read_result
 from flbench.results.schema import Result
 from flbench.sweeps.launchers import Cell, Outcome
@@ -148,7 +149,7 @@ def _plan(printed: Printed, scale: Scale, asked: Asked, overview: Overview) -> P
     settings = {**scale.settings, **scale.on[printed.dataset]}
     pairs = [f"{key}={_text(value)}" for key, value in settings.items()]
     pairs += [f"{key}={value}" for key, value in own.items()]
-    known = presets_of(find("methods", plugin).load())
+    known = presets_of(load_entry(find("methods", plugin)))
     preset = scale.preset if scale.preset in known else None
     cells = cells_of(
         overview,

@@ -1,10 +1,4 @@
-"""Partitions: pure functions from labels to the clients' sample lists.
-
-Each takes `(labels, domains, clients, rng, **parameters)` and returns a `Partition`. No function
-here overlaps: a sample belongs to one client at most. `flbench.partitions.label_skew` and `flbench.partitions.primary_secondary` hold
-those without true groups. Third parties add theirs under the entry point group
-`flbench.partitions`.
-"""
+"""Label-groups partitions: true groups of clients that hold the same few labels."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ NAMES = re.compile(r"[A-Za-z0-9_][\w.-]*", re.ASCII)
 """Names that can be typed, and that can be part of a file's."""
 
 
-def reason(entry: Entry) -> str:
+def diagnose(entry: Entry) -> str:
     """Why a name cannot be used, in one line; "" where nothing is known to be wrong with it."""
     return next(_complaints(entry), "")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from flbench.plugin.diagnostics import lineage
 from flbench.plugin.entry import Entry, named
-from flbench.plugin.registry import entries
+from flbench.plugin.registry import entries, source_file, summary_of
 from flbench.plugin.source_inspection import tree
 
 
@@ -57,7 +57,7 @@ def cards() -> list[Card]:
 
 def card(entry: Entry) -> Card:
     """The card of one method; a source that cannot be read leaves it empty."""
-    found = _tree(entry.source())
+    found = _tree(source_file(entry))
     constants: dict[str, object] = {}
     parameters: dict[str, Parameter] = {}
     hooks: dict[str, str] = {}
@@ -78,7 +78,7 @@ def card(entry: Entry) -> Card:
     )
     return Card(
         name=entry.name,
-        summary=entry.summary(),
+        summary=summary_of(entry),
         paper=paper if isinstance(paper, str) else "",
         year=year if isinstance(year, int) else 0,
         kind=kind if isinstance(kind, str) else "",

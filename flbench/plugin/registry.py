@@ -8,15 +8,22 @@ come in through the same door as strangers'.
 
 from __future__ import annotations
 
+import ast
 import sys
+import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from importlib.metadata import Distribution, EntryPoint, distributions
 from pathlib import Path
+from typing import Any
 
-from flbench.errors import UnknownName, UserError
-from flbench.plugin.entry import Entry, one_of
+from flbench.errors import PluginError, UnknownName, UserError, in_one_line
+from flbench.plugin import source_inspection
+from flbench.plugin.diagnostics import diagnose, refused
+from flbench.plugin.entry import Entry, named, one_of
+from flbench.plugin.isolation import Guest
+from flbench.plugin.process_state import SHARED
 
 
 def _stamp() -> tuple[tuple[str, int], ...]:
@@ -112,3 +119,56 @@ def find(kind: str, name: str) -> Entry:
             f"two packages offer the {one_of(kind)} '{name}': {packages}; uninstall one"
         )
     return entry
+
+
+def load_entry(entry: Entry) -> Any:  # noqa: ANN401 - whatever the entry point names
+    """Import the object; only now does the plugin's code run, isolated.
+
+    Raises:
+        PluginError: the import fails, or it is not clear whose code it is.
+    """
+    if refusal := refused(entry):
+        raise PluginError(f"{entry}: {refusal}")
+    try:
+        # Libraries draw from generators when they are first imported.
+        with Guest(entry.name).acting(f"importing {entry.name}", quiet=SHARED):
+            return EntryPoint(entry.name, entry.value, f"flbench.{entry.kind}").load()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # SystemExit as well
+        why = in_one_line(error) if entry.module() else diagnose(entry)
+        raise PluginError(
+            f"{entry} cannot be imported from {entry.value}: {why};"
+            f" upgrade or uninstall {entry.distribution}"
+        ) from error
+
+
+def source_file(entry: Entry) -> Path | None:
+    """The file of an entry's module, found without importing it."""
+    try:
+        return source_inspection.place(entry.module() or ".").own
+    except (ImportError, source_inspection.Unclear):
+        return None
+
+
+def summary_of(entry: Entry) -> str:
+    """A suite's summary, or the first line of a docstring, read without importing it."""
+    try:
+        return _summary(entry)
+    except (OSError, ValueError, SyntaxError):
+        return ""
+
+
+def _summary(entry: Entry) -> str:
+    path = source_file(entry)
+    if path is None:
+        return ""
+    settings = path.with_name(f"{entry.name}.toml")
+    if entry.kind in ("suites", "papers") or (entry.kind == "studies" and settings.is_file()):
+        return str(tomllib.loads(settings.read_text(encoding="utf-8")).get("summary", ""))
+    tree = source_inspection.tree(path)
+    target = named(entry.value)[2]
+    nodes = [n for n in tree.body if isinstance(n, (ast.ClassDef, ast.FunctionDef))]
+    found = next((node for node in nodes if node.name == target), None)
+    text = (ast.get_docstring(found) if found else None) or ast.get_docstring(tree) or ""
+    return text.partition("\n")[0]

@@ -5,24 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from math import isfinite
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
-
-from flbench.results.schema import (
-    _above,
-    _clients,
-    _curves,
-    _lengths,
-    _membership,
-    _scores,
-    _summary,
-)
-
-if TYPE_CHECKING:
-    from flbench.results.schema import Result
-
 
 LARGEST = 2**53
 """Whole numbers up to here are exact everywhere."""
@@ -189,26 +175,3 @@ def settings(suite: Mapping[str, Any]) -> Iterator[Complaint]:
     except ValidationError as error:
         field, _, what = told(error, suite).partition(": ")
         yield f"suite.{field.strip(chr(39))}", what
-
-
-def contradictions(result: Result) -> Iterator[Complaint]:
-    """What does not fit together in a result."""
-    yield from settings(result.suite)
-    yield from _clients(result.clients)
-    yield from _summary(result)
-    yield from _curves(result)
-    rounds = max(map(len, result.curves.values()), default=0)
-    yield from _membership(result.membership, len(result.clients.test), rounds)
-    if result.scores is not None:
-        yield from _scores(result.scores, len(result.clients.test))
-    if (unseen := result.unseen) is not None:
-        names = ("train", "correct", "correct_tuned", "group")
-        yield from _lengths("unseen", {name: getattr(unseen, name) for name in names}, unseen.test)
-        yield from _above("unseen.correct", unseen.correct, unseen.test)
-        yield from _above("unseen.correct_tuned", unseen.correct_tuned, unseen.test)
-    for place, note in enumerate(result.notes):
-        round_ = note.get("round")
-        if not isinstance(round_, int) or not isinstance(note.get("name"), str):
-            yield f"notes.{place}", "a whole number 'round' and a text 'name' expected"
-        if "value" not in note:
-            yield f"notes.{place}.value", "field required"

@@ -28,7 +28,6 @@ from flbench.results.fields import (
     Positive,
     Text,
     Whole,
-    contradictions,
     refuse,
     settings,
 )
@@ -242,6 +241,29 @@ class Skip(BaseModel):
     def canonical(self) -> str:
         """The file's text."""
         return json.dumps(self.model_dump(), sort_keys=True, indent=1) + "\n"
+
+
+def contradictions(result: Result) -> Iterator[Complaint]:
+    """What does not fit together in a result."""
+    yield from settings(result.suite)
+    yield from _clients(result.clients)
+    yield from _summary(result)
+    yield from _curves(result)
+    rounds = max(map(len, result.curves.values()), default=0)
+    yield from _membership(result.membership, len(result.clients.test), rounds)
+    if result.scores is not None:
+        yield from _scores(result.scores, len(result.clients.test))
+    if (unseen := result.unseen) is not None:
+        names = ("train", "correct", "correct_tuned", "group")
+        yield from _lengths("unseen", {name: getattr(unseen, name) for name in names}, unseen.test)
+        yield from _above("unseen.correct", unseen.correct, unseen.test)
+        yield from _above("unseen.correct_tuned", unseen.correct_tuned, unseen.test)
+    for place, note in enumerate(result.notes):
+        round_ = note.get("round")
+        if not isinstance(round_, int) or not isinstance(note.get("name"), str):
+            yield f"notes.{place}", "a whole number 'round' and a text 'name' expected"
+        if "value" not in note:
+            yield f"notes.{place}.value", "field required"
 
 
 def _lengths(

@@ -11,9 +11,10 @@ from typing import Any
 from flbench.core.hookspecs import hookimpl
 from flbench.core.parameters import Presets, checked
 from flbench.errors import BadParameter, PluginError, UnknownName, UserError, in_one_line, text_of
+from flbench.plugin.diagnostics import diagnose
 from flbench.plugin.entry import Entry
 from flbench.plugin.isolation import Guest
-from flbench.plugin.registry import find
+from flbench.plugin.registry import find, load_entry
 from flbench.plugin.source_inspection import mark
 from flbench.results.schema import Method, Plugin
 from flbench.run.settings import _given, fields_of
@@ -67,10 +68,10 @@ def compose(
     built = []
     for name in names:
         entry = find("methods", name)
-        kind = entry.load()
+        kind = load_entry(entry)
         if not (isinstance(kind, type) and is_dataclass(kind) and kind.__dataclass_params__.frozen):  # type: ignore[attr-defined]
             raise PluginError(f"method '{name}': {entry.value} is not a frozen dataclass")
-        if reason := entry.broken():
+        if reason := diagnose(entry):
             raise PluginError(f"method '{name}' of {entry.distribution} {entry.version}: {reason}")
         of_preset = presets_of(kind).get(preset or "", {})
         given = {**of_preset, **_given(name, fields_of(entry, kind), settings or {})}
@@ -148,7 +149,7 @@ def without_preset(preset: str, texts: list[str]) -> list[str]:
     """
     lacking, known = [], set[str]()
     for text in texts:
-        kinds = [find("methods", name.strip()).load() for name in text.split("+")]
+        kinds = [load_entry(find("methods", name.strip())) for name in text.split("+")]
         offered = {name for kind in kinds for name in presets_of(kind)}
         known |= offered
         if preset not in offered:

@@ -16,14 +16,18 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from flbench.errors import UserError, in_one_line
+from flbench.plugin.diagnostics import diagnose
 from flbench.plugin.entry import Entry
-from flbench.plugin.registry import find
+from flbench.plugin.registry import find, load_entry
 
 PATIENCE = 60.0
 """Seconds that one name may take."""
 
 
-CHILD = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); import flbench.run.import_probe as t; t.child()"
+CHILD = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]);"
+    " import flbench.run.import_probe as t; t.child()"
+)
 
 
 def tried(entries: Sequence[Entry], patience: float = PATIENCE) -> dict[tuple[str, str], str]:
@@ -36,7 +40,7 @@ def tried(entries: Sequence[Entry], patience: float = PATIENCE) -> dict[tuple[st
     Returns:
         Kind and name -> why it failed, in one line; only those that did.
     """
-    todo = [(entry.kind, entry.name) for entry in entries if not entry.broken()]
+    todo = [(entry.kind, entry.name) for entry in entries if not diagnose(entry)]
     found: dict[tuple[str, str], str] = {}
     while todo:
         told, end = _in_a_process(todo, patience)
@@ -95,7 +99,7 @@ def _attempt(kind: str, name: str) -> str:
 
             Hooks(("suite", object()), compose(name).layers)
         else:
-            find(kind, name).load()
+            load_entry(find(kind, name))
     except UserError as error:
         return str(error)
     except Exception as error:

@@ -8,7 +8,7 @@ from typing import Any
 from flbench.core.parameters import Parameter, declared
 from flbench.errors import BadParameter, PluginError, UnknownName, in_one_line
 from flbench.plugin.entry import Entry
-from flbench.plugin.registry import find
+from flbench.plugin.registry import find, load_entry
 from flbench.suite import suite_field, suite_fields
 
 
@@ -37,7 +37,7 @@ def suite_overrides(settings: Mapping[str, object], texts: list[str]) -> dict[st
     """
     names = list(dict.fromkeys(name.strip() for text in texts for name in text.split("+")))
     entries = [find("methods", name) for name in names]
-    offered = {entry.name: fields_of(entry, entry.load()) for entry in entries}
+    offered = {entry.name: fields_of(entry, load_entry(entry)) for entry in entries}
     found: dict[str, object] = {}
     for key, value in settings.items():
         owners = [

@@ -32,7 +32,7 @@ from flbench.federation.federation import Federation, Samples, label_counts
 from flbench.plugin.hooks import Hooks
 from flbench.plugin.isolation import Guest
 from flbench.plugin.process_state import SHARED
-from flbench.plugin.registry import find
+from flbench.plugin.registry import find, load_entry
 from flbench.results.schema import Fingerprint
 from flbench.run.checkpoint import load_checkpoint
 from flbench.run.history import History
@@ -204,7 +204,7 @@ def build_network(
 
     `index` > 0 gives other weights of the same network.
     """
-    build = find("models", suite.model.name).load()
+    build = load_entry(find("models", suite.model.name))
     params = checked(f"model '{suite.model.name}'", build, suite.model.params, skip=2)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(seed, "init", *([index] if index else [])))

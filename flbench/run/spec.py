@@ -30,7 +30,7 @@ class Job:
     seed: int
     data_root: Path
     out: Path
-    engine: Engine = Engine()
+    engine: Engine = field(default_factory=Engine)
     tuning: Tuning | None = None
     resume: bool = False
     force: bool = False

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from flbench.cli.run import run
+from flbench.plugin.registry import load_entry
 
 if TYPE_CHECKING:
     from flbench.run.spec import Job
@@ -23,6 +23,8 @@ def options(arguments: Sequence[str]) -> dict[str, Any]:
 
 @cache
 def _parser() -> Any:  # noqa: ANN401 - a command of the click that typer is built on
+    from flbench.cli.run import run
+
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     app.command()(run)
     return typer.main.get_command(app)
@@ -70,7 +72,7 @@ def jobs_of(
     if rounds is not None:
         overrides["rounds"] = rounds
     budget = None if bank_budget is None else size(bank_budget)
-    sinks = {name: find("sinks", name).load()() for name in names(sink or [])}
+    sinks = {name: load_entry(find("sinks", name))() for name in names(sink or [])}
     sinks["console"] = console
     jobs = [
         Job(

@@ -26,7 +26,7 @@ from flbench.core.parameters import checked, parse
 from flbench.engine.options import Engine
 from flbench.errors import BadParameter, Diverged, MissingData, Undefined, UserError
 from flbench.federation.loading import load_dataset
-from flbench.plugin.registry import find
+from flbench.plugin.registry import find, load_entry
 from flbench.results.files import write_atomically
 from flbench.results.schema import Result
 from flbench.run.composition import compose
@@ -108,7 +108,7 @@ def run_study(name: str, request: Request) -> Table:
         UnknownName: no such study.
         UserError: something the person can mend.
     """
-    study = Path(name) if name.endswith(".toml") else find("studies", name).load()
+    study = Path(name) if name.endswith(".toml") else load_entry(find("studies", name))
     target = request.out / "studies" / f"{Path(name).stem if name.endswith('.toml') else name}.json"
 
     def keep(rows: Table) -> None:

@@ -11,7 +11,7 @@ from flbench.core.conformance import Conformance
 from flbench.core.dataset import Dataset
 from flbench.core.hookspecs import hookimpl
 from flbench.errors import FlbenchError, UserError
-from flbench.plugin.registry import find
+from flbench.plugin.registry import find, load_entry
 from flbench.run.composition import Composition, compose
 from flbench.suite import Suite
 from flbench.testing.small_run import SERVER, Played, play_small, small_suite
@@ -101,7 +101,7 @@ class Case:
     @cached_property
     def kind(self) -> Any:  # noqa: ANN401 - a stranger's class
         """The plugin's class."""
-        return find("methods", self.method).load()
+        return load_entry(find("methods", self.method))
 
     @cached_property
     def hooks(self) -> set[str]:

@@ -6,8 +6,9 @@ import json
 import sys
 from dataclasses import MISSING, asdict, fields
 
+from flbench.plugin.diagnostics import diagnose
 from flbench.plugin.entry import KINDS
-from flbench.plugin.registry import entries, find
+from flbench.plugin.registry import entries, find, load_entry
 from flbench.run.composition import compose
 from flbench.testing.check import Case, law
 from flbench.testing.subprocesses import Failed, apart
@@ -17,8 +18,8 @@ from flbench.testing.subprocesses import Failed, apart
 def discovered_alone(case: Case) -> None:
     """It is found by its name, and loading it imports no other plugin."""
     entry = find("methods", case.method)
-    if entry.broken():
-        raise case.breaks(entry.broken())
+    if diagnose(entry):
+        raise case.breaks(diagnose(entry))
     try:
         strangers = apart(imported_by, case.method)
     except Failed as error:
@@ -34,7 +35,7 @@ def imported_by(method: str) -> list[str]:
     """Other plugins' modules that come along when a method is loaded, in this process."""
     points = [entry for kind in KINDS for entry in entries(kind).values()]
     entry = find("methods", method)
-    entry.load()
+    load_entry(entry)
     own = entry.value.partition(":")[0]
     others = {point.value.partition(":")[0] for point in points if not _core(point.value)} - {own}
     parents = {own.rpartition(".")[0]}

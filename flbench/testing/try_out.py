@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flbench.engine.options import Engine
-from flbench.plugin.registry import find
+from flbench.plugin.registry import find, load_entry
 from flbench.results.schema import Result
 from flbench.run.composition import compose
 from flbench.run.runner import run_job, settle
@@ -67,7 +67,7 @@ def try_out(
             out=out or Path(folder),
             engine=Engine(executor="sequential", accelerator="cpu"),
             force=True,
-            sinks=tuple((name, find("sinks", name).load()()) for name in sinks),
+            sinks=tuple((name, load_entry(find("sinks", name))()) for name in sinks),
             say=print,
         )
         return run_job(*settle(job))

@@ -58,7 +58,7 @@ class FedAMP:
     def attention(self, models: Tensor) -> Tensor:
         """xi, shape (N, N), float64: row i mixes u_i."""
         alone = torch.eye(len(models), dtype=torch.bool)
-        likeness = self.sigma * fl.scoring.cosine(models).cpu().double()
+        likeness = self.sigma * fl.similarity.cosine(models).cpu().double()
         others = likeness.masked_fill(alone, -torch.inf).softmax(dim=1)
         return torch.where(alone, self.own, (1 - self.own) * others)
 
