@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_structure import code_lines
 from toy import install
 
 from flbench.testing import Check, parametrize_with_checks
@@ -34,8 +33,3 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @parametrize_with_checks(*POINTS)
 def test_every_example_conforms(check: Check) -> None:
     check()
-
-
-@pytest.mark.parametrize("name", POINTS)
-def test_an_example_is_short(name: str) -> None:
-    assert code_lines(FOLDER / f"flbench_{name}.py") < 60

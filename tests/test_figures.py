@@ -92,7 +92,7 @@ def made(
             loss=[1.0] * n,
             group=group,
             bytes=[1] * n,
-            labels=label_placement,
+            labels=labels,
         ),
         membership=[Change(round=number, labels=told) for number, told in membership],
         scores=scores,

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Entry", "Row", "Table", "page", "tables"]
 _HOME_OF = {
-    "Entry": "entry",
-    "Row": "rows",
+    "Entry": "table",
+    "Row": "grouping",
     "Table": "table",
     "page": "pages",
     "tables": "table",
