@@ -48,10 +48,10 @@ if TYPE_CHECKING:
     from flbench.toolbox.aggregation import Weighting as Weighting
     from flbench.toolbox.aggregation import effective_steps as effective_steps
     from flbench.toolbox.aggregation import member_mean as member_mean
-    from flbench.toolbox.aggregation import shared_mean as shared_mean
+    from flbench.toolbox.aggregation import partial_mean as partial_mean
     from flbench.toolbox.aggregation import weighted_mean as weighted_mean
-    from flbench.toolbox.personalisation import newcomers as newcomers
-    from flbench.toolbox.personalisation import own_rows as own_rows
+    from flbench.toolbox.personalisation import initial_for_newcomers as initial_for_newcomers
+    from flbench.toolbox.personalisation import one_model_per_client as one_model_per_client
     from flbench.toolbox.personalisation import same_group as same_group
 
 __version__ = "0.1.0"

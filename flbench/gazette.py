@@ -26,7 +26,7 @@ def suites_page() -> str:
         "|---|---:|---|---|---|",
     ]
     for name, table in _tables("suites").items():
-        twin = table.get("twin") or table["dataset"]
+        twin = table.get("offline_dataset") or table["dataset"]
         sets = [table["dataset"], *table.get("on", {})]
         told = ", ".join(f"*{one}*" if one == twin else one for one in dict.fromkeys(sets))
         cells = (f"`{name}`", str(table["version"]), table["summary"], table["paper"], told)

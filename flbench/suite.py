@@ -65,7 +65,9 @@ class Suite(BaseModel):
         " number; for context, not a target",
     )
     dataset: str = Field(description="data set")
-    twin: str = Field(default="", description="a data set that needs no files, to run it anywhere")
+    offline_dataset: str = Field(
+        default="", description="a data set that needs no files, to run it anywhere"
+    )
     partition: Named = Field(description="partition and its parameters")
     model: Named = Field(description="network and its parameters")
     clients: Count = Field(description="number of clients, N")
@@ -141,7 +143,7 @@ class Suite(BaseModel):
         """
         later = ("unseen", "unseen_epochs", "test_set", "test_samples", "ft_epochs")
         idle = {name for name in later if getattr(self, name) == Suite.model_fields[name].default}
-        told = {"summary", "changes", "paper", "printed", "target", "twin"}
+        told = {"summary", "changes", "paper", "printed", "target", "offline_dataset"}
         return self.model_dump(mode="json", exclude=told | idle)
 
 
@@ -203,7 +205,16 @@ def _refusal(name: str, problem: Any) -> UserError:  # noqa: ANN401 - pydantic's
 def suite_fields() -> list[str]:
     """The fields `--set` may name; components take any parameter of what they name."""
     local = [f"local.{name}" for name in LocalTraining.__dataclass_fields__]
-    fixed = {"name", "version", "summary", "changes", "paper", "printed", "twin", "local"}
+    fixed = {
+        "name",
+        "version",
+        "summary",
+        "changes",
+        "paper",
+        "printed",
+        "offline_dataset",
+        "local",
+    }
     return [name for name in Suite.model_fields if name not in fixed] + local
 
 

@@ -47,4 +47,4 @@ class Centralised:
     @fl.hookimpl
     def dispatch(self, ctx: fl.Context) -> fl.Start:
         """No model crosses."""
-        return fl.Start(crosses=ctx.layout.nothing)
+        return fl.Start(sent_mask=ctx.layout.none_mask)

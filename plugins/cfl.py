@@ -92,7 +92,7 @@ class CFL:
         size, home = ctx.layout.parameters, state.membership.home
         updates = state.memory["cfl.updates"].clone()
         start = state.models[home[upload.ids], :size]
-        updates[upload.ids] = upload.kept()[:, :size] - start
+        updates[upload.ids] = upload.selected()[:, :size] - start
         cosines, ids = fl.similarity.cosine(updates).cpu(), ctx.everybody
         return fl.Scores(cosines, ids, "clients", ids, {"cfl.updates": updates})
 

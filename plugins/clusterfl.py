@@ -55,7 +55,7 @@ class ClusterFL:
         n = ctx.clients
         indicator = torch.zeros(n, n if self.clusterer == "affinity" else self.k)
         indicator[:, 0] = n**-0.5
-        return fl.own_rows(ctx, {"clusterfl.f": fl.Memory(indicator, "client")})
+        return fl.one_model_per_client(ctx, {"clusterfl.f": fl.Memory(indicator, "client")})
 
     @fl.hookimpl
     def plan(self, ctx: fl.Context) -> Sequence[fl.Stage]:
@@ -67,8 +67,8 @@ class ClusterFL:
         """Own models stay; the centre goes down, the trained model up."""
         f = state.memory["clusterfl.f"].to(state.models)
         centre = (f @ (f.T @ state.models[:, : ctx.layout.parameters]))[stage.clients]
-        nothing, everything = ctx.layout.nothing, ctx.layout.everything
-        return fl.Start(crosses=nothing, returns=everything, extras={"centre": centre})
+        nothing, everything = ctx.layout.none_mask, ctx.layout.all_mask
+        return fl.Start(sent_mask=nothing, returned_mask=everything, extras={"centre": centre})
 
     @fl.hookimpl
     def local_term(self) -> Callable[[fl.ClientModule], Tensor]:
@@ -88,7 +88,7 @@ class ClusterFL:
         if upload is None or stage.kind != "train" or ctx.round % self.refresh:
             return None
         models, ids = state.models.clone(), ctx.everybody
-        models[upload.ids] = upload.kept()  # whoever did not train is known by an older model
+        models[upload.ids] = upload.selected()  # whoever did not train is known by an older model
         if self.clusterer == "affinity":
             x, _ = ctx.server_data()
             values = -divergence(ctx.logits(models, x) / self.temperature)
@@ -115,7 +115,7 @@ class ClusterFL:
     def aggregate(self, state: fl.State, upload: fl.Upload) -> fl.Models:
         """Everybody keeps what was trained."""
         rows = state.models.clone()
-        rows[upload.ids] = upload.kept()
+        rows[upload.ids] = upload.selected()
         return fl.Models(rows)
 
     @fl.hookimpl

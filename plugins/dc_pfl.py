@@ -77,7 +77,7 @@ class DCPFL:
             "dc-pfl.changed": fl.Memory(torch.tensor(0)),  # round of the last change of groups
             "dc-pfl.trial": fl.Memory(torch.tensor(0)),  # round of the next trial; 0 = none
         }
-        own = fl.own_rows(ctx, memory)
+        own = fl.one_model_per_client(ctx, memory)
         return fl.Setup(own.models, fl.Membership(ctx.everybody, torch.ones(n, n)), own.memory)
 
     @fl.hookimpl
@@ -92,11 +92,13 @@ class DCPFL:
         ctx.send("up", stage.clients, "loss", 2 if stage.kind == "trial" else 1)
         down = ctx.layout.of_layers(state.memory["dc-pfl.crossed"])  # before a trial: all layers
         if stage.kind != "trial":
-            return fl.Start(crosses=down, returns=ctx.layout.of_layers(self.due(state, ctx)))
+            return fl.Start(
+                sent_mask=down, returned_mask=ctx.layout.of_layers(self.due(state, ctx))
+            )
         finer = fl.same_group(self.groups(state, self.finer(state))).double()
         last = state.memory["dc-pfl.last"]
         new = fl.weighted_mean(last, last, finer, ctx.layout.counters)
-        return fl.Start(torch.stack([state.models, new], dim=1), crosses=down)
+        return fl.Start(torch.stack([state.models, new], dim=1), sent_mask=down)
 
     def due(self, state: fl.State, ctx: fl.Context, adopted: bool = False) -> Tensor:
         """Layers to be averaged after this round, shape (N, L), bool: all, or the high ones."""
@@ -134,7 +136,7 @@ class DCPFL:
             return fl.Scores(-after, ids, "models", torch.arange(2), kept)
         summed = state.memory["dc-pfl.discrepancy"]
         if ctx.round <= self.t_start:
-            alike = self.alike(upload.kept(), ctx)
+            alike = self.alike(upload.selected(), ctx)
             kept["dc-pfl.discrepancy"] = summed = summed - alike / self.t_start
         return fl.Scores(-summed, ids, "clients", ids, kept)
 

@@ -63,7 +63,7 @@ class FedC2I:
         if ctx.layout.head_name is None:
             raise fl.Undefined("the network has no head whose classes could be told apart")
         mixed = ctx.initial.expand(ctx.clients, -1).clone()
-        return fl.own_rows(ctx, {"fedc2i.mixed": fl.Memory(mixed, "client")})
+        return fl.one_model_per_client(ctx, {"fedc2i.mixed": fl.Memory(mixed, "client")})
 
     @fl.hookimpl
     def plan(self, ctx: fl.Context) -> Sequence[fl.Stage]:
@@ -130,11 +130,11 @@ class FedC2I:
     @fl.hookimpl
     def dispatch(self, state: fl.State, stage: fl.Stage, ctx: fl.Context) -> fl.Start:
         """Clients start from what they mixed; what others may mix goes up."""
-        sent = ctx.layout.nothing
+        sent = ctx.layout.none_mask
         for how, mask in ((self.body, ctx.layout.body), (self.head, ctx.layout.head)):
             sent = sent | mask if how != "local" else sent
         mixed = state.memory["fedc2i.mixed"][stage.clients, None]
-        return fl.Start(params=mixed, crosses=ctx.layout.nothing, returns=sent)
+        return fl.Start(params=mixed, sent_mask=ctx.layout.none_mask, returned_mask=sent)
 
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:

@@ -51,7 +51,7 @@ class FedFomo:
             "fedfomo.mix": fl.Memory(none, "client"),
             "fedfomo.uploaded": fl.Memory(torch.zeros(ctx.clients, dtype=torch.bool)),
         }
-        return fl.own_rows(ctx, memory)
+        return fl.one_model_per_client(ctx, memory)
 
     @fl.hookimpl
     def score(
@@ -69,7 +69,7 @@ class FedFomo:
         there = ids if upload else state.memory["fedfomo.uploaded"].nonzero()[:, 0]
         if not len(there):
             return None
-        models = upload.kept() if upload else state.models[there]
+        models = upload.selected() if upload else state.models[there]
         offered = self.candidates(state.memory["fedfomo.q"][ids][:, there], ids, there, ctx)
         ctx.send("up", ids, "gains", offered.sum(dim=1))  # what Q is made of
         if not upload:
@@ -106,12 +106,12 @@ class FedFomo:
     @fl.hookimpl
     def dispatch(self, state: fl.State, stage: fl.Stage, ctx: fl.Context) -> fl.Start:
         """Clients hold their models already; in the other variant they start from the mix."""
-        everything, nothing = ctx.layout.everything, ctx.layout.nothing
+        everything, nothing = ctx.layout.all_mask, ctx.layout.none_mask
         params = state.models[stage.clients]
         if self.variant == "flbench":
             mix = state.memory["fedfomo.mix"][stage.clients]
             params = fl.weighted_mean(params, state.models, mix, ctx.layout.counters)
-        return fl.Start(params=params[:, None], crosses=nothing, returns=everything)
+        return fl.Start(params=params[:, None], sent_mask=nothing, returned_mask=everything)
 
     @fl.hookimpl
     def aggregate(self, state: fl.State, upload: fl.Upload, ctx: fl.Context) -> fl.Models:
@@ -120,9 +120,9 @@ class FedFomo:
         uploaded = torch.zeros(ctx.clients, dtype=torch.bool).index_fill(0, ids, True)
         rows = state.models.clone()
         if self.variant == "paper":
-            rows = fl.weighted_mean(rows, upload.kept(), mix[:, ids], ctx.layout.counters)
+            rows = fl.weighted_mean(rows, upload.selected(), mix[:, ids], ctx.layout.counters)
         else:
-            rows[ids] = upload.kept()
+            rows[ids] = upload.selected()
         kept = {"fedfomo.uploaded": uploaded, "fedfomo.mix": torch.zeros_like(mix)}
         return fl.Models(rows, kept)
 

@@ -71,7 +71,7 @@ class FedNova:
         tau = (shares * (upload.steps.double() if self.mu else a)).sum(dim=1)
         tau = tau / shares.sum(dim=1).clamp(min=1)  # a row without uploads has no shares
         start = rows[membership.home[upload.ids], :size]
-        normalised = (start - upload.kept()[:, :size]) / a.clamp(min=1e-12)[:, None].to(rows)
+        normalised = (start - upload.selected()[:, :size]) / a.clamp(min=1e-12)[:, None].to(rows)
         mean = fl.weighted_mean(torch.zeros_like(rows[:, :size]), normalised, shares)
         averaged[:, :size] = rows[:, :size] - tau[:, None].to(rows) * mean
         return fl.Models(averaged)

@@ -107,13 +107,13 @@ class FedProto:
     @fl.hookimpl
     def setup(self, ctx: fl.Context) -> fl.Setup:
         """One model per client; no prototype is known."""
-        return fl.own_rows(ctx, {"fedproto.known": fl.Memory(unknown(ctx), "run")})
+        return fl.one_model_per_client(ctx, {"fedproto.known": fl.Memory(unknown(ctx), "run")})
 
     @fl.hookimpl
     def dispatch(self, state: fl.State, stage: fl.Stage, ctx: fl.Context) -> fl.Start:
         """Only the known prototypes go down; no parameter crosses."""
         known = state.memory["fedproto.known"].expand(len(stage.clients), -1, -1)
-        return fl.Start(crosses=ctx.layout.nothing, extras={"known": known})
+        return fl.Start(sent_mask=ctx.layout.none_mask, extras={"known": known})
 
     @fl.hookimpl
     def aggregate(

@@ -67,7 +67,7 @@ class FedRep:
             raise fl.Undefined(
                 f"body_epochs={self.body_epochs}: expected at most local.epochs={ctx.local.epochs}"
             )
-        return fl.own_rows(ctx)
+        return fl.one_model_per_client(ctx)
 
     @fl.hookimpl
     def client_module(self, net: nn.Module, ctx: fl.Context) -> fl.ClientModule:
@@ -77,19 +77,19 @@ class FedRep:
     @fl.hookimpl
     def dispatch(self, state: fl.State, ctx: fl.Context) -> fl.Start:
         """Only the body crosses, in both directions."""
-        return fl.Start(crosses=ctx.layout.body)
+        return fl.Start(sent_mask=ctx.layout.body)
 
     @fl.hookimpl
     def aggregate(self, state: fl.State, upload: fl.Upload, ctx: fl.Context) -> fl.Models:
         """The body's mean goes into every row."""
         body, counters = ctx.layout.body, ctx.layout.counters
-        return fl.Models(fl.shared_mean(state.models, upload, body, counters))
+        return fl.Models(fl.partial_mean(state.models, upload, body, counters))
 
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
         """A newcomer has the initial head; after the last round heads may be trained once more."""
         if ctx.joining:
-            return fl.newcomers(state, clients, ctx, ctx.layout.body)
+            return fl.initial_for_newcomers(state, clients, ctx, ctx.layout.body)
         if not self.final_head_epochs or ctx.round != ctx.rounds:
             return None
         stage = fl.Stage("train", clients, self.final_head_epochs, name="final-heads")

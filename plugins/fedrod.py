@@ -84,7 +84,7 @@ class FedRoD:
         mine, ids = personal(ctx), stage.clients
         rows = state.models[state.membership.home[ids]].clone()
         rows[:, mine] = state.memory["fedrod.psi"][ids]
-        return fl.Start(params=rows[:, None], crosses=~mine, own=self.told(ids, ctx))
+        return fl.Start(params=rows[:, None], sent_mask=~mine, client_memory=self.told(ids, ctx))
 
     def told(self, ids: Tensor, ctx: fl.Context) -> dict[str, Tensor]:
         """Gamma log m_i, shape (n, C); -inf where a client lacks a class."""
@@ -97,7 +97,7 @@ class FedRoD:
     ) -> fl.Models:
         """The mean of the generic models; the personal heads are put away."""
         mine, psi = personal(ctx), state.memory["fedrod.psi"].clone()
-        psi[upload.ids] = upload.kept()[:, mine]
+        psi[upload.ids] = upload.selected()[:, mine]
         rows = fl.member_mean(state.models, upload, membership, ctx.layout.counters)
         rows[:, mine] = state.models[:, mine]
         return fl.Models(rows, {"fedrod.psi": psi})
@@ -116,7 +116,7 @@ class FedRoD:
 
 def personal(ctx: fl.Context) -> Tensor:
     """Mask of the personal head's scalars, shape (W,), bool."""
-    mask = ctx.layout.nothing
+    mask = ctx.layout.none_mask
     for slot in ctx.layout.slots:
         mask[slot.start : slot.stop] = slot.name.startswith("psi.")
     return mask

@@ -84,7 +84,7 @@ class FeSEM:
         if upload is None or stage.kind != "train":
             return None
         mask = ctx.layout.trainable & (ctx.layout.head if self.feature == "head" else True)
-        ids, kept = upload.ids, upload.kept()
+        ids, kept = upload.ids, upload.selected()
         values = fl.similarity.neg_distance(kept[:, mask], state.models[:, mask]).cpu()
         memory = {}
         if int(state.memory["fesem.fitted"]) < 0:

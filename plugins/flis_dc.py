@@ -73,12 +73,14 @@ class FlisDC:
             ctx.send_models(ids, state.models.unique(dim=0) if self.dedup else state.models)
             losses = ctx.evaluate(state.models, ids)
             return fl.Scores(-losses, ids, "models", torch.arange(len(state.models)))
-        said = fl.similarity.answers(ctx.logits(upload.kept(), ctx.server_data()[0]), self.answers)
-        alike = fl.similarity.agreement(said).cpu()
+        said = fl.similarity.predictions(
+            ctx.logits(upload.selected(), ctx.server_data()[0]), self.answers
+        )
+        alike = fl.similarity.prediction_agreement(said).cpu()
         memory = {}
         if self.eval == "last_local":
             last = state.memory["flis-dc.last"].clone()
-            last[ids] = upload.kept()
+            last[ids] = upload.selected()
             memory["flis-dc.last"] = last
         return fl.Scores(alike, ids, "clients", ids, memory)
 

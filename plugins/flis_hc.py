@@ -70,7 +70,7 @@ class FlisHC:
 
     def ask(self, models: Tensor, ctx: fl.Context) -> Tensor:
         """What models say about the server's samples, shape (n, M, C)."""
-        return fl.similarity.answers(ctx.logits(models, ctx.server_data()[0]), self.answers)
+        return fl.similarity.predictions(ctx.logits(models, ctx.server_data()[0]), self.answers)
 
     @fl.hookimpl
     def score(
@@ -81,14 +81,14 @@ class FlisHC:
             return None
         ids, kept = upload.ids, dict[str, Tensor]()
         if stage.label == PROBE:
-            said = self.ask(upload.kept(), ctx)
-            alike = fl.similarity.agreement(said).cpu()
+            said = self.ask(upload.selected(), ctx)
+            alike = fl.similarity.prediction_agreement(said).cpu()
             kept = {"flis-hc.answers": said} if ctx.newcomers else {}
         if self.mode == "paper":
             return fl.Scores(alike, ids, "clients", ids, kept)
         near = (alike >= NEAR).float() if stage.label == PROBE else state.memory["flis-hc.near"]
         last, mean = (state.memory[f"flis-hc.{name}"].clone() for name in ("last", "mean"))
-        last[ids] = upload.kept()
+        last[ids] = upload.selected()
         mean[ids] = fl.weighted_mean(mean[ids], last, near[ids] * ctx.samples, ctx.layout.counters)
         kept |= {"flis-hc.near": near, "flis-hc.last": last, "flis-hc.mean": mean}
         return fl.Scores(near, ctx.everybody, "clients", ctx.everybody, kept)
@@ -126,7 +126,7 @@ class FlisHC:
             return None
         before = state.memory["flis-hc.answers"]
         said = torch.cat([before, self.ask(ctx.train(ctx.initial, clients), ctx)])
-        alike = fl.similarity.agreement(said)[len(before) :, : len(before)].cpu()
+        alike = fl.similarity.prediction_agreement(said)[len(before) :, : len(before)].cpu()
         if self.mode == "released":
             likest = alike.argmax(dim=1)
             return fl.Personal(params=state.memory["flis-hc.mean"][likest])

@@ -48,12 +48,12 @@ class LgFedAvg:
     @fl.hookimpl
     def setup(self, ctx: fl.Context) -> fl.Setup:
         """One row per client, all equal at first."""
-        return fl.own_rows(ctx)
+        return fl.one_model_per_client(ctx)
 
     def shared(self, ctx: fl.Context) -> Tensor:
         """Mask of the shared layers, buffers included, shape (W,), bool."""
         if ctx.round <= self.warm_rounds:
-            return ctx.layout.everything
+            return ctx.layout.all_mask
         layers = ctx.layout.layers
         count = len(layers)
         k = (2 if count > 2 else 1) if self.k is None else min(self.k, count)
@@ -62,15 +62,17 @@ class LgFedAvg:
     @fl.hookimpl
     def dispatch(self, state: fl.State, ctx: fl.Context) -> fl.Start:
         """Only the shared layers cross, in both directions."""
-        return fl.Start(crosses=self.shared(ctx))
+        return fl.Start(sent_mask=self.shared(ctx))
 
     @fl.hookimpl
     def aggregate(self, state: fl.State, upload: fl.Upload, ctx: fl.Context) -> fl.Models:
         """The shared layers' mean goes into every row."""
         mask, counters = self.shared(ctx), ctx.layout.counters
-        return fl.Models(fl.shared_mean(state.models, upload, mask, counters, self.weighting))
+        return fl.Models(fl.partial_mean(state.models, upload, mask, counters, self.weighting))
 
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
         """A newcomer has the shared layers and initial others."""
-        return fl.newcomers(state, clients, ctx, self.shared(ctx)) if ctx.joining else None
+        return (
+            fl.initial_for_newcomers(state, clients, ctx, self.shared(ctx)) if ctx.joining else None
+        )

@@ -40,7 +40,7 @@ class LocalOnly:
     @fl.hookimpl
     def setup(self, ctx: fl.Context) -> fl.Setup:
         """One row per client, all equal at first."""
-        return fl.own_rows(ctx)
+        return fl.one_model_per_client(ctx)
 
     @fl.hookimpl
     def plan(self, ctx: fl.Context) -> Sequence[fl.Stage] | None:
@@ -52,9 +52,13 @@ class LocalOnly:
     @fl.hookimpl
     def dispatch(self, ctx: fl.Context) -> fl.Start:
         """Nothing crosses, in either direction."""
-        return fl.Start(crosses=ctx.layout.nothing)
+        return fl.Start(sent_mask=ctx.layout.none_mask)
 
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
         """A newcomer has the initial weights."""
-        return fl.newcomers(state, clients, ctx, ctx.layout.nothing) if ctx.joining else None
+        return (
+            fl.initial_for_newcomers(state, clients, ctx, ctx.layout.none_mask)
+            if ctx.joining
+            else None
+        )

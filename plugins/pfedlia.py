@@ -80,18 +80,18 @@ class PFedLIA:
     @fl.hookimpl
     def dispatch(self, state: fl.State, stage: fl.Stage, ctx: fl.Context) -> fl.Start | None:
         """Over direct links nothing passes the server; `per_receiver` trains receivers' rows."""
-        nothing = ctx.layout.nothing if self.topology == "p2p" else None
+        nothing = ctx.layout.none_mask if self.topology == "p2p" else None
         chosen, ids = state.membership.weights, stage.clients
         if chosen is None:
-            return fl.Start(returns=nothing) if stage.label == PROBE else None
+            return fl.Start(returned_mask=nothing) if stage.label == PROBE else None
         if self.topology == "p2p":
             links = (chosen[:, ids] > 0).sum(dim=1) - torch.isin(ctx.everybody, ids).long()
             times = 1 if self.p2p_train == "gossip" else 2  # there and back
             ctx.send("peer", ctx.everybody, "model", times * links * ctx.layout.width)
         if self.p2p_train == "gossip":
-            return fl.Start(crosses=nothing)
+            return fl.Start(sent_mask=nothing)
         every, active = state.models.expand(len(ids), -1, -1), chosen[:, ids].T > 0
-        return fl.Start(params=every, active=active, rows=ctx.everybody, crosses=nothing)
+        return fl.Start(params=every, active=active, rows=ctx.everybody, sent_mask=nothing)
 
     @fl.hookimpl
     def score(
@@ -104,7 +104,7 @@ class PFedLIA:
             raise fl.UserError(f"expected one warm model to probe from, found {len(state.models)}")
         others = (ctx.clients - 1) * ctx.layout.width
         ctx.send("peer" if self.topology == "p2p" else "down", upload.ids, "partial models", others)
-        probed = torch.cat([state.models, upload.kept()])
+        probed = torch.cat([state.models, upload.selected()])
         influence = saved(probed, upload.ids, ctx)
         kept = {"pfedlia.influence": influence}
         if ctx.newcomers:
@@ -121,7 +121,7 @@ class PFedLIA:
         influence, ids = scores.values.numpy(), scores.row_ids
         ctx.note("pfedlia.influence_0", influence[0].round(4).tolist())  # the paper's Fig. 3b
         if self.mode == "peer":
-            chosen = torch.as_tensor(fl.clustering.better_half(influence, self.kmeans_transform))
+            chosen = torch.as_tensor(fl.clustering.select_peers(influence, self.kmeans_transform))
             sizes = chosen.sum(dim=1)
             ctx.send("peer" if self.topology == "p2p" else "up", ids, "selection", sizes)
             ctx.note("pfedlia.selected", sizes.tolist())

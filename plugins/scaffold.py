@@ -78,7 +78,7 @@ class Scaffold:
         own, home = state.memory["scaffold.c_i"], state.membership.home
         groups, group = home[stage.clients].unique(return_inverse=True)
         c = torch.stack([fl.mean_of(own, (home == row).nonzero()[:, 0]) for row in groups])
-        return fl.Start(extras={"c": c[group]}, own={"c_i": own[stage.clients]})
+        return fl.Start(extras={"c": c[group]}, client_memory={"c_i": own[stage.clients]})
 
     @fl.hookimpl
     def local_term(self) -> Callable[[fl.ClientModule], Tensor]:

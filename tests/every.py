@@ -16,7 +16,7 @@ from toy import Play, Played, toy_dataset
 
 from flbench import Conformance, State, hookimpl
 from flbench.plugin.registry import entries, find, load_entry
-from flbench.run.rounds import play
+from flbench.run.rounds import run_rounds
 from flbench.run.setup import prepare
 from flbench.testing import reproducibility
 
@@ -112,7 +112,7 @@ def resumed(whole: Played, checkpoint: Path, out: Path) -> Played:
     shutil.copy(checkpoint, job.checkpoint)
     run, state = prepare(job, toy_dataset())
     assert 0 < state.round < whole.state.round
-    return Played(run, play(run, state), job)
+    return Played(run, run_rounds(run, state), job)
 
 
 def same_state(one: State, other: State) -> bool:

@@ -38,7 +38,7 @@ def greeted(played: Played) -> tuple[Unseen, list[Personal]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(newcomers, "evaluate", watched)
-        unseen = newcomers.welcome(played.run, played.state)
+        unseen = newcomers.evaluate_newcomers(played.run, played.state)
     assert unseen is not None, played.said
     return unseen, judged
 

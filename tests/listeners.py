@@ -16,8 +16,8 @@ import pytest
 from toy import Play, Played, toy_dataset
 
 from flbench import Result, RoundRecord, RunInfo, hookimpl
-from flbench.run.runner import run_job
-from flbench.run.spec import Job
+from flbench.run.runner import execute
+from flbench.run.spec import RunSpec
 
 LIA = {"warmup": 1, "probe_epochs": 3}
 
@@ -40,15 +40,15 @@ def write(play_toy: Play, method: str, **told: Any) -> tuple[Result, Played]:
     return listened(replace(played.job, sinks=sinks)), played
 
 
-def listened(job: Job) -> Result:
+def listened(job: RunSpec) -> Result:
     """The result of a job, its sinks told."""
-    return run_job(job, lambda name, root: toy_dataset())
+    return execute(job, lambda name, root: toy_dataset())
 
 
 class Stop:
     """Ends a run after its second round, and keeps the checkpoint of the first."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: RunSpec) -> None:
         self.file, self.first = job.checkpoint, b""
 
     @hookimpl
@@ -59,7 +59,7 @@ class Stop:
             raise KeyboardInterrupt
 
 
-def cut_and_resumed(job: Job, name: str, sinks: tuple[object, object]) -> Result:
+def cut_and_resumed(job: RunSpec, name: str, sinks: tuple[object, object]) -> Result:
     """A run of three rounds that dies after the second, and goes on from the checkpoint of the
     first, as another process would: with a sink of its own."""
     job.path.unlink(missing_ok=True)

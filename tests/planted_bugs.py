@@ -54,7 +54,7 @@ class NewcomersServed:
 
     @fl.hookimpl
     def setup(self, ctx: fl.Context) -> fl.Setup:
-        return fl.own_rows(ctx)
+        return fl.one_model_per_client(ctx)
 
 
 @dataclass(frozen=True)
@@ -245,7 +245,7 @@ class BytesAddUp:
 
     @fl.hookimpl
     def dispatch(self, ctx: fl.Context) -> fl.Start:
-        return fl.Start(crosses=ctx.layout.nothing, returns=ctx.layout.everything)
+        return fl.Start(sent_mask=ctx.layout.none_mask, returned_mask=ctx.layout.all_mask)
 
 
 @dataclass(frozen=True)
@@ -313,7 +313,7 @@ class EmptyGroup:
     @fl.hookimpl
     def aggregate(self, state: fl.State, upload: fl.Upload, membership: fl.Membership) -> fl.Models:
         home = membership.home[upload.ids]
-        rows = [upload.kept()[home == k].mean(dim=0) for k in range(len(state.models))]
+        rows = [upload.selected()[home == k].mean(dim=0) for k in range(len(state.models))]
         return fl.Models(torch.stack(rows))
 
 
@@ -327,7 +327,7 @@ class TellsAsOwn:
     @fl.hookimpl
     def dispatch(self, state: fl.State, stage: fl.Stage) -> fl.Start:
         mean = state.models.mean(dim=0)
-        return fl.Start(own={"anchor": mean.expand(len(stage.clients), -1)})
+        return fl.Start(client_memory={"anchor": mean.expand(len(stage.clients), -1)})
 
 
 @dataclass(frozen=True)
@@ -336,7 +336,7 @@ class KeepsWhatIsAveraged:
 
     @fl.hookimpl
     def dispatch(self, ctx: fl.Context) -> fl.Start:
-        return fl.Start(crosses=ctx.layout.everything, returns=ctx.layout.nothing)
+        return fl.Start(sent_mask=ctx.layout.all_mask, returned_mask=ctx.layout.none_mask)
 
 
 @dataclass(frozen=True)

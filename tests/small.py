@@ -12,7 +12,7 @@ import torch
 from toy import Play, Played, toy_dataset
 
 import flbench as fl
-from flbench.run.rounds import cohort, play
+from flbench.run.rounds import cohort, run_rounds
 from flbench.run.setup import prepare
 
 STEP = {"epochs": 1, "batch_size": 1000, "lr": 1.0}
@@ -88,7 +88,7 @@ class Drift:
 
     @fl.hookimpl
     def dispatch(self, stage: fl.Stage) -> fl.Start:
-        return fl.Start(own={"move": self.moves[stage.clients]})
+        return fl.Start(client_memory={"move": self.moves[stage.clients]})
 
 
 @dataclass(frozen=True)
@@ -124,10 +124,10 @@ def resumed(whole: Played, folder: Path, after: int) -> Played:
     job = replace(whole.job, out=folder / "again")
     stopped, state = prepare(job, toy_dataset())
     stopped.suite = stopped.suite.model_copy(update={"rounds": after})
-    play(stopped, state)
+    run_rounds(stopped, state)
     run, state = prepare(replace(job, resume=True), toy_dataset())
     assert state.round == after
-    return Played(run, play(run, state), job)
+    return Played(run, run_rounds(run, state), job)
 
 
 def same_end(one: Played, other: Played) -> None:

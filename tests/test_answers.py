@@ -150,7 +150,7 @@ WRONG: list[tuple[str, Callable[[], Any], str]] = [
     ),
     (
         "dispatch",
-        lambda: Start(own={"kept": 7}),  # type: ignore[dict-item]
+        lambda: Start(client_memory={"kept": 7}),  # type: ignore[dict-item]
         "bad.dispatch: own 'kept' is int, expected 3 rows: one per acting client",
     ),
 ]
@@ -251,13 +251,13 @@ def test_models_to_train_of_a_wrong_shape_name_the_plugin(play_toy: Play) -> Non
 @pytest.mark.parametrize(
     "start",
     [
-        Start(crosses=torch.ones(4, dtype=torch.bool)),
-        Start(returns=torch.ones(2, WIDTH, dtype=torch.bool)),
+        Start(sent_mask=torch.ones(4, dtype=torch.bool)),
+        Start(returned_mask=torch.ones(2, WIDTH, dtype=torch.bool)),
         Start(active=torch.ones(1, 7, dtype=torch.bool)),
         Start(rows=torch.tensor([0, 0, 0])),
         Start(rows=torch.tensor([4])),
     ],
-    ids=["crosses", "returns", "active", "rows: too many", "rows: none such"],
+    ids=["sent_mask", "returned_mask", "active", "rows: too many", "rows: none such"],
 )
 def test_every_field_of_a_start_is_checked(play_toy: Play, start: Start) -> None:
     said = refused(play_toy, bad(dispatch=lambda self: start))

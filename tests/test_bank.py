@@ -17,24 +17,24 @@ from hypothesis import strategies as st
 from toy import Play, composition, toy_dataset
 
 from flbench import Setup, State, hookimpl
-from flbench.core.model_bank import Bank, Store, all_finite, mean_of, plain, row_of, take
+from flbench.core.model_bank import ModelBank, RowStore, all_finite, mean_of, plain, row_of, take
 from flbench.core.state import Membership
 from flbench.engine import batchnorm
-from flbench.engine.communication import Ledger
-from flbench.engine.options import Engine
+from flbench.engine.communication import CommunicationLedger
+from flbench.engine.options import EngineOptions
 from flbench.errors import PluginError
 from flbench.results.schema import Fingerprint
 from flbench.run import checkpoint
-from flbench.run.checkpoint import Keeper
+from flbench.run.checkpoint import CheckpointWriter
 from flbench.run.history import History
 
 ROWS, WIDTH = 5, 4
 EVEN = torch.tensor([True, False, True, False])
 
 
-def start() -> tuple[Bank, torch.Tensor]:
+def start() -> tuple[ModelBank, torch.Tensor]:
     row = torch.arange(float(WIDTH))
-    return Bank.repeated(row, ROWS, Store(10**6)), row.expand(ROWS, -1).clone()
+    return ModelBank.repeated(row, ROWS, RowStore(10**6)), row.expand(ROWS, -1).clone()
 
 
 def one(index: Any, value: Any) -> Callable[[torch.Tensor], None]:
@@ -42,7 +42,7 @@ def one(index: Any, value: Any) -> Callable[[torch.Tensor], None]:
 
 
 def share(table: torch.Tensor, mask: torch.Tensor, values: torch.Tensor) -> None:
-    if isinstance(table, Bank):
+    if isinstance(table, ModelBank):
         table.share(mask, values)
     else:
         table[:, mask] = values
@@ -112,7 +112,7 @@ READS: tuple[Callable[[torch.Tensor], Any], ...] = (
 def test_a_bank_is_the_tensor_it_stands_for(deeds: list[tuple[str, bool]]) -> None:
     """Whatever is written, copied and read, in any order; copies never see each other."""
     bank, table = start()
-    left_behind: list[tuple[Bank, torch.Tensor]] = []
+    left_behind: list[tuple[ModelBank, torch.Tensor]] = []
     for name, copied in deeds:
         if copied:
             left_behind.append((bank, table))
@@ -129,7 +129,7 @@ def test_a_bank_is_the_tensor_it_stands_for(deeds: list[tuple[str, bool]]) -> No
 
 
 def test_a_copy_does_not_see_what_its_original_becomes() -> None:
-    for copied in (Bank.clone, lambda bank: bank.take(torch.arange(ROWS))):
+    for copied in (ModelBank.clone, lambda bank: bank.take(torch.arange(ROWS))):
         bank, table = start()
         bank[4].mul_(2)
         other = copied(bank)
@@ -161,8 +161,8 @@ def test_what_is_shared_costs_one_row_however_many_there_are() -> None:
 
 @pytest.mark.parametrize("budget", [0, 3 * WIDTH * 4, 10**6])
 def test_past_the_budget_rows_lie_in_files_that_have_no_name(tmp_path: Path, budget: int) -> None:
-    store = Store(budget, tmp_path / "here")
-    bank = Bank.repeated(torch.zeros(WIDTH), ROWS, store)
+    store = RowStore(budget, tmp_path / "here")
+    bank = ModelBank.repeated(torch.zeros(WIDTH), ROWS, store)
     bank[torch.arange(ROWS)] = torch.arange(20.0).reshape(ROWS, WIDTH)
     assert torch.equal(bank.dense(), torch.arange(20.0).reshape(ROWS, WIDTH))
     assert store.used <= budget
@@ -211,17 +211,17 @@ PERSONAL = [
 def test_a_run_whose_models_lie_in_files_is_the_same_run(play_toy: Play, method: str) -> None:
     options = {"ft_epochs": 1, "server_samples": 8, "dataset": toy_dataset(samples=100)}
     pair = [
-        play_toy(method, engine=Engine(accelerator="cpu", bank_budget=budget), **options)
+        play_toy(method, engine=EngineOptions(accelerator="cpu", bank_budget=budget), **options)
         for budget in (None, 0)
     ]
-    assert isinstance(pair[0].run.services.store, Store)
+    assert isinstance(pair[0].run.services.store, RowStore)
     assert torch.equal(plain(pair[0].state.models), plain(pair[1].state.models))
     results = [json.loads(played.result.canonical()) for played in pair]
     for result in results:
         del result["seconds"], result["environment"]
     assert results[0] == results[1]
     if method in ("local-only", "fedrep", "lg-fedavg"):
-        assert isinstance(pair[1].state.models, Bank)
+        assert isinstance(pair[1].state.models, ModelBank)
         assert pair[1].run.services.store.used == 0 < pair[1].run.services.store.spilled
 
 
@@ -229,14 +229,14 @@ def test_a_round_of_personal_models_stores_what_it_trained(play_toy: Play) -> No
     for method in ("local-only", "fedrep"):
         played = play_toy(method, rounds=1)
         models = played.state.models
-        assert isinstance(models, Bank)
+        assert isinstance(models, ModelBank)
         assert len(models.stored) == 3 + 1, "the cohort's rows, and the initial one"
 
 
 def test_a_plugin_may_write_into_its_copy_as_into_any_tensor(play_toy: Play) -> None:
     def rows(state: State, upload: Any) -> torch.Tensor:
         table = state.models.clone()
-        for client, row in zip(upload.ids.tolist(), upload.kept(), strict=True):
+        for client, row in zip(upload.ids.tolist(), upload.selected(), strict=True):
             table[client].copy_(row).mul_(0.5)
         table[:, 0] += 1
         return table
@@ -257,7 +257,7 @@ def test_a_plugin_may_write_into_its_copy_as_into_any_tensor(play_toy: Play) -> 
 
     shared = play_toy(method(lambda ctx: ctx.repeated(ctx.initial)))
     dense = play_toy(method(lambda ctx: ctx.initial.expand(ctx.clients, -1).clone()))
-    assert isinstance(shared.state.models, Bank)
+    assert isinstance(shared.state.models, ModelBank)
     assert type(dense.state.models) is torch.Tensor
     assert torch.equal(plain(shared.state.models), dense.state.models)
 
@@ -278,8 +278,8 @@ def test_buffers_of_ones_own_are_kept_row_by_row() -> None:
         batchnorm, parameters = 2, 2
 
     layout: Any = Layout()
-    memory = batchnorm.declare("local", layout, torch.arange(4.0), 3, Store(100))
-    assert isinstance(memory[batchnorm.OWN].value, Bank)
+    memory = batchnorm.declare("local", layout, torch.arange(4.0), 3, RowStore(100))
+    assert isinstance(memory[batchnorm.OWN].value, ModelBank)
 
 
 # --- checkpoints ------------------------------------------------------------------------------
@@ -296,11 +296,11 @@ def test_a_checkpoint_holds_equal_rows_once_and_gives_the_bank_back(tmp_path: Pa
     bank[2] = torch.randn(WIDTH)
     memory = {"m.table": bank.clone(), "m.plain": torch.arange(3)}
     state = State(3, bank, Membership(torch.arange(ROWS)), memory, {"m.table": "client"})
-    keeper = Keeper(tmp_path / "a.safetensors", MARKS)
-    keeper.keep(state, Ledger(ROWS), History())
-    store = Store(0, tmp_path)
+    keeper = CheckpointWriter(tmp_path / "a.safetensors", MARKS)
+    keeper.keep(state, CommunicationLedger(ROWS), History())
+    store = RowStore(0, tmp_path)
     again, _, _ = checkpoint.load_checkpoint(tmp_path / "a.safetensors", store, MARKS)
-    assert isinstance(again.models, Bank)
+    assert isinstance(again.models, ModelBank)
     assert len(again.models.stored) == len(bank.stored) == 4
     for one, other in ((again.models, bank), (again.memory["m.table"], bank)):
         assert torch.equal(plain(one), plain(other))
@@ -309,7 +309,7 @@ def test_a_checkpoint_holds_equal_rows_once_and_gives_the_bank_back(tmp_path: Pa
 
 
 def rounds_on_disk(path: Path) -> int:
-    return checkpoint.load_checkpoint(path, Store(10**6), MARKS)[0].round
+    return checkpoint.load_checkpoint(path, RowStore(10**6), MARKS)[0].round
 
 
 @pytest.mark.parametrize(
@@ -331,7 +331,7 @@ def test_a_large_checkpoint_waits_until_its_writing_is_cheap(
         write(*arguments)
 
     monkeypatch.setattr(checkpoint, "write", slow)
-    keeper, ledger, history = Keeper(path, MARKS), Ledger(ROWS), History()
+    keeper, ledger, history = CheckpointWriter(path, MARKS), CommunicationLedger(ROWS), History()
     seen = []
 
     def rounds() -> None:
@@ -348,7 +348,7 @@ def test_a_large_checkpoint_waits_until_its_writing_is_cheap(
     with pytest.raises(KeyboardInterrupt), keeper.guarding():
         rounds()
     assert seen == expected
-    again, kept, past = checkpoint.load_checkpoint(path, Store(10**6), MARKS)
+    again, kept, past = checkpoint.load_checkpoint(path, RowStore(10**6), MARKS)
     assert past.curves == {"loss": [0.5] * 6}
     assert past.warnings == ["later"] * 6
     assert kept.per_client["up"].tolist() == [6 * 4] * ROWS
@@ -357,8 +357,10 @@ def test_a_large_checkpoint_waits_until_its_writing_is_cheap(
 
 
 def test_nothing_is_kept_where_nothing_is_asked_for() -> None:
-    keeper = Keeper(None, MARKS)
+    keeper = CheckpointWriter(None, MARKS)
     keeper.keep(
-        State(1, torch.zeros(1, 2), Membership(torch.zeros(2).long())), Ledger(2), History()
+        State(1, torch.zeros(1, 2), Membership(torch.zeros(2).long())),
+        CommunicationLedger(2),
+        History(),
     )
     keeper.flush()

@@ -14,7 +14,7 @@ from toy import CLIENTS, Play, Played, both, composition, toy_dataset, watching
 import flbench as fl
 from flbench.engine.batches import orders
 from flbench.errors import PluginError
-from flbench.leaderboard import Row
+from flbench.leaderboard.grouping import ResultGroup
 from flbench_plugins.centralised import Centralised
 
 EXECUTORS = ["sequential", "vectorised"]
@@ -74,8 +74,8 @@ def test_it_is_marked_as_a_reference(play_toy: Play) -> None:
     (plugin,) = result.method.plugins
     assert plugin.pools_data
     assert not plugin.uses_true_groups
-    assert Row("x", (result,)).reference
-    assert not Row("x", (play_toy("fedavg").result,)).reference
+    assert ResultGroup("x", (result,)).reference
+    assert not ResultGroup("x", (play_toy("fedavg").result,)).reference
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)

@@ -92,7 +92,7 @@ def test_light_commands_import_no_torch(args: tuple[str, ...], tmp_path: Path) -
 
 def test_list_shows_what_is_installed(tmp_path: Path) -> None:
     text = flbench("list", cwd=tmp_path).stdout
-    for name in ("pfedlia", "oracle", "noisy-noniid", "digits", "lenet5", "patho5", "wandb"):
+    for name in ("pfedlia", "oracle", "noisy-noniid", "digits", "lenet5", "label-groups", "wandb"):
         assert re.search(rf"^  {name} ", text, flags=re.MULTILINE), name
     table = json.loads(flbench("list", "methods", "--json", cwd=tmp_path).stdout)
     assert {row["name"] for row in table["methods"]} >= {

@@ -180,11 +180,11 @@ def test_k_means_finds_the_groups_by_the_trained_models(play_toy: Play) -> None:
     played, spy = spied(play_toy, ClusterFL(k=2), net=batchnorm, participation=0.5)
     (at,) = spy.scored
     p = played.run.context.layout.parameters
-    rows = spy.uploads[2].kept()[:, :p].double()
+    rows = spy.uploads[2].selected()[:, :p].double()
     expected = -(rows[:, None] - rows).norm(dim=2)  # buffers have no say
     torch.testing.assert_close(at.scores.values, expected)
     assert [u.ids.tolist() for u in spy.uploads] == [[*range(N)]] * 3, "everybody always trains"
-    assert torch.equal(played.state.models, spy.uploads[2].kept())
+    assert torch.equal(played.state.models, spy.uploads[2].selected())
     groups, membership = (
         played.run.groups,
         play_toy("clusterfl", settings={"k": 2}).state.membership,
@@ -198,7 +198,7 @@ def test_affinity_compares_softened_answers_on_the_servers_samples(play_toy: Pla
     played, spy = spied(play_toy, rule, rounds=2, **SERVER)
     space, samples = played.run.executor.workspace, played.run.executor.samples
     x, answers = samples.x[samples.splits["server"][0]], []
-    for row in spy.uploads[1].kept():
+    for row in spy.uploads[1].selected():
         space.load(row)
         answers.append(F.log_softmax(space.module(x).double() / 2, dim=1).detach())
     expected = torch.tensor(
@@ -235,7 +235,7 @@ def test_whoever_does_not_train_is_clustered_by_an_older_model(
     latest = played.run.context.initial.expand(N, -1).clone()
     for upload in spy.uploads:
         assert len(upload.ids) == 3
-        latest[upload.ids] = upload.kept()
+        latest[upload.ids] = upload.selected()
     assert torch.equal(played.state.models, latest)
     (at,) = spy.scored
     assert at.scores.row_ids.tolist() == [*range(N)]

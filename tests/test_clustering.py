@@ -16,9 +16,9 @@ from flbench.toolbox.clustering import (
     Labels,
     Noise,
     adopt_noise,
-    better_half,
     default_min_samples,
     optics_groups,
+    select_peers,
     standardised_rows,
     two_means,
 )
@@ -218,10 +218,10 @@ def test_scaling_one_client_s_losses_changes_nothing(factor: float) -> None:  # 
     scaled[7] *= factor
     np.testing.assert_allclose(standardised_rows(scaled), standardised_rows(scores), atol=2e-9)
     assert groups_of(scaled).labels.tolist() == groups_of(scores).labels.tolist()
-    assert better_half(scaled).tolist() == better_half(scores).tolist()
+    assert select_peers(scaled).tolist() == select_peers(scores).tolist()
     flipped = scores.copy()
     flipped[7] *= -1
-    assert better_half(flipped)[7].tolist() != better_half(scores)[7].tolist(), "c > 0 matters"
+    assert select_peers(flipped)[7].tolist() != select_peers(scores)[7].tolist(), "c > 0 matters"
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_equal_values_stay_together() -> None:
 
 def test_better_half_of_the_hand_example() -> None:  # 6.1 (h) 5
     row = np.array([1.0, 0.8, -0.6, -0.4])
-    chosen = better_half(np.tile(row, (4, 1)))
+    chosen = select_peers(np.tile(row, (4, 1)))
     sets = [set(np.flatnonzero(mine).tolist()) for mine in chosen]
     assert sets[0] == {0, 1}
     assert sets == [{0, 1}, {0, 1}, {0, 1, 2}, {0, 1, 3}], "oneself is always kept"
@@ -276,15 +276,15 @@ def test_better_half_of_the_hand_example() -> None:  # 6.1 (h) 5
 
 def test_the_own_entry_takes_no_part_in_the_split() -> None:
     row = np.array([100.0, 1.0, 0.8, -0.6, -0.4])  # with 100 in it the split would be {0}
-    assert better_half(np.tile(row, (5, 1)))[0].tolist() == [True, True, True, False, False]
+    assert select_peers(np.tile(row, (5, 1)))[0].tolist() == [True, True, True, False, False]
     row[0] = -100.0  # and with -100 everybody
-    assert better_half(np.tile(row, (5, 1)))[0].tolist() == [True, True, True, False, False]
+    assert select_peers(np.tile(row, (5, 1)))[0].tolist() == [True, True, True, False, False]
 
 
 def first_row(others: list[float], own: float = 0.0, **how: Any) -> list[bool]:
     scores = np.zeros((len(others) + 1, len(others) + 1))
     scores[0] = [own, *others]
-    kept: list[bool] = better_half(scores, **how)[0].tolist()
+    kept: list[bool] = select_peers(scores, **how)[0].tolist()
     assert kept[0] is True
     return kept[1:]
 
@@ -310,7 +310,7 @@ def test_transforms_stop_a_heavy_tail_from_admitting_harm() -> None:
 
 
 def test_a_client_alone_keeps_itself() -> None:
-    assert better_half(np.array([[-3.0]])).tolist() == [[True]]
+    assert select_peers(np.array([[-3.0]])).tolist() == [[True]]
 
 
 def test_two_means_is_exact_far_from_zero() -> None:

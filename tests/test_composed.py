@@ -16,7 +16,7 @@ from toy import Play, bad
 import flbench as fl
 from flbench.errors import PluginError, UserError
 from flbench.plugin.registry import find, load_entry
-from flbench.run.composition import compose, refuse_rivals
+from flbench.run.composition import check_compatible, compose
 
 MEANINGS = {
     "cluster": "decide who is grouped with whom",
@@ -49,7 +49,7 @@ def test_two_local_objectives_are_refused() -> None:
 
     mine = bad(client_module=client_module).layers[0][1]
     with pytest.raises(UserError, match="mine and yours both replace the local objective"):
-        refuse_rivals([("mine", mine), ("between", object()), ("yours", mine)])
+        check_compatible([("mine", mine), ("between", object()), ("yours", mine)])
 
 
 @pytest.mark.parametrize(
@@ -100,14 +100,14 @@ def test_any_two_methods_are_refused_just_where_they_share_a_decision() -> None:
         if not shared:
             alone = [kind for kind in ALONE if meets(kind, pair, kinds)]
             if not alone:
-                refuse_rivals(plugins)
+                check_compatible(plugins)
                 continue
             with pytest.raises(UserError, match="|".join(ALONE[kind] for kind in alone)):
-                refuse_rivals(plugins)
+                check_compatible(plugins)
             continue
         refused += 1
         with pytest.raises(UserError, match="|".join(MEANINGS[hook] for hook in shared)):
-            refuse_rivals(plugins)
+            check_compatible(plugins)
     assert len(METHODS) < refused < len(METHODS) ** 2
 
 
@@ -119,7 +119,7 @@ def test_a_rival_is_known_under_another_name() -> None:
             return fl.Models(state.models)
 
     with pytest.raises(UserError, match="both decide how models are averaged"):
-        refuse_rivals([("renamed", Renamed()), compose("scaffold").layers[0]])
+        check_compatible([("renamed", Renamed()), compose("scaffold").layers[0]])
 
 
 # --- everybody is served by a row of their own ---------------------------------------------------

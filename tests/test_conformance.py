@@ -22,7 +22,7 @@ from flbench.engine.vectorised import Lanes, Vectorised
 from flbench.plugin.registry import entries
 from flbench.testing import LAWS, parametrize_with_checks, verdicts
 from flbench.testing.check import Case, Verdict
-from flbench.testing.hook_recorder import spied
+from flbench.testing.hook_recorder import with_hook_recorder
 from flbench.testing.kit import case
 from flbench.testing.subprocesses import Failed, apart, together
 
@@ -247,7 +247,7 @@ def test_a_hook_without_self_is_watched_too(play_toy: Play) -> None:
     def before(hook: str, arguments: Any, _: object) -> None:
         asked.append((hook, list(arguments)))
 
-    play_toy(spied(composition(("static", Static())), before), rounds=1)
+    play_toy(with_hook_recorder(composition(("static", Static())), before), rounds=1)
     assert asked == [("aggregate", ["upload"])]
 
 

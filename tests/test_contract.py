@@ -43,7 +43,7 @@ class Scaffold:
     def dispatch(self, state: fl.State, stage: fl.Stage) -> fl.Start:
         ids = stage.clients
         c = state.memory["scaffold.c"][state.membership.home[ids]]
-        return fl.Start(extras={"c": c}, own={"own": state.memory["scaffold.own"][ids]})
+        return fl.Start(extras={"c": c}, client_memory={"own": state.memory["scaffold.own"][ids]})
 
     @fl.hookimpl
     def local_term(self) -> Any:
@@ -54,7 +54,7 @@ class Scaffold:
         own = state.memory["scaffold.own"].clone()
         own[upload.ids] += upload.extras["change"]
         shares = membership.shares(upload.ids, len(state.models))
-        rows = fl.weighted_mean(state.models, upload.kept(), shares)
+        rows = fl.weighted_mean(state.models, upload.selected(), shares)
         sizes = torch.bincount(membership.home, minlength=len(rows))[:, None]
         c = state.memory["scaffold.c"] + (shares @ upload.extras["change"].double()) / sizes
         return fl.Models(rows, {"scaffold.own": own, "scaffold.c": c.float()})
@@ -157,7 +157,7 @@ class Prototypes:
     @fl.hookimpl
     def dispatch(self, state: fl.State, stage: fl.Stage, ctx: fl.Context) -> fl.Start:
         known = state.memory["prototypes.known"].expand(len(stage.clients), -1, -1)
-        return fl.Start(crosses=ctx.layout.nothing, extras={"known": known})
+        return fl.Start(sent_mask=ctx.layout.none_mask, extras={"known": known})
 
     @fl.hookimpl
     def score(self, upload: fl.Upload | None, ctx: fl.Context) -> fl.Scores | None:
@@ -199,7 +199,7 @@ class Mixing:
             return None
         ids = upload.ids
         before = ctx.evaluate(state.models[ids], ids).diagonal()
-        values = before[:, None] - ctx.evaluate(upload.kept(), ids)
+        values = before[:, None] - ctx.evaluate(upload.selected(), ids)
         ctx.send("down", ids, "candidates", (len(ids) - 1) * ctx.layout.width)
         weights = torch.zeros(N, N, dtype=torch.float64)
         weights[ids[:, None], ids] = values.clamp(min=0)
@@ -208,7 +208,7 @@ class Mixing:
     @fl.hookimpl
     def aggregate(self, state: fl.State, upload: fl.Upload) -> fl.Models:
         weights = state.memory["mixing.weights"][:, upload.ids]
-        return fl.Models(fl.weighted_mean(state.models, upload.kept(), weights))
+        return fl.Models(fl.weighted_mean(state.models, upload.selected(), weights))
 
 
 def test_clients_can_mix_what_others_uploaded(play_toy: Play) -> None:
@@ -262,14 +262,14 @@ class PersonalHead:
         rows = state.models[state.membership.home[stage.clients]].clone()
         rows[:, 28:] = state.memory["rod.heads"][stage.clients]
         shared = torch.arange(ctx.layout.width) < 28
-        return fl.Start(params=rows[:, None], crosses=shared)
+        return fl.Start(params=rows[:, None], sent_mask=shared)
 
     @fl.hookimpl
     def aggregate(self, state: fl.State, upload: fl.Upload) -> fl.Models:
         heads = state.memory["rod.heads"].clone()
-        heads[upload.ids] = self.own(upload.kept())
+        heads[upload.ids] = self.own(upload.selected())
         shares = state.membership.shares(upload.ids, 1) * upload.samples
-        rows = fl.weighted_mean(state.models, upload.kept(), shares)
+        rows = fl.weighted_mean(state.models, upload.selected(), shares)
         return fl.Models(rows, {"rod.heads": heads})
 
     @fl.hookimpl
@@ -298,7 +298,7 @@ class SlowBody:
 
     @fl.hookimpl
     def dispatch(self, ctx: fl.Context) -> fl.Start:
-        return fl.Start(crosses=ctx.layout.everything if ctx.round % 2 == 0 else ctx.layout.head)
+        return fl.Start(sent_mask=ctx.layout.all_mask if ctx.round % 2 == 0 else ctx.layout.head)
 
 
 def test_layers_can_cross_in_some_rounds_only(play_toy: Play) -> None:

@@ -21,7 +21,7 @@ from scipy.io import savemat
 from torchvision import datasets as theirs
 
 from flbench.cli.main import main
-from flbench.core.dataset import About, Dataset
+from flbench.core.dataset import Dataset, DatasetInfo
 from flbench.datasets import cifar, digit5, office, status, survey, torchvision_sets
 from flbench.datasets.torchvision_sets import IDX, fashion_mnist
 from flbench.errors import MissingData, PluginError, UnknownName, UserError
@@ -778,7 +778,7 @@ def test_what_can_be_fetched_but_does_not_say_to_where_is_unknown(
 ) -> None:
     entry = Entry("datasets", "odd", f"{__name__}:load_nothing", "strangers", "1.0")
     monkeypatch.setattr(status, "find", lambda kind, name: entry)
-    about = About("them", "theirs", fetch="write to them")
+    about = DatasetInfo("them", "theirs", fetch="write to them")
     monkeypatch.setattr(sys.modules[__name__], "ABOUT", about, raising=False)
     assert status.surveyed("odd", tmp_path).state == "unknown"
 

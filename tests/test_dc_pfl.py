@@ -167,6 +167,6 @@ def test_fixed_groups_are_made_once_and_stay(fixed: float) -> None:
 def test_a_client_alone_takes_no_part_in_a_trial() -> None:
     drive = Drive(DCPFL(), 36, range(99))
     assert drive.starts[35].params.shape == (6, 2, 3), "36 is a trial"
-    assert drive.starts[35].crosses.all(dim=1).tolist() == [True] * 5 + [False]
-    assert not drive.starts[35].crosses[5].any()
-    assert bool(drive.starts[23].crosses.all())
+    assert drive.starts[35].sent_mask.all(dim=1).tolist() == [True] * 5 + [False]
+    assert not drive.starts[35].sent_mask[5].any()
+    assert bool(drive.starts[23].sent_mask.all())

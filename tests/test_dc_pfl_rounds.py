@@ -76,7 +76,7 @@ def test_an_adopted_trial_averages_all_layers_of_the_new_groups(play_toy: Play) 
     seen: list[Any] = []
     rule = DCPFL(tau=1, **ALL_LOW)
     played = told(play_toy, rule, [12], seen, rounds=12)
-    before, trial = seen[10].kept(), seen[11].params
+    before, trial = seen[10].selected(), seen[11].params
     assert torch.equal(fl.same_group(played.state.membership.labels()), fl.same_group(TRUTH))
     state = told(play_toy, rule, rounds=11).state
     assert not state.memory["dc-pfl.low"].logical_not().any(), "both layers are low"
@@ -122,7 +122,7 @@ def test_the_discrepancy_is_the_mean_over_the_first_rounds(play_toy: Play) -> No
         seen: list[Any] = []
         rule = DCPFL(tau=1, t_start=2, scale=scale)
         played = play_toy(composition(("dc-pfl", rule), ("watch", watching(seen))), rounds=4)
-        pair = [-fl.similarity.neg_discrepancy(upload.kept(), parts) for upload in seen[:2]]
+        pair = [-fl.similarity.neg_discrepancy(upload.selected(), parts) for upload in seen[:2]]
         found = played.state.memory["dc-pfl.discrepancy"]
         torch.testing.assert_close(found, (pair[0] + pair[1]) / 2)
         assert found[0, 1] > 0
@@ -139,7 +139,7 @@ def test_a_layer_is_low_exactly_below_its_share_of_the_mean(
     assert torch.equal(fl.same_group(labels), fl.same_group(TRUTH))
     for group in (0, 1):
         mates = [i for i in range(CLIENTS) if TRUTH[i] == group]
-        rows = seen[4].kept()[mates]
+        rows = seen[4].selected()[mates]
         mean, apart = rows.double().mean(dim=0), []
         for layer in (slice(0, 12), slice(12, 28)):
             parts = [*rows[:, layer].double(), mean[layer]]
@@ -167,7 +167,7 @@ def test_what_is_not_due_stays_with_its_client(play_toy: Play) -> None:
     seen: list[Any] = []
     rule = DCPFL(tau=1, t_start=1, lambda_step=0, **ONE_LOW)
     played = play_toy(composition(("dc-pfl", rule), ("watch", watching(seen))), rounds=4)
-    rows, trained = played.state.models, seen[3].kept()
+    rows, trained = played.state.models, seen[3].selected()
     low = played.run.context.layout.of_layers(played.state.memory["dc-pfl.low"])[0]
     assert low.sum() in (12, 16)
     assert torch.equal(rows[:, low], trained[:, low]), "5 is no multiple of 3"
@@ -273,13 +273,13 @@ def test_statistics_travel_with_their_layer_and_are_no_distance(
     played = play_toy(
         composition(("dc-pfl", rule), ("watch", watching(seen))), net=net, rounds=2, buffers=policy
     )
-    layout, rows, trained = played.run.context.layout, played.state.models, seen[1].kept()
+    layout, rows, trained = played.run.context.layout, played.state.models, seen[1].selected()
     assert (layout.parameters, layout.width) == (44, 53)
     width = 53 if policy == "global" else 44
     assert per_round(played, "down") == [4 * CLIENTS * width] * 2
     assert (rows == rows[0]).all()
     assert int(rows[0, -1]) == 4, "two rounds of two batches"
-    found = -fl.similarity.neg_discrepancy(seen[0].kept()[:, :44])
+    found = -fl.similarity.neg_discrepancy(seen[0].selected()[:, :44])
     torch.testing.assert_close(played.state.memory["dc-pfl.discrepancy"], found)
     layers = [(0, 16), (16, 24), (24, 44)]
     flags = torch.stack([(torch.arange(53) >= a) & (torch.arange(53) < b) for a, b in layers])

@@ -16,7 +16,7 @@ from flbench import ClientModule, LocalPhase, LocalTraining, Stage, Start, hooki
 from flbench.core.dataset import Dataset
 from flbench.engine import vectorised
 from flbench.engine.dropout import LaneDropout, by_lane
-from flbench.engine.options import Engine
+from flbench.engine.options import EngineOptions
 from flbench.engine.vectorised import Vectorised
 from flbench.errors import UserError
 from flbench.run.setup import automatic
@@ -509,7 +509,7 @@ def test_a_compiled_network_learns_the_same(play_toy: Play) -> None:
     """Also where features are caught on their way into the head, which cannot be compiled."""
     for method in ("fedavg", "fedproto"):
         one, other = (
-            play_toy(method, engine=Engine("sequential", "cpu", compile=compiled), rounds=2)
+            play_toy(method, engine=EngineOptions("sequential", "cpu", compile=compiled), rounds=2)
             for compiled in (False, True)
         )
         torch.testing.assert_close(other.state.models, one.state.models, rtol=0, atol=1e-5)
@@ -520,4 +520,4 @@ def test_a_compiled_network_learns_the_same(play_toy: Play) -> None:
 
 def test_lanes_cannot_be_compiled(play_toy: Play) -> None:
     with pytest.raises(UserError, match="--compile goes with --executor sequential"):
-        play_toy("fedavg", engine=Engine("vectorised", "cpu", compile=True))
+        play_toy("fedavg", engine=EngineOptions("vectorised", "cpu", compile=True))

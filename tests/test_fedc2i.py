@@ -212,7 +212,7 @@ def test_without_gamma_everybody_starts_from_the_uniform_mean(play_toy: Play) ->
     two, three = (play_toy("lg-fedavg", settings=uniform, rounds=r, **ALL) for r in (2, 3))
     mixed = played.state.memory["fedc2i.mixed"]
     torch.testing.assert_close(mixed, two.personal, rtol=0, atol=1e-6)
-    mean = uploads[-1].kept().double().mean(dim=0).float()
+    mean = uploads[-1].selected().double().mean(dim=0).float()
     torch.testing.assert_close(mean, three.personal[0], rtol=0, atol=1e-6)
     assert not torch.equal(played.personal[0], played.personal[1]), "judged after local training"
 
@@ -222,7 +222,7 @@ def test_a_row_of_the_scores_is_a_client_and_a_column_who_is_missing(play_toy: P
     first, last = scores[0][1].values, scores[2][1].values
     torch.testing.assert_close(first, first[:, :1].expand(-1, CLIENTS))  # all start equal
     models, answer, ctx = scores[2]
-    assert torch.equal(models, uploads[1].kept()), "everybody's row is what it trained"
+    assert torch.equal(models, uploads[1].selected()), "everybody's row is what it trained"
     for client in range(CLIENTS):
         x, y = batch_of(ctx, client)
         by_client, _ = naive_losses(ctx, models[client], models, x, y)
@@ -235,11 +235,11 @@ def test_everybody_trains_what_it_mixed_and_is_judged_after_training(play_toy: P
     played, uploads, scores = spied(play_toy, FedC2I())
     assert [upload.ids.tolist() for upload in uploads] == [[*range(CLIENTS)]] * 3
     assert [upload.steps.tolist() for upload in uploads] == [[2 * 2] * CLIENTS] * 3
-    assert torch.equal(played.state.models, uploads[2].kept())
+    assert torch.equal(played.state.models, uploads[2].selected())
     mixed = scores[2][1].memory["fedc2i.mixed"]
     assert torch.equal(played.state.memory["fedc2i.mixed"], mixed)
     alone = play_toy("local-only", rounds=1, **ALL)
-    torch.testing.assert_close(uploads[0].kept(), alone.personal, rtol=0, atol=1e-6)
+    torch.testing.assert_close(uploads[0].selected(), alone.personal, rtol=0, atol=1e-6)
     run, held = played.run, played.run.held_out
     for name, rows in (("accuracy", played.state.models), ("accuracy_mixed", mixed)):
         right = []
@@ -294,11 +294,11 @@ def test_statistics_are_mixed_like_the_body_and_counters_are_kept(play_toy: Play
     (_, answer, ctx), layout = scores[1], played.run.context.layout
     weights, mixed = influence(answer.values.T, 5.0).T, answer.memory["fedc2i.mixed"]
     assert FedC2I().score(played.state, fl.Stage("probe", ctx.cohort, 1), "before", ctx) is None
-    expected = (weights @ uploads[0].kept().double()).float()
+    expected = (weights @ uploads[0].selected().double()).float()
     body = layout.body & ~layout.counters
     torch.testing.assert_close(mixed[:, body], expected[:, body])
     assert mixed[:, -1].tolist() == [4.0] * CLIENTS, "two epochs of two batches"
-    models = uploads[0].kept().clone()
+    models = uploads[0].selected().clone()
     models[2, -1] = 9
     row, _ = FedC2I().mix(models[0], models, left_out(models), 0, played.run.context)
     assert float(row[-1]) == 9, "the largest, never a mean"

@@ -14,7 +14,7 @@ from torch import Tensor
 from flbench.core.dataset import Dataset, Partition
 from flbench.errors import UserError
 from flbench.federation.federation import Federation, federate, server_indices
-from flbench.partitions.label_groups import patho5
+from flbench.partitions.label_groups import label_groups
 
 SHARES = {"test_fraction": 0.25, "validation_fraction": 0.2}
 
@@ -28,7 +28,7 @@ def unique_dataset(samples: int = 400, classes: int = 4) -> Dataset:
 
 def dealt(dataset: Dataset, clients: int = 4, seed: int = 0) -> Partition:
     generator = np.random.default_rng(seed)
-    return patho5(dataset.y.numpy(), None, clients, generator, groups=2)
+    return label_groups(dataset.y.numpy(), None, clients, generator, groups=2)
 
 
 def split(
@@ -142,7 +142,7 @@ def test_nothing_on_visible_reaches_held_out() -> None:  # T29
 
 def test_leaky_puts_the_test_split_in_the_place_of_validation() -> None:
     honest = split()
-    leaky = honest.leaky()
+    leaky = honest.with_test_as_validation()
     for client in range(4):
         assert names(leaky, "validation", client) == names(honest, "test", client)
         assert names(leaky, "train", client) == names(honest, "train", client)

@@ -252,7 +252,7 @@ def test_clients_start_from_their_centre_and_strangers_from_the_common_weights()
     state = settled(rule, ctx, [[1.0, 0.0], [2.0, 0.0]], [1, -1, 0])
     starts = rule.dispatch(state, TRAIN, ctx)
     assert starts.params[:, 0].tolist() == [[2, 0], [5, 5], [1, 0]]
-    assert starts.crosses is starts.returns is None, "whole models, as in fedavg"
+    assert starts.sent_mask is starts.returned_mask is None, "whole models, as in fedavg"
 
 
 def test_fesem_costs_what_fedavg_costs(play_toy: Play) -> None:  # T24
@@ -290,7 +290,7 @@ def test_a_newcomer_trains_once_and_joins_the_nearest_centre(play_toy: Play, fea
 
     def look(state: fl.State, clients: torch.Tensor, ctx: fl.Context) -> Any:
         row = rule.personalise(state, clients, ctx).row
-        used = ctx.layout.head if feature == "head" else ctx.layout.everything
+        used = ctx.layout.head if feature == "head" else ctx.layout.all_mask
         for place, client in enumerate(clients):
             (moved,) = ctx.train(ctx.initial, client[None])
             far = [float((moved - centre)[used].norm()) for centre in state.models]

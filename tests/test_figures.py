@@ -32,7 +32,7 @@ from flbench.figures import (
 from flbench.figures.style import COLOURS, DASHES, INK, LONGEST, MARKERS, apart, plain
 from flbench.results.files import read_results
 from flbench.results.schema import Change, Clients, Fingerprint, Method, Result, ScoreMatrix
-from flbench.results.score_encoding import packed
+from flbench.results.score_encoding import encode
 
 SVG = "{http://www.w3.org/2000/svg}"
 USE = f"{SVG}use"
@@ -61,7 +61,7 @@ def made(
     n = len(correct)
     scores = None
     if matrix is not None:
-        cells, low, high = packed(matrix)
+        cells, low, high = encode(matrix)
         scores = ScoreMatrix(
             round=2,
             columns=columns,

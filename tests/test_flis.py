@@ -166,7 +166,7 @@ def test_a_round_of_flis_dc_by_hand(play_toy: Play, answers: Any) -> None:
     for at, asked, found, bank in zip(
         spy.seen, spy.scored[::2], spy.scored[1::2], banks, strict=True
     ):
-        ids, kept, n = at.upload.ids, at.upload.kept(), at.upload.samples.double()
+        ids, kept, n = at.upload.ids, at.upload.selected(), at.upload.samples.double()
         assert (asked.phase, asked.scores.columns) == ("before", "models")
         table = losses(played, asked.state.models, visible, "validation")[ids]
         torch.testing.assert_close(asked.scores.values, -table.double(), rtol=1e-5, atol=1e-6)
@@ -223,7 +223,7 @@ def test_everybody_is_judged_by_the_best_model_or_by_its_own_last(
     played, spy = dc(play_toy, rule=FlisDC(beta=0.9, eval=choice), seed=3)
     ctx, last = round_context(played.run, 3), played.run.context.initial.repeat(N, 1)
     for at in spy.seen:
-        last[at.upload.ids] = at.upload.kept()
+        last[at.upload.ids] = at.upload.selected()
     found = played.run.hooks.personalise(played.state, ctx.everybody, ctx)
     if choice == "last_local":
         assert torch.equal(found.params, last)
@@ -276,7 +276,7 @@ def test_a_threshold_of_zero_is_fedavg(play_toy: Play, settings: Any) -> None:  
 def test_a_threshold_above_one_keeps_every_model_apart(play_toy: Play) -> None:  # T19
     played, spy = dc(play_toy, rule=FlisDC(beta=1.01))
     for at, new in zip(spy.seen, [*spy.scored[2::2], played], strict=True):
-        assert torch.equal(new.state.models, at.upload.kept())
+        assert torch.equal(new.state.models, at.upload.selected())
     assert torch.equal(played.state.membership.weights.sum(dim=1), torch.ones(3))
 
 
@@ -289,7 +289,7 @@ def test_every_row_takes_the_momentum_of_the_model_it_came_from(play_toy: Play) 
     for at, before in zip(spy.seen, spy.scored[::2], strict=True):
         chosen = before.scores.values.argmax(dim=1)
         parents.add(tuple(chosen.tolist()))
-        v = 0.5 * v[chosen] + before.state.models[chosen] - at.upload.kept()
+        v = 0.5 * v[chosen] + before.state.models[chosen] - at.upload.selected()
     torch.testing.assert_close(played.state.memory["fedavgm.momentum"], v, rtol=0, atol=1e-5)
     expected = before.state.models[chosen] - v
     torch.testing.assert_close(played.state.models, expected, rtol=0, atol=1e-5)

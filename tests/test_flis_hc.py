@@ -60,17 +60,19 @@ def test_agreement_by_hand() -> None:  # T19
     labels = torch.tensor([[0, 1, 2, 3], [0, 1, 2, 3], [0, 1, 3, 2], [1, 0, 3, 2]])
     logits = F.one_hot(labels, 4) * 5.0
     expected = [[1, 1, 0.5, 0], [1, 1, 0.5, 0], [0.5, 0.5, 1, 0.5], [0, 0, 0.5, 1]]
-    assert fl.similarity.agreement(fl.similarity.answers(logits)).tolist() == expected
+    assert (
+        fl.similarity.prediction_agreement(fl.similarity.predictions(logits)).tolist() == expected
+    )
     sure, even = [100.0, 0.0], [0.0, 0.0]
-    soft = fl.similarity.answers(torch.tensor([[sure], [even]]), "softmax")
-    found = float(fl.similarity.agreement(soft)[0, 1])
+    soft = fl.similarity.predictions(torch.tensor([[sure], [even]]), "softmax")
+    found = float(fl.similarity.prediction_agreement(soft)[0, 1])
     assert found == pytest.approx(0.5 / 0.5**0.5)
 
 
 @pytest.mark.parametrize("kind", ["onehot", "softmax"])
 def test_agreement_is_symmetric_within_bounds_and_1_with_oneself(kind: Any) -> None:  # T19
     logits = torch.randn(6, 40, 4, generator=torch.Generator().manual_seed(0))
-    found = fl.similarity.agreement(fl.similarity.answers(logits, kind))
+    found = fl.similarity.prediction_agreement(fl.similarity.predictions(logits, kind))
     assert torch.equal(found, found.T)
     assert found.diagonal().tolist() == [1.0] * 6
     assert found.min() >= 0
@@ -160,7 +162,7 @@ def test_what_the_probe_trained_is_thrown_away(play_toy: Play) -> None:
     assert torch.equal(spy.seen[0].upload.params, plain.seen[0].upload.params), "as in fedavg"
     assert [len(at.upload.ids) for at in spy.seen] == [3, 3, 3]
     for before, after in zip(spy.seen, [*spy.seen[1:], None], strict=True):
-        home, kept = played.state.membership.home[before.upload.ids], before.upload.kept()
+        home, kept = played.state.membership.home[before.upload.ids], before.upload.selected()
         new = played.state.models if after is None else after.state.models
         for group in (0, 1):
             mine = kept[home == group]
@@ -231,7 +233,7 @@ def test_every_group_keeps_a_server_momentum_of_its_own(play_toy: Play) -> None:
         momentum = at.state.memory["fedavgm.momentum"]
         torch.testing.assert_close(momentum, v, rtol=0, atol=1e-5)
         for group in (0, 1):
-            mine = at.upload.kept()[home[at.upload.ids] == group]
+            mine = at.upload.selected()[home[at.upload.ids] == group]
             if len(mine):
                 v[group] = 0.5 * v[group] + at.state.models[group] - mine.mean(dim=0)
     assert (v[0] - v[1]).abs().max() > 1e-2
@@ -291,7 +293,7 @@ def test_a_newcomer_joins_whom_its_own_model_agrees_with_most(
     unseen = played.result.unseen
     row, logits = told[0]
     known = played.state.memory["flis-hc.answers"].double()
-    fresh = fl.similarity.answers(logits, rule.answers).double()
+    fresh = fl.similarity.predictions(logits, rule.answers).double()
     home, expected = played.state.membership.home, []
     for mine in fresh:
         alike = [float((mine * b).sum() / (mine.norm() * b.norm())) for b in known]
@@ -430,8 +432,8 @@ def test_what_is_compared_is_what_was_asked_for() -> None:
 
 def test_released_newcomers_get_the_mean_of_whom_they_agree_with_most(play_toy: Play) -> None:
     played, _ = hc(play_toy, rule=FlisHC(mode="released"), rounds=3, **UNSEEN)
-    from flbench.run.newcomers import welcome
+    from flbench.run.newcomers import evaluate_newcomers
 
-    welcomed = welcome(played.run, played.state)
+    welcomed = evaluate_newcomers(played.run, played.state)
     assert welcomed is not None
     assert len(welcomed.correct) == 3

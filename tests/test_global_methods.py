@@ -126,7 +126,7 @@ def test_a_stronger_pull_ends_nearer_to_the_start(play_toy: Play) -> None:
     for mu in (0.0, 0.1, 1.0, 4.0):
         method = composition(("fedprox", FedProx(mu)), ("watch", watching(uploads)))
         played = play_toy(method, rounds=1, local=PLAIN)
-    away = [(u.kept() - played.run.context.initial).norm(dim=1) for u in uploads]
+    away = [(u.selected() - played.run.context.initial).norm(dim=1) for u in uploads]
     for nearer, farther in zip(away[1:], away[:-1], strict=True):
         assert (nearer < farther).all()
 
@@ -252,7 +252,7 @@ LIA = {"warmup": 1, "probe_epochs": 3}
 
 @pytest.mark.parametrize("name", ["fedavgm", "fedprox", "scaffold", "fednova"])
 def test_with_one_group_oracle_and_a_method_is_the_method(play_toy: Play, name: str) -> None:
-    one = {"partition": {"name": "patho5", "groups": 1}, "local": PLAIN}
+    one = {"partition": {"name": "label-groups", "groups": 1}, "local": PLAIN}
     both = play_toy(f"oracle+{name}", settings={"warmup": 1}, **one)
     close(both, play_toy(name, **one), atol=1e-5)
     assert not both.said

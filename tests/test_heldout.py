@@ -14,7 +14,7 @@ from flbench.core.dataset import Dataset
 from flbench.errors import UserError
 from flbench.federation import test_sets
 from flbench.federation.build import divide
-from flbench.plugin.hooks import Hooks
+from flbench.plugin.hooks import HookCaller
 from flbench.suite import Suite, load_suite
 
 KIND = np.array([0, 0, 1, 1, 1, 2, 0, 1, 2, 2])
@@ -40,7 +40,7 @@ def suite(**changes: Any) -> Suite:
         "version": 1,
         "summary": "",
         "dataset": "numbers",
-        "partition": {"name": "patho5", "groups": 2, "order": "natural"},
+        "partition": {"name": "label-groups", "groups": 2, "order": "natural"},
         "model": {"name": "mlp"},
         "clients": 4,
         "rounds": 1,
@@ -52,7 +52,7 @@ def suite(**changes: Any) -> Suite:
 def divided(data: Dataset, seed: int = 0, **changes: Any) -> tuple[dict[str, list[set[int]]], Any]:
     """Samples by split and client, as the numbers they are in the data set."""
     one = suite(**changes)
-    found = divide(one, Hooks((one.name, one), (), (), print), data, seed)
+    found = divide(one, HookCaller((one.name, one), (), (), print), data, seed)
     splits = {
         name: [{int(v) for v in pool.x[rows, 0]} for rows in lists]
         for pool in (found.visible, found.held_out)

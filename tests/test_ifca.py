@@ -157,7 +157,7 @@ def test_a_round_of_ifca_by_hand(play_toy: Play, split: Any, weighting: Any) -> 
         for k in (0, 1):
             mine = best[at.upload.ids] == k
             n = at.upload.samples[mine].double() ** (weighting == "samples")
-            mean = (n[:, None] * at.upload.kept()[mine]).sum(dim=0) / n.sum()
+            mean = (n[:, None] * at.upload.selected()[mine]).sum(dim=0) / n.sum()
             expected = mean.float() if mine.any() else at.state.models[k]
             after = spy.seen[1].state.models if at is spy.seen[0] else played.state.models
             torch.testing.assert_close(after[k], expected)
@@ -305,7 +305,7 @@ def test_heads_on_one_body_train_an_epoch_in_random_groups_first(play_toy: Play)
     assert first.membership.weights is not None
     assert sorted(home.tolist()) == [0, 0, 0, 1, 1, 1]
     assert home.tolist() not in ([0, 1] * 3, [0, 0, 0, 1, 1, 1], [1, 0] * 3), "random"
-    means = torch.stack([first.upload.kept()[home == k].mean(dim=0) for k in (0, 1)])
+    means = torch.stack([first.upload.selected()[home == k].mean(dim=0) for k in (0, 1)])
     torch.testing.assert_close(later[0].state.models, means)
     assert [at.upload.steps.tolist() for at in later] == [[4] * 3] * 2, "once, then as always"
     assert [at.stage.label for at in spy.scored] == ["train", "train"] != [HEADS]
@@ -323,7 +323,7 @@ def test_every_model_keeps_a_server_momentum_of_its_own(play_toy: Play) -> None:
     v, banks = torch.zeros(3, W), [at.state.models for at in spy.seen] + [played.state.models]
     for at, before, after in zip(spy.seen, banks[:-1], banks[1:], strict=True):
         for k in range(3):
-            mine = at.upload.kept()[at.membership.home[at.upload.ids] == k]
+            mine = at.upload.selected()[at.membership.home[at.upload.ids] == k]
             v[k] = 0.5 * v[k] + before[k] - mine.mean(dim=0) if len(mine) else v[k]
             expected = before[k] - v[k] if len(mine) else before[k]
             torch.testing.assert_close(after[k], expected, rtol=0, atol=1e-5)

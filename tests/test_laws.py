@@ -69,7 +69,7 @@ def test_peer_with_block_selections_is_central(play_toy: Play) -> None:  # T16
 
 
 def test_oracle_with_one_group_is_fedavg(play_toy: Play) -> None:  # T16
-    one = {"name": "patho5", "groups": 1}
+    one = {"name": "label-groups", "groups": 1}
     oracle = play_toy("oracle", settings={"warmup": 1}, partition=one)
     fedavg = play_toy("fedavg", partition=one)
     assert oracle.run.history.last.labels == [0] * CLIENTS
@@ -122,7 +122,7 @@ def test_influence_is_what_each_row_client_saves(play_toy: Play) -> None:  # T17
         @hookimpl
         def score(self, state: Any, stage: Stage, phase: str, upload: Any) -> None:
             if stage.label == PROBE and phase == "after":
-                kept.update(theta0=state.models[0].clone(), partial=upload.kept().clone())
+                kept.update(theta0=state.models[0].clone(), partial=upload.selected().clone())
 
     lia = PFedLIA(warmup=1, probe_epochs=4)
     played = play_toy(composition(("pfedlia", lia), ("spy", Spy())))

@@ -76,13 +76,13 @@ def test_a_network_without_linear_layers_is_all_body() -> None:
 @pytest.mark.parametrize("net", [normed(), mlp.build((3,), 4), lenet5.build((1, 16, 16), 3)])
 def test_head_and_body_are_everything_and_disjoint(net: nn.Module) -> None:
     layout = ParameterLayout.of(net)
-    assert torch.equal(layout.head | layout.body, layout.everything)
-    assert torch.equal(layout.head & layout.body, layout.nothing)
+    assert torch.equal(layout.head | layout.body, layout.all_mask)
+    assert torch.equal(layout.head & layout.body, layout.none_mask)
     assert bool(layout.head.any())
     assert bool(layout.body.any())
-    assert layout.everything.shape == layout.nothing.shape == (layout.width,)
-    assert bool(layout.everything.all())
-    assert not layout.nothing.any()
+    assert layout.all_mask.shape == layout.none_mask.shape == (layout.width,)
+    assert bool(layout.all_mask.all())
+    assert not layout.none_mask.any()
     stops = [0, *(slot.stop for slot in layout.slots)]
     assert [slot.start for slot in layout.slots] == stops[:-1], "no gap, no overlap"
     assert stops[-1] == layout.width

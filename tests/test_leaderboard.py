@@ -10,11 +10,10 @@ import pytest
 from made_results import made, skip, write
 
 from flbench.errors import UserError
-from flbench.leaderboard import page
 from flbench.leaderboard.build import board
 from flbench.leaderboard.grouping import mean_std, rows_of, signed
 from flbench.leaderboard.markdown import anchor, columns, escaped
-from flbench.leaderboard.pages import index, page_of, suite_page
+from flbench.leaderboard.pages import index, page, page_of, suite_page
 from flbench.leaderboard.table import tables as tables_of
 from flbench.results.files import write_atomically
 from flbench.results.schema import Result, Tuning

@@ -12,9 +12,9 @@ from made_results import SUITE, described, made, skip, write
 from toy import python
 
 from flbench.core.parameters import parse
-from flbench.leaderboard import Table, tables
 from flbench.leaderboard.grouping import distances, grouped
 from flbench.leaderboard.suite_info import command, departures, suite_of
+from flbench.leaderboard.table import Table, tables
 from flbench.results.schema import Result, Tuning
 from flbench.suite import load_suite
 

@@ -217,7 +217,7 @@ def test_clients_count_alike_and_cost_what_fedavg_costs(play_toy: Play) -> None:
     method = composition(("per-fedavg", PerFedAvg()), ("watch", watching(uploads)))
     played = play_toy(method, rounds=1, **RAGGED)
     assert len(set(uploads[0].samples.tolist())) > 1
-    mean = uploads[0].kept().double().mean(dim=0).float()
+    mean = uploads[0].selected().double().mean(dim=0).float()
     torch.testing.assert_close(played.state.models[0], mean, rtol=0, atol=1e-7)
     spent = [play_toy(n, local=SMALL).run.ledger.totals for n in ("per-fedavg", "fedavg")]
     assert spent[0] == spent[1]
@@ -346,6 +346,6 @@ def test_clients_with_too_few_batches_stand_still_and_the_run_says_so(play_toy: 
     method = composition(("per-fedavg", PerFedAvg()), ("watch", watching(uploads)))
     played = play_toy(method, rounds=1, local={"batch_size": 10, "lr": 0.1}, **RAGGED)
     assert played.said[1:] == ["per-fedavg: 3 clients have fewer than 2 batches and stand still"]
-    moved = (uploads[0].kept() != played.run.context.initial).any(dim=1)
+    moved = (uploads[0].selected() != played.run.context.initial).any(dim=1)
     assert moved.tolist() == [True] * 3 + [False] * 3
     assert (adapted(played) != played.personal).any(dim=1).all(), "one batch is enough to adapt"

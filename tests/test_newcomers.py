@@ -18,12 +18,12 @@ from toy import Play, Played, bad, both, player, toy_dataset
 
 import flbench as fl
 from flbench.core.dataset import Dataset
-from flbench.leaderboard import page
+from flbench.leaderboard.pages import page
 from flbench.results.files import read_result
 from flbench.results.schema import VOLATILE, Result
-from flbench.run.result import conclude
-from flbench.run.rounds import play
-from flbench.run.runner import run_job
+from flbench.run.result import build_result
+from flbench.run.rounds import run_rounds
+from flbench.run.runner import execute
 from flbench.run.setup import prepare
 from flbench.terminal.tables import print_table
 
@@ -34,7 +34,7 @@ THEIRS = ("unseen", "suite", "fingerprint")
 
 
 def main_part(played: Played) -> dict[str, Any]:
-    table = json.loads(conclude(played.job, played.run, played.state).canonical())
+    table = json.loads(build_result(played.job, played.run, played.state).canonical())
     return {key: value for key, value in table.items() if key not in (*THEIRS, *VOLATILE)}
 
 
@@ -252,7 +252,7 @@ def test_what_joining_sends_is_not_the_trainings_and_what_it_warns_of_is_kept(
 def written(tmp_path: Path) -> tuple[Played, Result]:
     """A toy run with newcomers, and the same from a job to a file."""
     played = joined(player(tmp_path), "ifca")
-    return played, run_job(replace(played.job, force=True), lambda *_: JOIN["dataset"])
+    return played, execute(replace(played.job, force=True), lambda *_: JOIN["dataset"])
 
 
 def test_a_result_reports_them(written: tuple[Played, Result]) -> None:
@@ -291,7 +291,7 @@ def test_a_leaderboard_shows_them_only_where_there_are_some(
     assert "unseen, tuned" in shown
     assert means[1] in shown
     plain = player(tmp_path / "plain")("fedavg")
-    run_job(replace(plain.job, force=True), lambda *_: toy_dataset())
+    execute(replace(plain.job, force=True), lambda *_: toy_dataset())
     assert "| unseen" not in page(plain.job.out)
 
 
@@ -313,4 +313,4 @@ def test_a_run_interrupted_while_they_join_lets_them_join_again(tmp_path: Path) 
     shutil.copy(film.checkpoint(3), job.checkpoint)
     run, state = prepare(job, JOIN["dataset"])
     assert state.round == 3
-    assert stable(Played(run, play(run, state), job)) == stable(played)
+    assert stable(Played(run, run_rounds(run, state), job)) == stable(played)

@@ -67,8 +67,8 @@ def test_fomo_before_training_mixes_the_last_rounds_models() -> None:
     start = rule.dispatch(state, TRAIN, ctx)
     torch.testing.assert_close(start.params[0, 0], torch.tensor([9 / 3.7, 8.8 / 3.7]))
     assert start.params[1, 0].tolist() == [0, 4], "nobody helps: its own latest model"
-    assert not start.crosses.any()
-    assert start.returns.all()
+    assert not start.sent_mask.any()
+    assert start.returned_mask.all()
     models = rule.aggregate(state, uploaded([[7, 7], [8, 8]], (0, 2)), ctx)
     assert models.rows.tolist() == [[7, 7], [0, 4], [8, 8]]
     assert models.memory["fedfomo.uploaded"].tolist() == [True, False, True]

@@ -10,10 +10,10 @@ from toy import Typed
 
 from flbench.errors import BadParameter, UnknownName, UserError
 from flbench.papers import page as paper_page
-from flbench.papers.paper import Card, Claim, Printed, load_card, numbers, plugin_of
+from flbench.papers.paper import Claim, Paper, PublishedValue, load_card, numbers, plugin_of
 from flbench.papers.reproduction import margin, verdict
 from flbench.plugin.registry import entries
-from flbench.terminal.console import Overview
+from flbench.terminal.console import SweepProgress
 
 ROOT = Path(__file__).parents[1]
 PAPERS = sorted(entries("papers"))
@@ -22,8 +22,8 @@ PAPERS = sorted(entries("papers"))
 # --- verdicts ---------------------------------------------------------------------------------
 
 
-def column(**values: float) -> dict[str, Printed]:
-    return {name: Printed("s", "d", name, value, None) for name, value in values.items()}
+def column(**values: float) -> dict[str, PublishedValue]:
+    return {name: PublishedValue("s", "d", name, value, None) for name, value in values.items()}
 
 
 PAPER = column(a=0.90, b=0.60, c=0.58)
@@ -54,13 +54,13 @@ def test_what_the_paper_does_not_set_apart_has_no_order() -> None:
 
 
 def test_the_papers_own_deviation_counts_where_it_is_larger() -> None:
-    wide = Printed("s", "d", "a", 0.9, 0.1)
+    wide = PublishedValue("s", "d", "a", 0.9, 0.1)
     assert margin(wide, 0.03) == 0.1
     assert verdict(wide, {"a": [0.81]}, {"a": wide}, 0.03) == "reproduced"
 
 
 def test_of_numbers_above_one_the_tolerance_is_a_share() -> None:
-    rounds = Printed("s", "d", "a", 200, None)
+    rounds = PublishedValue("s", "d", "a", 200, None)
     assert verdict(rounds, {"a": [185]}, {"a": rounds}, 0.1) == "reproduced"
     assert verdict(rounds, {"a": [179]}, {"a": rounds}, 0.1) == "not reproduced"
 
@@ -285,7 +285,7 @@ def test_the_papers_pages_are_current(
 
 def test_cards_speak_for_themselves() -> None:
     for name in PAPERS:
-        card: Card = load_card(name)
+        card: Paper = load_card(name)
         assert card.name == name
         assert card.link.startswith("https://arxiv.org/abs/")
         assert all(one.endswith(".") for one in card.anomalies)
@@ -294,14 +294,14 @@ def test_cards_speak_for_themselves() -> None:
 def test_a_studys_table_is_shown_as_it_is_or_refused_in_one_line(tmp_path: Path) -> None:
     about = {"summary": "s", "title": "t", "authors": "a", "venue": "v", "link": "l"}
     claim = Claim(where="Figure 1", says="so it is.", study="one")
-    card = Card(name="mine", claims=[claim], **about)
+    card = Paper(name="mine", claims=[claim], **about)
     file = tmp_path / "studies" / "one.json"
     file.parent.mkdir()
     file.write_text(json.dumps({"rows": [{"a|b": "[x](y)", "n": 0.5}, {"n": None}]}))
-    assert paper_page.page(card, tmp_path, Overview()).endswith(
+    assert paper_page.page(card, tmp_path, SweepProgress()).endswith(
         "\n| a\\|b | n |\n|---|---|\n| \\[x\\](y) | 0.5000 |\n| - | - |\n"
     )
     for odd in ("{", "{}", '{"rows": []}', '{"rows": [1]}', '{"rows": {"a": 1}}', "[]"):
         file.write_text(odd)
         with pytest.raises(UserError, match=r"one\.json: expected JSON with a list of tables"):
-            paper_page.page(card, tmp_path, Overview())
+            paper_page.page(card, tmp_path, SweepProgress())

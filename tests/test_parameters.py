@@ -28,7 +28,7 @@ summary = "a suite of these tests"
 dataset = "digits"
 clients = 20
 rounds = 5
-partition = { name = "patho5-noisy", groups = 2, extra_labels = 3 }
+partition = { name = "label-groups-noisy", groups = 2, extra_labels = 3 }
 model = { name = "mlp", hidden = 7 }
 local = { epochs = 2, lr = 0.5 }
 
@@ -137,7 +137,7 @@ def test_a_function_declares_what_stands_behind_the_core_s_arguments() -> None:
     assert {name: field.default for name, field in found.items()} == {
         "size": None, "name": "x", "free": 1,
     }  # fmt: skip
-    partition = declared(load_entry(find("partitions", "patho5-noisy")), skip=4)
+    partition = declared(load_entry(find("partitions", "label-groups-noisy")), skip=4)
     assert list(partition) == ["groups", "order", "extra_labels", "extra_probability"]
 
 
@@ -332,7 +332,7 @@ def test_every_benchmark_loads_by_name_and_by_path_on_every_data_set(path: Path)
 def test_a_suite_s_fields_and_defaults(suite_file: str) -> None:
     suite = load_suite(suite_file)
     assert (suite.name, suite.dataset, suite.clients, suite.rounds) == ("mine", "digits", 20, 5)
-    assert suite.partition.name == "patho5-noisy"
+    assert suite.partition.name == "label-groups-noisy"
     assert suite.partition.params == {"groups": 2, "extra_labels": 3}
     assert suite.model.params == {"hidden": 7}
     assert suite.local == LocalTraining(epochs=2, lr=0.5)
@@ -366,11 +366,11 @@ def test_set_is_laid_over_the_section(suite_file: str) -> None:
 
 @pytest.mark.parametrize("key", ["partition", "partition.name"])
 def test_naming_another_component_drops_the_old_one_s_parameters(key: str, suite_file: str) -> None:
-    suite = load_suite(suite_file, None, {key: "patho5"})
-    assert (suite.partition.name, suite.partition.params) == ("patho5", {})
-    suite = load_suite(suite_file, None, {key: "patho5", "partition.groups": 4})
-    assert (suite.partition.name, suite.partition.params) == ("patho5", {"groups": 4})
-    suite = load_suite(suite_file, None, {"partition.name": "patho5-noisy"})
+    suite = load_suite(suite_file, None, {key: "label-groups"})
+    assert (suite.partition.name, suite.partition.params) == ("label-groups", {})
+    suite = load_suite(suite_file, None, {key: "label-groups", "partition.groups": 4})
+    assert (suite.partition.name, suite.partition.params) == ("label-groups", {"groups": 4})
+    suite = load_suite(suite_file, None, {"partition.name": "label-groups-noisy"})
     assert suite.partition.params == {"groups": 2, "extra_labels": 3}, "it is the same one"
 
 
@@ -416,14 +416,14 @@ def test_a_partition_s_parameters_are_checked_when_it_is_asked(suite_file: str) 
     import numpy as np
 
     labels, rng = np.arange(100) % 10, np.random.default_rng(0)
-    suite = load_suite(suite_file, None, {"partition": "patho5", "partition.groups": 2})
+    suite = load_suite(suite_file, None, {"partition": "label-groups", "partition.groups": 2})
     assert len(suite.split(labels, None, 4, rng).clients) == 4
     suite = load_suite(suite_file, None, {"partition.group": 2})
     text = message(UnknownName, suite.split, labels, None, 4, rng)
-    assert "parameter of partition 'patho5-noisy' 'group'; did you mean 'groups'?" in text
+    assert "parameter of partition 'label-groups-noisy' 'group'; did you mean 'groups'?" in text
     suite = load_suite(suite_file, None, {"partition.groups": "two"})
     text = message(BadParameter, suite.split, labels, None, 4, rng)
-    assert "partition 'patho5-noisy': 'groups' expects int, default 5; got 'two'" in text
+    assert "partition 'label-groups-noisy': 'groups' expects int, default 5; got 'two'" in text
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ from flbench.core.dataset import Indices, Partition
 from flbench.errors import UserError
 from flbench.partitions.by_domain import by_domain
 from flbench.partitions.iid import iid
-from flbench.partitions.label_groups import patho5, patho5_noisy
+from flbench.partitions.label_groups import label_groups, label_groups_noisy
 from flbench.partitions.sharding import split_off
 
-PARTITIONS = (iid, patho5, patho5_noisy)
+PARTITIONS = (iid, label_groups, label_groups_noisy)
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -43,9 +43,9 @@ def assert_dealt_once(partition: Partition, samples: int) -> None:
     assert sorted(everything.tolist()) == list(range(samples)), "a sample twice, or missing"
 
 
-def test_patho5_by_hand() -> None:
+def test_label_groups_by_hand() -> None:
     labels = np.array([0, 1, 2, 3, 0, 1, 2, 3])
-    found = patho5(labels, None, 4, rng(), groups=2, order="natural")
+    found = label_groups(labels, None, 4, rng(), groups=2, order="natural")
     assert found.groups is not None
     assert found.groups.tolist() == [0, 0, 1, 1]
     assert held(found, labels) == [{0, 1}, {0, 1}, {2, 3}, {2, 3}]
@@ -53,16 +53,16 @@ def test_patho5_by_hand() -> None:
     assert_dealt_once(found, 8)
 
 
-def test_patho5_gives_every_client_of_the_paper_600_samples() -> None:
+def test_label_groups_gives_every_client_of_the_paper_600_samples() -> None:
     labels = np.repeat(np.arange(10), 600)  # a tenth of CIFAR-10: 2 labels * 600 / 20
-    found = patho5(labels, None, 100, rng())
+    found = label_groups(labels, None, 100, rng())
     assert [len(rows) for rows in found.clients] == [60] * 100
 
 
 @pytest.mark.parametrize(("clients", "groups"), [(20, 5), (23, 5), (7, 3), (10, 10), (4, 1)])
-def test_patho5_cuts_labels_and_clients_into_groups(clients: int, groups: int) -> None:
+def test_label_groups_cuts_labels_and_clients_into_groups(clients: int, groups: int) -> None:
     labels = shuffled_labels()
-    found = patho5(labels, None, clients, rng(), groups=groups)
+    found = label_groups(labels, None, clients, rng(), groups=groups)
     assert found.groups is not None
     assert found.groups.tolist() == [i * groups // clients for i in range(clients)]
     assert_dealt_once(found, len(labels))
@@ -80,21 +80,23 @@ def test_patho5_cuts_labels_and_clients_into_groups(clients: int, groups: int) -
 
 def test_samples_of_a_label_are_shuffled_before_they_are_dealt() -> None:
     labels = np.zeros(40, dtype=np.int64)
-    found = patho5(labels, None, 4, rng(), groups=1)
+    found = label_groups(labels, None, 4, rng(), groups=1)
     assert all((np.diff(rows) > 1).any() for rows in found.clients)
 
 
 def test_natural_order_cuts_neighbours_and_shuffled_order_does_not() -> None:
     labels = shuffled_labels()
-    natural = patho5(labels, None, 5, rng(), order="natural")
+    natural = label_groups(labels, None, 5, rng(), order="natural")
     assert held(natural, labels) == [{0, 1}, {2, 3}, {4, 5}, {6, 7}, {8, 9}]
-    cuts = {tuple(map(frozenset, held(patho5(labels, None, 5, rng(s)), labels))) for s in range(9)}
+    cuts = {
+        tuple(map(frozenset, held(label_groups(labels, None, 5, rng(s)), labels))) for s in range(9)
+    }
     assert len(cuts) == 9
 
 
 def test_labels_need_not_be_0_to_n() -> None:
     labels = np.array([30, 7, 30, 7, 100, 100, 50, 50])
-    found = patho5(labels, None, 2, rng(), groups=2, order="natural")
+    found = label_groups(labels, None, 2, rng(), groups=2, order="natural")
     assert held(found, labels) == [{7, 30}, {50, 100}]
 
 
@@ -130,7 +132,7 @@ def test_iid_deals_sizes_that_differ_by_at_most_one() -> None:
 
 def test_noisy_adds_labels_outside_the_group_at_the_rate() -> None:  # T26
     clients, labels = 2000, shuffled_labels(10, 700)
-    found = patho5_noisy(labels, None, clients, rng(), order="natural")
+    found = label_groups_noisy(labels, None, clients, rng(), order="natural")
     assert_dealt_once(found, len(labels))
     assert found.groups is not None
     assert found.groups.tolist() == [i * 5 // clients for i in range(clients)]
@@ -152,23 +154,23 @@ def test_noisy_adds_labels_outside_the_group_at_the_rate() -> None:  # T26
 def test_noisy_extra_labels_are_distinct_and_may_be_many() -> None:
     labels = shuffled_labels()
     settings = {"order": "natural", "extra_labels": 3, "extra_probability": 1.0}
-    found = patho5_noisy(labels, None, 20, rng(), **settings)
+    found = label_groups_noisy(labels, None, 20, rng(), **settings)
     assert [len(mine) for mine in held(found, labels)] == [5] * 20
     settings["extra_labels"] = 50
-    found = patho5_noisy(labels, None, 20, rng(), **settings)
+    found = label_groups_noisy(labels, None, 20, rng(), **settings)
     assert held(found, labels) == [set(range(10))] * 20
 
 
 def test_noisy_without_probability_or_with_one_group_holds_group_labels_only() -> None:
     labels = shuffled_labels()
     settings = {"groups": 5, "order": "natural", "extra_probability": 0.0}
-    found = patho5_noisy(labels, None, 5, rng(), **settings)
+    found = label_groups_noisy(labels, None, 5, rng(), **settings)
     assert held(found, labels) == [{2 * g, 2 * g + 1} for g in range(5)]
-    one = patho5_noisy(labels, None, 5, rng(), groups=1, extra_probability=1.0)
+    one = label_groups_noisy(labels, None, 5, rng(), groups=1, extra_probability=1.0)
     assert held(one, labels) == [set(range(10))] * 5
 
 
-@pytest.mark.parametrize("partition", [patho5, patho5_noisy])
+@pytest.mark.parametrize("partition", [label_groups, label_groups_noisy])
 def test_too_few_samples_for_the_holders_is_one_clear_line(
     partition: Callable[..., Partition],
 ) -> None:
@@ -182,7 +184,7 @@ def test_too_few_samples_for_the_holders_is_one_clear_line(
     ("clients", "groups", "came"),
     [(20, 11, "11 label groups from 10 labels and 20"), (4, 5, "5 .* 4 clients"), (4, 0, "0 ")],
 )
-@pytest.mark.parametrize("partition", [patho5, patho5_noisy])
+@pytest.mark.parametrize("partition", [label_groups, label_groups_noisy])
 def test_a_number_of_groups_that_cannot_be_is_refused(
     partition: Callable[..., Partition], clients: int, groups: int, came: str
 ) -> None:
@@ -194,7 +196,7 @@ def test_an_unknown_order_is_refused() -> None:
     with pytest.raises(
         UserError, match="expected 'shuffled', 'natural' or 'domains', got 'sorted'"
     ):
-        patho5(shuffled_labels(), None, 20, rng(), order="sorted")
+        label_groups(shuffled_labels(), None, 20, rng(), order="sorted")
 
 
 # --- whole superclasses, and some labels only -------------------------------------------------
@@ -206,13 +208,13 @@ def superclassed(each: int = 40) -> tuple[Indices, Indices]:
     return labels, labels % 4
 
 
-@pytest.mark.parametrize("partition", [patho5, patho5_noisy])
+@pytest.mark.parametrize("partition", [label_groups, label_groups_noisy])
 @pytest.mark.parametrize("groups", [2, 4])
 def test_label_groups_of_whole_superclasses(
     partition: Callable[..., Partition], groups: int
 ) -> None:
     labels, domains = superclassed()
-    off = {"extra_probability": 0.0} if partition is patho5_noisy else {}
+    off = {"extra_probability": 0.0} if partition is label_groups_noisy else {}
     found = partition(labels, domains, 8, rng(), groups=groups, order="domains", **off)
     assert found.groups is not None
     assert found.groups.tolist() == [i * groups // 8 for i in range(8)]
@@ -230,7 +232,7 @@ def test_superclasses_are_shuffled_and_named_by_any_number() -> None:
     labels, domains = superclassed()
     cuts = set()
     for seed in range(20):
-        found = patho5(labels, 7 - 3 * domains, 4, rng(seed), groups=4, order="domains")
+        found = label_groups(labels, 7 - 3 * domains, 4, rng(seed), groups=4, order="domains")
         cuts.add(tuple(min(mine) for mine in held(found, labels)))
     assert len(cuts) > 8
     assert all(sorted(cut) == [0, 1, 2, 3] for cut in cuts)
@@ -239,9 +241,9 @@ def test_superclasses_are_shuffled_and_named_by_any_number() -> None:
 def test_cifar100s_twenty_superclasses_are_cut_into_fives_of_four() -> None:
     fine = np.repeat(np.arange(100), 6)
     coarse = rng(3).permutation(np.repeat(np.arange(20), 5))[fine]
-    found = patho5(fine, coarse, 10, rng(), order="domains")
+    found = label_groups(fine, coarse, 10, rng(), order="domains")
     assert [len(mine) for mine in held(found, fine)] == [20] * 10
-    noisy = patho5_noisy(
+    noisy = label_groups_noisy(
         fine, coarse, 10, rng(), order="domains", extra_labels=5, extra_probability=1.0
     )
     assert [len(mine) for mine in held(noisy, fine)] == [25] * 10
@@ -250,19 +252,19 @@ def test_cifar100s_twenty_superclasses_are_cut_into_fives_of_four() -> None:
 def test_superclasses_that_cannot_be_are_one_clear_line() -> None:
     labels, domains = superclassed()
     with pytest.raises(UserError, match="'domains' needs a data set that names superclasses"):
-        patho5(labels, None, 4, rng(), groups=2, order="domains")
+        label_groups(labels, None, 4, rng(), groups=2, order="domains")
     with pytest.raises(UserError, match="cannot form 5 label groups from 4 superclasses and 8"):
-        patho5(labels, domains, 8, rng(), order="domains")
+        label_groups(labels, domains, 8, rng(), order="domains")
     torn = domains.copy()
     torn[np.flatnonzero(labels == 6)[0]] = 9
     expected = "label 6 has samples of the domains 2 and 9: expected one superclass per label"
     with pytest.raises(UserError, match=expected):
-        patho5(labels, torn, 4, rng(), groups=2, order="domains")
+        label_groups(labels, torn, 4, rng(), groups=2, order="domains")
 
 
 def test_eight_labels_in_four_groups_of_eight_clients() -> None:
     labels = shuffled_labels()
-    found = patho5(labels, None, 32, rng(), groups=4, classes=8)
+    found = label_groups(labels, None, 32, rng(), groups=4, classes=8)
     assert found.groups is not None
     assert np.bincount(found.groups).tolist() == [8] * 4
     mine = held(found, labels)
@@ -271,20 +273,20 @@ def test_eight_labels_in_four_groups_of_eight_clients() -> None:
     assert len(used) == 8
     dealt = np.sort(np.concatenate(found.clients))
     assert dealt.tolist() == np.flatnonzero(np.isin(labels, list(used))).tolist(), "others: nobody"
-    whole = patho5(labels, None, 32, rng(), groups=5)
+    whole = label_groups(labels, None, 32, rng(), groups=5)
     assert mine[0] == held(whole, labels)[0], "the first labels of the same order"
 
 
 def test_the_labels_used_are_those_there_are() -> None:
     labels = shuffled_labels()
-    natural = patho5(labels, None, 4, rng(), groups=4, order="natural", classes=4)
+    natural = label_groups(labels, None, 4, rng(), groups=4, order="natural", classes=4)
     assert held(natural, labels) == [{0}, {1}, {2}, {3}]
     with pytest.raises(UserError, match="cannot use 11 labels: there are 10"):
-        patho5(labels, None, 4, rng(), groups=4, classes=11)
+        label_groups(labels, None, 4, rng(), groups=4, classes=11)
     with pytest.raises(UserError, match="5 label groups from 4 labels and 8 clients"):
-        patho5(labels, None, 8, rng(), classes=4)
+        label_groups(labels, None, 8, rng(), classes=4)
     with pytest.raises(UserError, match="cannot use 5 labels: whole superclasses have all theirs"):
-        patho5(*superclassed(), 4, rng(), groups=2, order="domains", classes=5)
+        label_groups(*superclassed(), 4, rng(), groups=2, order="domains", classes=5)
 
 
 # --- what results already depend on -----------------------------------------------------------
@@ -294,9 +296,9 @@ def test_the_labels_used_are_those_there_are() -> None:
     ("partition", "settings", "expected"),
     [
         (iid, {}, "b385183d567e"),
-        (patho5, {}, "b1d4f8dac64a"),
-        (patho5, {"groups": 3, "order": "natural"}, "98695b7a6184"),
-        (patho5_noisy, {}, "f65baabb8717"),
+        (label_groups, {}, "b1d4f8dac64a"),
+        (label_groups, {"groups": 3, "order": "natural"}, "98695b7a6184"),
+        (label_groups_noisy, {}, "f65baabb8717"),
         (by_domain, {}, "d3eee396fe86"),
     ],
 )

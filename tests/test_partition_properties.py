@@ -15,7 +15,7 @@ from flbench.errors import UserError
 from flbench.partitions.by_domain import by_domain
 from flbench.partitions.dirichlet import dirichlet
 from flbench.partitions.iid import iid
-from flbench.partitions.label_groups import patho5, patho5_noisy
+from flbench.partitions.label_groups import label_groups, label_groups_noisy
 from flbench.partitions.label_skew import label_skew
 from flbench.partitions.primary_secondary import in_band, primary_secondary
 from flbench.plugin.registry import entries, load_entry
@@ -28,11 +28,11 @@ GROUPS = st.integers(1, 6)
 ORDERS = st.sampled_from(["shuffled", "natural", "domains"])
 PARAMETERS: dict[Callable[..., Partition], st.SearchStrategy[Settings]] = {
     iid: st.just({}),
-    patho5: st.one_of(
+    label_groups: st.one_of(
         st.fixed_dictionaries({"groups": GROUPS, "order": ORDERS}),
         st.fixed_dictionaries({"groups": GROUPS, "classes": st.integers(1, 8)}),
     ),
-    patho5_noisy: st.fixed_dictionaries(
+    label_groups_noisy: st.fixed_dictionaries(
         {
             "groups": GROUPS,
             "order": ORDERS,
@@ -157,7 +157,7 @@ def test_names_of_labels_and_domains_do_not_matter_only_their_order_does(
         assert all(np.array_equal(a, b) for a, b in zip(one.clients, other.clients, strict=True))
 
 
-@pytest.mark.parametrize("partition", [iid, patho5_noisy, by_domain, dirichlet])
+@pytest.mark.parametrize("partition", [iid, label_groups_noisy, by_domain, dirichlet])
 @law
 @given(st.data(), worlds())
 def test_every_sample_is_dealt(

@@ -17,16 +17,16 @@ from toy import Play, bad, toy_dataset, toy_suite
 
 from flbench.cli.main import main
 from flbench.core.dataset import Dataset
-from flbench.engine.options import Engine
+from flbench.engine.options import EngineOptions
 from flbench.errors import BadParameter, Diverged, MissingData, Undefined
 from flbench.federation.loading import load_dataset
 from flbench.results.files import read_result, result_path, skip_path
 from flbench.run import runner
-from flbench.run.composition import Composition, compose
-from flbench.run.rounds import play
-from flbench.run.runner import run_job, settle
+from flbench.run.composition import MethodStack, compose
+from flbench.run.rounds import run_rounds
+from flbench.run.runner import execute, resolve_dataset
 from flbench.run.setup import prepare
-from flbench.run.spec import Job
+from flbench.run.spec import RunSpec
 from flbench.suite import load_suite
 from flbench.terminal.tables import print_rows, print_table
 
@@ -40,16 +40,16 @@ def domains(count: int, name: str = PART) -> Dataset:
     return Dataset(name, data.x, data.y, 4, domains=places % count if count else None)
 
 
-def job_of(folder: Path, said: list[str] | None = None, **changes: Any) -> Job:
+def job_of(folder: Path, said: list[str] | None = None, **changes: Any) -> RunSpec:
     """A run of fedavg on the toy suite; `method` and `force` are the job's."""
-    method: Composition = changes.pop("method", compose("fedavg"))
-    return Job(
+    method: MethodStack = changes.pop("method", compose("fedavg"))
+    return RunSpec(
         suite=toy_suite(**{"partition": "iid", "rounds": 1, **changes}),
         method=method,
         seed=0,
         data_root=folder,
         out=folder / "out",
-        engine=Engine(accelerator="cpu"),
+        engine=EngineOptions(accelerator="cpu"),
         say=[].append if said is None else said.append,
     )
 
@@ -73,7 +73,7 @@ def test_a_part_runs_under_its_own_name_with_a_client_per_domain(
 ) -> None:
     said: list[str] = []
     asked = job_of(tmp_path, said, clients=clients)
-    job, load = settle(asked, giving(domains(count)))
+    job, load = resolve_dataset(asked, giving(domains(count)))
     assert (job.suite.dataset, job.suite.clients) == (PART, expected)
     assert said == [f"toy runs on {PART} with {expected} clients"]
     assert load("anything", Path("anywhere")).name == PART
@@ -85,7 +85,9 @@ def test_a_part_runs_under_its_own_name_with_a_client_per_domain(
 
 def test_parts_of_different_domains_never_meet(tmp_path: Path) -> None:
     asked = job_of(tmp_path)
-    jobs = [settle(asked, giving(domains(2, name)))[0] for name in ("toy[a,b]", "toy[a,c]")]
+    jobs = [
+        resolve_dataset(asked, giving(domains(2, name)))[0] for name in ("toy[a,b]", "toy[a,c]")
+    ]
     assert len({job.fingerprint for job in jobs}) == len({job.path for job in jobs}) == 2
 
 
@@ -93,55 +95,60 @@ def test_a_whole_data_set_runs_as_the_suite_says(tmp_path: Path) -> None:
     said: list[str] = []
     asked = job_of(tmp_path, said)
     for name in ("toy", "toys[a,b]", "other"):
-        job, _ = settle(asked, giving(domains(2, name)))
+        job, _ = resolve_dataset(asked, giving(domains(2, name)))
         assert job is asked
     assert said == []
 
 
 def test_a_part_is_played_kept_and_not_played_again(tmp_path: Path) -> None:
     asked = job_of(tmp_path, participation=1.0)
-    job, load = settle(asked, giving(domains(3)))
-    result = run_job(job, load)
+    job, load = resolve_dataset(asked, giving(domains(3)))
+    result = execute(job, load)
     assert (result.dataset, result.suite["dataset"], result.suite["clients"]) == (PART, PART, 3)
     assert len(result.clients.test) == 3
     assert not asked.path.exists()
     assert read_result(job.path) == result
-    again, load = settle(asked, giving(domains(3)))
+    again, load = resolve_dataset(asked, giving(domains(3)))
     with patch.object(runner, "prepare", side_effect=AssertionError):
-        assert run_job(again, load) == result
+        assert execute(again, load) == result
 
 
 def test_a_complete_result_needs_no_data(tmp_path: Path) -> None:
     asked = job_of(tmp_path)
-    result = run_job(*settle(asked, giving(toy_dataset())))
-    job, load = settle(asked, lacking)
-    assert run_job(job, load) == result
+    result = execute(*resolve_dataset(asked, giving(toy_dataset())))
+    job, load = resolve_dataset(asked, lacking)
+    assert execute(job, load) == result
     with pytest.raises(MissingData):
-        settle(replace(asked, force=True), lacking)
+        resolve_dataset(replace(asked, force=True), lacking)
 
 
 # --- twins and what does not change a number ----------------------------------------------------
 
 
 def test_missing_data_names_the_suite_s_twin(tmp_path: Path) -> None:
-    job = Job(
+    job = RunSpec(
         suite=load_suite("digit-5"), method=compose("fedavg"), seed=0, data_root=tmp_path,
         out=tmp_path,
     )  # fmt: skip
     with pytest.raises(MissingData) as caught:
-        settle(job)
+        resolve_dataset(job)
     line = str(caught.value)
     assert "\n" not in line
     assert line.startswith("data set 'digit-5' expects")
     assert line.endswith("; its twin needs no files: --dataset digits-shift")
     with pytest.raises(MissingData, match=r"expects a file in [^;]*$"):
-        settle(job_of(tmp_path), lacking)
+        resolve_dataset(job_of(tmp_path), lacking)
 
 
 def test_what_is_only_told_changes_no_hash() -> None:
     plain = toy_suite()
     printed = {"toy": {"fedavg": {"accuracy_mean": 0.5}}}
-    for told in ({"twin": "digits"}, {"printed": printed}, {"target": 0.8}, {"summary": "other"}):
+    for told in (
+        {"offline_dataset": "digits"},
+        {"printed": printed},
+        {"target": 0.8},
+        {"summary": "other"},
+    ):
         assert toy_suite(**told).hash() == plain.hash(), told
     for changed in ({"clients": 5}, {"dataset": "other"}, {"test_set": "labels"}):
         assert toy_suite(**changed).hash() != plain.hash(), changed
@@ -181,8 +188,8 @@ def test_tables_show_names_with_brackets(
     print_rows("mine on x[a,b]", [{"dataset": "x[a,b]", "loss": 1.5}])
     shown = capsys.readouterr().out
     assert shown.count("x[a,b]") == 2
-    job, load = settle(job_of(tmp_path), giving(domains(2, "toy[a,/b]")))
-    result = run_job(job, load)
+    job, load = resolve_dataset(job_of(tmp_path), giving(domains(2, "toy[a,/b]")))
+    result = execute(job, load)
     print_table([(job.path, result)])
     shown = capsys.readouterr().out
     assert f"toy on toy[a,/b] [{result.fingerprint.suite}]" in shown
@@ -218,7 +225,7 @@ def test_data_sets_and_doors_are_told_apart(tmp_path: Path) -> None:
 # --- runs that end early ------------------------------------------------------------------------
 
 
-def undefined_in_round_two() -> Composition:
+def undefined_in_round_two() -> MethodStack:
     def aggregate(ctx: Any) -> None:
         if ctx.round == 2:
             raise Undefined(NOT_DEFINED)
@@ -229,7 +236,7 @@ def undefined_in_round_two() -> Composition:
 def test_an_undefined_method_leaves_its_reason_and_no_checkpoint(tmp_path: Path) -> None:
     job = job_of(tmp_path, rounds=3, method=undefined_in_round_two())
     seen: list[bool] = []
-    whole = play
+    whole = run_rounds
 
     def watched(run: Any, state: Any) -> Any:
         try:
@@ -238,7 +245,7 @@ def test_an_undefined_method_leaves_its_reason_and_no_checkpoint(tmp_path: Path)
             seen.append(job.checkpoint.is_file())
 
     with patch.object(runner, "play", watched), pytest.raises(Undefined, match=NOT_DEFINED):
-        run_job(job, giving(toy_dataset()))
+        execute(job, giving(toy_dataset()))
     assert seen == [True], "round 1 was kept until then"
     assert [path.name for path in job.path.parent.iterdir()] == ["skipped.json"]
     assert NOT_DEFINED in skip_path(job.path).read_text()
@@ -248,7 +255,7 @@ def test_a_result_takes_the_place_of_the_reason_why_there_was_none(tmp_path: Pat
     job = job_of(tmp_path)
     skip_path(job.path).parent.mkdir(parents=True)
     skip_path(job.path).touch()
-    run_job(job, giving(toy_dataset()))
+    execute(job, giving(toy_dataset()))
     assert [path.name for path in job.path.parent.iterdir()] == ["seed-0.json"]
 
 

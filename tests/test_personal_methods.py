@@ -170,7 +170,7 @@ def test_personal_heads_start_alike_and_stay_with_their_clients(play_toy: Play, 
             samples = played.run.executor.samples
             counts = torch.bincount(samples.y[samples.splits["train"][client]], minlength=4)
             assert torch.equal(prior, counts.float().log())
-            psi[client] = part(played, upload.kept()[place], "psi.")
+            psi[client] = part(played, upload.selected()[place], "psi.")
             assert not torch.equal(psi[client], part(played, began, "psi."))
     assert torch.equal(played.state.memory["fedrod.psi"], psi)
     assert torch.equal(part(played, played.state.models[0], "psi."), first)
@@ -186,7 +186,7 @@ def test_a_newcomer_is_served_by_the_generic_model(play_toy: Play) -> None:
 
 
 def test_a_group_of_everybody_changes_nothing(play_toy: Play) -> None:
-    one = {"partition": {"name": "patho5", "groups": 1}}
+    one = {"partition": {"name": "label-groups", "groups": 1}}
     both = play_toy("oracle+fedrod", settings={"warmup": 1}, **one)
     alone = play_toy("fedrod", **one)
     assert both.run.history.last == alone.run.history.last

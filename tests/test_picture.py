@@ -190,7 +190,7 @@ dataset = "digits"
 clients = 20
 rounds = 1
 unseen = 0.2
-partition = "patho5"
+partition = "label-groups"
 model = "mlp"
 """
     (tmp_path / "guests.toml").write_text(text)
@@ -244,7 +244,7 @@ summary = "too many clients"
 dataset = "digits"
 clients = 9999
 rounds = 1
-partition = "patho5"
+partition = "label-groups"
 model = "mlp"
 """
     (tmp_path / "many.toml").write_text(text)

@@ -13,8 +13,8 @@ from toy import CLIENTS, WIDTH, Play, bad, composition, refused, toy_dataset, to
 
 from flbench import ClientModule, Models, Partition, UserError, hookimpl
 from flbench.errors import Diverged, PluginError
-from flbench.plugin.hooks import Hooks
-from flbench.run.runner import run_job
+from flbench.plugin.hooks import HookCaller
+from flbench.run.runner import execute
 
 # --- what a plugin raises ---------------------------------------------------------------------
 
@@ -191,7 +191,7 @@ def test_hooks_take_any_subset_of_their_arguments_in_any_order(play_toy: Play) -
     seen: dict[str, Any] = {}
     played = play_toy(composition(("all", Everything(seen))), rounds=2)
     played.job.checkpoint.unlink(missing_ok=True)
-    run_job(played.job, lambda name, root: toy_dataset())
+    execute(played.job, lambda name, root: toy_dataset())
     cohort = seen.pop("score after")
     assert len(cohort) == 3
     assert seen == {
@@ -235,7 +235,7 @@ def test_a_wrong_method_on_the_manager_itself_is_named() -> None:
 
     suite = toy_suite()
     with pytest.raises(PluginError, match=r"^bad: .*personalize"):
-        Hooks((suite.name, suite), [("bad", Misspelt())])
+        HookCaller((suite.name, suite), [("bad", Misspelt())])
 
 
 # --- sinks ------------------------------------------------------------------------------------
@@ -298,7 +298,7 @@ def test_a_sink_that_raises_at_both_ends_stops_nothing(play_toy: Play) -> None:
     played = play_toy("fedavg", rounds=1, sinks=sinks)
     played.job.checkpoint.unlink(missing_ok=True)
     played.said.clear(), first.heard.clear(), last.heard.clear()
-    result = run_job(played.job, lambda name, root: toy_dataset())
+    result = execute(played.job, lambda name, root: toy_dataset())
     assert played.job.path.is_file()
     assert first.heard == last.heard == [1, *result.curves["accuracy"], (1, "seed-0.json")]
     assert [text.partition(" ")[0] for text in played.said] == [

@@ -161,7 +161,7 @@ def test_running_prototypes_are_means_of_what_training_saw(
         local = {"epochs": epochs, "batch_size": 16, "lr": 0.5}  # one batch an epoch
         played = play_toy(method, local=local, rounds=rounds, **more)
     assert len(uploads) == 3
-    starts = [played.run.context.initial.expand(CLIENTS, -1), uploads[0].kept()]
+    starts = [played.run.context.initial.expand(CLIENTS, -1), uploads[0].selected()]
     for client in range(CLIENTS):
         x, y = owned(played, client)
         seen = [played.run.context.features(rows[client, None], x)[0] for rows in starts]

@@ -32,11 +32,11 @@ from flbench import ClientModule, Context, Personal, Stage, Start, State, hookim
 from flbench.cli.main import app
 from flbench.core.state import Dispatched
 from flbench.engine import process_group
-from flbench.engine.distributed import Sharded
-from flbench.engine.fabric import meet, open_fabric
-from flbench.engine.options import Engine
-from flbench.engine.process_group import ALONE, Ranks, deal
-from flbench.engine.processes import company, is_first
+from flbench.engine.distributed import DistributedExecutor
+from flbench.engine.fabric import join_process_group, open_fabric
+from flbench.engine.options import EngineOptions
+from flbench.engine.process_group import ALONE, ProcessGroup, deal
+from flbench.engine.processes import is_rank_zero, rank_zero_output
 from flbench.engine.sequential import Sequential
 from flbench.errors import Diverged, FlbenchError, PluginError, ProcessDied, UnknownName, UserError
 from flbench.results.schema import VOLATILE
@@ -58,18 +58,18 @@ def test_everyone_is_dealt_once_and_the_hands_are_level(weights: list[int], hand
 def test_the_heaviest_is_dealt_first() -> None:
     assert deal([1, 1, 1, 1, 4], 2) == [[4], [0, 1, 2, 3]]
     assert deal([7, 7], 3) == [[0], [1], []], "there may be nothing for somebody"
-    assert Ranks(1, 2).share([5, 1, 4, 2]) == [2, 3]
+    assert ProcessGroup(1, 2).share([5, 1, 4, 2]) == [2, 3]
     assert ALONE.share([3, 1, 2]) == [0, 1, 2]
 
 
 def test_alone_nothing_is_exchanged() -> None:
     table = torch.ones(2, 3)
-    assert ALONE.gather("a") == ["a"]
-    assert ALONE.agree(7) == 7
-    assert ALONE.add(table) is table
+    assert ALONE.all_gather_object("a") == ["a"]
+    assert ALONE.broadcast_object(7) == 7
+    assert ALONE.all_reduce_sum(table) is table
     assert ALONE.attempt(lambda: "done") == "done"
-    assert meet(Engine(accelerator="cpu")) == ALONE
-    assert Ranks.of(open_fabric(Engine(accelerator="cpu"))) == ALONE
+    assert join_process_group(EngineOptions(accelerator="cpu")) == ALONE
+    assert ProcessGroup.of(open_fabric(EngineOptions(accelerator="cpu"))) == ALONE
 
 
 # --- processes played by threads ----------------------------------------------------------------
@@ -85,7 +85,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Fake(Ranks):
+class Fake(ProcessGroup):
     """A process that is a thread; everything it says is pickled."""
 
     table: Table = field(default_factory=lambda: Table(1))
@@ -109,7 +109,7 @@ class Fake(Ranks):
         return self.gather(block)[source]
 
 
-def together(size: int, work: Callable[[Ranks], Any]) -> list[Any]:
+def together(size: int, work: Callable[[ProcessGroup], Any]) -> list[Any]:
     """What each of several processes returns, or the error it raises."""
     table, ends = Table(size), [None] * size
     own = threading.local()
@@ -125,7 +125,7 @@ def together(size: int, work: Callable[[Ranks], Any]) -> list[Any]:
                 ends[me] = error
                 table.barrier.abort()
 
-    with patch.object(Ranks, "of", classmethod(lambda cls, fabric: own.ranks)):
+    with patch.object(ProcessGroup, "of", classmethod(lambda cls, fabric: own.ranks)):
         threads = [threading.Thread(target=rank, args=(me,)) for me in range(size)]
         for thread in threads:
             thread.start()
@@ -167,7 +167,7 @@ def work_of(executor: Sequential, candidates: int = 2) -> tuple[Dispatched, Stag
     crosses = torch.ones(6, len(row), dtype=torch.bool)
     start = Dispatched(
         scale * row, active, torch.arange(candidates), crosses, crosses,
-        extras={"told": clients.float()}, own={"kept": torch.eye(6)},
+        extras={"told": clients.float()}, client_memory={"kept": torch.eye(6)},
     )  # fmt: skip
     return start, Stage("train", clients, 2, losses=True)
 
@@ -195,7 +195,8 @@ def test_an_upload_is_the_same_bits_however_clients_are_dealt(
     start, stage = work_of(run.executor)
     whole = run.executor.fit(start, stage, (), 5)
     ends = together(
-        size, lambda ranks: Sharded(run.executor, process_group).fit(start, stage, (), 5)
+        size,
+        lambda ranks: DistributedExecutor(run.executor, process_group).fit(start, stage, (), 5),
     )
     assert len(set(whole.samples.tolist())) > 1, "clients differ in size"
     assert size == 1 or bool(heard) == (way != "shared")
@@ -221,12 +222,15 @@ def test_clients_are_dealt_by_samples_and_candidates(play_toy: Play) -> None:
 
     def fitted(part: Dispatched, few: Stage, terms: Any, round_: int) -> Any:
         seen.append(few.clients.tolist())
-        assert torch.equal(part.own["kept"], torch.eye(6)[few.clients])
+        assert torch.equal(part.client_memory["kept"], torch.eye(6)[few.clients])
         assert part.extras["told"].tolist() == few.clients.tolist()
         return fit(part, few, terms, round_)
 
     with patch.object(run.executor, "fit", fitted):
-        together(2, lambda ranks: Sharded(run.executor, process_group).fit(start, stage, (), 1))
+        together(
+            2,
+            lambda ranks: DistributedExecutor(run.executor, process_group).fit(start, stage, (), 1),
+        )
     sizes = run.executor.samples.sizes("train")
     assert sorted(seen) == sorted(deal((sizes * start.active.sum(dim=1)).tolist(), 2))
 
@@ -235,12 +239,14 @@ def test_a_stage_without_clients_needs_nobody(play_toy: Play) -> None:
     run = play_toy(composition(("talks", Talking())), rounds=1).run
     start, stage = work_of(run.executor)
     none = torch.empty(0, dtype=torch.int64)
-    fields = {n: getattr(start, n)[none] for n in ("params", "active", "crosses", "returns")}
-    start = replace(start, **fields, extras={}, own={})
+    fields = {
+        n: getattr(start, n)[none] for n in ("params", "active", "sent_mask", "returned_mask")
+    }
+    start = replace(start, **fields, extras={}, client_memory={})
     stage = replace(stage, clients=none)
     whole = run.executor.fit(start, stage, (), 1)
     for end in together(
-        2, lambda ranks: Sharded(run.executor, process_group).fit(start, stage, (), 1)
+        2, lambda ranks: DistributedExecutor(run.executor, process_group).fit(start, stage, (), 1)
     ):
         assert end.params.shape == whole.params.shape == (0, 2, 28)
         assert end.loss_start.shape == whole.loss_start.shape
@@ -253,13 +259,13 @@ def test_every_method_ends_in_the_same_bits_on_three_processes(method: str, tmp_
     changes: dict[str, Any] = {"clients": 8, "unseen": 0.25, "unseen_epochs": 1, "ft_epochs": 1}
     one = run_of(player(tmp_path / "one"), method, **changes)
 
-    def play(ranks: Ranks) -> Any:
+    def play(ranks: ProcessGroup) -> Any:
         played = run_of(player(tmp_path / "three"), method, **changes)
         return played, stable(played), played.result.environment
 
     threes = together(3, play)
     for three, text, told in threes:
-        assert isinstance(three.run.executor, Sharded)
+        assert isinstance(three.run.executor, DistributedExecutor)
         assert same_state(three.state, one.state)
         assert text == stable(one)
         assert (told["ranks"], told["executor"]) == ("3", "sequential")
@@ -297,7 +303,7 @@ def test_models_judged_with_predictors_after_adaptation_are_the_same(tmp_path: P
     ids=lambda error: type(error).__name__,
 )
 def test_what_one_process_raises_all_raise(error: FlbenchError) -> None:
-    def work(ranks: Ranks) -> Any:
+    def work(ranks: ProcessGroup) -> Any:
         def mine() -> int:
             if process_group.me == 1:
                 raise error
@@ -313,7 +319,7 @@ def test_what_one_process_raises_all_raise(error: FlbenchError) -> None:
 
 
 def test_of_several_errors_all_raise_the_first() -> None:
-    def work(ranks: Ranks) -> Any:
+    def work(ranks: ProcessGroup) -> Any:
         def mine() -> None:
             raise UserError(f"process {process_group.me}")
 
@@ -337,7 +343,7 @@ def test_a_client_that_fails_in_one_process_ends_the_run_in_all(tmp_path: Path) 
 
         @hookimpl
         def dispatch(self, stage: Stage) -> Start:
-            return Start(own={"who": stage.clients})
+            return Start(client_memory={"who": stage.clients})
 
     method = composition(("fails", Fails()))
     changes: dict[str, Any] = {"participation": 1.0}
@@ -363,15 +369,15 @@ def test_clients_that_upload_different_things_are_refused(play_toy: Play) -> Non
 
         @hookimpl
         def dispatch(self, stage: Stage) -> Start:
-            return Start(own={"told": torch.zeros(len(stage.clients))})
+            return Start(client_memory={"told": torch.zeros(len(stage.clients))})
 
     run = play_toy(composition(("moody", Method())), rounds=1).run
     start, stage = work_of(run.executor, candidates=1)
     start = replace(start, active=torch.ones(6, 1, dtype=torch.bool))
 
-    def fit(ranks: Ranks) -> Any:
+    def fit(ranks: ProcessGroup) -> Any:
         mine = torch.full((6,), float(process_group.me))
-        return Sharded(run.executor, process_group).fit(
+        return DistributedExecutor(run.executor, process_group).fit(
             replace(start, extras={"told": mine}), stage, (), 4
         )
 
@@ -395,7 +401,7 @@ def test_clients_that_upload_different_things_are_refused(play_toy: Play) -> Non
     ids=str,
 )
 def test_launchers_say_who_is_first(environment: dict[str, str], first: bool) -> None:
-    assert is_first(environment) is first
+    assert is_rank_zero(environment) is first
 
 
 def test_the_others_are_silent_and_leave_with_the_same_code(
@@ -403,14 +409,14 @@ def test_the_others_are_silent_and_leave_with_the_same_code(
 ) -> None:
     monkeypatch.setenv("RANK", "1")
     for error, code in ((Diverged("a"), 3), (UserError("b"), 1), (ProcessDied("c"), 4)):
-        with pytest.raises(SystemExit) as caught, company(2, 1):
+        with pytest.raises(SystemExit) as caught, rank_zero_output(2, 1):
             cry(error)
         assert caught.value.code == code
-    with pytest.raises(SystemExit) as caught, company(1, 2):
+    with pytest.raises(SystemExit) as caught, rank_zero_output(1, 2):
         raise KeyboardInterrupt
     assert caught.value.code == 130
     assert capsys.readouterr() == ("", "")
-    with pytest.raises(KeyError), company(2, 1):
+    with pytest.raises(KeyError), rank_zero_output(2, 1):
         raise KeyError("a fault of ours is told with all its lines")
 
 
@@ -418,10 +424,10 @@ def test_one_process_speaks_whatever_its_number(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SLURM_PROCID", "1")
-    with pytest.raises(Diverged), company(1, 1):
+    with pytest.raises(Diverged), rank_zero_output(1, 1):
         cry(Diverged("a"))
     monkeypatch.setenv("SLURM_PROCID", "0")
-    with pytest.raises(Diverged), company(2, 1):
+    with pytest.raises(Diverged), rank_zero_output(2, 1):
         cry(Diverged("a"))
     assert capsys.readouterr() == ("said\nsaid\n", "cried\ncried\n")
 
@@ -435,7 +441,7 @@ def cry(error: BaseException) -> None:
 def test_a_launcher_with_other_plans_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
     monkeypatch.setenv("WORLD_SIZE", "3")
-    for engine in (Engine(accelerator="cpu"), Engine(accelerator="cpu", devices=2)):
+    for engine in (EngineOptions(accelerator="cpu"), EngineOptions(accelerator="cpu", devices=2)):
         with pytest.raises(UserError, match=r"torchrun started 3 processes, expected [12]"):
             open_fabric(engine)
 
@@ -446,12 +452,12 @@ def test_a_launcher_with_other_plans_is_refused(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("name", ["16-mixed", "64-true", "bf16-true", "bf16", "high"])
 def test_a_precision_that_is_not_supported_is_refused(name: str) -> None:
     with pytest.raises(UserError, match=f"--precision {name}: expected 32-true or bf16-mixed$"):
-        open_fabric(Engine(accelerator="cpu", precision=name))
+        open_fabric(EngineOptions(accelerator="cpu", precision=name))
 
 
 def test_mixed_precision_is_another_run(play_toy: Play) -> None:
     exact, mixed = (
-        play_toy("fedavg", engine=Engine(accelerator="cpu", precision=name))
+        play_toy("fedavg", engine=EngineOptions(accelerator="cpu", precision=name))
         for name in ("32-true", "bf16-mixed")
     )
     assert mixed.job.path.parent != exact.job.path.parent
@@ -463,7 +469,7 @@ def test_mixed_precision_is_another_run(play_toy: Play) -> None:
 
 def test_executors_agree_in_mixed_precision(play_toy: Play) -> None:
     pair = [
-        play_toy("fedavg", engine=Engine(name, accelerator="cpu", precision="bf16-mixed"))
+        play_toy("fedavg", engine=EngineOptions(name, accelerator="cpu", precision="bf16-mixed"))
         for name in ("sequential", "vectorised")
     ]
     torch.testing.assert_close(pair[0].state.models, pair[1].state.models, rtol=0, atol=0.01)

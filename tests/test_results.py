@@ -23,7 +23,7 @@ from flbench.results.files import (
     write_atomically,
 )
 from flbench.results.schema import SCHEMA, VOLATILE, Change, Result, ScoreMatrix
-from flbench.results.score_encoding import packed, unpacked
+from flbench.results.score_encoding import decode, encode
 from flbench.run.history import History
 
 
@@ -413,7 +413,7 @@ def test_a_whole_number_stays_one_however_often_it_is_written(
 
 def test_scores_come_back_within_a_step(result: Result) -> None:
     values = np.array([[-3.0, 0.0, np.nan], [1.0, 2.0, 0.77]])
-    cells, low, high = packed(values)
+    cells, low, high = encode(values)
     matrix = ScoreMatrix(
         round=3, columns="clients", row_ids=[0, 1], column_ids=[0, 1, 2],
         low=low, high=high, cells=cells,
@@ -426,8 +426,8 @@ def test_scores_come_back_within_a_step(result: Result) -> None:
 
 @pytest.mark.parametrize("values", [np.zeros((2, 2)), np.full((2, 3), np.nan)])
 def test_a_matrix_without_a_range_can_be_kept(values: Any) -> None:
-    cells, low, high = packed(values)
-    assert np.array_equal(unpacked(cells, low, high, 2), values, equal_nan=True)
+    cells, low, high = encode(values)
+    assert np.array_equal(decode(cells, low, high, 2), values, equal_nan=True)
 
 
 def test_the_last_of_the_largest_score_matrices_is_kept() -> None:

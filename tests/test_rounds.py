@@ -14,15 +14,15 @@ from toy import CLIENTS, Play, Played, composition, toy_dataset, toy_suite, watc
 
 from flbench import Context, Memory, Models, Personal, Setup, Stage, State, hookimpl
 from flbench.core.state import Dispatched
-from flbench.engine.options import Engine
+from flbench.engine.options import EngineOptions
 from flbench.errors import UserError
 from flbench.results.files import read_result
 from flbench.results.schema import VOLATILE
 from flbench.run.composition import compose
-from flbench.run.rounds import play
-from flbench.run.runner import run_job
+from flbench.run.rounds import run_rounds
+from flbench.run.runner import execute
 from flbench.run.setup import prepare
-from flbench.run.spec import Job
+from flbench.run.spec import RunSpec
 
 METHODS = {
     "fedavg": {},
@@ -113,11 +113,11 @@ def test_resuming_after_a_round_ends_in_the_same_bits(
     job = replace(whole.job, out=tmp_path / "again")
     stopped, state = prepare(job, toy_dataset())
     stopped.suite = stopped.suite.model_copy(update={"rounds": 2})
-    play(stopped, state)
+    run_rounds(stopped, state)
     assert job.checkpoint.is_file()
     resumed, state = prepare(replace(job, resume=True), toy_dataset())
     assert state.round == 2
-    end = play(resumed, state)
+    end = run_rounds(resumed, state)
     assert torch.equal(end.models, whole.state.models)
     again = Played(resumed, end, job)
     assert again.state.memory.keys() == whole.state.memory.keys()
@@ -151,14 +151,14 @@ def test_a_complete_result_is_not_computed_again_unless_asked(play_toy: Play) ->
         loaded.append(name)
         return toy_dataset()
 
-    first = run_job(job, load)
+    first = execute(job, load)
     assert not job.checkpoint.exists(), "a complete run leaves no checkpoint"
     assert read_result(job.path) == first
-    again = run_job(job, load)
+    again = execute(job, load)
     assert again == first
     assert len(loaded) == 1
     assert "is complete; --force computes it again" in said[-1]
-    forced = run_job(replace(job, force=True), load)
+    forced = execute(replace(job, force=True), load)
     assert len(loaded) == 2
     assert stable(forced.canonical()) == stable(first.canonical()), "same run, same bytes"
 
@@ -174,7 +174,7 @@ def test_buffers_are_averaged_by_default(play_toy: Play) -> None:
     assert (layout.parameters, layout.buffers) == (44, 9)
     shares = (upload.samples / upload.samples.sum()).double()
     statistics = ~layout.trainable & ~layout.counters
-    mean = (shares[:, None] * upload.kept()[:, statistics].double()).sum(dim=0).float()
+    mean = (shares[:, None] * upload.selected()[:, statistics].double()).sum(dim=0).float()
     torch.testing.assert_close(played.state.models[0][statistics], mean)
     assert not torch.equal(played.state.models[0], played.run.context.initial)
     assert played.run.ledger.totals["up"]["model"] == 4 * 3 * 53
@@ -393,13 +393,13 @@ def test_server_samples_belong_to_nobody_else(play_toy: Play) -> None:
 
 
 def test_executors_and_devices_that_are_not_there_are_refused(play_toy: Play) -> None:
-    job: Job = play_toy("fedavg").job
+    job: RunSpec = play_toy("fedavg").job
     with pytest.raises(UserError, match="expected auto, sequential or vectorised"):
-        prepare(replace(job, engine=Engine("warp")), toy_dataset())
+        prepare(replace(job, engine=EngineOptions("warp")), toy_dataset())
     with pytest.raises(UserError, match="--precision 64-true: expected 32-true or bf16-mixed"):
-        prepare(replace(job, engine=Engine(precision="64-true")), toy_dataset())
+        prepare(replace(job, engine=EngineOptions(precision="64-true")), toy_dataset())
     with pytest.raises(UserError, match="--accelerator abacus"):
-        prepare(replace(job, engine=Engine(accelerator="abacus")), toy_dataset())
+        prepare(replace(job, engine=EngineOptions(accelerator="abacus")), toy_dataset())
 
 
 def test_a_toy_suite_is_what_the_docstring_says() -> None:

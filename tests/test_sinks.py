@@ -12,7 +12,7 @@ from rich.console import Console as Terminal
 from toy import Play
 
 from flbench.terminal import console as console_module
-from flbench.terminal.console import Console, Overview
+from flbench.terminal.console import Console, SweepProgress
 
 
 def test_without_a_terminal_the_console_prints_plain_lines(
@@ -117,9 +117,9 @@ def test_in_a_terminal_there_is_a_bar_and_it_goes_away() -> None:
 
 def test_brackets_of_a_name_are_no_markup() -> None:
     screen = io.StringIO()
-    for console in (Console(), Overview()):
+    for console in (Console(), SweepProgress()):
         console._terminal = Terminal(file=screen, force_terminal=True, width=160)
-        if isinstance(console, Overview):
+        if isinstance(console, SweepProgress):
             console.open({}, 1)
         console.run_started(replace(info(), method="[/red]x[bold]"))
         console.round_finished(record(2, 3, 0.625))

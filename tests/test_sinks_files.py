@@ -17,7 +17,7 @@ from toy import Play
 
 from flbench import Result, UserError, hookimpl
 from flbench.cli.main import main
-from flbench.run.spec import Job
+from flbench.run.spec import RunSpec
 from flbench.sinks.csv_log import CSV, rows_before
 from flbench.sinks.rows import rows_of
 from flbench.sinks.tensorboard import TensorBoard
@@ -122,7 +122,7 @@ def test_the_lie_would_be_seen(play_toy: Play, name: str, sink: Sink, read: Read
     assert read(played.job.path)[1].items() >= {"accuracy": 9.0, "gone": 1.0}.items()
 
 
-def forced(job: Job, name: str, sink: object) -> Result:
+def forced(job: RunSpec, name: str, sink: object) -> Result:
     return listened(replace(job, sinks=((name, sink),), force=True))
 
 

@@ -25,7 +25,7 @@ from toy import CLIENTS, Play, python
 
 from flbench import Result
 from flbench.results.schema import Change, Clients, ScoreMatrix, Unseen
-from flbench.results.score_encoding import packed
+from flbench.results.score_encoding import encode
 from flbench.sinks import wandb as wandb_module
 from flbench.sinks.rows import row_of, rows_of
 from flbench.sinks.wandb import WandB, publish, replay, run_id
@@ -64,7 +64,7 @@ def test_a_round_is_rounded_as_curves_are() -> None:
 
 def by_hand(result: Result) -> Result:
     """A result of two clients, its arrays written by hand."""
-    cells, low, high = packed(np.array([[0.0, np.nan, 2.54], [1.0, 0.5, 0.0]]))
+    cells, low, high = encode(np.array([[0.0, np.nan, 2.54], [1.0, 0.5, 0.0]]))
     arrays = {"train": [5, 6], "validation": [1, 2], "test": [3, 4], "correct": [2, 4]}
     return result.model_copy(
         update={

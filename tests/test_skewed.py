@@ -14,7 +14,7 @@ from flbench.core.seeding import rng as generator_at
 from flbench.errors import BadParameter, UserError
 from flbench.partitions.dirichlet import dirichlet
 from flbench.partitions.label_skew import label_skew
-from flbench.partitions.primary_secondary import PLANS, _Plan, in_band, primary_secondary
+from flbench.partitions.primary_secondary import PLANS, LabelPlan, in_band, primary_secondary
 from flbench.plugin.registry import entries, find, load_entry, summary_of
 from flbench.toolbox.heterogeneity import mean_kld
 
@@ -220,7 +220,7 @@ def test_shares_are_drawn_once_per_dataset_or_per_client() -> None:
 
 
 def test_primary_and_secondary_labels_are_uniform_and_never_the_same() -> None:
-    plan = _Plan.drawn((20_000, 5), (0.5, 0.5), (0.3, 0.3), "dataset", "allow", rng())
+    plan = LabelPlan.drawn((20_000, 5), (0.5, 0.5), (0.3, 0.3), "dataset", "allow", rng())
     pairs = np.zeros((5, 5), dtype=np.int64)
     np.add.at(pairs, (plan.primary, plan.secondary), 1)
     assert np.diag(pairs).tolist() == [0] * 5
@@ -235,7 +235,7 @@ def test_something_is_left_for_the_other_labels() -> None:
 
 
 def test_what_cannot_be_spread_evenly_differs_by_one_and_begins_anywhere() -> None:
-    plan = _Plan.drawn((500, 10), (0.5, 0.5), (0.3, 0.3), "dataset", "allow", rng())
+    plan = LabelPlan.drawn((500, 10), (0.5, 0.5), (0.3, 0.3), "dataset", "allow", rng())
     for size in (3, 4, 17, 60, 99, 101):
         counts = plan.counts(size)
         assert counts.sum(axis=1).tolist() == [size] * 500
@@ -271,7 +271,7 @@ def test_balanced_clients_take_turns_with_primary_labels_and_get_equally_many() 
 def test_balanced_clients_get_as_many_samples_as_the_supply_allows(seed: int) -> None:
     labels = np.repeat(np.arange(5), [40, 90, 60, 80, 70])
     found = primary_secondary(labels, None, 7, rng(seed), overlap="balanced")
-    plan = _Plan.drawn((7, 5), (0.4, 0.6), (0.2, 0.4), "dataset", "balanced", rng(seed))
+    plan = LabelPlan.drawn((7, 5), (0.4, 0.6), (0.2, 0.4), "dataset", "balanced", rng(seed))
     fits = [
         size
         for size in range(3, len(labels) // 7 + 1)
@@ -322,7 +322,7 @@ def test_in_band_takes_the_median_of_a_third_of_the_range() -> None:
 
 def test_bands_of_the_papers_setting_are_thirds_of_a_hundred_data_sets() -> None:
     drawn = [
-        _Plan.drawn(
+        LabelPlan.drawn(
             (50, 10), (0.4, 0.6), (0.2, 0.4), "dataset", "allow",
             generator_at(seed, "primary-secondary"),
         )
@@ -379,8 +379,8 @@ def test_they_are_installed_by_name(name: str) -> None:
         ("primary-secondary", "sigma_p = [0.3, 0.5, 0.7]", False),
         ("primary-secondary", "samples = 2", False),
         ("primary-secondary", "band = 'middle'", False),
-        ("patho5", "classes = 8\ngroups = 4", True),
-        ("patho5", "order = 'domains'", True),
+        ("label-groups", "classes = 8\ngroups = 4", True),
+        ("label-groups", "order = 'domains'", True),
         ("by-domain", "per_label = 100", True),
         ("by-domain", "sizes = [200, 200, 125, 197]", True),
         ("by-domain", "sizes = [1.5]", False),

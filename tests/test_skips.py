@@ -18,14 +18,14 @@ from toy import Play, bad, composition, toy_dataset, toy_suite
 import flbench as fl
 from flbench.cli.main import main
 from flbench.cli.run import run_all as run_jobs
-from flbench.engine.options import Engine
+from flbench.engine.options import EngineOptions
 from flbench.errors import Diverged, PluginError, Undefined, UserError
-from flbench.leaderboard import page
+from flbench.leaderboard.pages import page
 from flbench.results.files import read_skips, skip_path
 from flbench.results.schema import Skip
 from flbench.run.composition import compose
-from flbench.run.runner import run_job
-from flbench.run.spec import Job
+from flbench.run.runner import execute
+from flbench.run.spec import RunSpec
 
 
 def undefined() -> None:
@@ -36,22 +36,28 @@ NOT_HERE = bad(setup=lambda self: undefined())
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Callable[..., Job]:
+def job(tmp_path: Path) -> Callable[..., RunSpec]:
     """A toy job that lies in the test's folder."""
 
-    def made(method: Any, said: list[str] | None = None, **changes: Any) -> Job:
+    def made(method: Any, said: list[str] | None = None, **changes: Any) -> RunSpec:
         method = compose(method) if isinstance(method, str) else method
         say = [].append if said is None else said.append
         suite = toy_suite(**changes)
-        return Job(
-            suite, method, 0, tmp_path, tmp_path / "out", engine=Engine(accelerator="cpu"), say=say
+        return RunSpec(
+            suite,
+            method,
+            0,
+            tmp_path,
+            tmp_path / "out",
+            engine=EngineOptions(accelerator="cpu"),
+            say=say,
         )
 
     return made
 
 
-def run(job: Job) -> Any:
-    return run_job(job, lambda *_: toy_dataset())
+def run(job: RunSpec) -> Any:
+    return execute(job, lambda *_: toy_dataset())
 
 
 def files(folder: Path) -> list[str]:
@@ -182,7 +188,7 @@ def run_all(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     """What a command does with its jobs; gives what it said."""
     monkeypatch.setattr("flbench.federation.loading.load_dataset", lambda *_: toy_dataset())
 
-    def ran(*jobs: Job) -> list[str]:
+    def ran(*jobs: RunSpec) -> list[str]:
         said: list[str] = []
         run_jobs(list(jobs), SimpleNamespace(say=said.append, close=lambda: None))  # type: ignore[arg-type]
         return said

@@ -17,9 +17,9 @@ from torch import nn
 from flbench import speed
 from flbench.cli.main import main
 from flbench.engine.batches import orders
-from flbench.engine.options import Engine
+from flbench.engine.options import EngineOptions
 from flbench.errors import Interrupted, UserError
-from flbench.run.rounds import cohort, play_round
+from flbench.run.rounds import cohort, run_round
 from flbench.run.setup import prepare
 from flbench_benchmarks.speed import floor, ours, part, peers, race, startup, w4, w5
 from flbench_benchmarks.speed.race import Failed, Program, Ran
@@ -68,14 +68,14 @@ def run(*arguments: str) -> None:
 )
 def test_the_floor_does_what_flbench_does(work: Work, tmp_path: Path) -> None:
     """Same batches, same start: as many steps, and the same average."""
-    run_, state = prepare(job(work, tmp_path, Engine(accelerator="cpu")), dataset(work))
+    run_, state = prepare(job(work, tmp_path, EngineOptions(accelerator="cpu")), dataset(work))
     module = run_.executor.workspace.module
     by_hand = floor.Floor(net := floor.network(work), work)
     with torch.no_grad():
         for name, tensor in run_.context.layout.unflatten(run_.context.initial).items():
             net.state_dict()[name.removeprefix("net.")].copy_(tensor)
     steps = ours.Steps()
-    after, _ = play_round(run_, state)
+    after, _ = run_round(run_, state)
     count, samples = steps.told(), run_.executor.samples
 
     def client(number: int) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:

@@ -91,8 +91,8 @@ def test_a_frozen_part_does_not_move_even_with_momentum_and_decay(
         played = play_toy(method, local=HARD, executor=executor)
         initial = played.run.context.initial
         for upload in uploads:
-            assert (upload.kept()[:, frozen] == initial[frozen]).all()
-            assert (upload.kept()[:, ~frozen] != initial[~frozen]).any()
+            assert (upload.selected()[:, frozen] == initial[frozen]).all()
+            assert (upload.selected()[:, ~frozen] != initial[~frozen]).any()
 
 
 def test_statistics_stand_still_while_the_head_moves(play_toy: Play) -> None:
@@ -100,11 +100,11 @@ def test_statistics_stand_still_while_the_head_moves(play_toy: Play) -> None:
     method = composition(("fedrep", FedRep(0)), ("watch", watching(uploads)))
     played = play_toy(method, net=batchnorm, rounds=1)
     p = played.run.context.layout.parameters
-    assert (uploads[0].kept()[:, p:-1] == played.run.context.initial[p:-1]).all()
+    assert (uploads[0].selected()[:, p:-1] == played.run.context.initial[p:-1]).all()
     moving: list[Any] = []
     method = composition(("fedrep", FedRep(1)), ("watch", watching(moving)))
     play_toy(method, net=batchnorm, rounds=1)
-    assert not (moving[0].kept()[:, p:-1] == played.run.context.initial[p:-1]).any()
+    assert not (moving[0].selected()[:, p:-1] == played.run.context.initial[p:-1]).any()
 
 
 def test_phases_say_what_moves_and_how_batchnorm_behaves(play_toy: Play) -> None:

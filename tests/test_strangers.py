@@ -22,12 +22,12 @@ from made_results import made
 from toy import Play, Typed, bad, composition, install, python, refused, toy_dataset
 
 import flbench
-from flbench import ClientModule, Stage, UserError, hookimpl, own_rows
+from flbench import ClientModule, Stage, UserError, hookimpl, one_model_per_client
 from flbench.errors import BadParameter, Diverged, PluginError, in_one_line, text_of
-from flbench.plugin.isolation import Guest, moment, put_back
+from flbench.plugin.isolation import IsolatedPlugin, restore, snapshot
 from flbench.plugin.process_state import EVERYTHING, GENERATORS
 from flbench.plugin.registry import entries
-from flbench.plugin.source_inspection import mark
+from flbench.plugin.source_inspection import source_hash
 from flbench.results.schema import Result
 from flbench.run.composition import compose
 from flbench.run.import_probe import tried
@@ -45,9 +45,9 @@ WATCHED = [thing for thing in EVERYTHING if thing.name != "the environment"]
 @pytest.fixture(autouse=True)
 def _world() -> Iterator[None]:
     """No stranger of a test hurts the tests."""
-    before = moment(WATCHED)
+    before = snapshot(WATCHED)
     yield
-    hurt = [text for _, text in put_back(before) if text]
+    hurt = [text for _, text in restore(before) if text]
     assert not hurt
 
 
@@ -188,7 +188,7 @@ def test_a_module_may_draw_its_first_weights_from_torch(play_toy: Play) -> None:
 def test_variables_that_somebody_adds_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NEW_X", raising=False)
     said: list[str] = []
-    with Guest("x", said.append).acting("x.plan"):
+    with IsolatedPlugin("x", said.append).acting("x.plan"):
         os.environ["NEW_X"] = "1"
     assert (os.environ["NEW_X"], said) == ("1", [])
 
@@ -200,7 +200,7 @@ def test_a_removed_working_directory_is_no_error(tmp_path: Path) -> None:
         gone = tmp_path / "gone"
         gone.mkdir()
         os.chdir(gone)
-        with Guest("x", said.append).acting("x.plan"):
+        with IsolatedPlugin("x", said.append).acting("x.plan"):
             gone.rmdir()
         assert not said or "working directory" in said[0]
     finally:
@@ -328,7 +328,7 @@ def test_what_a_hook_prints_the_run_says(
 
     assert play_toy(bad(plan=plan), rounds=1).said == ["bad: one", "bad: two three", "bad: no end"]
     said: list[str] = []
-    with suppress(ValueError), Guest("bad", said.append).acting("bad.setup"):
+    with suppress(ValueError), IsolatedPlugin("bad", said.append).acting("bad.setup"):
         setup(None)
     assert said == ["bad: before it fails"]
     assert capsys.readouterr() == ("", "")
@@ -336,7 +336,7 @@ def test_what_a_hook_prints_the_run_says(
 
 def test_who_says_it_may_print_it(capsys: pytest.CaptureFixture[str]) -> None:
     kept = []
-    with Guest("x", print).acting("x.plan"):
+    with IsolatedPlugin("x", print).acting("x.plan"):
         print("hello")
         kept.append(sys.stdout)
         sys.stdout.write("no newline")
@@ -361,7 +361,7 @@ class patched_stdout:
 
 def test_standard_output_is_otherwise_what_it_was(capfd: pytest.CaptureFixture[str]) -> None:
     said: list[str] = []
-    with Guest("x", said.append).acting("importing x"):
+    with IsolatedPlugin("x", said.append).acting("importing x"):
         assert sys.stdout.encoding == "utf-8"
         assert sys.stdout.writable()
         assert not sys.stdout.isatty()
@@ -399,7 +399,7 @@ def test_the_table_of_a_run_stays_clean(
     results = {p.parts[-3]: p for p in Path("flbench-results").rglob("seed-0.json")}
     loud, plain = (Result.model_validate_json(results[n].read_text()) for n in ("loud", "fedavg"))
     assert loud.curves == plain.curves, "nobody was hurt"
-    assert loud.method.plugins[0].source == mark("loud_m") != ""
+    assert loud.method.plugins[0].source == source_hash("loud_m") != ""
 
 
 # --- where it ends ----------------------------------------------------------------------------
@@ -660,27 +660,27 @@ def test_a_mark_is_of_the_files_that_are_imported(
     for name, text in texts.items():
         (folder / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
-    first = mark("acme_m.method")
+    first = source_hash("acme_m.method")
     assert re.fullmatch(r"[0-9a-f]{12}", first)
     (folder / "other.py").write_text("z = 2\n")
-    assert mark("acme_m.method") == first, "nobody imports it"
+    assert source_hash("acme_m.method") == first, "nobody imports it"
     marks = {first}
     for name in ("__init__", "method", "sums", "deep", "rest"):
         (folder / f"{name}.py").write_text(texts[name] + "# changed\n")
-        marks.add(mark("acme_m.method"))
+        marks.add(source_hash("acme_m.method"))
     assert len(marks) == 6
-    alone = mark("acme_m.other")
+    alone = source_hash("acme_m.other")
     (folder / "__init__.py").write_text("")
-    assert mark("acme_m.other") != alone, "its package runs as well"
-    assert mark("nowhere_to_be_found") == mark("math") == ""
-    assert mark("acme_m.method") != mark("acme_m.other") != ""
+    assert source_hash("acme_m.other") != alone, "its package runs as well"
+    assert source_hash("nowhere_to_be_found") == source_hash("math") == ""
+    assert source_hash("acme_m.method") != source_hash("acme_m.other") != ""
 
 
 def test_the_mark_is_no_part_of_a_fingerprint(play_toy: Play) -> None:
     job = play_toy("fedavg", rounds=1).job
     described = job.method.described
     plugin = described.plugins[0].model_copy(update={"source": "0" * 12})
-    assert described.plugins[0].source == mark("flbench_plugins.fedavg") != plugin.source
+    assert described.plugins[0].source == source_hash("flbench_plugins.fedavg") != plugin.source
     other = described.model_copy(update={"plugins": [plugin]})
     assert replace(job, method=replace(job.method, described=other)).fingerprint == job.fingerprint
 
@@ -792,7 +792,7 @@ def test_who_keeps_something_on_itself_is_told_where_it_belongs(play_toy: Play) 
 
 def test_a_method_without_a_rule_for_newcomers_is_told_so(play_toy: Play) -> None:
     def setup(self: Any, ctx: Any) -> Any:
-        return own_rows(ctx)
+        return one_model_per_client(ctx)
 
     played = play_toy(bad(setup=setup), clients=9, unseen=0.34, dataset=toy_dataset(samples=108))
     assert played.result.unseen is None
@@ -813,7 +813,7 @@ def test_for_debugging_nobody_is_watched_and_errors_have_tracebacks(
     assert code == 1
     assert 'loud_things.py", line' in err
     assert "KeyError: 'gone'" in err
-    with Guest("x").acting("x.hook"):
+    with IsolatedPlugin("x").acting("x.hook"):
         assert sys.stdout.__class__.__name__ != "Voice"
 
 

@@ -23,7 +23,7 @@ from flbench.core import hookspecs
 from flbench.federation.build import divide
 from flbench.federation.loading import load_dataset
 from flbench.plugin.entry import KINDS
-from flbench.plugin.hooks import Hooks
+from flbench.plugin.hooks import HookCaller
 from flbench.plugin.registry import entries, summary_of
 from flbench.suite import load_suite
 
@@ -283,13 +283,13 @@ def test_every_suite_file_is_an_entry_point_and_every_entry_point_a_file() -> No
 @pytest.mark.parametrize("name", SUITES)
 def test_every_suite_loads_and_its_partition_works_without_files(name: str, tmp_path: Path) -> None:
     suite = load_suite(name)
-    suite = load_suite(name, suite.twin or None)
+    suite = load_suite(name, suite.offline_dataset or None)
     assert suite.name == name
     assert str(suite.version) in suite.changes, "every version has a line in the changelog"
     assert suite.summary
     assert suite.paper
     data = load_dataset(suite.dataset, tmp_path)
-    divided = divide(suite, Hooks((suite.name, suite), []), data, seed=0)
+    divided = divide(suite, HookCaller((suite.name, suite), []), data, seed=0)
     assert divided.clients == suite.clients
     owned = [divided.visible.sizes("train"), divided.visible.sizes("validation")]
     owned.append(divided.held_out.sizes("test"))

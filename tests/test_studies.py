@@ -24,7 +24,7 @@ from flbench.core.seeding import rng, torch_seed
 from flbench.errors import BadParameter, Diverged, MissingData, UnknownName, UserError
 from flbench.federation.build import divide
 from flbench.federation.loading import load_dataset
-from flbench.plugin.hooks import Hooks
+from flbench.plugin.hooks import HookCaller
 from flbench.plugin.registry import entries, find, load_entry, summary_of
 from flbench.results.schema import Result
 from flbench.run.composition import compose
@@ -32,14 +32,14 @@ from flbench.run.settings import suite_overrides
 from flbench.suite import load_suite
 from flbench.sweeps import study
 from flbench.sweeps.study import (
-    Grid,
     Request,
+    Study,
     Table,
     correlations,
     measured,
     overlaid,
-    play_grid,
     read_grid,
+    run_grid,
     run_study,
 )
 from flbench_benchmarks.studies import discrepancy
@@ -83,7 +83,7 @@ def request(folder: Path, said: list[str] | None = None, **changes: Any) -> Requ
     return Request(say=[].append if said is None else said.append, **given)
 
 
-def grid(**changes: Any) -> Grid:
+def grid(**changes: Any) -> Study:
     table = {
         "summary": "s",
         "suites": ["small.toml"],
@@ -91,13 +91,13 @@ def grid(**changes: Any) -> Grid:
         "columns": ["accuracy_mean", "groups"],
         **changes,
     }
-    return Grid.model_validate(table)
+    return Study.model_validate(table)
 
 
-def played(one: Grid, asked: Request) -> tuple[Table, list[Table]]:
+def played(one: Study, asked: Request) -> tuple[Table, list[Table]]:
     """The table, and what was kept on the way."""
     kept: list[Table] = []
-    rows = play_grid(one, asked, lambda table: kept.append([dict(row) for row in table]))
+    rows = run_grid(one, asked, lambda table: kept.append([dict(row) for row in table]))
     return rows, kept
 
 
@@ -373,7 +373,7 @@ def test_every_grid_names_what_exists(name: str, columns: set[str], tmp_path: Pa
         settings = overlaid({**one.settings, **point}, {})
         overrides = suite_overrides(settings, one.methods)
         for suite in one.suites:
-            found = load_suite(suite, load_suite(suite).twin or None, overrides)
+            found = load_suite(suite, load_suite(suite).offline_dataset or None, overrides)
             target = load_entry(find("partitions", found.partition.name))
             checked("partition", target, found.partition.params, skip=4)
             for method in one.methods:
@@ -388,9 +388,9 @@ def test_every_grid_s_data_can_be_divided_among_its_clients(name: str, tmp_path:
     for point in (one.points()[0], one.points()[-1]):
         overrides = suite_overrides(overlaid({**one.settings, **point}, {}), one.methods)
         for suite in one.suites:
-            found = load_suite(suite, load_suite(suite).twin or None, overrides)
+            found = load_suite(suite, load_suite(suite).offline_dataset or None, overrides)
             data = load_dataset(found.dataset, tmp_path)
-            divided = divide(found, Hooks((found.name, found), []), data, seed=0)
+            divided = divide(found, HookCaller((found.name, found), []), data, seed=0)
             assert divided.clients == found.training_clients
 
 

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from toy import Play, Typed, player, toy_dataset, toy_suite
 
-from flbench.engine.options import Engine
+from flbench.engine.options import EngineOptions
 from flbench.results.files import read_result, read_skips, write_atomically
 from flbench.results.schema import Change, Result, Tuning
-from flbench.run.result import conclude
-from flbench.run.rounds import play
+from flbench.run.result import build_result
+from flbench.run.rounds import run_rounds
 from flbench.run.setup import prepare
 from flbench.submission.admission import LARGEST, gathered, problems
 from flbench.submission.consistency import as_written, contradictions, job_of, recount, unmarked
@@ -110,11 +110,11 @@ def test_what_a_run_leaves_follows_from_itself(kind: dict[str, Any], play_toy: P
 def test_tuning_and_precision_are_part_of_the_fingerprint(play_toy: Play) -> None:
     played = play_toy("fedavg")
     tuned = Tuning(budget=3, tried=2, seeds=[1000], score="accuracy_validation")
-    rough = Engine(accelerator="cpu", precision="bf16-mixed")
+    rough = EngineOptions(accelerator="cpu", precision="bf16-mixed")
     marks = {played.job.fingerprint}
     for job in (replace(played.job, tuning=tuned), replace(played.job, engine=rough)):
         run, state = prepare(job, toy_dataset())
-        result = conclude(job, run, play(run, state))
+        result = build_result(job, run, run_rounds(run, state))
         assert list(unmarked(result)) == []
         assert job_of(result, job.out).path == job.path
         marks.add(result.fingerprint.config)

@@ -12,8 +12,8 @@ from toy import Play
 from flbench.federation.loading import load_dataset
 from flbench.plugin.registry import entries
 from flbench.run.composition import compose
-from flbench.run.runner import run_job
-from flbench.run.spec import Job
+from flbench.run.runner import execute
+from flbench.run.spec import RunSpec
 from flbench.suite import load_suite
 
 SUITES = sorted(entries("suites"))
@@ -24,9 +24,9 @@ GROUPED = {"pathological-noniid", "noisy-noniid", "fig3b", "rotated", "label-swa
 @pytest.mark.parametrize("name", SUITES)
 def test_every_suite_runs_without_files(name: str, tmp_path: Path) -> None:
     suite = load_suite(name)
-    suite = load_suite(name, suite.twin or None, {"rounds": 2})
-    job = Job(suite, compose("fedavg"), 0, tmp_path, tmp_path)
-    result = run_job(job, load_dataset)
+    suite = load_suite(name, suite.offline_dataset or None, {"rounds": 2})
+    job = RunSpec(suite, compose("fedavg"), 0, tmp_path, tmp_path)
+    result = execute(job, load_dataset)
     assert job.path.is_file()
     assert len(result.clients.correct) == suite.clients
     assert result.summary["accuracy_mean"] > 0
@@ -43,7 +43,7 @@ def test_every_suite_runs_without_files(name: str, tmp_path: Path) -> None:
 def test_known_groups_are_worth_knowing(name: str, tmp_path: Path) -> None:
     suite = load_suite(name, None, {"rounds": 25})
     accuracy = {
-        method: run_job(Job(suite, compose(method, settings), 0, tmp_path, tmp_path)).summary
+        method: execute(RunSpec(suite, compose(method, settings), 0, tmp_path, tmp_path)).summary
         for method, settings in (("oracle", {"warmup": 5}), ("fedavg", {}))
     }
     assert accuracy["oracle"]["accuracy_mean"] > accuracy["fedavg"]["accuracy_mean"] + 0.02

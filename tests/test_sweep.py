@@ -26,7 +26,7 @@ from flbench.results.events import RoundRecord, RunInfo
 from flbench.results.schema import VOLATILE
 from flbench.sweeps.launchers import FAILED, connected, needs, played_remotely, received
 from flbench.sweeps.request import jobs_of, options
-from flbench.terminal.console import Console, Overview
+from flbench.terminal.console import Console, SweepProgress
 
 QUICK = ("--rounds", "2", "--set", "clients=10")
 GRID = ("-p", "fedavg,local-only", "-s", "iid", "--seeds", "2", *QUICK)
@@ -493,7 +493,7 @@ def info(first: int = 1) -> RunInfo:
 
 def test_in_a_terminal_there_are_two_bars() -> None:
     screen = io.StringIO()
-    view = Overview()
+    view = SweepProgress()
     view._terminal = Terminal(file=screen, force_terminal=True, width=120)
     view.open({"were complete": 2}, 5)
     bar = view._bar
@@ -522,7 +522,7 @@ def test_the_time_left_counts_the_cells_of_this_sweep_only(
 ) -> None:
     now = [50.0]
     monkeypatch.setattr("flbench.terminal.console.time", SimpleNamespace(monotonic=lambda: now[0]))
-    view = Overview()
+    view = SweepProgress()
     view.open({"were complete": 7}, 10)
     now[0] += 300
     view.finished("one", "done", "  accuracy 0.500  300 s")
@@ -530,7 +530,7 @@ def test_the_time_left_counts_the_cells_of_this_sweep_only(
 
 
 def test_what_several_cells_have_to_say_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
-    view = Overview()
+    view = SweepProgress()
     for message in ("a", "b", "a"):
         view.say(message)
     view.run_started(info())

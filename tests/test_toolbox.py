@@ -33,7 +33,11 @@ def random_matrix(seed: int, n: int, symmetric: bool = True) -> Any:
 def partitions(n: int, k: int) -> list[tuple[int, ...]]:
     """Every labelling of n points by first appearance with at most k groups."""
     found = itertools.product(range(k), repeat=n)
-    return [one for one in found if list(one) == clustering.by_appearance(np.array(one)).tolist()]
+    return [
+        one
+        for one in found
+        if list(one) == clustering.relabel_by_first_seen(np.array(one)).tolist()
+    ]
 
 
 # --- scorers ----------------------------------------------------------------------------------
@@ -70,8 +74,8 @@ def test_distances_by_hand_and_without_cancellation() -> None:
 
 def test_answers_by_hand() -> None:
     logits = torch.tensor([[[0.0, np.log(3.0)], [2.0, -5.0]]], dtype=torch.float32)
-    assert scoring.answers(logits).tolist() == [[[0, 1], [1, 0]]]
-    soft = scoring.answers(logits, "softmax")
+    assert scoring.predictions(logits).tolist() == [[[0, 1], [1, 0]]]
+    soft = scoring.predictions(logits, "softmax")
     torch.testing.assert_close(soft[0, 0], torch.tensor([0.25, 0.75]))
     torch.testing.assert_close(soft.sum(dim=2), torch.ones(1, 2))
 
@@ -81,7 +85,7 @@ def test_answers_by_hand() -> None:
 )
 def test_agreement_is_the_share_of_equal_answers(other: list[int], expected: float) -> None:  # T19
     said = torch.nn.functional.one_hot(torch.tensor([[0, 1, 2, 0], other]), 3)
-    assert scoring.agreement(said).tolist() == [[1.0, expected], [expected, 1.0]]
+    assert scoring.prediction_agreement(said).tolist() == [[1.0, expected], [expected, 1.0]]
 
 
 @pytest.mark.parametrize("samples", range(2, 60, 2))
@@ -89,20 +93,20 @@ def test_half_of_all_answers_is_exactly_a_half(samples: int) -> None:
     """A threshold that is reached is reached: no rounding stands in between."""
     one = torch.zeros(samples, dtype=torch.int64)
     said = torch.stack([one, torch.arange(samples) % 2])
-    assert scoring.agreement(torch.nn.functional.one_hot(said))[0, 1] == 0.5
+    assert scoring.prediction_agreement(torch.nn.functional.one_hot(said))[0, 1] == 0.5
 
 
 @pytest.mark.parametrize("kind", ["onehot", "softmax"])
 def test_agreement_is_symmetric_between_zero_and_one(kind: Any) -> None:  # T19
     logits = torch.randn(9, 7, 4, generator=torch.Generator().manual_seed(1)) * 3
-    said = scoring.answers(logits, kind)
-    found = scoring.agreement(said)
+    said = scoring.predictions(logits, kind)
+    found = scoring.prediction_agreement(said)
     assert torch.equal(found, found.T)
     assert found.diagonal().tolist() == [1.0] * 9
     assert 0 <= float(found.min()) < float(found.max()) <= 1
     one, other = said[0].double(), said[5].double()
     close(found[0, 5], (one * other).sum() / (one.norm() * other.norm()))
-    assert scoring.agreement(said[:1]).tolist() == [[1.0]]
+    assert scoring.prediction_agreement(said[:1]).tolist() == [[1.0]]
 
 
 def test_the_best_group_is_the_one_with_the_best_mean() -> None:
@@ -217,7 +221,7 @@ def test_blocks_are_found_whatever_their_order() -> None:  # T20
     [([7, 2, 7, -1], [0, 1, 0, 2]), ([3], [0]), ([], []), ([0.5, 0.25, 0.5], [0, 1, 0])],
 )
 def test_labels_are_renumbered_by_first_appearance(labels: Any, expected: Any) -> None:
-    found = clustering.by_appearance(np.array(labels))
+    found = clustering.relabel_by_first_seen(np.array(labels))
     assert found.tolist() == expected
     assert found.dtype == np.int64
 
@@ -263,7 +267,7 @@ def test_k_means_is_the_best_of_all_partitions() -> None:
 
         labels = clustering.k_means(rows, 3, np.random.default_rng(seed)).tolist()
         assert scatter(labels) == pytest.approx(min(scatter(one) for one in partitions(7, 3)))
-        assert labels == clustering.by_appearance(np.array(labels)).tolist()
+        assert labels == clustering.relabel_by_first_seen(np.array(labels)).tolist()
 
 
 def test_k_means_is_told_its_randomness() -> None:

@@ -51,8 +51,8 @@ def test_flags_of_layers_become_masks_of_scalars() -> None:
     masks = layout.of_layers(flags)
     assert masks.dtype == torch.bool
     assert torch.equal(masks[0], layout.layers[0] | layout.layers[2])
-    assert torch.equal(masks[1], layout.nothing)
-    assert torch.equal(masks[2], layout.everything)
+    assert torch.equal(masks[1], layout.none_mask)
+    assert torch.equal(masks[2], layout.all_mask)
 
 
 class Sub(nn.Linear):
@@ -219,7 +219,7 @@ def test_asking_models_changes_none_and_uses_their_own_prediction(play_toy: Play
 
 def test_own_rows_give_every_client_a_row_and_keep_memories(play_toy: Play) -> None:
     def setup(self: Any, ctx: Any) -> fl.Setup:
-        return fl.own_rows(ctx, {"bad.kept": fl.Memory(torch.ones(CLIENTS), "client")})
+        return fl.one_model_per_client(ctx, {"bad.kept": fl.Memory(torch.ones(CLIENTS), "client")})
 
     played = play_toy(bad(setup=setup), rounds=1)
     models, initial = played.state.models, played.run.context.initial.clone()
@@ -227,7 +227,7 @@ def test_own_rows_give_every_client_a_row_and_keep_memories(play_toy: Play) -> N
     assert sum(not torch.equal(row, initial) for row in models) == 3, "the cohort alone moved"
     assert played.state.membership.home.tolist() == [*range(CLIENTS)]
     assert played.state.memory["bad.kept"].tolist() == [1.0] * CLIENTS
-    first = fl.own_rows(played.run.context)
+    first = fl.one_model_per_client(played.run.context)
     assert first.memory == {}
     first.models[0] += 1
     assert torch.equal(first.models[1], initial), "rows share no memory"
@@ -239,7 +239,7 @@ def test_same_group_and_newcomers_by_hand() -> None:
     ctx: Any = SimpleNamespace(initial=torch.tensor([1.0, 2.0, 3.0]))
     state = fl.State(1, torch.tensor([[7.0, 8.0, 9.0]] * 2), fl.Membership(torch.arange(2)))
     shared = torch.tensor([False, True, False])
-    found = fl.newcomers(state, torch.tensor([2, 3]), ctx, shared)
+    found = fl.initial_for_newcomers(state, torch.tensor([2, 3]), ctx, shared)
     assert found.row is None
     assert found.params.tolist() == [[1.0, 8.0, 3.0]] * 2
     assert ctx.initial.tolist() == [1.0, 2.0, 3.0]

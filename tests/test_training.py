@@ -188,7 +188,7 @@ def test_extras_go_down_and_reports_come_up(play_toy: Play) -> None:
         @hookimpl
         def dispatch(self, stage: Stage) -> Start:
             ids = stage.clients.float()
-            return Start(extras={"word": ids}, own={"own": ids * 100})
+            return Start(extras={"word": ids}, client_memory={"own": ids * 100})
 
         @hookimpl
         def aggregate(self, upload: Any) -> None:

@@ -21,15 +21,15 @@ from torch import nn
 
 from flbench.core.dataset import Dataset
 from flbench.core.hookspecs import hookimpl
-from flbench.engine.options import Engine
+from flbench.engine.options import EngineOptions
 from flbench.errors import PluginError, Undefined
 from flbench.federation.federation import Newcomers, Samples
 from flbench.results.schema import Fingerprint, Method, Plugin
 from flbench.run import checkpoint, setup
-from flbench.run.composition import Composition, compose
-from flbench.run.rounds import play
+from flbench.run.composition import MethodStack, compose
+from flbench.run.rounds import run_rounds
 from flbench.run.setup import prepare
-from flbench.run.spec import Job
+from flbench.run.spec import RunSpec
 from flbench.suite import Suite
 from flbench.testing import small_run
 from flbench.testing.small_run import CLIENTS as CLIENTS
@@ -52,7 +52,7 @@ def toy_suite(**changes: Any) -> Suite:
     return small_suite(**{"name": "toy", "summary": "a toy", "dataset": "toy", **changes})
 
 
-def composition(*plugins: tuple[str, object]) -> Composition:
+def composition(*plugins: tuple[str, object]) -> MethodStack:
     """A method made of plugin instances instead of installed names."""
     described = Method(
         name="+".join(name for name, _ in plugins),
@@ -69,7 +69,7 @@ def composition(*plugins: tuple[str, object]) -> Composition:
             for name, plugin in plugins
         ],
     )
-    return Composition(plugins, described)
+    return MethodStack(plugins, described)
 
 
 def watching(uploads: list[Any]) -> object:
@@ -84,7 +84,7 @@ def watching(uploads: list[Any]) -> object:
     return Watch()
 
 
-class Played(small_run.Played):
+class Played(small_run.SmallRun):
     """A finished toy run."""
 
     @property
@@ -122,7 +122,7 @@ def player(folder: Path) -> Play:
     """
 
     def played(
-        method: str | Composition,
+        method: str | MethodStack,
         *,
         settings: dict[str, object] | None = None,
         suite: Suite | None = None,
@@ -130,38 +130,38 @@ def player(folder: Path) -> Play:
         seed: int = 0,
         net: Callable[[], nn.Module] | None = None,
         executor: str = "auto",
-        engine: Engine | None = None,
+        engine: EngineOptions | None = None,
         sinks: tuple[tuple[str, object], ...] = (),
         **changes: Any,
     ) -> Played:
         if isinstance(method, str):
             method = compose(method, settings)
         said: list[str] = []
-        job = Job(
+        job = RunSpec(
             suite=suite or toy_suite(**changes),
             method=method,
             seed=seed,
             data_root=folder,
             out=folder / "out",
-            engine=engine or Engine(executor=executor, accelerator="cpu"),
+            engine=engine or EngineOptions(executor=executor, accelerator="cpu"),
             sinks=sinks,
             say=said.append,
         )
         network = setup.build_network if net is None else seeded(net)
         with patch.object(setup, "build_network", network):
             run, state = prepare(job, dataset or toy_dataset())
-        return Played(run, play(run, state), job, said)
+        return Played(run, run_rounds(run, state), job, said)
 
     return played
 
 
-def bad(**hooks: Callable[..., Any]) -> Composition:
+def bad(**hooks: Callable[..., Any]) -> MethodStack:
     """A method named `bad` whose hooks are the given functions."""
     body = {name: hookimpl(function) for name, function in hooks.items()}
     return composition(("bad", dataclass(frozen=True)(type("Bad", (), body))()))
 
 
-def refused(play_toy: Play, method: str | Composition, **changes: Any) -> str:
+def refused(play_toy: Play, method: str | MethodStack, **changes: Any) -> str:
     """The line a person reads where a plugin is refused."""
     with pytest.raises((PluginError, Undefined)) as caught:
         play_toy(method, **changes)

@@ -18,9 +18,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from flbench.core.hookspecs import hookimpl
 from flbench.core.state import State
-from flbench.engine.options import Engine
+from flbench.engine.options import EngineOptions
 from flbench.results.events import RoundRecord, RunInfo
-from flbench.run.runner import run_job
+from flbench.run.runner import execute
 
 from .baton import Baton, pin
 from .work import Work, dataset, job
@@ -72,13 +72,13 @@ class Together:
 def main() -> None:
     """Play rounds until nobody waits for them; of several processes the first reports."""
     work, options, folder = sys.argv[1:]
-    engine, rank = Engine(**json.loads(options)), int(os.environ.get("LOCAL_RANK", 0))
+    engine, rank = EngineOptions(**json.loads(options)), int(os.environ.get("LOCAL_RANK", 0))
     if engine.devices > 1:
         pin(rank)
     asked = job(Work.read(work), Path(folder), engine, Lapping() if rank == 0 else None)
     layers = (*asked.method.layers, ("together", Together()))
     asked = replace(asked, method=replace(asked.method, layers=layers))
-    run_job(asked, lambda name, root: dataset(Work.read(work)))
+    execute(asked, lambda name, root: dataset(Work.read(work)))
 
 
 if __name__ == "__main__":

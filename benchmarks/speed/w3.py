@@ -43,11 +43,11 @@ def run(asked: Asked) -> list[Row]:
 def probe(model: str, clients: int, blocks: int, folder: Path) -> Row:
     """One row; the models are judged in `blocks` blocks."""
     from flbench.engine.cross_evaluation import cross_evaluate
-    from flbench.engine.options import Engine
+    from flbench.engine.options import EngineOptions
     from flbench.run.setup import prepare
 
     work = Work(model=model, clients=clients, cohort=clients, samples=60)
-    asked = job(work, folder, Engine(accelerator="cpu"), validation=0.5)
+    asked = job(work, folder, EngineOptions(accelerator="cpu"), validation=0.5)
     run, state = prepare(asked, dataset(work))
     space, samples = run.executor.workspace, run.executor.samples
     everybody = torch.arange(clients)

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from flbench.core.dataset import Dataset
-from flbench.engine.options import Engine
+from flbench.engine.options import EngineOptions
 from flbench.run.composition import compose
-from flbench.run.spec import Job
+from flbench.run.spec import RunSpec
 from flbench.suite import Suite
 
 CLASSES = 10
@@ -66,7 +66,9 @@ def dataset(work: Work) -> Dataset:
     return Dataset("random", x.flatten(0, 1), y.flatten(), CLASSES)
 
 
-def job(work: Work, out: Path, engine: Engine, sink: object = None, validation: float = 0.0) -> Job:
+def job(
+    work: Work, out: Path, engine: EngineOptions, sink: object = None, validation: float = 0.0
+) -> RunSpec:
     """The work as flbench runs it; there are more rounds than anybody waits for."""
     rounds = 10_000
     settings: dict[str, Any] = {
@@ -89,7 +91,7 @@ def job(work: Work, out: Path, engine: Engine, sink: object = None, validation: 
             "momentum": work.momentum,
         },
     }
-    return Job(
+    return RunSpec(
         suite=Suite.model_validate(settings),
         method=compose(work.method),
         seed=0,

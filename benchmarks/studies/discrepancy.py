@@ -12,13 +12,13 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge
 
-from flbench.engine.options import Engine
+from flbench.engine.options import EngineOptions
 from flbench.federation.loading import load_dataset
 from flbench.run.composition import compose
-from flbench.run.rounds import play
-from flbench.run.runner import settle
+from flbench.run.rounds import run_rounds
+from flbench.run.runner import resolve_dataset
 from flbench.run.setup import prepare
-from flbench.run.spec import Job
+from flbench.run.spec import RunSpec
 from flbench.suite import load_suite
 from flbench.sweeps.study import Request, Table, correlations
 from flbench.toolbox.heterogeneity import kld
@@ -48,19 +48,19 @@ def run(
     for seed in range(request.seeds):
         for scale in ("model", "tensor"):
             overrides = {"clients": clients, "rounds": rounds, "participation": 1.0}
-            job = Job(
+            job = RunSpec(
                 suite=load_suite(suite, request.dataset, overrides),
                 method=compose("dc-pfl", {"t_start": rounds, "scale": scale}),
                 seed=seed,
                 data_root=request.data_root,
                 out=request.out,
-                engine=Engine(threads=request.threads),
+                engine=EngineOptions(threads=request.threads),
                 say=request.say,
             )
-            job, load = settle(job, load_dataset)
+            job, load = resolve_dataset(job, load_dataset)
             run, state = prepare(job, load(job.suite.dataset, job.data_root))
             run.checkpoint = None
-            state = play(run, state)
+            state = run_rounds(run, state)
             upper = np.triu_indices(run.context.clients, 1)
             apart = state.memory["dc-pfl.discrepancy"].numpy()[upper]
             labels = kld(run.context.label_counts.numpy())[upper]

@@ -13,8 +13,8 @@ from flbench.cli.options import Out, Root, Settings
 from flbench.errors import UnknownName
 
 if TYPE_CHECKING:
-    from flbench.papers.paper import Card, Grid
-    from flbench.papers.reproduction import Finding
+    from flbench.papers.paper import Paper, PaperTable
+    from flbench.papers.reproduction import Comparison
 
 
 def reproduce(
@@ -46,20 +46,25 @@ def reproduce(
     known = {name for grid in chosen.values() for name in grid.datasets}
     if dataset is not None and dataset not in known:
         raise UnknownName(f"data set of '{card.name}'", dataset, known, listed="there are")
-    from flbench.terminal.console import Overview
+    from flbench.terminal.console import SweepProgress
 
-    overview = Overview()
+    overview = SweepProgress()
     if markdown:
         from flbench.papers.page import page
 
         print(page(card, out, overview), end="")
         return
     with overview.waiting("importing torch and lightning"):
-        from flbench.papers.reproduction import Asked, findings, planned, where_results_lie
+        from flbench.papers.reproduction import (
+            ReproductionRequest,
+            findings,
+            planned,
+            where_results_lie,
+        )
         from flbench.sweeps.sweep import play
 
     others = [*where_results_lie(out, data_root), "--threads", str(threads)]
-    asked = Asked(scale, seeds, settings or (), dataset, others)
+    asked = ReproductionRequest(scale, seeds, settings or (), dataset, others)
     plans = {name: planned(grid, asked, overview) for name, grid in chosen.items()}
     every = [cell for part in plans.values() for plan in part for cell in plan.cells]
     outcomes = {} if no_run else play(every, overview)
@@ -74,7 +79,7 @@ def reproduce(
         raise typer.Exit(code)
 
 
-def _print(card: Card, grid: Grid, found: Sequence[Finding], scale: str) -> None:
+def _print(card: Paper, grid: PaperTable, found: Sequence[Comparison], scale: str) -> None:
     """A table per suite and data set that was run, a line for each that was not."""
     from flbench.papers.reproduction import COLUMNS, by_part, cells
     from flbench.terminal.tables import print_rows

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flbench.cli.options import Out, Plugins, Preset, Root, Seed, Seeds, Settings, Suites
-from flbench.engine.processes import company
+from flbench.engine.processes import rank_zero_output
 from flbench.errors import Diverged, Interrupted, MissingData, ProcessDied, Undefined
 from flbench.sweeps.request import jobs_of
 
 if TYPE_CHECKING:
     from flbench.results.schema import Result
-    from flbench.run.spec import Job
+    from flbench.run.spec import RunSpec
     from flbench.terminal.console import Console
 
 
@@ -62,17 +62,17 @@ def run(
     """Run methods on suites and write one result file per method, suite and seed."""
     from flbench.terminal.console import Console
 
-    with company(devices, nodes):
+    with rank_zero_output(devices, nodes):
         console = Console()
         run_all(jobs_of(console, **context.params), console)
 
 
-def run_all(jobs: list[Job], console: Console) -> None:
+def run_all(jobs: list[RunSpec], console: Console) -> None:
     """Run the jobs in turn; one that diverges, is undefined or lacks data stops no other."""
     from functools import lru_cache
 
     from flbench.federation.loading import load_dataset
-    from flbench.run.runner import run_job, settle
+    from flbench.run.runner import execute, resolve_dataset
     from flbench.terminal.tables import print_table
 
     load = lru_cache(maxsize=1)(load_dataset)
@@ -82,8 +82,8 @@ def run_all(jobs: list[Job], console: Console) -> None:
     try:
         for job in jobs:
             try:
-                job, data = settle(job, load)
-                finished.append((job.path, run_job(job, data)))
+                job, data = resolve_dataset(job, load)
+                finished.append((job.path, execute(job, data)))
             except Diverged as error:
                 console.say(f"{job.title}: {error}")
                 diverged = error

@@ -95,10 +95,10 @@ def _divided(suite: Suite, seed: int, root: Path | None) -> tuple[Ints, Ints | N
     from flbench.datasets import data_root
     from flbench.federation.build import divide
     from flbench.federation.loading import load_dataset
-    from flbench.plugin.hooks import Hooks
+    from flbench.plugin.hooks import HookCaller
 
     data = load_dataset(suite.dataset, data_root(root))
-    federation = divide(suite, Hooks((suite.name, suite), []), data, seed)
+    federation = divide(suite, HookCaller((suite.name, suite), []), data, seed)
     counts = [_counts(federation.visible, federation.classes)]
     groups = [federation.groups]
     if federation.newcomers is not None:

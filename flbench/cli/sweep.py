@@ -9,12 +9,12 @@ import typer
 
 from flbench.cli.options import Plugins, Preset, Seed, Seeds, Settings, Suites
 from flbench.errors import UnknownName, UserError
-from flbench.sweeps.launchers import FAILED, locally, on_ray
+from flbench.sweeps.launchers import FAILED, run_locally, run_on_ray
 from flbench.sweeps.request import jobs_of, options, words
 from flbench.sweeps.sweep import LAUNCHERS, Outcomes, cells_of, recalled, summary, watched
 
 if TYPE_CHECKING:
-    from flbench.terminal.console import Overview
+    from flbench.terminal.console import SweepProgress
 
 
 PASSES_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -49,9 +49,9 @@ def sweep(
         raise UnknownName("launcher", launcher, LAUNCHERS, listed="there are")
     if launcher != "ray" and (workers or address):
         raise typer.BadParameter("--workers and --address belong to --launcher ray")
-    from flbench.terminal.console import Overview
+    from flbench.terminal.console import SweepProgress
 
-    overview = Overview()
+    overview = SweepProgress()
     count = ["--seeds", str(seeds)] if seeds is not None else []
     one = ["--seed", str(seed)] if seed is not None else []
     chosen = words(plugin, suite, settings or [], preset, [*one, *count, *context.args])
@@ -69,11 +69,11 @@ def sweep(
         overview.tell(f"{summary(known.values(), len(cells))}; {len(waiting)} to run")
         return
     far = launcher == "ray" and waiting
-    played = on_ray(waiting, workers, address) if far else locally(waiting)
+    played = run_on_ray(waiting, workers, address) if far else run_locally(waiting)
     conclude(watched(cells, known, played, overview), overview)
 
 
-def conclude(outcomes: Outcomes, overview: Overview) -> None:
+def conclude(outcomes: Outcomes, overview: SweepProgress) -> None:
     """Print the table, the summary and how to run failed cells again; exit as `run` would."""
     from flbench.terminal.tables import print_table
 

@@ -19,7 +19,7 @@ from flbench.sweeps.tuning import FIRST_SEED, SCORE, Point, Trial, _order, _scor
 if TYPE_CHECKING:
     from flbench.results.schema import Tuning
     from flbench.sweeps.launchers import Cell
-    from flbench.terminal.console import Overview
+    from flbench.terminal.console import SweepProgress
 
 
 def tune(
@@ -43,9 +43,9 @@ def tune(
     """Search a method's parameters on tuning seeds; score the best, and the defaults, on others."""
     from flbench.core.parameters import declared
     from flbench.plugin.registry import find
-    from flbench.terminal.console import Overview
+    from flbench.terminal.console import SweepProgress
 
-    overview = Overview()
+    overview = SweepProgress()
     with overview.waiting("importing torch and lightning"):
         from flbench.cli.sweep import conclude
         from flbench.sweeps.sweep import play
@@ -89,7 +89,7 @@ def tune(
     conclude(play(scored, overview), overview)
 
 
-def _cell(arguments: Sequence[str], tuning: Tuning | None, overview: Overview) -> Cell:
+def _cell(arguments: Sequence[str], tuning: Tuning | None, overview: SweepProgress) -> Cell:
     from flbench.sweeps.launchers import Cell
     from flbench.sweeps.request import jobs_of, options
 

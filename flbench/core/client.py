@@ -73,7 +73,7 @@ class ClientModule(LightningModule):
         self.received: dict[str, Tensor] = {}
         self.start = torch.empty(0)
         self.steps = 0
-        self.made_by = ""
+        self.provided_by = ""
 
     def forward(self, x: Tensor) -> Any:  # noqa: ANN401 - Lightning leaves the output open
         """Return the logits of samples `x`, shape (b, classes); of text (b, T, classes)."""

@@ -43,7 +43,7 @@ class Dataset:
 
 
 @dataclass(frozen=True)
-class About:
+class DatasetInfo:
     """What a loader's module says of its data set, in a constant named ABOUT.
 
     Attributes:

@@ -127,12 +127,12 @@ class ParameterLayout:
         return (flags.float() @ self.layers.float()) > 0
 
     @property
-    def everything(self) -> Tensor:
+    def all_mask(self) -> Tensor:
         """All True, shape (W,)."""
         return torch.ones(self.width, dtype=torch.bool)
 
     @property
-    def nothing(self) -> Tensor:
+    def none_mask(self) -> Tensor:
         """All False, shape (W,)."""
         return torch.zeros(self.width, dtype=torch.bool)
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 
-class Store:
+class RowStore:
     """Where rows lie: in memory up to a budget, behind that in files.
 
     Args:
@@ -80,7 +80,7 @@ def _half(device: torch.device) -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
-class Bank(Tensor):
+class ModelBank(Tensor):
     """A (K, W) tensor whose rows are shared between copies until they are written.
 
     Reading rows (`bank[3]`, `bank[ids]`, `bank[ids, :10]`), writing them (`bank[ids] = rows`) and
@@ -93,17 +93,17 @@ class Bank(Tensor):
     """
 
     _rows: list[Tensor]
-    _store: Store
+    _store: RowStore
     _common: tuple[Tensor, Tensor] | None
     _apart: set[int]
     _private: set[int]
     _news: list[Tensor]
 
     @staticmethod
-    def __new__(cls: type[Bank], rows: Sequence[Tensor], store: Store) -> Bank:
+    def __new__(cls: type[ModelBank], rows: Sequence[Tensor], store: RowStore) -> ModelBank:
         """Make the tensor that stands for the rows."""
         shape = (len(rows), *rows[0].shape)
-        self: Bank = Tensor._make_wrapper_subclass(
+        self: ModelBank = Tensor._make_wrapper_subclass(
             cls, shape, dtype=rows[0].dtype, device=store.device
         )
         self._rows = list(rows)
@@ -115,13 +115,13 @@ class Bank(Tensor):
         return self
 
     @classmethod
-    def repeated(cls, row: Tensor, times: int, store: Store) -> Bank:
+    def repeated(cls, row: Tensor, times: int, store: RowStore) -> ModelBank:
         """A bank of equal rows, stored once."""
         return cls([store.keep(row)] * times, store)
 
-    def clone(self, **_: object) -> Bank:
+    def clone(self, **_: object) -> ModelBank:
         """A copy that shares all rows."""
-        other = Bank(self._rows, self._store)
+        other = ModelBank(self._rows, self._store)
         other._common, other._apart, other._news = self._common, set(self._apart), []
         self._private.clear()
         return other
@@ -136,10 +136,10 @@ class Bank(Tensor):
             row[mask] = values
         return row.to(self._store.device)
 
-    def take(self, index: Tensor) -> Bank:
+    def take(self, index: Tensor) -> ModelBank:
         """The bank of some rows, which are shared, not copied."""
         chosen = index.tolist()
-        other = Bank([self._rows[one] for one in chosen], self._store)
+        other = ModelBank([self._rows[one] for one in chosen], self._store)
         other._common, other._news = self._common, []
         other._apart = {place for place, one in enumerate(chosen) if one in self._apart}
         self._private.clear()
@@ -196,7 +196,9 @@ class Bank(Tensor):
         return packed
 
     @classmethod
-    def unpack(cls, parts: Collection[str], read: Callable[[str], Tensor], store: Store) -> Bank:
+    def unpack(
+        cls, parts: Collection[str], read: Callable[[str], Tensor], store: RowStore
+    ) -> ModelBank:
         """The bank that was packed, its rows stored one after the other.
 
         Args:
@@ -292,7 +294,7 @@ class Bank(Tensor):
     ) -> Any:  # noqa: ANN401
         """Do anything else on a plain copy; write it back where the bank itself is changed."""
         named = tree_map(plain, kwargs or {})
-        if func._schema.is_mutable and args and isinstance(args[0], Bank):
+        if func._schema.is_mutable and args and isinstance(args[0], ModelBank):
             others = tree_map(plain, args[1:])
             args[0]._rewrite(lambda table: func(table, *others, **named))
             return args[0]
@@ -310,7 +312,7 @@ class Bank(Tensor):
     def __repr__(self, **_: object) -> str:  # type: ignore[override]
         return f"Bank of {len(self._rows)} rows, {len(self.stored)} stored, of {self.shape[1]}"
 
-    def __deepcopy__(self, memo: object) -> Bank:
+    def __deepcopy__(self, memo: object) -> ModelBank:
         return self.clone()
 
     def __reduce_ex__(self, protocol: Any) -> Any:  # noqa: ANN401 - pickle's own
@@ -319,17 +321,17 @@ class Bank(Tensor):
 
 def row_of(table: Tensor, index: int) -> Tensor:
     """A row of a table, only to be read, shape (W,)."""
-    return table.read(index) if isinstance(table, Bank) else table[index]
+    return table.read(index) if isinstance(table, ModelBank) else table[index]
 
 
 def plain(table: Any) -> Any:  # noqa: ANN401 - anything else comes back as it is
     """A table as a plain tensor."""
-    return table.dense() if isinstance(table, Bank) else table
+    return table.dense() if isinstance(table, ModelBank) else table
 
 
 def take(table: Tensor, index: Tensor) -> Tensor:
     """Some rows of a table, shape (len(index), W); a bank stays one."""
-    return table.take(index) if isinstance(table, Bank) else table[index]
+    return table.take(index) if isinstance(table, ModelBank) else table[index]
 
 
 def mean_of(table: Tensor, index: Tensor) -> Tensor:
@@ -339,14 +341,14 @@ def mean_of(table: Tensor, index: Tensor) -> Tensor:
         >>> mean_of(torch.tensor([[1.0, 2.0], [9.0, 9.0], [2.0, 4.0]]), torch.tensor([0, 2]))
         tensor([1.5000, 3.0000])
     """
-    if isinstance(table, Bank):
+    if isinstance(table, ModelBank):
         return table.mean_of(index)
     return table[index].double().mean(dim=0).to(table.dtype)
 
 
 def all_finite(table: Tensor) -> bool:
     """Whether a table is finite; of a bank, what is new in it."""
-    if isinstance(table, Bank):
+    if isinstance(table, ModelBank):
         return table.all_finite()
     return bool(table.isfinite().all())
 

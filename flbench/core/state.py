@@ -173,10 +173,10 @@ class Start:
     params: Tensor | None = None
     active: Tensor | None = None
     rows: Tensor | None = None
-    crosses: Tensor | None = None
-    returns: Tensor | None = None
+    sent_mask: Tensor | None = None
+    returned_mask: Tensor | None = None
     extras: Extras = field(default_factory=dict)
-    own: Extras = field(default_factory=dict)
+    client_memory: Extras = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -189,10 +189,10 @@ class Dispatched:
     params: Tensor
     active: Tensor
     rows: Tensor | None
-    crosses: Tensor
-    returns: Tensor
+    sent_mask: Tensor
+    returned_mask: Tensor
     extras: Extras = field(default_factory=dict)
-    own: Extras = field(default_factory=dict)
+    client_memory: Extras = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,7 @@ class Upload:
     rows: Tensor | None = None
     extras: Extras = field(default_factory=dict)
 
-    def kept(self) -> Tensor:
+    def selected(self) -> Tensor:
         """The candidate each client keeps, shape (n, W); only to be read."""
         if self.params.shape[1] == 1:
             return self.params[:, 0]

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from flbench.core import torchvision_compat as torchvision_compat
-from flbench.core.dataset import About, Dataset
+from flbench.core.dataset import Dataset, DatasetInfo
 from flbench.datasets.files import (
     Found,
     Pixels,
@@ -41,14 +41,14 @@ CIFAR100_SCALE = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
 
 BATCHES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch", "batches.meta")
 ABOUT = {
-    "cifar10": About(
+    "cifar10": DatasetInfo(
         source="A. Krizhevsky, 2009, www.cs.toronto.edu/~kriz/cifar.html",
         licence="none stated; shared for research",
         files=tuple(f"cifar-10-batches-py/{file}" for file in BATCHES),
         samples=60_000,
         fetch="flbench data cifar10 --fetch; or put an .npz file into cifar10/",
     ),
-    "cifar100": About(
+    "cifar100": DatasetInfo(
         source="A. Krizhevsky, 2009, www.cs.toronto.edu/~kriz/cifar.html",
         licence="none stated; shared for research",
         files=tuple(f"cifar-100-python/{file}" for file in ("train", "test", "meta")),

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flbench.core.dataset import About, Dataset
+from flbench.core.dataset import Dataset, DatasetInfo
 from flbench.errors import UserError
 from flbench.federation.loading import load_dataset
 
@@ -29,10 +29,10 @@ DOMAINS = 4
 
 
 ABOUT = {
-    "rotated": About(
+    "rotated": DatasetInfo(
         source="computed from another data set", licence="its", fetch="--dataset rotated:digits"
     ),
-    "label-swap": About(
+    "label-swap": DatasetInfo(
         source="computed from another data set", licence="its", fetch="--dataset label-swap:digits"
     ),
 }

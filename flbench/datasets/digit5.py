@@ -27,7 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flbench.core.dataset import About, Dataset
+from flbench.core.dataset import Dataset, DatasetInfo
 from flbench.datasets import image_folder
 from flbench.datasets.files import (
     SIGNED,
@@ -53,21 +53,21 @@ KEPT = {False: 5_000, True: 9_000}
 FOLDERS = {"mnist-m": "mnist_m", "synth-digits": "synth_digits"}
 FORM = "one .npz file (x, y; or x_train, y_train, x_test, y_test) or a folder of images per digit"
 ABOUT = {
-    "mnist-m": About(
+    "mnist-m": DatasetInfo(
         source="Y. Ganin, V. Lempitsky, ICML 2015",
         licence="non-commercial research (BSDS500 photographs)",
         files=("mnist_m/*",),
         samples=68_002,
         fetch=f"get it from its authors or a mirror; put into mnist_m/ {FORM}",
     ),
-    "synth-digits": About(
+    "synth-digits": DatasetInfo(
         source="Y. Ganin, V. Lempitsky, ICML 2015",
         licence="none stated; shared for research",
         files=("synth_digits/*",),
         samples=488_953,
         fetch=f"get it from its authors or a mirror; put into synth_digits/ {FORM}",
     ),
-    "digit-5": About(
+    "digit-5": DatasetInfo(
         source="X. Peng et al., Moment Matching for Multi-Source Domain Adaptation, ICCV 2019",
         licence="that of each domain",
         fetch="each domain for itself: " + ", ".join(f"flbench data {name}" for name in DOMAINS),

@@ -16,15 +16,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flbench.core.dataset import About, Dataset
+from flbench.core.dataset import Dataset, DatasetInfo
 
 ABOUT = {
-    "digits": About(
+    "digits": DatasetInfo(
         source="E. Alpaydin, C. Kaynak, UCI Optical Recognition of Handwritten Digits, test part",
         licence="CC BY 4.0",
         samples=1_797,
     ),
-    "digits-shift": About(source="computed from digits", licence="CC BY 4.0", samples=1_797),
+    "digits-shift": DatasetInfo(source="computed from digits", licence="CC BY 4.0", samples=1_797),
 }
 DOMAINS = ("plain", "shifted", "blurred", "textured", "faint")
 

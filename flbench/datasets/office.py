@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from flbench.core.dataset import About, Dataset
+from flbench.core.dataset import Dataset, DatasetInfo
 from flbench.datasets import image_folder
 from flbench.datasets.files import SIGNED, Found, absent, damaged, scaled
 
@@ -27,14 +27,14 @@ SIZE = 64
 MATS = tuple(f"{SURF}/{name}.mat" for name in ("amazon", "caltech10", "dslr", "webcam"))
 SOURCE = "B. Gong, Y. Shi, F. Sha, K. Grauman, CVPR 2012"
 ABOUT = {
-    "office-caltech": About(
+    "office-caltech": DatasetInfo(
         source=SOURCE,
         licence="none stated; shared for research",
         files=tuple(f"{FOLDER}/{domain}" for domain in DOMAINS),
         samples=2_533,
         fetch=f"get the images from the authors or a mirror; put them into {FOLDER}/DOMAIN/CLASS/",
     ),
-    "office-surf": About(
+    "office-surf": DatasetInfo(
         source=SOURCE,
         licence="none stated; shared for research",
         files=MATS,

@@ -15,13 +15,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from flbench.core.dataset import About
+from flbench.core.dataset import DatasetInfo
 from flbench.datasets.files import Found
 from flbench.errors import MissingData, PluginError, UserError
 from flbench.federation.loading import is_door, load_dataset
 from flbench.plugin.registry import entries, find, load_entry
 
-UNSAID = About(source="not said", licence="not said")
+UNSAID = DatasetInfo(source="not said", licence="not said")
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Row:
     state: str
     where: str
     samples: str
-    about: About
+    about: DatasetInfo
 
 
 def report(root: Path, name: str = "", check: bool = False, fetch: bool = False) -> list[str]:
@@ -98,7 +98,7 @@ def of(module: ModuleType, constant: str, name: str) -> Any:  # noqa: ANN401 - a
     return said.get(name) if isinstance(said, dict) else said
 
 
-def whole(about: About, root: Path) -> Found | None:
+def whole(about: DatasetInfo, root: Path) -> Found | None:
     """All of a data set, if all its files are there."""
     if not about.files:
         return Found("built in", about.samples, True)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from flbench.core.dataset import About, Dataset
+from flbench.core.dataset import Dataset, DatasetInfo
 from flbench.datasets.files import Found
 from flbench.errors import MissingData, UserError
 
@@ -35,13 +35,13 @@ CONTEXT = 64
 
 
 ABOUT = {
-    "nordic": About(
+    "nordic": DatasetInfo(
         source="Norwegian, Swedish and Danish text, one UTF-8 file per language",
         licence="that of the files",
         files=("text/nb.txt", "text/sv.txt", "text/da.txt"),
         fetch="one sentence per line in text/no.txt (or nb.txt), text/sv.txt and text/da.txt",
     ),
-    "nordic-gpt2": About(
+    "nordic-gpt2": DatasetInfo(
         source="the same in GPT-2's vocabulary (Radford et al. 2019)",
         licence="that of the files; the vocabulary: modified MIT",
         files=(
@@ -53,14 +53,14 @@ ABOUT = {
         ),
         fetch="the texts, and GPT-2's vocab.json and merges.txt in gpt2_tokenizer",
     ),
-    "oscar": About(
+    "oscar": DatasetInfo(
         source="OSCAR, Norwegian, Swedish and Danish (Ortiz Suárez et al. 2019)",
         licence="CC0 for the packaging; the texts are their authors'",
         files=("oscar/no.txt", "oscar/sv.txt", "oscar/da.txt"),
         fetch="pip install flbench[text], then flbench data oscar --fetch",
     ),
-    "text": About(source="yours", licence="yours", fetch="--dataset text:FOLDER"),
-    "bigrams": About(
+    "text": DatasetInfo(source="yours", licence="yours", fetch="--dataset text:FOLDER"),
+    "bigrams": DatasetInfo(
         source="generated: three random bigram languages", licence="none", samples=900
     ),
 }

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from flbench.core import torchvision_compat as torchvision_compat
-from flbench.core.dataset import About, Dataset
+from flbench.core.dataset import Dataset, DatasetInfo
 from flbench.datasets.files import Pixels, checked, damaged, expect, joined, scaled
 
 IDX = (
@@ -31,28 +31,28 @@ USPS_SCALE = (0.2469,), (0.2989,)
 SVHN_SCALE = (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)
 
 ABOUT = {
-    "mnist": About(
+    "mnist": DatasetInfo(
         source="Y. LeCun, C. Cortes, C. Burges, yann.lecun.com/exdb/mnist",
         licence="CC BY-SA 3.0",
         files=tuple(f"MNIST/raw/{file}" for file in IDX),
         samples=70_000,
         fetch="flbench data mnist --fetch",
     ),
-    "fashion-mnist": About(
+    "fashion-mnist": DatasetInfo(
         source="H. Xiao, K. Rasul, R. Vollgraf, arXiv 1708.07747",
         licence="MIT",
         files=tuple(f"FashionMNIST/raw/{file}" for file in IDX),
         samples=70_000,
         fetch="flbench data fashion-mnist --fetch",
     ),
-    "usps": About(
+    "usps": DatasetInfo(
         source="J. J. Hull, IEEE TPAMI 16(5), 1994; files of LIBSVM",
         licence="none stated; shared for research",
         files=("USPS/usps.bz2", "USPS/usps.t.bz2"),
         samples=9_298,
         fetch="flbench data usps --fetch",
     ),
-    "svhn": About(
+    "svhn": DatasetInfo(
         source="Y. Netzer et al., NIPS workshop 2011, ufldl.stanford.edu/housenumbers",
         licence="non-commercial use",
         files=("SVHN/train_32x32.mat", "SVHN/test_32x32.mat"),

@@ -27,14 +27,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flbench.core.dataset import About, Dataset
+from flbench.core.dataset import Dataset, DatasetInfo
 from flbench.datasets import image_folder
 from flbench.datasets.files import SIGNED, arrays, damaged, scaled
 from flbench.errors import BadParameter
 
 ABOUT = {
-    "npz": About(source="yours", licence="yours", fetch="--dataset npz:FILE.npz"),
-    "images": About(source="yours", licence="yours", fetch="--dataset images:FOLDER[@SIZE]"),
+    "npz": DatasetInfo(source="yours", licence="yours", fetch="--dataset npz:FILE.npz"),
+    "images": DatasetInfo(source="yours", licence="yours", fetch="--dataset images:FOLDER[@SIZE]"),
 }
 
 

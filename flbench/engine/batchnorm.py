@@ -13,7 +13,7 @@ from typing import Literal
 from torch import Tensor
 
 from flbench.core.layout import ParameterLayout
-from flbench.core.model_bank import Bank, Store
+from flbench.core.model_bank import ModelBank, RowStore
 from flbench.core.state import Dispatched, Memory, Personal, State, Upload
 
 Policy = Literal["global", "local", "reset"]
@@ -23,12 +23,12 @@ OWN = "buffers.own"
 
 
 def declare(
-    policy: Policy, layout: ParameterLayout, initial: Tensor, clients: int, store: Store
+    policy: Policy, layout: ParameterLayout, initial: Tensor, clients: int, store: RowStore
 ) -> dict[str, Memory]:
     """The memory the policy needs, shape (N, B)."""
     if policy != "local" or not layout.buffers:
         return {}
-    own = Bank.repeated(initial[layout.parameters :], clients, store)
+    own = ModelBank.repeated(initial[layout.parameters :], clients, store)
     return {OWN: Memory(own, "client")}
 
 
@@ -49,7 +49,12 @@ def before_training(
         return replace(start, params=params)
     params[..., layout.parameters :] = state.memory[OWN][ids][:, None, :]
     only = layout.trainable
-    return replace(start, params=params, crosses=start.crosses & only, returns=start.returns & only)
+    return replace(
+        start,
+        params=params,
+        sent_mask=start.sent_mask & only,
+        returned_mask=start.returned_mask & only,
+    )
 
 
 def after_training(policy: Policy, state: State, upload: Upload, layout: ParameterLayout) -> State:
@@ -57,7 +62,7 @@ def after_training(policy: Policy, state: State, upload: Upload, layout: Paramet
     if policy != "local" or not layout.buffers:
         return state
     own = state.memory[OWN].clone()
-    own[upload.ids] = upload.kept()[:, layout.parameters :]
+    own[upload.ids] = upload.selected()[:, layout.parameters :]
     return state.remember({OWN: own})
 
 

@@ -22,7 +22,7 @@ DIRECTIONS: tuple[Direction, ...] = ("down", "up", "peer")
 
 
 @dataclass
-class Ledger:
+class CommunicationLedger:
     """Bytes by direction and item, and by client.
 
     Attributes:
@@ -76,7 +76,7 @@ class Ledger:
 
     def start(self, start: Dispatched, stage: Stage) -> None:
         """Count what the acting clients receive at the start of a stage."""
-        scalars, widths = [], count(start.crosses)
+        scalars, widths = [], count(start.sent_mask)
         for place, client in enumerate(stage.clients.tolist()):
             width = int(widths[place])
             held = self._received.setdefault(client, [])
@@ -84,7 +84,7 @@ class Ledger:
                 row for row, on in zip(start.params[place], start.active[place], strict=True) if on
             ]
             news = [row for row in rows if not any(torch.equal(row, old) for old in held)]
-            if width == len(start.crosses[place]):
+            if width == len(start.sent_mask[place]):
                 held.extend(news)
             scalars.append(width * len(news))
         self.send("down", stage.clients, "model", torch.tensor(scalars, dtype=torch.int64))
@@ -97,7 +97,7 @@ class Ledger:
         Candidates that are for different rows of the bank are all sent.
         """
         models = 1 if upload.rows is None else upload.active.sum(dim=1)
-        self.send("up", upload.ids, "model", models * count(start.returns))
+        self.send("up", upload.ids, "model", models * count(start.returned_mask))
         for name, tensor in upload.extras.items():
             self.send("up", upload.ids, name, _each(tensor))
 

@@ -17,7 +17,7 @@ from torch.func import functional_call, vmap
 
 from flbench.core.client import ClientModule
 from flbench.core.model_bank import plain, row_of
-from flbench.engine.process_group import Ranks
+from flbench.engine.process_group import ProcessGroup
 from flbench.engine.workspace import Workspace
 from flbench.errors import UserError
 from flbench.federation.federation import Samples
@@ -108,14 +108,14 @@ def cross_evaluate(
     pooled = Pooled.of(space, samples, split, clients)
     shape = (len(clients), len(models), 3)
     sums = torch.zeros(shape, dtype=torch.float64, device=space.device)
-    ranks = Ranks.of(space.fabric)
+    ranks = ProcessGroup.of(space.fabric)
 
     def judge_mine() -> None:
         for place in ranks.share([1] * len(models)):
             sums[:, place] = _segments(space, row_of(models, place), pooled)
 
     ranks.attempt(judge_mine)
-    return ranks.add(sums)
+    return ranks.all_reduce_sum(sums)
 
 
 @torch.inference_mode()

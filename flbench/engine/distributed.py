@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from flbench.core.state import Dispatched, Stage, Upload
-from flbench.engine.process_group import Ranks
+from flbench.engine.process_group import ProcessGroup
 from flbench.engine.sequential import Sequential, Term
 from flbench.errors import PluginError
 
@@ -24,7 +24,7 @@ KNOWN = ("ids", "active", "rows")
 FIELDS = tuple(f.name for f in fields(Upload) if f.name not in (*KNOWN, "params", "extras"))
 
 
-class Sharded(Sequential):
+class DistributedExecutor(Sequential):
     """Trains with the help of the other processes.
 
     Args:
@@ -32,7 +32,7 @@ class Sharded(Sequential):
         ranks: the processes.
     """
 
-    def __init__(self, inner: Sequential, ranks: Ranks) -> None:
+    def __init__(self, inner: Sequential, ranks: ProcessGroup) -> None:
         super().__init__(inner.workspace, inner.samples, inner.seed)
         self.inner = inner
         self.ranks = ranks
@@ -44,13 +44,15 @@ class Sharded(Sequential):
             len(self.owned(client, stage)) * int(start.active[place].sum())
             for place, client in enumerate(stage.clients.tolist())
         ]
-        dealt = self.ranks.deal(weights)
-        mine = torch.tensor(dealt[self.ranks.me], dtype=torch.int64)
+        dealt = self.ranks.assign(weights)
+        mine = torch.tensor(dealt[self.ranks.rank], dtype=torch.int64)
         part, few = of_some(start, mine), replace(stage, clients=stage.clients[mine])
         upload = self.ranks.attempt(lambda: self.inner.fit(part, few, terms, round_))
         tensors = named(upload)
         params = self.ranks.stack(upload.params, dealt)
-        shapes = self.ranks.gather({name: Column.of(tensor) for name, tensor in tensors.items()})
+        shapes = self.ranks.all_gather_object(
+            {name: Column.of(tensor) for name, tensor in tensors.items()}
+        )
         columns = common(shapes, dealt, f"round {round_}: stage '{stage.label}'")
         rows = self.ranks.stack(packed(tensors, columns), dealt)
         whole = unpacked(rows, columns)
@@ -76,10 +78,10 @@ def of_some(start: Dispatched, places: Tensor) -> Dispatched:
         return {name: value[places.to(value.device)] for name, value in table.items()}
 
     return Dispatched(
-        **taken({n: getattr(start, n) for n in ("params", "active", "crosses", "returns")}),
+        **taken({n: getattr(start, n) for n in ("params", "active", "sent_mask", "returned_mask")}),
         rows=start.rows,
         extras=taken(start.extras),
-        own=taken(start.own),
+        client_memory=taken(start.client_memory),
     )
 
 

@@ -21,7 +21,7 @@ KINDS: dict[type[nn.Module], int] = {
 """What is replaced, and how many dimensions behind the channel are dropped together."""
 
 
-class Dice:
+class LaneRandomness:
     """Whose numbers are drawn now.
 
     Attributes:
@@ -43,7 +43,7 @@ class LaneDropout(nn.Module):
         dice: whose numbers are drawn.
     """
 
-    def __init__(self, p: float, together: int, dice: Dice) -> None:
+    def __init__(self, p: float, together: int, dice: LaneRandomness) -> None:
         super().__init__()
         self.p = p
         self.together = together
@@ -90,9 +90,9 @@ class _Draw(torch.autograd.Function):
         return torch.stack(drawn), 0
 
 
-def by_lane(module: nn.Module) -> Dice:
+def by_lane(module: nn.Module) -> LaneRandomness:
     """Replace the dropout layers of a module, in place; return what they draw from."""
-    dice = Dice()
+    dice = LaneRandomness()
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
             together = KINDS.get(type(child))

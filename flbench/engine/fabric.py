@@ -22,12 +22,12 @@ import torch.distributed as dist
 from torch import nn
 
 from flbench.core import client as client  # makes torchvision importable, which lightning needs
-from flbench.engine.process_group import ALONE, Ranks
-from flbench.engine.processes import CHILDREN, dismiss
+from flbench.engine.process_group import ALONE, ProcessGroup
+from flbench.engine.processes import CHILDREN, terminate_workers
 from flbench.errors import ProcessDied, UserError
 
 if TYPE_CHECKING:
-    from flbench.engine.options import Engine
+    from flbench.engine.options import EngineOptions
 
 # isort: split
 from lightning.fabric import Fabric
@@ -43,7 +43,7 @@ MEETING = timedelta(minutes=10)
 """How long processes wait for one another at the start."""
 
 
-def meet(engine: Engine) -> Ranks:
+def join_process_group(engine: EngineOptions) -> ProcessGroup:
     """The processes of a run; the first call starts the others, or waits for them.
 
     Raises:
@@ -54,10 +54,10 @@ def meet(engine: Engine) -> Ranks:
         return ALONE
     if not dist.is_initialized():
         open_fabric(engine)
-    return Ranks(dist.get_rank(), dist.get_world_size())
+    return ProcessGroup(dist.get_rank(), dist.get_world_size())
 
 
-def open_fabric(engine: Engine) -> Fabric:
+def open_fabric(engine: EngineOptions) -> Fabric:
     """A run's one Fabric, launched.
 
     Raises:
@@ -78,7 +78,7 @@ def open_fabric(engine: Engine) -> Fabric:
                 devices=engine.devices,
                 num_nodes=engine.nodes,
                 precision=engine.precision,  # type: ignore[arg-type] # checked above
-                strategy=Apart() if several else "auto",
+                strategy=IndependentDDPStrategy() if several else "auto",
             )
         except (MisconfigurationException, RuntimeError, ValueError) as error:
             devices = f" --devices {engine.devices}" if several else ""
@@ -89,7 +89,7 @@ def open_fabric(engine: Engine) -> Fabric:
     return fabric
 
 
-def _check_launcher(engine: Engine) -> None:
+def _check_launcher(engine: EngineOptions) -> None:
     """Refuse to be one of several processes that know nothing of one another."""
     asked = engine.devices * engine.nodes
     if dist.is_torchelastic_launched() and int(os.environ["WORLD_SIZE"]) != asked:
@@ -99,7 +99,7 @@ def _check_launcher(engine: Engine) -> None:
         )
 
 
-class Apart(DDPStrategy):
+class IndependentDDPStrategy(DDPStrategy):
     """A process per device, each training clients of its own: no gradient is ever exchanged."""
 
     def setup_environment(self) -> None:
@@ -155,7 +155,7 @@ def _watch(children: list[subprocess.Popen[bytes]], met: threading.Event) -> Non
     """End everything if a process ends before all have met: the meeting cannot be called off."""
     while not met.wait(0.2):
         if any(child.poll() is not None for child in children) and not met.is_set():
-            dismiss()
+            terminate_workers()
             print("flbench: a process of this run died before it began", file=sys.stderr)
             sys.stderr.flush()
             os._exit(ProcessDied.exit_code)

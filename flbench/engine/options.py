@@ -14,7 +14,7 @@ UNITS = {"": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}
 
 
 @dataclass(frozen=True)
-class Engine:
+class EngineOptions:
     """What a run is computed with. It changes times, not results, but for `precision`.
 
     Attributes:

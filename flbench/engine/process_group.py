@@ -67,34 +67,34 @@ def deal(weights: Sequence[int], hands: int) -> list[list[int]]:
 
 
 @dataclass(frozen=True)
-class Ranks:
+class ProcessGroup:
     """The processes of a run.
 
     Attributes:
-        me: the number of this one, from 0.
+        rank: the number of this one, from 0.
         size: how many there are.
     """
 
-    me: int = 0
+    rank: int = 0
     size: int = 1
 
     @classmethod
-    def of(cls, fabric: Fabric) -> Ranks:
+    def of(cls, fabric: Fabric) -> ProcessGroup:
         """The processes of a Fabric."""
         return cls(fabric.global_rank, fabric.world_size)
 
     @property
-    def first(self) -> bool:
+    def is_rank_zero(self) -> bool:
         """Whether this is the process that speaks and writes."""
-        return self.me == 0
+        return self.rank == 0
 
-    def deal(self, weights: Sequence[int]) -> list[list[int]]:
+    def assign(self, weights: Sequence[int]) -> list[list[int]]:
         """Places of each process's part of a list, ascending; see `deal`."""
         return deal(weights, self.size)
 
     def share(self, weights: Sequence[int]) -> list[int]:
         """Places of this process's part of a list, ascending."""
-        return self.deal(weights)[self.me]
+        return self.assign(weights)[self.rank]
 
     def attempt(self, work: Callable[[], T]) -> T:
         """Do one's own part of something; if any process fails, all fail alike.
@@ -111,16 +111,16 @@ class Ranks:
             raise
         except FlbenchError as error:
             failure = type(error), str(error)
-        for found in self.gather(failure):
+        for found in self.all_gather_object(failure):
             if found is not None:
                 raise _again(*found)
         return done
 
-    def agree(self, thing: T) -> T:
+    def broadcast_object(self, thing: T) -> T:
         """What the first process says."""
-        return self.gather(thing)[0]
+        return self.all_gather_object(thing)[0]
 
-    def gather(self, thing: T) -> list[T]:
+    def all_gather_object(self, thing: T) -> list[T]:
         """Every process's small thing, in their order."""
         if self.size == 1:
             return [thing]
@@ -128,28 +128,28 @@ class Ranks:
         _met(lambda: dist.all_gather_object(things, thing, group=_group()))
         return things  # type: ignore[return-value] # every place is filled
 
-    def collect(self, table: Tensor) -> Tensor:
+    def all_gather(self, table: Tensor) -> Tensor:
         """Every process's tensor of one shape and type, stacked on the CPU: (size, ...)."""
         mine = table.detach().cpu().contiguous()
         heard = mine.new_empty(self.size, *mine.shape)
         _met(lambda: dist.all_gather(list(heard.unbind()), mine, group=_group()))
         return heard
 
-    def add(self, table: Tensor) -> Tensor:
+    def all_reduce_sum(self, table: Tensor) -> Tensor:
         """Add up tables that are zero but where a process has filled in its own part.
 
         Args:
             table: any shape, the same in all processes; it is overwritten.
         """
         if self.size > 1:
-            table.copy_(self.collect(table).sum(dim=0))
+            table.copy_(self.all_gather(table).sum(dim=0))
         return table
 
     def stack(self, mine: Tensor, places: Sequence[Sequence[int]]) -> Tensor:
         """Put rows that the processes hold into one order.
 
         Args:
-            mine: this process's rows, shape (len(places[me]), ...).
+            mine: this process's rows, shape (len(places[rank]), ...).
             places: where each process's rows belong.
 
         Returns:
@@ -159,11 +159,15 @@ class Ranks:
         shape = (sum(map(len, places)), *mine.shape[1:])
         whole = torch.empty(shape, dtype=mine.dtype, device="meta")
         large = whole.nbytes >= max(1, SHARED)
-        desk = self.agree(_desk(whole.nbytes) if large and self.first else None) if large else None
+        desk = (
+            self.broadcast_object(_desk(whole.nbytes) if large and self.is_rank_zero else None)
+            if large
+            else None
+        )
         table = None if desk is None else self._shared(desk, whole)
         if table is not None:
-            table[list(places[self.me])] = mine.detach().cpu()
-            self.gather(None)  # all have written
+            table[list(places[self.rank])] = mine.detach().cpu()
+            self.all_gather_object(None)  # all have written
             return table
         whole = torch.empty(shape, dtype=mine.dtype)
         step = max(1, BLOCK // max(1, mine[:1].nbytes or whole[:1].nbytes))
@@ -171,24 +175,24 @@ class Ranks:
             for at in range(0, len(part), step):
                 some = list(part[at : at + step])
                 block = torch.empty_like(whole[: len(some)])
-                if source == self.me:
+                if source == self.rank:
                     block = mine[at : at + step].detach().cpu().contiguous()
-                whole[some] = self.hear(block, source)
+                whole[some] = self.broadcast(block, source)
         return whole
 
     def _shared(self, desk: str, like: Tensor) -> Tensor | None:
         """A file as a tensor that all processes see; None = they are on several machines."""
         try:
-            if len(set(self.gather(_machine()))) > 1:
+            if len(set(self.all_gather_object(_machine()))) > 1:
                 return None
             flat = torch.from_file(desk, shared=True, size=like.numel(), dtype=like.dtype)
-            self.gather(None)  # all have it, and it needs no name any more
+            self.all_gather_object(None)  # all have it, and it needs no name any more
             return flat.view(like.shape)
         finally:
-            if self.first:
+            if self.is_rank_zero:
                 os.unlink(desk)
 
-    def hear(self, block: Tensor, source: int) -> Tensor:
+    def broadcast(self, block: Tensor, source: int) -> Tensor:
         """One process's tensor, in all of them; the others give one to write it to."""
         _met(lambda: dist.broadcast(block, source, group=_group()))
         return block
@@ -210,7 +214,7 @@ def _machine() -> str:
     return f"{platform.node()} {boot.read_text() if boot.is_file() else uuid.getnode()}"
 
 
-ALONE = Ranks()
+ALONE = ProcessGroup()
 """One process."""
 
 

@@ -29,13 +29,13 @@ GRACE = 10.0
 """Seconds a process gets to end by itself, before it is killed."""
 
 
-def is_first(environ: Mapping[str, str] = os.environ) -> bool:
+def is_rank_zero(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether this is the process that speaks."""
     return all(environ.get(name, "0") == "0" for name in NUMBERS)
 
 
 @contextmanager
-def company(devices: int, nodes: int) -> Iterator[None]:
+def rank_zero_output(devices: int, nodes: int) -> Iterator[None]:
     """Surround a command that may run as several processes.
 
     All but the first are silent within and leave with the exit code of what was raised. None of
@@ -47,12 +47,12 @@ def company(devices: int, nodes: int) -> Iterator[None]:
     """
     if devices * nodes == 1:
         yield
-    elif is_first():
+    elif is_rank_zero():
         try:
             yield
             _wait_for(CHILDREN)
         finally:
-            dismiss()
+            terminate_workers()
     else:
         with _silence(parent=os.getppid()):
             yield
@@ -93,7 +93,7 @@ def _wait_for(children: list[subprocess.Popen[bytes]]) -> None:
             return
 
 
-def dismiss() -> None:
+def terminate_workers() -> None:
     """End the processes that this one started."""
     for child in CHILDREN:
         if child.poll() is None:

@@ -77,7 +77,7 @@ class Sequential:
                 rows = self.owned(client, stage)
                 told = {
                     name: tensor[place].to(self.workspace.device)
-                    for name, tensor in {**start.own, **start.extras}.items()
+                    for name, tensor in {**start.client_memory, **start.extras}.items()
                 }
                 used.append(len(rows))
                 outcomes.append([])
@@ -90,8 +90,9 @@ class Sequential:
                             raise
                         except (Exception, SystemExit) as error:
                             raise PluginError(
-                                f"round {round_}: {self.workspace.module.made_by}: client {client}"
-                                f" failed in stage '{stage.label}': {in_one_line(error)}"
+                                f"round {round_}: {self.workspace.module.provided_by}: client"
+                                f" {client} failed in stage '{stage.label}':"
+                                f" {in_one_line(error)}"
                             ) from error
                         self.workspace.read(out)
                     else:

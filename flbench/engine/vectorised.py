@@ -191,7 +191,7 @@ class Vectorised(Sequential):
             start=stack,
             theta=stack[:, :cut].clone(),
             buffers=stack[:, cut:].clone(),
-            told={k: v[who].to(device) for k, v in {**start.own, **start.extras}.items()},
+            told={k: v[who].to(device) for k, v in {**start.client_memory, **start.extras}.items()},
             dice=[torch.Generator(device).manual_seed(seed) for seed in seeds],
             loss=torch.zeros(len(places), dtype=torch.float64, device=device),
             steps=[0] * len(places),

@@ -10,11 +10,11 @@ from flbench.core.dataset import Dataset
 from flbench.core.seeding import rng
 from flbench.federation import test_sets
 from flbench.federation.federation import Federation, federate, server_indices
-from flbench.plugin.hooks import Hooks
+from flbench.plugin.hooks import HookCaller
 from flbench.suite import Suite
 
 
-def divide(suite: Suite, hooks: Hooks, dataset: Dataset, seed: int) -> Federation:
+def divide(suite: Suite, hooks: HookCaller, dataset: Dataset, seed: int) -> Federation:
     """Partition the data set and split every client's share."""
     labels = dataset.labels.numpy()
     domains = None if dataset.domains is None else dataset.domains.numpy()

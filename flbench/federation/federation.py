@@ -128,7 +128,7 @@ class Federation:
         visible, held_out = moved(self.visible), moved(self.held_out)
         return replace(self, visible=visible, held_out=held_out, groups=groups)
 
-    def leaky(self) -> Federation:
+    def with_test_as_validation(self) -> Federation:
         """The same federation with the test split in the place of the validation split.
 
         Three of the reference protocols decide on test data; a method that asks

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from flbench.core.dataset import Dataset
 from flbench.errors import BadParameter, FlbenchError, PluginError, in_one_line
-from flbench.plugin.isolation import Guest
+from flbench.plugin.isolation import IsolatedPlugin
 from flbench.plugin.process_state import SHARED
 from flbench.plugin.registry import find, load_entry
 
@@ -30,7 +30,7 @@ def load_dataset(name: str, root: Path) -> Dataset:
         raise BadParameter(f"data set '{entry}' takes no argument, got '{argument}'")
     who = f"data set '{entry}'"
     try:
-        with Guest(entry).acting(who, quiet=SHARED):  # imports may draw
+        with IsolatedPlugin(entry).acting(who, quiet=SHARED):  # imports may draw
             dataset: Dataset = load(root, argument) if door else load(root)
     except FlbenchError:
         raise

@@ -13,7 +13,7 @@ from flbench.results.schema import Result
 
 
 @dataclass(frozen=True)
-class Row:
+class ResultGroup:
     """One method with one set of parameters on one suite: its results over seeds."""
 
     name: str
@@ -85,7 +85,7 @@ def title_of(key: Key) -> str:
     return f"{key[0]} on {key[1]} [{key[2]}]"
 
 
-def grouped(results: Iterable[Result]) -> dict[Key, list[Row]]:
+def grouped(results: Iterable[Result]) -> dict[Key, list[ResultGroup]]:
     """Rows by table, each under its method's name alone."""
     tables: dict[Key, dict[tuple[str, str], list[Result]]] = {}
     for result in results:
@@ -94,25 +94,25 @@ def grouped(results: Iterable[Result]) -> dict[Key, list[Row]]:
         tables.setdefault(key, {}).setdefault(row, []).append(result)
     return {
         key: [
-            Row(name, tuple(sorted(group, key=lambda result: result.seed)))
+            ResultGroup(name, tuple(sorted(group, key=lambda result: result.seed)))
             for (name, _), group in sorted(rows.items())
         ]
         for key, rows in sorted(tables.items())
     }
 
 
-def named(rows: Sequence[Row]) -> list[Row]:
+def named(rows: Sequence[ResultGroup]) -> list[ResultGroup]:
     """The same rows under names that tell them apart, the best mean accuracy first."""
-    found = [Row(_label(row, rows), row.results) for row in rows]
+    found = [ResultGroup(_label(row, rows), row.results) for row in rows]
     return sorted(found, key=lambda row: (-mean(row.column("accuracy_mean")), row.name))
 
 
-def rows_of(results: Iterable[Result]) -> dict[str, list[Row]]:
+def rows_of(results: Iterable[Result]) -> dict[str, list[ResultGroup]]:
     """Rows by table, the best mean accuracy first; results that cannot be compared never mix."""
     return {title_of(key): named(rows) for key, rows in grouped(results).items()}
 
 
-def telling(row: Row, rows: Sequence[Row]) -> dict[str, Any]:
+def telling(row: ResultGroup, rows: Sequence[ResultGroup]) -> dict[str, Any]:
     """The parameters that tell a row from others of its method."""
     mine = row.results[0].method.params
     params = [other.results[0].method.params for other in rows if other.method == row.method]
@@ -124,7 +124,7 @@ def telling(row: Row, rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def _label(row: Row, rows: Sequence[Row]) -> str:
+def _label(row: ResultGroup, rows: Sequence[ResultGroup]) -> str:
     """The method's name, its budget where it was tuned, and whatever else tells it apart."""
     told = [f"tuned, budget {row.budget}"] if row.budget else []
     alike = [other for other in rows if (other.method, other.budget) == (row.method, row.budget)]
@@ -136,7 +136,7 @@ def _label(row: Row, rows: Sequence[Row]) -> str:
     return f"{row.method} ({', '.join(told)})" if told else row.method
 
 
-def unseen_columns(rows: Sequence[Row]) -> dict[str, str]:
+def unseen_columns(rows: Sequence[ResultGroup]) -> dict[str, str]:
     """Summary name -> heading of what is known about unseen clients; empty where there are none."""
     names = {"unseen_accuracy": "unseen", "unseen_accuracy_tuned": "unseen, tuned"}
     return names if any(row.column("unseen_accuracy") for row in rows) else {}
@@ -197,13 +197,13 @@ def mean_std(values: Sequence[float], digits: int = 4, *, spread: bool = True) -
     return f"{text} ± {stdev(values):.{digits}f}" if spread and len(values) > 1 else text
 
 
-def distances(row: Row, rows: Sequence[Row]) -> tuple[float | None, float | None]:
+def distances(row: ResultGroup, rows: Sequence[ResultGroup]) -> tuple[float | None, float | None]:
     """How far a row is below the oracle, and above the best baseline (of two kinds or more).
 
     Over the seeds that both have; None where they are not in the table, or for themselves.
     """
 
-    def apart(other: Row) -> float | None:
+    def apart(other: ResultGroup) -> float | None:
         theirs = {one.seed: float(one.summary["accuracy_mean"] or 0) for one in other.results}
         found = [
             float(one.summary["accuracy_mean"] or 0) - theirs[one.seed]

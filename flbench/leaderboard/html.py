@@ -10,7 +10,7 @@ from statistics import mean
 
 from flbench.leaderboard.markdown import Column, columns
 from flbench.leaderboard.pages import HOW_TO_READ
-from flbench.leaderboard.table import Entry, Table
+from flbench.leaderboard.table import Table, TableRow
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 """No request leaves the page, whatever a result file holds."""
@@ -116,7 +116,7 @@ def _section(table: Table, number: str) -> Iterator[str]:
 
 
 def _grid(
-    table: Table, number: str, caption: str, rows: Sequence[Entry], made: Sequence[Column]
+    table: Table, number: str, caption: str, rows: Sequence[TableRow], made: Sequence[Column]
 ) -> Iterator[str]:
     name = [heading for heading, _, _ in made].index("method")
     yield f'<div class="wide" role="region" tabindex="0" aria-label="{escape(caption)}">'
@@ -135,7 +135,7 @@ def _grid(
     yield "</tbody></table></div>"
 
 
-def _cells(row: Entry, made: Sequence[Column]) -> Iterator[str]:
+def _cells(row: TableRow, made: Sequence[Column]) -> Iterator[str]:
     for heading, words, told in made:
         text = escape(told(row))
         if heading == "method":

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from urllib.parse import quote
 
 from flbench.leaderboard.grouping import mean_std, signed
-from flbench.leaderboard.table import Entry, Table
+from flbench.leaderboard.table import Table, TableRow
 
-Column = tuple[str, bool, Callable[[Entry], str]]
+Column = tuple[str, bool, Callable[[TableRow], str]]
 """Heading, whether it holds words, and the cell of a row."""
 
 
@@ -72,35 +72,35 @@ def number(value: float | None, digits: int = 4) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
-def _rank(row: Entry) -> str:
+def _rank(row: TableRow) -> str:
     return "reference" if row.reference else str(row.rank)
 
 
-def _interval(row: Entry) -> str:
+def _interval(row: TableRow) -> str:
     told = f"{row.interval[0]:.4f} to {row.interval[1]:.4f}"
     return told if len(row.seeds) > 1 else f"{told} (clients only)"
 
 
-def _printed(row: Entry) -> str:
+def _printed(row: TableRow) -> str:
     if row.printed is None:
         return "-"
     spread = "" if row.printed.std is None else f" ± {row.printed.std:.4f}"
     return f"{row.printed.accuracy:.4f}{spread}"
 
 
-def seeds(row: Entry) -> str:
+def seeds(row: TableRow) -> str:
     """Its seeds, and those that others have."""
     told = ", ".join(map(str, row.seeds))
     return f"{told} (lacks {', '.join(map(str, row.lacks))})" if row.lacks else told
 
 
-def packages(row: Entry) -> str:
+def packages(row: TableRow) -> str:
     """Where its plugins came from."""
     found = dict.fromkeys(f"{one.distribution} {one.version}" for one in row.plugins)
     return ", ".join(found)
 
 
-def columns(rows: Sequence[Entry], defaults: Mapping[str, float] | None = None) -> list[Column]:
+def columns(rows: Sequence[TableRow], defaults: Mapping[str, float] | None = None) -> list[Column]:
     """The columns of a table of rows; some are there only where some row has something in them.
 
     Args:
@@ -142,10 +142,10 @@ def columns(rows: Sequence[Entry], defaults: Mapping[str, float] | None = None) 
     return [column for wanted, column in chosen if wanted]
 
 
-def filled(rows: Sequence[Entry], made: Sequence[Column], results: str | None) -> list[str]:
+def filled(rows: Sequence[TableRow], made: Sequence[Column], results: str | None) -> list[str]:
     """A table of rows; methods lead to their result files where it is known where they lie."""
 
-    def shown(row: Entry, heading: str, text: str) -> str:
+    def shown(row: TableRow, heading: str, text: str) -> str:
         linked = heading == "method" and results is not None
         return link(text, f"{results}/{row.folder}") if linked else escaped(text)
 
@@ -195,7 +195,7 @@ def section(table: Table, results: str | None) -> list[str]:
     return lines
 
 
-def _searched(rows: Sequence[Entry], budget: int) -> str:
+def _searched(rows: Sequence[TableRow], budget: int) -> str:
     """How the parameters of tuned rows were found."""
     on = sorted({seed for row in rows if row.tuning for seed in row.tuning.seeds})
     by = sorted({row.tuning.score for row in rows if row.tuning})

@@ -14,7 +14,17 @@ from flbench.plugin.registry import entries
 from flbench.results.schema import Method
 from flbench.suite import Suite, load_suite
 
-TOLD = ("name", "version", "dataset", "summary", "changes", "paper", "printed", "target", "twin")
+TOLD = (
+    "name",
+    "version",
+    "dataset",
+    "summary",
+    "changes",
+    "paper",
+    "printed",
+    "target",
+    "offline_dataset",
+)
 
 
 def suite_of(name: str, dataset: str) -> Suite | None:

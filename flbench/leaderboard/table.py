@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from flbench.leaderboard.grouping import (
     Key,
-    Row,
+    ResultGroup,
     distances,
     grouped,
     named,
@@ -58,27 +58,27 @@ class Table:
     summary: str
     command: str
     seeds: tuple[int, ...]
-    rows: tuple[Entry, ...]
+    rows: tuple[TableRow, ...]
     undefined: tuple[tuple[str, str], ...]
     missing: tuple[str, ...]
 
     @property
-    def main(self) -> tuple[Entry, ...]:
+    def main(self) -> tuple[TableRow, ...]:
         """Rows that are neither tuned nor outdated."""
         return tuple(row for row in self.rows if not (row.tuning or row.outdated))
 
     @property
-    def tuned(self) -> tuple[Entry, ...]:
+    def tuned(self) -> tuple[TableRow, ...]:
         """Rows whose parameters were searched for."""
         return tuple(row for row in self.rows if row.tuning and not row.outdated)
 
     @property
-    def outdated(self) -> tuple[Entry, ...]:
+    def outdated(self) -> tuple[TableRow, ...]:
         """Stale rows."""
         return tuple(row for row in self.rows if row.outdated)
 
     @property
-    def ranked(self) -> tuple[Entry, ...]:
+    def ranked(self) -> tuple[TableRow, ...]:
         """Those of `main` that have a rank."""
         return tuple(row for row in self.main if row.rank is not None)
 
@@ -129,7 +129,7 @@ def tables(folder: Path) -> list[Table]:
 
 def _table(
     key: Key,
-    rows: Sequence[Row],
+    rows: Sequence[ResultGroup],
     skips: Sequence[Skip],
     folders: Mapping[tuple[str, str], str],
     newest: Mapping[tuple[str, str], Version],
@@ -182,7 +182,9 @@ def _version(plugin: Plugin) -> Version:
         return Version("0.dev0")
 
 
-def _outdated(row: Row, suite: Suite | None, newest: Mapping[tuple[str, str], Version]) -> str:
+def _outdated(
+    row: ResultGroup, suite: Suite | None, newest: Mapping[tuple[str, str], Version]
+) -> str:
     """Why a row is stale; empty where it is not."""
     own = row.results[0].suite.get("version", 0)
     if suite and own < suite.version:
@@ -210,7 +212,7 @@ class Printed:
 
 
 @dataclass(frozen=True)
-class Entry:
+class TableRow:
     """One row of a table.
 
     Attributes:
@@ -279,12 +281,12 @@ class Entry:
     @property
     def told(self) -> bool:
         """Whether it is the oracle."""
-        return Row(self.name, self.results).told
+        return ResultGroup(self.name, self.results).told
 
     @property
     def baseline(self) -> bool:
         """Whether it is what others must beat."""
-        return Row(self.name, self.results).baseline
+        return ResultGroup(self.name, self.results).baseline
 
 
 @dataclass(frozen=True)
@@ -304,7 +306,9 @@ class Facts:
     stale: Mapping[str, str]
 
 
-def entries_of(rows: Sequence[Row], others: Sequence[Row], facts: Facts) -> list[Entry]:
+def entries_of(
+    rows: Sequence[ResultGroup], others: Sequence[ResultGroup], facts: Facts
+) -> list[TableRow]:
     """Entries of rows that are ranked among each other, the best mean first.
 
     Args:
@@ -324,7 +328,7 @@ def entries_of(rows: Sequence[Row], others: Sequence[Row], facts: Facts) -> list
     for row in sorted(rows, key=lambda row: (departures(row.results[0].method), row.name)):
         nearest.setdefault(row.method, row.config)
     return [
-        Entry(
+        TableRow(
             name=row.name,
             method=row.method,
             params=telling(row, rows),
@@ -361,7 +365,7 @@ def entries_of(rows: Sequence[Row], others: Sequence[Row], facts: Facts) -> list
     ]
 
 
-def _clients(row: Row) -> dict[int, Floats]:
+def _clients(row: ResultGroup) -> dict[int, Floats]:
     """Accuracy of every client, shape (N,), by seed."""
     return {
         one.seed: np.array(one.clients.correct) / np.array(one.clients.test) for one in row.results
@@ -372,7 +376,9 @@ def _mean(values: Sequence[float]) -> float | None:
     return mean(values) if values else None
 
 
-def _printed(row: Row, default: bool, numbers: Mapping[str, Mapping[str, float]]) -> Printed | None:
+def _printed(
+    row: ResultGroup, default: bool, numbers: Mapping[str, Mapping[str, float]]
+) -> Printed | None:
     """The paper's number under the row's own name, or its method's for the row at defaults."""
     told = numbers.get(row.name) or (numbers.get(row.method) if default else None) or {}
     if "accuracy_mean" not in told:

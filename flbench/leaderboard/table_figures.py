@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from flbench.leaderboard.statistics import Block
-from flbench.leaderboard.table import Entry, Table
+from flbench.leaderboard.table import Table, TableRow
 from flbench.results.files import slug
 
 MOST = 12
@@ -28,7 +28,7 @@ class Drawing:
     draw: Callable[[], bytes | None]
 
 
-def shown(table: Table) -> list[Entry]:
+def shown(table: Table) -> list[TableRow]:
     """At most 12 rows: the oracle and the baselines, and the best ranked; the best first."""
     rows = table.main
     always = [row for row in rows if row.default and (row.told or row.baseline)][:MOST]

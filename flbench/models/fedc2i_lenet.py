@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field
 from torch import nn
 
-from flbench.models.image_input import Fit, expect_images
+from flbench.models.image_input import ImageAdapter, expect_images
 
 
 def build(
@@ -26,7 +26,7 @@ def build(
         UserError: the images are smaller than 16x16 or not images of one or three channels.
     """
     expect_images("fedc2i-lenet", shape, 16 if size is None else 1, channels=(1, 3))
-    fit = Fit(size)
+    fit = ImageAdapter(size)
     _, height, width = fit.fitted(shape)
     body = nn.Sequential(
         fit,

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from flbench.core import torchvision_compat as torchvision_compat
 from flbench.errors import UserError
-from flbench.models.pretrained import Source
+from flbench.models.pretrained import PretrainedWeights
 
 if TYPE_CHECKING:
     from transformers import GPT2Model
 
-SOURCE = Source("gpt2", "a pretrained GPT-2", "pretrained")
+SOURCE = PretrainedWeights("gpt2", "a pretrained GPT-2", "pretrained")
 ATTENTION = "flbench"
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 

@@ -30,7 +30,7 @@ def expect_images(
     )
 
 
-class Fit(nn.Module):
+class ImageAdapter(nn.Module):
     """Fits a batch of images to a network: three channels, and a size.
 
     Args:

@@ -22,7 +22,7 @@ UNREADABLE = (
 
 
 @dataclass(frozen=True)
-class Source:
+class PretrainedWeights:
     """Where a network's weights come from, and what is said when they do not.
 
     Attributes:

@@ -11,10 +11,10 @@ from pydantic import Field
 from torch import nn
 
 from flbench.core import torchvision_compat as torchvision_compat
-from flbench.models.image_input import Fit, expect_images
-from flbench.models.pretrained import Source
+from flbench.models.image_input import ImageAdapter, expect_images
+from flbench.models.pretrained import PretrainedWeights
 
-SOURCE = Source("resnet18", "the state dict of torchvision's resnet18", "weights")
+SOURCE = PretrainedWeights("resnet18", "the state dict of torchvision's resnet18", "weights")
 
 
 def build(
@@ -55,4 +55,4 @@ def build(
             if name.endswith("num_batches_tracked"):  # files from before PyTorch 0.4.1 lack them
                 given.setdefault(name, torch.zeros_like(own))
         SOURCE.copy(path, given, net, fresh=("fc.", "conv1.") if stem == "cifar" else ("fc.",))
-    return nn.Sequential(OrderedDict(fit=Fit(resize), net=net))
+    return nn.Sequential(OrderedDict(fit=ImageAdapter(resize), net=net))

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from flbench.errors import UserError
 from flbench.leaderboard.markdown import escaped
 from flbench.leaderboard.markdown import grid as grid_of
-from flbench.papers.paper import SCALES, Card, Claim, Grid
+from flbench.papers.paper import SCALES, Claim, Paper, PaperTable
 from flbench.papers.reproduction import (
     COLUMNS,
     VERDICTS,
-    Asked,
-    Finding,
+    Comparison,
+    ReproductionRequest,
     by_part,
     cells,
     findings,
@@ -24,14 +24,14 @@ from flbench.papers.reproduction import (
 )
 
 if TYPE_CHECKING:
-    from flbench.terminal.console import Overview
+    from flbench.terminal.console import SweepProgress
 
 
 NUMBERS = ("paper", "ours", "difference")
 """Of COLUMNS, those that stand right."""
 
 
-def page(card: Card, out: Path, overview: Overview) -> str:
+def page(card: Paper, out: Path, overview: SweepProgress) -> str:
     """Markdown, from the card and the results that are there; nothing is run.
 
     Args:
@@ -63,7 +63,9 @@ def page(card: Card, out: Path, overview: Overview) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _table(card: Card, name: str, grid: Grid, out: Path, overview: Overview) -> list[str]:
+def _table(
+    card: Paper, name: str, grid: PaperTable, out: Path, overview: SweepProgress
+) -> list[str]:
     """A section: the verdicts counted, then a table per suite, data set and scale that was run."""
     kind = (
         "a share" if grid.column != "accuracy_mean" and "accuracy" not in grid.column else "points"
@@ -76,7 +78,10 @@ def _table(card: Card, name: str, grid: Grid, out: Path, overview: Overview) -> 
     ]
     known = {
         scale: findings(
-            grid, planned(grid, Asked(scale, others=where_results_lie(out, None)), overview)
+            grid,
+            planned(
+                grid, ReproductionRequest(scale, others=where_results_lie(out, None)), overview
+            ),
         )
         for scale in SCALES
         if scale in grid.scale
@@ -94,7 +99,7 @@ def _table(card: Card, name: str, grid: Grid, out: Path, overview: Overview) -> 
     return lines
 
 
-def _parts(scale: str, grid: Grid, found: Sequence[Finding]) -> list[str]:
+def _parts(scale: str, grid: PaperTable, found: Sequence[Comparison]) -> list[str]:
     """A table per suite and data set that was run; then what was not, by reason."""
     lines: list[str] = []
     missing: dict[str, list[str]] = {}

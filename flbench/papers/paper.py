@@ -42,7 +42,7 @@ class Scale(BaseModel):
     needs: dict[str, str] = {}
 
 
-class Grid(BaseModel):
+class PaperTable(BaseModel):
     """A table of a paper: every suite with every data set and method that has a printed number.
 
     Attributes:
@@ -72,7 +72,7 @@ class Claim(BaseModel):
     suite: str = ""
 
 
-class Card(BaseModel):
+class Paper(BaseModel):
     """A paper."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -82,11 +82,11 @@ class Card(BaseModel):
     authors: str
     venue: str
     link: str
-    tables: dict[str, Grid] = {}
+    tables: dict[str, PaperTable] = {}
     claims: list[Claim] = []
     anomalies: list[str] = []
 
-    def table(self, name: str) -> Grid:
+    def table(self, name: str) -> PaperTable:
         """A table by its number.
 
         Raises:
@@ -98,7 +98,7 @@ class Card(BaseModel):
 
 
 @dataclass(frozen=True)
-class Printed:
+class PublishedValue:
     """A number of a paper's table.
 
     Attributes:
@@ -113,7 +113,7 @@ class Printed:
     std: float | None
 
 
-def load_card(name: str) -> Card:
+def load_card(name: str) -> Paper:
     """A card by the name of its paper, or by the path of a TOML file.
 
     Raises:
@@ -123,7 +123,7 @@ def load_card(name: str) -> Card:
     path = Path(name) if name.endswith(".toml") else Path(load_entry(find("papers", name)))
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
-        return Card.model_validate({"name": path.stem, **table})
+        return Paper.model_validate({"name": path.stem, **table})
     except ValidationError as error:
         problem = error.errors()[0]
         place = ".".join(map(str, problem["loc"]))
@@ -132,7 +132,7 @@ def load_card(name: str) -> Card:
         raise BadParameter(f"paper '{name}': cannot read {path}: {error}") from None
 
 
-def numbers(grid: Grid) -> Iterator[Printed]:
+def numbers(grid: PaperTable) -> Iterator[PublishedValue]:
     """What the paper prints, suite by suite, data set by data set, in the card's order."""
     for suite, dataset in product(grid.suites, grid.datasets):
         printed: Mapping[str, Mapping[str, float]] = load_suite(suite, dataset).printed.get(
@@ -142,7 +142,7 @@ def numbers(grid: Grid) -> Iterator[Printed]:
             known = printed.get(method, {})
             if grid.column in known:
                 std = known.get("accuracy_std") if grid.column == "accuracy_mean" else None
-                yield Printed(suite, dataset, method, known[grid.column], std)
+                yield PublishedValue(suite, dataset, method, known[grid.column], std)
 
 
 def plugin_of(method: str) -> tuple[str, dict[str, str]]:

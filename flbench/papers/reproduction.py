@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any, Literal
 
-from flbench.papers.paper import Grid, Printed, Scale, numbers, plugin_of
+from flbench.papers.paper import PaperTable, PublishedValue, Scale, numbers, plugin_of
 from flbench.plugin.registry import load_entry
 from flbench.results.files import read_result
 from flbench.results.schema import Result
@@ -17,7 +17,7 @@ from flbench.sweeps.launchers import Cell, Outcome
 from flbench.sweeps.sweep import cells_of
 
 if TYPE_CHECKING:
-    from flbench.terminal.console import Overview
+    from flbench.terminal.console import SweepProgress
 
 
 Verdict = Literal["reproduced", "same ordering", "not reproduced", "not run"]
@@ -27,9 +27,9 @@ VERDICTS: tuple[Verdict, ...] = ("reproduced", "same ordering", "not reproduced"
 
 
 def verdict(
-    printed: Printed,
+    printed: PublishedValue,
     ours: Mapping[str, list[float]],
-    column: Mapping[str, Printed],
+    column: Mapping[str, PublishedValue],
     tolerance: float,
 ) -> Verdict:
     """Judge one number.
@@ -62,7 +62,7 @@ def verdict(
     return "same ordering" if agree and all(agree) else "not reproduced"
 
 
-def margin(printed: Printed, tolerance: float) -> float:
+def margin(printed: PublishedValue, tolerance: float) -> float:
     """How far from a printed number is still the same.
 
     Example:
@@ -79,7 +79,7 @@ COLUMNS = ("method", "paper", "ours", "difference", "seeds", "verdict")
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReproductionRequest:
     """How a table is asked for.
 
     Attributes:
@@ -101,13 +101,13 @@ class Asked:
 class Plan:
     """The cells that give one printed number, or why there are none."""
 
-    printed: Printed
+    printed: PublishedValue
     cells: tuple[Cell, ...] = ()
     why: str = ""
 
 
 @dataclass(frozen=True)
-class Finding:
+class Comparison:
     """What came of one printed number.
 
     Attributes:
@@ -115,14 +115,14 @@ class Finding:
         why: why nothing was run.
     """
 
-    printed: Printed
+    printed: PublishedValue
     results: tuple[Result, ...]
     values: tuple[float, ...]
     verdict: Verdict
     why: str = ""
 
 
-def planned(grid: Grid, asked: Asked, overview: Overview) -> list[Plan]:
+def planned(grid: PaperTable, asked: ReproductionRequest, overview: SweepProgress) -> list[Plan]:
     """The cells of a table, number by number.
 
     Raises:
@@ -139,7 +139,9 @@ def planned(grid: Grid, asked: Asked, overview: Overview) -> list[Plan]:
     return [_plan(one, scale, asked, overview) for one in wanted]
 
 
-def _plan(printed: Printed, scale: Scale, asked: Asked, overview: Overview) -> Plan:
+def _plan(
+    printed: PublishedValue, scale: Scale, asked: ReproductionRequest, overview: SweepProgress
+) -> Plan:
     if printed.dataset not in scale.on:
         return Plan(printed, why=f"{printed.dataset} is not part of this scale")
     from flbench.plugin.registry import find
@@ -168,8 +170,8 @@ def _text(value: Any) -> str:  # noqa: ANN401 - a TOML value
 
 
 def findings(
-    grid: Grid, plans: Sequence[Plan], outcomes: Mapping[Cell, Outcome] | None = None
-) -> list[Finding]:
+    grid: PaperTable, plans: Sequence[Plan], outcomes: Mapping[Cell, Outcome] | None = None
+) -> list[Comparison]:
     """What is there of a table, judged.
 
     Args:
@@ -181,7 +183,7 @@ def findings(
         tuple(float(v) for one in found if (v := one.summary.get(grid.column)) is not None)
         for found in results
     ]
-    columns: dict[tuple[str, str], dict[str, Printed]] = {}
+    columns: dict[tuple[str, str], dict[str, PublishedValue]] = {}
     ours: dict[tuple[str, str], dict[str, list[float]]] = {}
     for plan, own in zip(plans, values, strict=True):
         key, method = (plan.printed.suite, plan.printed.dataset), plan.printed.method
@@ -194,7 +196,7 @@ def findings(
         if said == "not run" and found:
             said = "not reproduced"  # it ran, and never got there
         why = "" if found else _why(plan, known)
-        judged.append(Finding(plan.printed, found, own, said, why))
+        judged.append(Comparison(plan.printed, found, own, said, why))
     return judged
 
 
@@ -214,9 +216,9 @@ def _why(plan: Plan, outcomes: Mapping[Cell, Outcome]) -> str:
     return plan.why or next(iter(reasons), "no result yet")
 
 
-def by_part(found: Sequence[Finding]) -> dict[tuple[str, str], list[Finding]]:
+def by_part(found: Sequence[Comparison]) -> dict[tuple[str, str], list[Comparison]]:
     """Findings by suite and data set, in order."""
-    parts: dict[tuple[str, str], list[Finding]] = {}
+    parts: dict[tuple[str, str], list[Comparison]] = {}
     for one in found:
         parts.setdefault((one.printed.suite, one.printed.dataset), []).append(one)
     return parts
@@ -227,7 +229,7 @@ def where_results_lie(out: Path, root: Path | None) -> list[str]:
     return ["--out", str(out), *([] if root is None else ["--data-root", str(root)])]
 
 
-def cells(one: Finding) -> tuple[str, ...]:
+def cells(one: Comparison) -> tuple[str, ...]:
     """Method, paper, ours, difference, seeds, verdict; of what was not run, the reason."""
     number, std = one.printed.value, one.printed.std
     digits = 4 if abs(number) <= 1 else 1

@@ -12,7 +12,7 @@ from flbench.errors import UserError
 from flbench.partitions.sharding import BoolMatrix, Order, deal
 
 
-def patho5(
+def label_groups(
     labels: Indices,
     domains: Indices | None,
     clients: int,
@@ -41,7 +41,7 @@ def patho5(
     return Partition(deal(labels, holders, rng), group)
 
 
-def patho5_noisy(
+def label_groups_noisy(
     labels: Indices,
     domains: Indices | None,
     clients: int,
@@ -51,7 +51,7 @@ def patho5_noisy(
     extra_labels: Annotated[int, Ge(0)] = 1,
     extra_probability: Annotated[float, Ge(0), Le(1)] = 0.5,
 ) -> Partition:
-    """Noisy non-IID: `patho5` where some clients hold labels of others too.
+    """Noisy non-IID: `label_groups` where some clients hold labels of others too.
 
     With probability `extra_probability` a client gets `extra_labels` distinct labels drawn from
     outside its group; each label is then dealt over *all* its holders. The true group stays the

@@ -67,10 +67,10 @@ def primary_secondary(
         raise UserError(f"{len(labels)} samples cannot give {clients} clients 3 each")
     shape = (clients, len(classes))
     if band is None:
-        plan = _Plan.drawn(shape, *ranges, per, overlap, rng)
+        plan = LabelPlan.drawn(shape, *ranges, per, overlap, rng)
     else:
         seeds = [generator_at(seed, "primary-secondary") for seed in range(PLANS)]
-        plans = [_Plan.drawn(shape, *ranges, per, overlap, seed) for seed in seeds]
+        plans = [LabelPlan.drawn(shape, *ranges, per, overlap, seed) for seed in seeds]
         plan = plans[in_band(np.array([mean_kld(one.counts(size)) for one in plans]), band)]
     if overlap == "balanced":
         size = _affordable(plan, size, supply)
@@ -121,7 +121,7 @@ def in_band(values: Floats, band: str) -> int:
 
 
 @dataclass(frozen=True)
-class _Plan:
+class LabelPlan:
     """What the clients' labels are to be, before anybody knows how many samples there are.
 
     Attributes:
@@ -149,7 +149,8 @@ class _Plan:
         per: str,
         overlap: str,
         rng: np.random.Generator,
-    ) -> _Plan:
+    ) -> LabelPlan:
+        """Draw the plan of every client; `shape` is (clients, labels)."""
         clients, count = shape
         pairs = 1 if per == "dataset" else clients
         first = rng.uniform(*sigma_p, pairs)
@@ -187,7 +188,7 @@ def _range(name: str, value: Sigma) -> tuple[float, float]:
     return low, high
 
 
-def _affordable(plan: _Plan, size: int, supply: Indices) -> int:
+def _affordable(plan: LabelPlan, size: int, supply: Indices) -> int:
     """The most samples per client, up to `size`, that the labels' supply suffices for."""
     # Of each client rounding moves a label's count by 1 or 2: start above, and go down.
     wanted = plan.counts(size).sum(axis=0)

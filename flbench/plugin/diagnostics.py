@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from flbench.plugin import source_inspection
 from flbench.plugin.entry import named
-from flbench.plugin.source_inspection import Place, Unclear
+from flbench.plugin.source_inspection import ModuleFiles, Undetermined
 
 if TYPE_CHECKING:
     from flbench.plugin.entry import Entry
@@ -49,7 +49,7 @@ def _complaints(entry: Entry) -> Iterator[str]:
     except SyntaxError as error:
         yield _syntax(error)
         return
-    except (OSError, Unclear):
+    except (OSError, Undetermined):
         return
     for found, path in zip(trees, where.files, strict=True):
         yield from lost_imports(found, path)
@@ -85,7 +85,7 @@ def untrue_version(entry: Entry) -> str:
             (path, source_inspection.constant(source_inspection.tree(path), "__version__"))
             for path in where.files
         ]
-    except (OSError, SyntaxError, ImportError, Unclear):
+    except (OSError, SyntaxError, ImportError, Undetermined):
         return ""
     for path, text in told:
         try:
@@ -133,7 +133,7 @@ def lost_imports(found: ast.Module, path: Path) -> tuple[str, ...]:
             try:
                 if not source_inspection.is_there(root):
                     complaints.append(f"{_short(path)} imports {root}, which is not installed")
-            except Unclear:
+            except Undetermined:
                 continue
         if modules == ["flbench"] and isinstance(statement, ast.ImportFrom):
             complaints += _not_offered([alias.name for alias in statement.names])
@@ -159,7 +159,7 @@ def _not_offered(names: Iterable[str]) -> Iterator[str]:
             yield f"flbench {flbench.__version__} has no '{name}'{near(name, flbench.__all__)}"
 
 
-def _text_of(entry: Entry, where: Place) -> Iterator[str]:
+def _text_of(entry: Entry, where: ModuleFiles) -> Iterator[str]:
     """What is wrong with the TOML beside the module, if the name stands for one."""
     assert where.own is not None
     path = where.own.with_name(f"{entry.name}.toml")
@@ -177,7 +177,7 @@ def _object_of(kind: str, found: ast.Module, path: Path, name: str) -> Iterator[
     """What is wrong with the object itself."""
     try:
         known = source_inspection.names(found)
-    except Unclear:
+    except Undetermined:
         return
     inside = path.name == "__init__.py" and any(path.parent.glob(f"{name}*"))
     if name not in known and not inside and name not in ("__doc__", "__name__", "__file__"):
@@ -268,7 +268,7 @@ def _misspelt(found: ast.Module, target: ast.stmt) -> Iterator[str]:
 
 def _unlike_its_hook(function: ast.FunctionDef, mark: ast.expr) -> Iterator[str]:
     given = mark.keywords if isinstance(mark, ast.Call) else []
-    options = {option.arg: getattr(option.value, "value", Unclear) for option in given}
+    options = {option.arg: getattr(option.value, "value", Undetermined) for option in given}
     hook = options.get("specname") or function.name
     if not isinstance(hook, str) or None in options or options.get("optionalhook"):
         return

@@ -35,7 +35,7 @@ def dispatch(state: State, stage: Stage, ctx: Context) -> Start:
     rows = home.unique()
     # One row for everybody needs no copy per client: a 100-client probe stays one model in memory.
     params = state.models[rows].expand(len(home), -1) if len(rows) == 1 else state.models[home]
-    return Start(params=params[:, None, :], crosses=ctx.layout.everything)
+    return Start(params=params[:, None, :], sent_mask=ctx.layout.all_mask)
 
 
 @hookimpl

@@ -13,7 +13,7 @@ from dataclasses import FrozenInstanceError
 from typing import Any, NamedTuple
 
 from flbench.errors import FlbenchError, PluginError, Undefined, UserError, in_one_line, text_of
-from flbench.plugin.isolation import Guest
+from flbench.plugin.isolation import IsolatedPlugin
 from flbench.plugin.process_state import TORCH
 
 LISTENERS = ("run_started", "round_finished", "run_finished")
@@ -23,17 +23,17 @@ ADDED = (TORCH,)
 """What `client_module` may draw from: the core has seeded it for what a method adds."""
 
 
-class Answer(NamedTuple):
+class HookResult(NamedTuple):
     """What a plugin answered, and its name."""
 
     plugin: str
     value: Any
 
 
-class Guard:
+class HookGuard:
     """Stands in for a plugin: nothing but its hooks, each wrapped."""
 
-    def __init__(self, plugin: object, guest: Guest, warn: Callable[[str], None]) -> None:
+    def __init__(self, plugin: object, guest: IsolatedPlugin, warn: Callable[[str], None]) -> None:
         home = plugin if inspect.ismodule(plugin) else type(plugin)
         for attribute in vars(home) if inspect.ismodule(home) else dir(home):
             options = getattr(inspect.getattr_static(home, attribute), "flbench_impl", None)
@@ -42,7 +42,7 @@ class Guard:
                 function = getattr(plugin, attribute)
                 if not _is_ours(plugin):
                     function = _visiting(hook, function, guest)
-                call: Callable[..., Answer | None] = (
+                call: Callable[..., HookResult | None] = (
                     _listening(guest.name, hook, function, warn)
                     if hook in LISTENERS
                     else _answering(guest.name, hook, function)
@@ -59,7 +59,7 @@ def _is_ours(plugin: object) -> bool:
     return home.startswith("flbench.") and home != "flbench.suite"
 
 
-def _visiting(hook: str, function: Callable[..., Any], guest: Guest) -> Callable[..., Any]:
+def _visiting(hook: str, function: Callable[..., Any], guest: IsolatedPlugin) -> Callable[..., Any]:
     who = f"{guest.name}.{hook}"
     quiet = ADDED if hook == "client_module" else ()
 
@@ -71,9 +71,11 @@ def _visiting(hook: str, function: Callable[..., Any], guest: Guest) -> Callable
     return call
 
 
-def _answering(name: str, hook: str, function: Callable[..., Any]) -> Callable[..., Answer | None]:
+def _answering(
+    name: str, hook: str, function: Callable[..., Any]
+) -> Callable[..., HookResult | None]:
     @functools.wraps(function)
-    def call(*args: object) -> Answer | None:
+    def call(*args: object) -> HookResult | None:
         try:
             value = function(*args)
         except Undefined as error:
@@ -87,7 +89,7 @@ def _answering(name: str, hook: str, function: Callable[..., Any]) -> Callable[.
             raise PluginError(f"{name}.{hook}: {told}") from error
         except BaseException as error:  # SystemExit as well
             raise PluginError(f"{name}.{hook} raised {in_one_line(error)}") from error
-        return None if value is None else Answer(name, value)
+        return None if value is None else HookResult(name, value)
 
     return call
 

@@ -31,9 +31,9 @@ from flbench.core.state import (
 from flbench.core.types import Phase
 from flbench.errors import PluginError
 from flbench.plugin import fedavg_defaults, validation
-from flbench.plugin.hook_guard import Answer as Answer
-from flbench.plugin.hook_guard import Guard
-from flbench.plugin.isolation import Guest, Moment, moment
+from flbench.plugin.hook_guard import HookGuard
+from flbench.plugin.hook_guard import HookResult as HookResult
+from flbench.plugin.isolation import IsolatedPlugin, Moment, snapshot
 from flbench.plugin.process_state import DEFAULTS
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ Layer = tuple[str, object]
 Term = Callable[["ClientModule"], "Tensor"]
 
 
-class Hooks:
+class HookCaller:
     """The hooks of one run: calls them, merges their answers, checks what comes back.
 
     Args:
@@ -72,17 +72,17 @@ class Hooks:
     ) -> None:
         self._manager = pluggy.PluginManager("flbench")
         self._manager.add_hookspecs(hookspecs)
-        self._guests: dict[str, Guest] = {}
-        self._left: tuple[Guest, str, Moment] | None = None
+        self._guests: dict[str, IsolatedPlugin] = {}
+        self._left: tuple[IsolatedPlugin, str, Moment] | None = None
         self._trainer = "defaults"
         layers = [("defaults", "defaults", fedavg_defaults), ("suite", *suite)]
         layers += [("sink", *sink) for sink in sinks]
         layers += [("method", *method) for method in methods]
         for kind, name, plugin in layers:
-            guest = self._guests[name] = Guest(name, warn)
+            guest = self._guests[name] = IsolatedPlugin(name, warn)
             try:
                 # A suite may be called like a method: pluggy knows them by kind and name.
-                self._manager.register(Guard(plugin, guest, warn), f"{kind}:{name}")
+                self._manager.register(HookGuard(plugin, guest, warn), f"{kind}:{name}")
                 self._manager.check_pending()
             except pluggy.PluginValidationError as error:
                 raise PluginError(f"{name}: {' '.join(str(error).split())}") from error
@@ -112,9 +112,9 @@ class Hooks:
     def _leave(self, plugin: str, what: str) -> None:
         """Remember the world: until the next hook, code runs that a plugin brought along."""
         if plugin != "defaults":
-            self._left = self._guests[plugin], f"{plugin}'s {what}", moment(DEFAULTS)
+            self._left = self._guests[plugin], f"{plugin}'s {what}", snapshot(DEFAULTS)
 
-    def _trained_by(self, answers: Sequence[Answer]) -> str:
+    def _trained_by(self, answers: Sequence[HookResult]) -> str:
         """Who answered `client_module`, or else who adds to it."""
         others = [answer.plugin for answer in answers]
         return self._trainer if self._trainer != "defaults" else [*others, self._trainer][0]
@@ -134,12 +134,12 @@ class Hooks:
         finally:
             self._back()
 
-    def _first(self, hook: str, **arguments: object) -> Answer | None:
-        answer: Answer | None = self._call(hook, **arguments)
+    def _first(self, hook: str, **arguments: object) -> HookResult | None:
+        answer: HookResult | None = self._call(hook, **arguments)
         return answer
 
-    def _all(self, hook: str, **arguments: object) -> list[Answer]:
-        answers: list[Answer] = self._call(hook, **arguments)
+    def _all(self, hook: str, **arguments: object) -> list[HookResult]:
+        answers: list[HookResult] = self._call(hook, **arguments)
         return answers
 
     def partition(
@@ -175,15 +175,15 @@ class Hooks:
 
     def dispatch(self, state: State, stage: Stage, ctx: Context) -> Dispatched:
         """Field by field the first answer; extras of all, the plugin named last before others."""
-        found: dict[str, Answer] = {}
+        found: dict[str, HookResult] = {}
         extras: dict[str, Tensor] = {}
         own: dict[str, Tensor] = {}
         for answer in self._all("dispatch", state=state, stage=stage, ctx=ctx):
             start = validation.start(answer, stage, ctx)
-            extras, own = {**start.extras, **extras}, {**start.own, **own}
-            for name in ("params", "active", "rows", "crosses", "returns"):
+            extras, own = {**start.extras, **extras}, {**start.client_memory, **own}
+            for name in ("params", "active", "rows", "sent_mask", "returned_mask"):
                 if getattr(start, name) is not None:
-                    found.setdefault(name, Answer(answer.plugin, getattr(start, name)))
+                    found.setdefault(name, HookResult(answer.plugin, getattr(start, name)))
         params: Tensor = found["params"].value
         acting, candidates, width = params.shape
         lost = stage.clients[state.membership.home[stage.clients] < 0].tolist()
@@ -197,16 +197,16 @@ class Hooks:
             validation.start_rows(*found["rows"], len(state.models), ctx)
         self._leave(self._trainer, "local training")
         everyone = torch.ones(acting, candidates, dtype=torch.bool)
-        crosses = found["crosses"].value
-        returns = found["returns"].value if "returns" in found else crosses
+        crosses = found["sent_mask"].value
+        returns = found["returned_mask"].value if "returned_mask" in found else crosses
         return Dispatched(
             params=params,
             active=found["active"].value if "active" in found else everyone,
             rows=found["rows"].value if "rows" in found else None,
-            crosses=crosses.expand(acting, width),
-            returns=returns.expand(acting, width),
+            sent_mask=crosses.expand(acting, width),
+            returned_mask=returns.expand(acting, width),
             extras=extras,
-            own=own,
+            client_memory=own,
         )
 
     def client_module(self, net: nn.Module, ctx: Context) -> ClientModule:
@@ -214,7 +214,7 @@ class Hooks:
         answer = self._first("client_module", net=net, ctx=ctx)
         self._trainer = answer.plugin if answer else self._trainer
         module = validation.client_module(answer, ctx)
-        module.made_by = self._trainer
+        module.provided_by = self._trainer
         return module
 
     def local_terms(self, state: State, stage: Stage, ctx: Context) -> list[Term]:

@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from typing import Any, TextIO
 
 from flbench.errors import DEBUG
-from flbench.plugin.process_state import ABSENT, EVERYTHING, Thing
+from flbench.plugin.process_state import ABSENT, EVERYTHING, GlobalSetting
 
 Say = Callable[[str], None]
 
 
-Moment = list[tuple[Thing, Any]]
+Moment = list[tuple[GlobalSetting, Any]]
 
 
 def to_stderr(line: str) -> None:
@@ -28,12 +28,12 @@ def to_stderr(line: str) -> None:
     print(f"flbench: {line}", file=sys.stderr)
 
 
-def moment(things: Sequence[Thing] = EVERYTHING) -> Moment:
+def snapshot(things: Sequence[GlobalSetting] = EVERYTHING) -> Moment:
     """The world as it is: every thing with its value, if somebody imported it."""
     return [(thing, thing.now()) for thing in things]
 
 
-def put_back(before: Moment) -> Iterator[tuple[str, str]]:
+def restore(before: Moment) -> Iterator[tuple[str, str]]:
     """Put back whatever is not as it was; name of each such thing, and what became of it."""
     for thing, old in before:
         new = thing.now()
@@ -44,7 +44,7 @@ def put_back(before: Moment) -> Iterator[tuple[str, str]]:
             yield thing.name, thing.told(old, new)
 
 
-class Voice(io.TextIOBase):
+class StdoutCapture(io.TextIOBase):
     """Stands in for standard output: every line is said, as somebody's.
 
     Whoever keeps it for longer writes to the real one.
@@ -61,7 +61,7 @@ class Voice(io.TextIOBase):
     def heard(self) -> Iterator[None]:
         """Be standard output within the block."""
         real = sys.stdout
-        if isinstance(real, Voice):
+        if isinstance(real, StdoutCapture):
             yield  # of a plugin that is part of another
             return
         self._real, sys.stdout = real, self
@@ -110,7 +110,7 @@ class Voice(io.TextIOBase):
                 sys.stdout = mine
 
 
-class Guest:
+class IsolatedPlugin:
     """A stranger in this process: whatever it does, it leaves the world as it was.
 
     Args:
@@ -123,7 +123,7 @@ class Guest:
         self._say = say
         self._home = os.getpid()
         self._told: set[str] = set()
-        self._voice = Voice(name, say)
+        self._voice = StdoutCapture(name, say)
 
     @contextmanager
     def acting(self, who: str, quiet: Collection[str] = ()) -> Iterator[None]:
@@ -137,7 +137,7 @@ class Guest:
         if os.environ.get(DEBUG):
             yield
             return
-        before = moment()
+        before = snapshot()
         try:
             with self._voice.heard():
                 try:
@@ -154,7 +154,7 @@ class Guest:
 
     def undo(self, before: Moment, who: str, quiet: Collection[str] = ()) -> None:
         """Put the world back, and say so where it has not been said."""
-        for name, text in put_back(before):
+        for name, text in restore(before):
             if text and name not in quiet and name not in self._told:
                 self._told.add(name)
                 self._say(f"{who} {text}")

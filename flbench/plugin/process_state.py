@@ -33,7 +33,7 @@ def _equal(old: object, new: object) -> bool:
 
 
 @dataclass(frozen=True)
-class Thing:
+class GlobalSetting:
     """Something that everybody shares.
 
     Attributes:
@@ -109,9 +109,9 @@ SHARED = PYTHON, NUMPY, TORCH = (
 
 
 GENERATORS = (
-    Thing(PYTHON, random.getstate, random.setstate, text=_drawn(PYTHON)),
-    Thing(NUMPY, _draws, _draw_on, "numpy.random", same=_same_draws, text=_drawn(NUMPY)),
-    Thing(
+    GlobalSetting(PYTHON, random.getstate, random.setstate, text=_drawn(PYTHON)),
+    GlobalSetting(NUMPY, _draws, _draw_on, "numpy.random", same=_same_draws, text=_drawn(NUMPY)),
+    GlobalSetting(
         TORCH,
         lambda: _torch().get_rng_state(),
         lambda state: _torch().set_rng_state(state),
@@ -127,9 +127,9 @@ GENERATORS = (
 
 def _default(
     name: str, first: object, read: Callable[[Any], Any], write: Callable[[Any, Any], object]
-) -> Thing:
+) -> GlobalSetting:
     """One of torch's; `first` is its value in a torch that nobody has touched."""
-    return Thing(
+    return GlobalSetting(
         f"torch's {name}",
         lambda: read(_torch()),
         lambda value: write(_torch(), value),
@@ -223,19 +223,19 @@ DEFAULTS = (
         lambda torch: (torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic),
         lambda torch, how: torch.backends.cudnn.set_flags(_benchmark=how[0], _deterministic=how[1]),
     ),
-    Thing(
+    GlobalSetting(
         "numpy's error handling",
         lambda: sys.modules["numpy"].geterr(),
         lambda how: sys.modules["numpy"].seterr(**how),
         "numpy",
     ),
-    Thing("the working directory", _here, _go),
-    Thing("the environment", os.environ.copy, os.environ.update, same=_kept, text=_lost),
-    Thing(
+    GlobalSetting("the working directory", _here, _go),
+    GlobalSetting("the environment", os.environ.copy, os.environ.update, same=_kept, text=_lost),
+    GlobalSetting(
         "the handling of Ctrl-C or SIGTERM", _handlers, _handle,
         text=lambda old, new: "changed who hears Ctrl-C or SIGTERM; it was put back",
     ),
-    Thing(
+    GlobalSetting(
         "the filters of warnings", lambda: list(warnings.filters), _filter,
         text=lambda old, new: "",  # libraries add some when they are imported
     ),
@@ -244,7 +244,7 @@ DEFAULTS = (
 
 
 SPEECH = (
-    Thing(
+    GlobalSetting(
         "sys.stderr",
         lambda: sys.stderr,
         lambda stream: setattr(sys, "stderr", stream),

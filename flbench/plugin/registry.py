@@ -22,7 +22,7 @@ from flbench.errors import PluginError, UnknownName, UserError, in_one_line
 from flbench.plugin import source_inspection
 from flbench.plugin.diagnostics import diagnose, refused
 from flbench.plugin.entry import Entry, named, one_of
-from flbench.plugin.isolation import Guest
+from flbench.plugin.isolation import IsolatedPlugin
 from flbench.plugin.process_state import SHARED
 
 
@@ -131,7 +131,7 @@ def load_entry(entry: Entry) -> Any:  # noqa: ANN401 - whatever the entry point 
         raise PluginError(f"{entry}: {refusal}")
     try:
         # Libraries draw from generators when they are first imported.
-        with Guest(entry.name).acting(f"importing {entry.name}", quiet=SHARED):
+        with IsolatedPlugin(entry.name).acting(f"importing {entry.name}", quiet=SHARED):
             return EntryPoint(entry.name, entry.value, f"flbench.{entry.kind}").load()
     except KeyboardInterrupt:
         raise
@@ -147,7 +147,7 @@ def source_file(entry: Entry) -> Path | None:
     """The file of an entry's module, found without importing it."""
     try:
         return source_inspection.place(entry.module() or ".").own
-    except (ImportError, source_inspection.Unclear):
+    except (ImportError, source_inspection.Undetermined):
         return None
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 
-class Unclear(Exception):
+class Undetermined(Exception):
     """The text does not tell; only an import would."""
 
 
-class Place(NamedTuple):
+class ModuleFiles(NamedTuple):
     """Files that run when a module is imported.
 
     Attributes:
@@ -42,10 +42,10 @@ def is_there(root: str) -> bool:
     try:
         return importlib.util.find_spec(root) is not None
     except (ImportError, ValueError, AttributeError):
-        raise Unclear(root) from None
+        raise Undetermined(root) from None
 
 
-def place(module: str) -> Place:
+def place(module: str) -> ModuleFiles:
     """Where a module lies.
 
     Raises:
@@ -60,17 +60,17 @@ def place(module: str) -> Place:
     folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
     own = Path(spec.origin) if spec.origin else None
     if own is None and not folders:
-        raise Unclear(module)
+        raise Undetermined(module)
     packages: tuple[Path, ...] = ()
     for depth, part in enumerate(rest, start=2):
         if own is not None:
             if not own.is_file() or "__path__" in _text(own):
-                raise Unclear(module)
+                raise Undetermined(module)
             packages = (*packages, own)
         own, folders = _within(".".join([root, *rest][:depth]), part, folders)
     if own is not None and (own.suffix != ".py" or not own.is_file()):
-        raise Unclear(module)
-    return Place(packages, own)
+        raise Undetermined(module)
+    return ModuleFiles(packages, own)
 
 
 def _within(module: str, part: str, folders: Iterable[Path]) -> tuple[Path | None, list[Path]]:
@@ -82,7 +82,7 @@ def _within(module: str, part: str, folders: Iterable[Path]) -> tuple[Path | Non
         if (folder / f"{part}.py").is_file():
             return folder / f"{part}.py", []
         if any(folder.glob(f"{part}.*")) or any(folder.glob(f"{part}/__init__.*")):
-            raise Unclear(module)  # compiled
+            raise Undetermined(module)  # compiled
         if (folder / part).is_dir():
             namespace.append(folder / part)
     if not namespace:
@@ -122,7 +122,7 @@ def names(module: ast.Module) -> dict[str, list[ast.stmt]]:
     """
     found = _names(module)
     if found is None:
-        raise Unclear("names")
+        raise Undetermined("names")
     return found
 
 
@@ -171,7 +171,7 @@ def constant(module: ast.Module, name: str) -> str | None:
     """The text that a module assigns to a name once and for all; None where it does not say."""
     try:
         found = names(module).get(name, [])
-    except Unclear:
+    except Undetermined:
         return None
     if len(found) != 1 or not isinstance(found[0], (ast.Assign, ast.AnnAssign)):
         return None
@@ -186,7 +186,7 @@ def imported(module: ast.Module) -> Iterator[ast.Import | ast.ImportFrom]:
             yield statement
 
 
-def mark(module: str) -> str:
+def source_hash(module: str) -> str:
     """A hash of the files that a module is made of, 12 hex digits; "" where it has none.
 
     They are its own, those of its packages, and those of the same root that these import.
@@ -206,7 +206,7 @@ def mark(module: str) -> str:
                 files.add(own)
                 package = name if own.name == "__init__.py" else above
                 todo += [one for one in _needed(tree(own), package) if one.split(".")[0] == root]
-        except (Unclear, ImportError, SyntaxError, OSError):
+        except (Undetermined, ImportError, SyntaxError, OSError):
             continue
     digest = hashlib.sha256()
     for text in sorted(hashlib.sha256(path.read_bytes()).digest() for path in files):

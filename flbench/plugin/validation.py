@@ -30,7 +30,7 @@ from flbench.plugin import validation
 
 if TYPE_CHECKING:
     from flbench.core.context import Context
-    from flbench.plugin.hook_guard import Answer
+    from flbench.plugin.hook_guard import HookResult
 
 
 T = TypeVar("T")
@@ -44,14 +44,14 @@ def in_round(ctx: Context | None, message: str) -> PluginError:
     return PluginError(f"round {ctx.round}: {message}" if ctx and ctx.round else message)
 
 
-def need(answer: Answer | None, hook: str) -> Answer:
+def need(answer: HookResult | None, hook: str) -> HookResult:
     """An answer to a hook that somebody must answer."""
     if answer is None:
         raise PluginError(f"nobody answered the hook '{hook}'")
     return answer
 
 
-def of_type(hook: str, answer: Answer, expected: type[T], ctx: Context | None) -> T:
+def of_type(hook: str, answer: HookResult, expected: type[T], ctx: Context | None) -> T:
     """The answer as the type its hook promises."""
     if not isinstance(answer.value, expected):
         raise in_round(
@@ -111,14 +111,14 @@ def memory(who: str, kept: Mapping[str, Tensor], state: State, rows: int, ctx: C
 
 
 START_SHAPES = {
-    "crosses": "one flag per scalar, or one row of flags per acting client",
-    "returns": "one flag per scalar, or one row of flags per acting client",
+    "sent_mask": "one flag per scalar, or one row of flags per acting client",
+    "returned_mask": "one flag per scalar, or one row of flags per acting client",
     "active": "one flag per acting client and candidate",
     "rows": "the row of the bank each candidate is for",
 }
 
 
-def partition(answer: Answer | None, clients: int, samples: int) -> Partition:
+def partition(answer: HookResult | None, clients: int, samples: int) -> Partition:
     """One list of valid, distinct indices per client; groups for all or none."""
     answer = validation.need(answer, "partition")
     value = validation.of_type("partition", answer, Partition, None)
@@ -140,7 +140,7 @@ def partition(answer: Answer | None, clients: int, samples: int) -> Partition:
     return value
 
 
-def setup(answer: Answer, ctx: Context) -> Setup:
+def setup(answer: HookResult, ctx: Context) -> Setup:
     """Rows of the right width, memories named and shaped by their scope."""
     value = validation.of_type("setup", answer, Setup, ctx)
     who = f"{answer.plugin}.setup"
@@ -157,7 +157,7 @@ def setup(answer: Answer, ctx: Context) -> Setup:
     return value
 
 
-def fits(answer: Answer, merged: Setup, ctx: Context) -> None:
+def fits(answer: HookResult, merged: Setup, ctx: Context) -> None:
     """One plugin's share of `setup` fits the bank that all of them together make."""
     value: Setup = answer.value
     who = f"{answer.plugin}.setup"
@@ -179,7 +179,7 @@ def per_row(memory: Memory, rows: int) -> Memory:
     return Memory(memory.value.expand(rows, *memory.value.shape[1:]).clone(), "model")
 
 
-def plan(answer: Answer | None, ctx: Context) -> Sequence[Stage]:
+def plan(answer: HookResult | None, ctx: Context) -> Sequence[Stage]:
     """At least one stage, each with somebody in it; ids ascending and distinct; names distinct."""
     answer = validation.need(answer, "plan")
     who = f"{answer.plugin}.plan"
@@ -218,7 +218,7 @@ def plan(answer: Answer | None, ctx: Context) -> Sequence[Stage]:
     return tuple(stages)
 
 
-def start(answer: Answer, stage: Stage, ctx: Context) -> Start:
+def start(answer: HookResult, stage: Stage, ctx: Context) -> Start:
     """One plugin's share of a start: models, masks and extras of the right shapes."""
     value = validation.of_type("dispatch", answer, Start, ctx)
     who, acting, width = f"{answer.plugin}.dispatch", len(stage.clients), ctx.layout.width
@@ -226,7 +226,7 @@ def start(answer: Answer, stage: Stage, ctx: Context) -> Start:
         validation.shape(
             who, value.params, (acting, None, width), "clients, candidates, scalars", ctx
         )
-    for kind in ("extras", "own"):
+    for kind in ("extras", "client_memory"):
         for name, tensor in getattr(value, kind).items():
             if not isinstance(tensor, Tensor) or tensor.dim() == 0 or len(tensor) != acting:
                 got = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
@@ -244,8 +244,8 @@ def start_field(
     """A mask of a start fits the models that were dispatched."""
     acting, width = len(stage.clients), ctx.layout.width
     shapes: dict[str, tuple[int, ...]] = {
-        "crosses": (width,) if getattr(tensor, "ndim", 1) == 1 else (acting, width),
-        "returns": (width,) if getattr(tensor, "ndim", 1) == 1 else (acting, width),
+        "sent_mask": (width,) if getattr(tensor, "ndim", 1) == 1 else (acting, width),
+        "returned_mask": (width,) if getattr(tensor, "ndim", 1) == 1 else (acting, width),
         "active": (acting, candidates),
         "rows": (candidates,),
     }
@@ -268,14 +268,14 @@ def start_rows(plugin: str, rows: Tensor, bank: int, ctx: Context) -> None:
         )
 
 
-def client_module(answer: Answer | None, ctx: Context) -> ClientModule:
+def client_module(answer: HookResult | None, ctx: Context) -> ClientModule:
     """A ClientModule."""
     return validation.of_type(
         "client_module", validation.need(answer, "client_module"), ClientModule, ctx
     )
 
 
-def local_term(answer: Answer, ctx: Context) -> Callable[[ClientModule], Tensor]:
+def local_term(answer: HookResult, ctx: Context) -> Callable[[ClientModule], Tensor]:
     """A function; what it raises names its plugin."""
     term = answer.value
     if not callable(term):
@@ -296,7 +296,7 @@ def local_term(answer: Answer, ctx: Context) -> Callable[[ClientModule], Tensor]
     return named
 
 
-def score(answer: Answer, state: State, ctx: Context) -> Scores:
+def score(answer: HookResult, state: State, ctx: Context) -> Scores:
     """Finite or NaN, one row per judge, one column per judged."""
     value = validation.of_type("score", answer, Scores, ctx)
     who = f"{answer.plugin}.score"
@@ -330,7 +330,7 @@ def _membership(who: str, value: Membership, rows: int, ctx: Context) -> None:
             raise validation.in_round(ctx, f"{who} returned negative shares, expected >= 0")
 
 
-def cluster(answer: Answer, state: State, ctx: Context) -> Membership:
+def cluster(answer: HookResult, state: State, ctx: Context) -> Membership:
     """One home per client, in the rows that are there or that `parent` makes."""
     value = validation.of_type("cluster", answer, Membership, ctx)
     who = f"{answer.plugin}.cluster"
@@ -349,7 +349,7 @@ def cluster(answer: Answer, state: State, ctx: Context) -> Membership:
     return value
 
 
-def aggregate(answer: Answer | None, state: State, ctx: Context) -> Models:
+def aggregate(answer: HookResult | None, state: State, ctx: Context) -> Models:
     """As many rows as the membership speaks of, all finite."""
     answer = validation.need(answer, "aggregate")
     value = validation.of_type("aggregate", answer, Models, ctx)
@@ -359,7 +359,7 @@ def aggregate(answer: Answer | None, state: State, ctx: Context) -> Models:
     return value
 
 
-def personalise(answer: Answer | None, state: State, clients: Tensor, ctx: Context) -> Personal:
+def personalise(answer: HookResult | None, state: State, clients: Tensor, ctx: Context) -> Personal:
     """Either a row of the bank or a model per asked client."""
     answer = validation.need(answer, "personalise")
     value = validation.of_type("personalise", answer, Personal, ctx)

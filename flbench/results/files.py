@@ -64,10 +64,10 @@ def checkpoint_path(result: Path) -> Path:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a file under a temporary name, then move it into place."""
-    in_place(path, lambda temporary: temporary.write_bytes(data))
+    atomic_write(path, lambda temporary: temporary.write_bytes(data))
 
 
-def in_place(path: Path, write: Callable[[Path], object]) -> None:
+def atomic_write(path: Path, write: Callable[[Path], object]) -> None:
     """Let a file be written under a temporary name, then move it into place."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

@@ -31,7 +31,7 @@ from flbench.results.fields import (
     refuse,
     settings,
 )
-from flbench.results.score_encoding import Floats, unpacked
+from flbench.results.score_encoding import Floats, decode
 
 SCHEMA = 2
 
@@ -138,7 +138,7 @@ class ScoreMatrix(BaseModel):
 
     def values(self) -> Floats:
         """The scores, shape (rows, columns); NaN = not asked."""
-        return unpacked(self.cells, self.low, self.high, len(self.row_ids))
+        return decode(self.cells, self.low, self.high, len(self.row_ids))
 
 
 class Tuning(BaseModel):

@@ -16,7 +16,7 @@ LEVELS = 254
 MISSING = 255
 
 
-def packed(values: Floats) -> tuple[str, float, float]:
+def encode(values: Floats) -> tuple[str, float, float]:
     """A matrix as text, and the range it covers.
 
     Args:
@@ -39,7 +39,7 @@ def packed(values: Floats) -> tuple[str, float, float]:
     return base64.b64encode(cells.tobytes()).decode(), low, high
 
 
-def unpacked(text: str, low: float, high: float, rows: int) -> Floats:
+def decode(text: str, low: float, high: float, rows: int) -> Floats:
     """The matrix again, shape (rows, m), each value within 1/508 of the range; missing is NaN.
 
     Example:

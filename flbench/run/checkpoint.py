@@ -20,11 +20,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from flbench.core.model_bank import Bank, Store
+from flbench.core.model_bank import ModelBank, RowStore
 from flbench.core.state import Membership, State
-from flbench.engine.communication import Ledger
+from flbench.engine.communication import CommunicationLedger
 from flbench.errors import UserError
-from flbench.results.files import in_place
+from flbench.results.files import atomic_write
 from flbench.results.schema import Fingerprint
 from flbench.run.history import History
 
@@ -43,7 +43,7 @@ class Packed(NamedTuple):
     plain: dict[str, Any]
 
 
-class Keeper:
+class CheckpointWriter:
     """Keeps the last whole round of a run.
 
     Args:
@@ -58,7 +58,7 @@ class Keeper:
         self._written = -float("inf")
         self._took = 0.0
 
-    def keep(self, state: State, ledger: Ledger, history: History) -> None:
+    def keep(self, state: State, ledger: CommunicationLedger, history: History) -> None:
         """Write a whole round, now or when it is due."""
         if self.path is None:
             return
@@ -86,7 +86,7 @@ class Keeper:
             raise
 
 
-def pack(state: State, ledger: Ledger, history: History, marks: Fingerprint) -> Packed:
+def pack(state: State, ledger: CommunicationLedger, history: History, marks: Fingerprint) -> Packed:
     """Everything the next round needs; nothing but what the round to come changes is copied."""
     tables = {"models": state.models, "home": state.membership.home}
     if state.membership.weights is not None:
@@ -107,7 +107,7 @@ def write(path: Path, packed: Packed) -> None:
     """Write a checkpoint."""
     tensors: dict[str, Tensor] = {}
     for name, table in packed.tables.items():
-        if isinstance(table, Bank):
+        if isinstance(table, ModelBank):
             tensors |= {f"{name}#{part}": tensor for part, tensor in table.pack().items()}
         else:
             tensors[name] = table.detach()
@@ -118,10 +118,12 @@ def write(path: Path, packed: Packed) -> None:
             owned[name] = tensor.clone()
         seen.add(tensor.untyped_storage().data_ptr())
     metadata = {"flbench": json.dumps(packed.plain)}
-    in_place(path, lambda temporary: save_file(owned, temporary, metadata=metadata))
+    atomic_write(path, lambda temporary: save_file(owned, temporary, metadata=metadata))
 
 
-def load_checkpoint(path: Path, store: Store, marks: Fingerprint) -> tuple[State, Ledger, History]:
+def load_checkpoint(
+    path: Path, store: RowStore, marks: Fingerprint
+) -> tuple[State, CommunicationLedger, History]:
     """Read a checkpoint; models and memory go to the store, row by row where they are banks.
 
     Raises:
@@ -148,7 +150,7 @@ def load_checkpoint(path: Path, store: Store, marks: Fingerprint) -> tuple[State
         memory=prefixed["memory/"],
         scopes=plain["scopes"],
     )
-    ledger = Ledger(len(state.membership.home), plain["bytes"], prefixed["bytes/"])
+    ledger = CommunicationLedger(len(state.membership.home), plain["bytes"], prefixed["bytes/"])
     return state, ledger, History.of(plain["history"])
 
 
@@ -156,7 +158,9 @@ def _part(read: Callable[[str], Tensor], table: str, part: str) -> Tensor:
     return read(f"{table}#{part}")
 
 
-def _tables(names: Sequence[str], read: Callable[[str], Tensor], store: Store) -> dict[str, Tensor]:
+def _tables(
+    names: Sequence[str], read: Callable[[str], Tensor], store: RowStore
+) -> dict[str, Tensor]:
     """All tables; models and memory on the device, banks put together."""
     tables = {}
     for name in names:
@@ -166,5 +170,5 @@ def _tables(names: Sequence[str], read: Callable[[str], Tensor], store: Store) -
             tables[name] = read(name).to(store.device) if there else read(name)
         elif part == "index":
             parts = {other.rpartition("#")[2] for other in names if other.startswith(f"{table}#")}
-            tables[table] = Bank.unpack(parts, partial(_part, read, table), store)
+            tables[table] = ModelBank.unpack(parts, partial(_part, read, table), store)
     return tables

@@ -13,15 +13,15 @@ from flbench.core.parameters import Presets, checked
 from flbench.errors import BadParameter, PluginError, UnknownName, UserError, in_one_line, text_of
 from flbench.plugin.diagnostics import diagnose
 from flbench.plugin.entry import Entry
-from flbench.plugin.isolation import Guest
+from flbench.plugin.isolation import IsolatedPlugin
 from flbench.plugin.registry import find, load_entry
-from flbench.plugin.source_inspection import mark
+from flbench.plugin.source_inspection import source_hash
 from flbench.results.schema import Method, Plugin
 from flbench.run.settings import _given, fields_of
 
 
 @dataclass(frozen=True)
-class Composition:
+class MethodStack:
     """The plugins of one method, in the order they were named, and how a result names them."""
 
     layers: tuple[tuple[str, Any], ...]
@@ -45,7 +45,7 @@ class Composition:
 
 def compose(
     text: str, settings: Mapping[str, object] | None = None, preset: str | None = None
-) -> Composition:
+) -> MethodStack:
     """Build the plugins of `name` or `name+name`.
 
     Plugins without hooks (fedavg: the defaults themselves) add nothing and are left out of the
@@ -77,7 +77,7 @@ def compose(
         given = {**of_preset, **_given(name, fields_of(entry, kind), settings or {})}
         values = checked(f"method '{name}'", kind, given)
         built.append((entry, _made(entry, kind, values)))
-    refuse_rivals([(entry.name, plugin) for entry, plugin in built])
+    check_compatible([(entry.name, plugin) for entry, plugin in built])
     acting = [(entry, plugin) for entry, plugin in built if _hooks_of(plugin)] or built[:1]
     alone = len(acting) == 1
     described = Method(
@@ -96,18 +96,18 @@ def compose(
                 paper_leak=bool(getattr(plugin, "paper_leak", False)),
                 pools_data=bool(getattr(plugin, "pools_data", False)),
                 baseline=bool(getattr(plugin, "baseline", False)),
-                source=mark(entry.module()),
+                source=source_hash(entry.module()),
             )
             for entry, plugin in acting
         ],
     )
-    return Composition(tuple((entry.name, plugin) for entry, plugin in acting), described)
+    return MethodStack(tuple((entry.name, plugin) for entry, plugin in acting), described)
 
 
 def _made(entry: Entry, kind: Callable[..., Any], values: Mapping[str, object]) -> object:
     """A method with its parameters; its constructor runs as a guest."""
     try:
-        with Guest(entry.name).acting(f"{entry.name}.__init__"):
+        with IsolatedPlugin(entry.name).acting(f"{entry.name}.__init__"):
             return kind(**values)
     except KeyboardInterrupt:
         raise
@@ -159,7 +159,7 @@ def without_preset(preset: str, texts: list[str]) -> list[str]:
     return lacking
 
 
-def refuse_rivals(plugins: Sequence[tuple[str, object]]) -> None:
+def check_compatible(plugins: Sequence[tuple[str, object]]) -> None:
     """Refuse plugins that cannot go together.
 
     Raises:

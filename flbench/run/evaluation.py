@@ -10,7 +10,7 @@ from torch import Tensor
 from flbench.core.model_bank import row_of
 from flbench.core.state import Dispatched, Membership, Personal, Stage, State
 from flbench.engine.cross_evaluation import judge
-from flbench.engine.process_group import Ranks
+from flbench.engine.process_group import ProcessGroup
 from flbench.engine.sequential import Sequential
 from flbench.federation.federation import Samples
 from flbench.metrics import BINS, calibration_error, clustering_error
@@ -45,8 +45,10 @@ def evaluate(
         stage = Stage("train", clients, fine_tune, name="fine-tune")
         tuned = replace(personal, adaptation=stage)
         others["fine_tuned"] = _tested(executor, tuned, state, held_out, clients)
-    test, calibration = _judged(executor, personal, state, held_out, "test", clients, BINS)
-    validation, _ = _judged(executor, personal, state, executor.samples, "validation", clients)
+    test, calibration = _evaluate_split(executor, personal, state, held_out, "test", clients, BINS)
+    validation, _ = _evaluate_split(
+        executor, personal, state, executor.samples, "validation", clients
+    )
     return Evaluation(
         round=state.round,
         correct=test[:, 1].long().tolist(),
@@ -88,7 +90,7 @@ def selection_quality(
     return {name: quality[name.removeprefix("selection_")] for name in SELECTION}
 
 
-TOGETHER = 100
+ADAPT_BATCH = 100
 """Clients whose models are adapted at once; all of them need not fit in memory."""
 
 
@@ -100,19 +102,19 @@ def trained(
         return personal
     rows = personal.models(state)
     tuned = rows.clone()
-    for places in torch.arange(len(rows)).split(TOGETHER):
+    for places in torch.arange(len(rows)).split(ADAPT_BATCH):
         params = rows[places][:, None]
         everything = torch.ones_like(params[:, 0], dtype=torch.bool)
         start = Dispatched(
             params=params,
             active=everything[:, :1],
             rows=None,
-            crosses=everything,
-            returns=everything,
-            own={name: tensor[places] for name, tensor in personal.extras.items()},
+            sent_mask=everything,
+            returned_mask=everything,
+            client_memory={name: tensor[places] for name, tensor in personal.extras.items()},
         )
         some = replace(stage, clients=stage.clients[places])
-        tuned[places] = executor.fit(start, some, (), state.round).kept()
+        tuned[places] = executor.fit(start, some, (), state.round).selected()
     return replace(personal, row=None, params=tuned, adaptation=None, others={})
 
 
@@ -121,11 +123,11 @@ def _tested(
 ) -> float:
     """Mean test accuracy over clients."""
     personal = trained(executor, personal, state, personal.adaptation)
-    table, _ = _judged(executor, personal, state, held_out, "test", clients)
+    table, _ = _evaluate_split(executor, personal, state, held_out, "test", clients)
     return round(float((table[:, 1] / table[:, 2]).mean()), 6)
 
 
-def _judged(
+def _evaluate_split(
     executor: Sequential,
     personal: Personal,
     state: State,
@@ -141,7 +143,7 @@ def _judged(
     """
     space, models = executor.workspace, _models(personal)
     bank = state.models if personal.params is None else personal.params
-    ranks, sizes = Ranks.of(space.fabric), samples.sizes(split)[clients]
+    ranks, sizes = ProcessGroup.of(space.fabric), samples.sizes(split)[clients]
     table = torch.zeros(len(clients), 3, dtype=torch.float64)
     calibration = torch.zeros(len(models), bins, 3, dtype=torch.float64)
 
@@ -155,7 +157,7 @@ def _judged(
             table[places] = judge(space, row, samples, split, ids, rule, received, sure).cpu()
 
     ranks.attempt(judge_mine)
-    return ranks.add(table), ranks.add(calibration).sum(dim=0)
+    return ranks.all_reduce_sum(table), ranks.all_reduce_sum(calibration).sum(dim=0)
 
 
 def _models(personal: Personal) -> list[tuple[int, Tensor]]:

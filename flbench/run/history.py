@@ -10,7 +10,7 @@ import numpy as np
 
 from flbench.core.state import Scores
 from flbench.metrics import accuracy_summary, churn, clustering_summary, link_seconds, to_target
-from flbench.results.score_encoding import packed
+from flbench.results.score_encoding import encode
 
 MOST_SCORES = 200 * 200
 """Entries of a score matrix that is kept; a larger one would fill its result file."""
@@ -97,7 +97,7 @@ class History:
         before = self.scores
         if before and len(rows) * len(columns) < len(before["row_ids"]) * len(before["column_ids"]):
             return
-        cells, low, high = packed(scores.values.double().cpu().numpy())
+        cells, low, high = encode(scores.values.double().cpu().numpy())
         told = {"columns": scores.columns, "row_ids": rows, "column_ids": columns}
         self.scores = {"round": round_, **told, "low": low, "high": high, "cells": cells}
 

@@ -94,10 +94,10 @@ def _attempt(kind: str, name: str) -> str:
     """Why a name cannot be loaded; "" where it can."""
     try:
         if kind == "methods":
-            from flbench.plugin.hooks import Hooks
+            from flbench.plugin.hooks import HookCaller
             from flbench.run.composition import compose
 
-            Hooks(("suite", object()), compose(name).layers)
+            HookCaller(("suite", object()), compose(name).layers)
         else:
             load_entry(find(kind, name))
     except UserError as error:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from flbench.core.state import Personal, Stage, State
 from flbench.engine import batchnorm
-from flbench.engine.communication import Ledger
+from flbench.engine.communication import CommunicationLedger
 from flbench.errors import UserError
 from flbench.federation.federation import Newcomers, label_counts
 from flbench.results.schema import Unseen
@@ -23,7 +23,7 @@ from flbench.run.rounds import Run, round_context
 TUNING = "fine-tune"
 
 
-def welcome(run: Run, state: State) -> Unseen | None:
+def evaluate_newcomers(run: Run, state: State) -> Unseen | None:
     """Let the suite's newcomers join a finished run; None where there are none.
 
     A method without a rule for them costs its run nothing but this: the reason becomes a warning.
@@ -34,7 +34,7 @@ def welcome(run: Run, state: State) -> Unseen | None:
     before = executor.samples, services.ledger
     guests, device = run.newcomers, executor.workspace.device
     executor.samples = executor.samples.joined(guests.visible.to(device))
-    services.ledger = Ledger(run.context.clients + len(guests))
+    services.ledger = CommunicationLedger(run.context.clients + len(guests))
     try:
         with run.hooks.watching():
             return judge_newcomers(run, state, guests)

@@ -12,17 +12,17 @@ import torch
 
 from flbench.core.state import State
 from flbench.engine.communication import DIRECTIONS
-from flbench.engine.distributed import Sharded
-from flbench.engine.process_group import Ranks
+from flbench.engine.distributed import DistributedExecutor
+from flbench.engine.process_group import ProcessGroup
 from flbench.metrics import flis_compat
 from flbench.results.schema import Change, Clients, Result, ScoreMatrix, Skip, Unseen
 from flbench.run.evaluation import selection_quality
 from flbench.run.rounds import Run
-from flbench.run.spec import Job
+from flbench.run.spec import RunSpec
 from flbench.toolbox.heterogeneity import mean_kld
 
 
-def skipped(job: Job, reason: str) -> Skip:
+def skipped(job: RunSpec, reason: str) -> Skip:
     """What is kept of a run that has no meaning."""
     suite = job.suite
     return Skip(
@@ -34,7 +34,7 @@ def skipped(job: Job, reason: str) -> Skip:
     )
 
 
-def conclude(job: Job, run: Run, state: State, unseen: Unseen | None = None) -> Result:
+def build_result(job: RunSpec, run: Run, state: State, unseen: Unseen | None = None) -> Result:
     """Everything the run leaves behind."""
     history, suite = run.history, job.suite
     groups = None if run.groups is None else run.groups.tolist()
@@ -95,12 +95,12 @@ def _labels(run: Run) -> list[dict[int, int]] | None:
     return [{label: count for label, count in enumerate(row) if count} for row in counts]
 
 
-def _computed_by(job: Job, run: Run) -> dict[str, str]:
+def _computed_by(job: RunSpec, run: Run) -> dict[str, str]:
     """The executor, the number of processes and the precision."""
-    executor = run.executor.inner if isinstance(run.executor, Sharded) else run.executor
+    executor = run.executor.inner if isinstance(run.executor, DistributedExecutor) else run.executor
     return {
         "executor": type(executor).__name__.lower(),
-        "ranks": str(Ranks.of(run.executor.workspace.fabric).size),
+        "ranks": str(ProcessGroup.of(run.executor.workspace.fabric).size),
         "precision": job.engine.precision,
         "compile": "yes" if job.engine.compile else "no",
     }

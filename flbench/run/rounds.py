@@ -14,15 +14,15 @@ from flbench.core.seeding import rng
 from flbench.core.state import Stage, State, Upload
 from flbench.core.types import Phase
 from flbench.engine import batchnorm
-from flbench.engine.communication import DIRECTIONS, Ledger
+from flbench.engine.communication import DIRECTIONS, CommunicationLedger
 from flbench.engine.sequential import Sequential
 from flbench.errors import Diverged
 from flbench.federation.federation import Newcomers, Samples
 from flbench.metrics import clustering_summary
-from flbench.plugin.hooks import Hooks
+from flbench.plugin.hooks import HookCaller
 from flbench.results.events import RoundRecord
 from flbench.results.schema import Fingerprint
-from flbench.run.checkpoint import Keeper
+from flbench.run.checkpoint import CheckpointWriter
 from flbench.run.evaluation import evaluate, selection_quality
 from flbench.run.history import Evaluation, History
 from flbench.run.services import RunServices
@@ -43,27 +43,27 @@ class Run:
 
     suite: Suite
     seed: int
-    hooks: Hooks
+    hooks: HookCaller
     executor: Sequential
     context: Context
     services: RunServices
     held_out: Samples
     groups: Tensor | None
-    ledger: Ledger
+    ledger: CommunicationLedger
     history: History
     marks: Fingerprint
     newcomers: Newcomers | None = None
     checkpoint: Path | None = None
 
 
-def play(run: Run, state: State) -> State:
+def run_rounds(run: Run, state: State) -> State:
     """Play the rounds that are left; the history and the ledger are in `run`."""
-    keeper = Keeper(run.checkpoint, run.marks)
+    keeper = CheckpointWriter(run.checkpoint, run.marks)
     with keeper.guarding(), run.hooks.watching():
         while state.round < run.suite.rounds:
             with run.services.clock("total"):
-                state, losses = play_round(run, state)
-                record = judge_round(run, state, losses)
+                state, losses = run_round(run, state)
+                record = evaluate_round(run, state, losses)
             run.history.seconds = dict(run.services.seconds)
             with run.services.clock("total"), run.services.clock("checkpoint"):
                 keeper.keep(state, run.ledger, run.history)
@@ -71,7 +71,7 @@ def play(run: Run, state: State) -> State:
     return state
 
 
-def play_round(run: Run, state: State) -> tuple[State, list[float]]:
+def run_round(run: Run, state: State) -> tuple[State, list[float]]:
     """One round; returns the new state and the training losses of its uploads."""
     hooks, clock, policy = run.hooks, run.services.clock, run.suite.buffers
     ctx = round_context(run, state.round + 1)
@@ -112,7 +112,7 @@ def regroup(
         return state.regroup(run.hooks.cluster(state, stage, phase, scores, ctx))
 
 
-def judge_round(run: Run, state: State, losses: list[float]) -> RoundRecord:
+def evaluate_round(run: Run, state: State, losses: list[float]) -> RoundRecord:
     """Evaluate every client's personal model and write the round down."""
     suite, ctx = run.suite, round_context(run, state.round)
     found: Evaluation | None = None

@@ -7,22 +7,22 @@ from dataclasses import replace
 from pathlib import Path
 
 from flbench.core.dataset import Dataset
-from flbench.engine.fabric import meet
+from flbench.engine.fabric import join_process_group
 from flbench.errors import MissingData, Undefined
 from flbench.federation.loading import load_dataset as load_dataset
 from flbench.results.events import RunInfo
 from flbench.results.files import read_result, skip_path, write_atomically
 from flbench.results.schema import Result
-from flbench.run.newcomers import welcome
-from flbench.run.result import conclude, skipped
-from flbench.run.rounds import play
+from flbench.run.newcomers import evaluate_newcomers
+from flbench.run.result import build_result, skipped
+from flbench.run.rounds import run_rounds
 from flbench.run.setup import prepare
-from flbench.run.spec import Job
+from flbench.run.spec import RunSpec
 
 
-def settle(
-    job: Job, load: Callable[[str, Path], Dataset] = load_dataset
-) -> tuple[Job, Callable[[str, Path], Dataset]]:
+def resolve_dataset(
+    job: RunSpec, load: Callable[[str, Path], Dataset] = load_dataset
+) -> tuple[RunSpec, Callable[[str, Path], Dataset]]:
     """The job on the data that are there, and how to get at them.
 
     A part of a data set comes under a name of its own, as `digit-5[mnist,usps]`: the suite then
@@ -37,7 +37,11 @@ def settle(
     try:
         dataset = load(suite.dataset, job.data_root)
     except MissingData as error:
-        twin = f"; its twin needs no files: --dataset {suite.twin}" if suite.twin else ""
+        twin = (
+            f"; its twin needs no files: --dataset {suite.offline_dataset}"
+            if suite.offline_dataset
+            else ""
+        )
         raise MissingData(f"{error}{twin}") from None
     if dataset.name != suite.dataset and dataset.name.startswith(f"{suite.dataset}["):
         there = suite.clients if dataset.domains is None else len(dataset.domains.unique())
@@ -47,12 +51,12 @@ def settle(
     return job, lambda name, root: dataset
 
 
-def is_complete(job: Job) -> bool:
+def is_complete(job: RunSpec) -> bool:
     """Whether the result is there and will do; of several processes the first one looks for all."""
-    return meet(job.engine).agree(job.path.is_file() and not job.force)
+    return join_process_group(job.engine).broadcast_object(job.path.is_file() and not job.force)
 
 
-def run_job(job: Job, load: Callable[[str, Path], Dataset] = load_dataset) -> Result:
+def execute(job: RunSpec, load: Callable[[str, Path], Dataset] = load_dataset) -> Result:
     """Run a job, or read its result if it is complete already.
 
     Args:
@@ -63,7 +67,7 @@ def run_job(job: Job, load: Callable[[str, Path], Dataset] = load_dataset) -> Re
         Undefined: the method has no meaning on this suite; the reason is kept in a file.
         Diverged: a client's parameters left the finite numbers.
     """
-    first = meet(job.engine).first
+    first = join_process_group(job.engine).is_rank_zero
     if not first:
         job = replace(job, sinks=(), say=lambda message: None)
     if is_complete(job):
@@ -89,7 +93,7 @@ def run_job(job: Job, load: Callable[[str, Path], Dataset] = load_dataset) -> Re
     return result
 
 
-def _played(job: Job, dataset: Dataset) -> Result:
+def _played(job: RunSpec, dataset: Dataset) -> Result:
     """Play the job's rounds, tell the sinks, write the result."""
     run, state = prepare(job, dataset)
     described = job.method.described
@@ -107,9 +111,9 @@ def _played(job: Job, dataset: Dataset) -> Result:
         path=str(job.path),
     )
     run.hooks.listen("run_started", info=info)
-    state = play(run, state)
-    result = conclude(job, run, state, welcome(run, state))
-    if meet(job.engine).first:
+    state = run_rounds(run, state)
+    result = build_result(job, run, state, evaluate_newcomers(run, state))
+    if join_process_group(job.engine).is_rank_zero:
         write_atomically(job.path, result.canonical().encode())
     run.hooks.listen("run_finished", result=result, path=str(job.path))
     return result

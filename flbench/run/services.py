@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from flbench.core.model_bank import Bank, Store
+from flbench.core.model_bank import ModelBank, RowStore
 from flbench.core.state import Dispatched, Stage
 from flbench.core.types import Direction, Plain
-from flbench.engine.communication import Ledger
+from flbench.engine.communication import CommunicationLedger
 from flbench.engine.cross_evaluation import cross_evaluate, features_of, logits_of
 from flbench.engine.sequential import Sequential
 from flbench.errors import Undefined, UserError
@@ -26,9 +26,9 @@ class RunServices:
     It holds visible samples only.
     """
 
-    ledger: Ledger
+    ledger: CommunicationLedger
     say: Callable[[str], None]
-    store: Store
+    store: RowStore
     executor: Sequential | None = None
     draw: Callable[[int], Tensor] | None = None
     seconds: dict[str, float] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class RunServices:
 
     def repeated(self, row: Tensor, times: int) -> Tensor:
         """See `Context.repeated`."""
-        return Bank.repeated(row, times, self.store)
+        return ModelBank.repeated(row, times, self.store)
 
     def train(self, models: Tensor, clients: Tensor, epochs: int, round_: int) -> Tensor:
         """See `Context.train`."""
@@ -87,10 +87,10 @@ class RunServices:
             params=models[:, None],
             active=everything[:, :1],
             rows=None,
-            crosses=everything,
-            returns=everything,
+            sent_mask=everything,
+            returned_mask=everything,
         )
-        return executor.fit(start, Stage("join", clients, epochs), (), round_).kept()
+        return executor.fit(start, Stage("join", clients, epochs), (), round_).selected()
 
     def _executor(self) -> Sequential:
         if self.executor is None:

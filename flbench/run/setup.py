@@ -14,23 +14,23 @@ from flbench.core.client import ClientModule
 from flbench.core.context import Context
 from flbench.core.dataset import Dataset
 from flbench.core.layout import ParameterLayout
-from flbench.core.model_bank import Store
+from flbench.core.model_bank import RowStore
 from flbench.core.parameters import checked
 from flbench.core.seeding import torch_seed
 from flbench.core.state import Memory, State
 from flbench.engine import batchnorm
-from flbench.engine.communication import Ledger
-from flbench.engine.distributed import Sharded
+from flbench.engine.communication import CommunicationLedger
+from flbench.engine.distributed import DistributedExecutor
 from flbench.engine.fabric import open_fabric
-from flbench.engine.process_group import Ranks
+from flbench.engine.process_group import ProcessGroup
 from flbench.engine.sequential import Sequential
 from flbench.engine.vectorised import Vectorised
 from flbench.engine.workspace import Workspace
 from flbench.errors import UserError
 from flbench.federation.build import divide
 from flbench.federation.federation import Federation, Samples, label_counts
-from flbench.plugin.hooks import Hooks
-from flbench.plugin.isolation import Guest
+from flbench.plugin.hooks import HookCaller
+from flbench.plugin.isolation import IsolatedPlugin
 from flbench.plugin.process_state import SHARED
 from flbench.plugin.registry import find, load_entry
 from flbench.results.schema import Fingerprint
@@ -38,30 +38,34 @@ from flbench.run.checkpoint import load_checkpoint
 from flbench.run.history import History
 from flbench.run.rounds import Run, cohort
 from flbench.run.services import RunServices
-from flbench.run.spec import Job
+from flbench.run.spec import RunSpec
 from flbench.suite import Suite
 
 
-def prepare(job: Job, dataset: Dataset, order: Sequence[int] | None = None) -> tuple[Run, State]:
+def prepare(
+    job: RunSpec, dataset: Dataset, order: Sequence[int] | None = None
+) -> tuple[Run, State]:
     """Build a run: partition, federation, network, hooks, State(0) or the checkpoint's.
 
     Args:
         order: relabel the clients (`Federation.relabelled`); None = leave them as they are.
     """
     suite, seed = job.suite, job.seed
-    hooks = Hooks((suite.name, suite), job.method.layers, job.sinks, job.say)
+    hooks = HookCaller((suite.name, suite), job.method.layers, job.sinks, job.say)
     federation = divide(suite, hooks, dataset, seed)
     if order is not None:
         federation = federation.relabelled(order)
     fabric = open_fabric(job.engine)
-    store = Store(job.engine.bank_budget, job.path.parent, fabric.device)
-    services = RunServices(Ledger(suite.training_clients), job.say, store)
+    store = RowStore(job.engine.bank_budget, job.path.parent, fabric.device)
+    services = RunServices(CommunicationLedger(suite.training_clients), job.say, store)
     shape = tuple(dataset.x.shape[1:])
     net = build_network(suite, shape, dataset.classes, seed)
     context = first_context(job, federation, net, services)
     module = build_module(hooks, net, context)
     layout = ParameterLayout.of(module, head=module_head(context.layout.head_name))
-    visible = (federation.leaky() if job.method.paper_leak else federation).visible
+    visible = (
+        federation.with_test_as_validation() if job.method.paper_leak else federation
+    ).visible
     space = Workspace(fabric, module, layout)
     services.executor = shared(choose_executor(job, space, visible.to(fabric.device)))
     services.draw = partial(
@@ -90,7 +94,7 @@ def prepare(job: Job, dataset: Dataset, order: Sequence[int] | None = None) -> t
         checkpoint=job.checkpoint,
     )
     state = first_state(run, resume=job.resume)
-    if not Ranks.of(fabric).first:
+    if not ProcessGroup.of(fabric).is_rank_zero:
         run.checkpoint = None  # the first process keeps it
     return run, state
 
@@ -122,7 +126,7 @@ def fresh_row(
 
 
 def first_context(
-    job: Job, federation: Federation, net: nn.Module, services: RunServices
+    job: RunSpec, federation: Federation, net: nn.Module, services: RunServices
 ) -> Context:
     """The context before round 1; layout and weights are the network's alone."""
     samples, layout = federation.visible, ParameterLayout.of(net)
@@ -148,7 +152,7 @@ def first_context(
     )
 
 
-def choose_executor(job: Job, space: Workspace, visible: Samples) -> Sequential:
+def choose_executor(job: RunSpec, space: Workspace, visible: Samples) -> Sequential:
     """The executor asked for.
 
     Raises:
@@ -173,8 +177,8 @@ def choose_executor(job: Job, space: Workspace, visible: Samples) -> Sequential:
 
 def shared(executor: Sequential) -> Sequential:
     """The executor, dealt to the processes of the run if there are several."""
-    ranks = Ranks.of(executor.workspace.fabric)
-    return executor if ranks.size == 1 else Sharded(executor, ranks)
+    ranks = ProcessGroup.of(executor.workspace.fabric)
+    return executor if ranks.size == 1 else DistributedExecutor(executor, ranks)
 
 
 SMALL = 2_000_000
@@ -190,7 +194,7 @@ def automatic(device: torch.device, parameters: int) -> str:
     return "vectorised" if device.type == "cuda" and parameters < SMALL else "sequential"
 
 
-def build_module(hooks: Hooks, net: nn.Module, context: Context) -> ClientModule:
+def build_module(hooks: HookCaller, net: nn.Module, context: Context) -> ClientModule:
     """The run's one ClientModule; what a method adds to the network is seeded apart from it."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(context.seed, "init-added"))
@@ -208,7 +212,7 @@ def build_network(
     params = checked(f"model '{suite.model.name}'", build, suite.model.params, skip=2)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(seed, "init", *([index] if index else [])))
-        with Guest(suite.model.name).acting(f"model '{suite.model.name}'", quiet=SHARED):
+        with IsolatedPlugin(suite.model.name).acting(f"model '{suite.model.name}'", quiet=SHARED):
             net: nn.Module = build(shape, classes, **params)
     return net
 
@@ -217,8 +221,8 @@ def first_state(run: Run, *, resume: bool = False) -> State:
     """State(0), from the merged answers of `setup`; or the checkpoint's, ledger and history too."""
     for message in run.hooks.overridden():
         run.services.warn(message)
-    ranks, path = Ranks.of(run.executor.workspace.fabric), run.checkpoint
-    if path is not None and ranks.agree(resume and path.is_file()):
+    ranks, path = ProcessGroup.of(run.executor.workspace.fabric), run.checkpoint
+    if path is not None and ranks.broadcast_object(resume and path.is_file()):
         state, ledger, history = ranks.attempt(
             lambda: load_checkpoint(path, run.services.store, run.marks)
         )

@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flbench.engine.options import EXACT, Engine
+from flbench.engine.options import EXACT, EngineOptions
 from flbench.results.files import checkpoint_path, result_path
 from flbench.results.schema import Tuning
-from flbench.run.composition import Composition
+from flbench.run.composition import MethodStack
 from flbench.suite import Suite, fingerprint
 
 
 @dataclass(frozen=True)
-class Job:
+class RunSpec:
     """One run as asked for: everything is named and checked, nothing is loaded.
 
     Attributes:
@@ -26,11 +26,11 @@ class Job:
     """
 
     suite: Suite
-    method: Composition
+    method: MethodStack
     seed: int
     data_root: Path
     out: Path
-    engine: Engine = field(default_factory=Engine)
+    engine: EngineOptions = field(default_factory=EngineOptions)
     tuning: Tuning | None = None
     resume: bool = False
     force: bool = False

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 from pydantic import ValidationError
 
-from flbench.engine.options import EXACT, Engine
+from flbench.engine.options import EXACT, EngineOptions
 from flbench.errors import UserError
 from flbench.metrics import accuracy_summary, churn, clustering_summary, link_seconds, to_target
 from flbench.results.fields import told
 from flbench.results.schema import Result
-from flbench.run.composition import Composition
-from flbench.run.spec import Job
+from flbench.run.composition import MethodStack
+from flbench.run.spec import RunSpec
 from flbench.suite import Suite
 
 Curve = list[float | None]
@@ -37,7 +37,7 @@ ROUNDED = 1.5e-6
 WAYS = ("down", "up", "peer")
 
 
-def job_of(result: Result, out: Path) -> Job:
+def job_of(result: Result, out: Path) -> RunSpec:
     """The job that a result says it is of; its plugins are not loaded.
 
     Args:
@@ -53,13 +53,13 @@ def job_of(result: Result, out: Path) -> Job:
         field, _, what = told(error, table).partition(": ")
         raise UserError(f"'suite.{field.strip(chr(39))}': {what}") from None
     precision = result.environment.get("precision", EXACT)
-    return Job(
+    return RunSpec(
         suite=suite,
-        method=Composition((), result.method),
+        method=MethodStack((), result.method),
         seed=result.seed,
         data_root=Path(),
         out=out,
-        engine=Engine(precision=precision),
+        engine=EngineOptions(precision=precision),
         tuning=result.tuning,
     )
 

@@ -12,10 +12,10 @@ from flbench.errors import UnknownName, UserError
 
 if TYPE_CHECKING:
     from flbench.core.state import State
-    from flbench.engine.options import Engine
+    from flbench.engine.options import EngineOptions
     from flbench.results.schema import Result
     from flbench.run.rounds import Run
-    from flbench.run.spec import Job
+    from flbench.run.spec import RunSpec
     from flbench.terminal.console import Console
 
 
@@ -36,7 +36,7 @@ COMPUTED_BY = (
 """What of an environment may change the last bits of a number."""
 
 
-def again(result: Result, data_root: Path, out: Path, say: Callable[[str], None]) -> Job:
+def again(result: Result, data_root: Path, out: Path, say: Callable[[str], None]) -> RunSpec:
     """The job of a result, with the plugins that are installed here.
 
     Args:
@@ -79,13 +79,13 @@ def again(result: Result, data_root: Path, out: Path, say: Callable[[str], None]
     )
 
 
-def engine_of(result: Result) -> Engine:
+def engine_of(result: Result) -> EngineOptions:
     """What comes nearest to how a result was computed."""
-    from flbench.engine.options import EXACT, Engine
+    from flbench.engine.options import EXACT, EngineOptions
 
     told = result.environment
     executor, threads = told.get("executor", ""), told.get("threads", "")
-    return Engine(
+    return EngineOptions(
         executor=executor if executor in EXECUTORS else "auto",
         accelerator="cpu" if told.get("device") == "cpu" else "auto",
         precision=told.get("precision", EXACT),
@@ -103,7 +103,7 @@ def unlike_marks(result: Result, run: Run) -> list[str]:
     ]
 
 
-def played(job: Job, run: Run, state: State, rounds: int) -> Result:
+def played(job: RunSpec, run: Run, state: State, rounds: int) -> Result:
     """Play the first rounds of a run; its methods are told the number it has as a whole.
 
     Sinks are told of these rounds only.
@@ -112,20 +112,20 @@ def played(job: Job, run: Run, state: State, rounds: int) -> Result:
         What the run leaves, whole or so far.
     """
     from flbench.results.events import RunInfo
-    from flbench.run.newcomers import welcome
-    from flbench.run.result import conclude
-    from flbench.run.rounds import judge_round, play_round
+    from flbench.run.newcomers import evaluate_newcomers
+    from flbench.run.result import build_result
+    from flbench.run.rounds import evaluate_round, run_round
 
     suite, method = job.suite, job.method.described
     about = (method.name, method.params, suite.name, suite.dataset, job.seed, rounds)
     info = RunInfo(*about, 1, suite.settings(), job.fingerprint)
     run.hooks.listen("run_started", info=info)
     while state.round < rounds:
-        state, losses = play_round(run, state)
-        record = judge_round(run, state, losses)
+        state, losses = run_round(run, state)
+        record = evaluate_round(run, state, losses)
         run.hooks.listen("round_finished", record=replace(record, rounds=rounds), state=state)
     whole = rounds == suite.rounds
-    result = conclude(job, run, state, welcome(run, state) if whole else None)
+    result = build_result(job, run, state, evaluate_newcomers(run, state) if whole else None)
     run.hooks.listen("run_finished", result=result, path="")
     return result
 

@@ -25,7 +25,7 @@ from flbench.sweeps.request import jobs_of, options
 if TYPE_CHECKING:
     from flbench.core.dataset import Dataset
     from flbench.results.schema import Result
-    from flbench.run.spec import Job
+    from flbench.run.spec import RunSpec
 
 
 PASSED_TO_WORKERS = ("FLBENCH_DATA", "WANDB_", "HF_")
@@ -49,7 +49,7 @@ class Cell:
     """
 
     arguments: tuple[str, ...]
-    job: Job
+    job: RunSpec
 
     @property
     def command(self) -> str:
@@ -80,15 +80,15 @@ class Outcome:
 Played = Generator[tuple[Cell, Outcome], None, None]
 
 
-def attempt(job: Job, load: Callable[[str, Path], Dataset]) -> Outcome:
+def attempt(job: RunSpec, load: Callable[[str, Path], Dataset]) -> Outcome:
     """Play a job, whatever comes of it."""
-    from flbench.run.runner import run_job, settle
+    from flbench.run.runner import execute, resolve_dataset
 
     began = time.monotonic()
     try:
-        job, data = settle(job, load)
+        job, data = resolve_dataset(job, load)
         what = COMPLETE if job.path.is_file() and not job.force else DONE
-        result = run_job(job, data)
+        result = execute(job, data)
     except (Undefined, MissingData) as error:
         return Outcome(SKIPPED, str(error))
     except FlbenchError as error:
@@ -98,7 +98,7 @@ def attempt(job: Job, load: Callable[[str, Path], Dataset]) -> Outcome:
     return Outcome(what, path=job.path, result=result, seconds=time.monotonic() - began)
 
 
-def locally(cells: Sequence[Cell]) -> Played:
+def run_locally(cells: Sequence[Cell]) -> Played:
     """Play cells in this process, one after the other; a data set is loaded once."""
     from flbench.federation.loading import load_dataset
 
@@ -122,7 +122,7 @@ def stoppable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def on_ray(cells: Sequence[Cell], workers: int | None, address: str | None) -> Played:
+def run_on_ray(cells: Sequence[Cell], workers: int | None, address: str | None) -> Played:
     """Play cells, at least one, on a Ray cluster; one whose worker dies is tried again.
 
     Raises:

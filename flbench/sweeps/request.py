@@ -12,7 +12,7 @@ import typer
 from flbench.plugin.registry import load_entry
 
 if TYPE_CHECKING:
-    from flbench.run.spec import Job
+    from flbench.run.spec import RunSpec
     from flbench.terminal.console import Console
 
 
@@ -49,18 +49,18 @@ def jobs_of(
     compiled: bool,
     bank_budget: str | None,
     **engine: Any,  # noqa: ANN401 - options that `Engine` takes as they are
-) -> list[Job]:
+) -> list[RunSpec]:
     """The jobs that options of `flbench run` ask for, each once."""
     if seed is not None and seeds is not None:
         raise typer.BadParameter("--seed names one seed, --seeds N runs 0..N-1: give one of them")
     methods, chosen = names(plugin), read_settings(settings or [])
     with console.waiting("importing torch and lightning"):
         from flbench.datasets import data_root as locate
-        from flbench.engine.options import Engine, size
+        from flbench.engine.options import EngineOptions, size
         from flbench.plugin.registry import find
         from flbench.run.composition import compose, without_preset
         from flbench.run.settings import suite_overrides
-        from flbench.run.spec import Job
+        from flbench.run.spec import RunSpec
         from flbench.suite import load_suite
 
         for method in without_preset(preset, methods) if preset is not None else ():
@@ -75,13 +75,13 @@ def jobs_of(
     sinks = {name: load_entry(find("sinks", name))() for name in names(sink or [])}
     sinks["console"] = console
     jobs = [
-        Job(
+        RunSpec(
             suite=load_suite(name, dataset, overrides),
             method=method,
             seed=number,
             data_root=locate(data_root),
             out=out,
-            engine=Engine(compile=compiled, bank_budget=budget, **engine),
+            engine=EngineOptions(compile=compiled, bank_budget=budget, **engine),
             resume=resume,
             force=force,
             sinks=tuple(sinks.items()),

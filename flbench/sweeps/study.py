@@ -23,16 +23,16 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from flbench.core.parameters import checked, parse
-from flbench.engine.options import Engine
+from flbench.engine.options import EngineOptions
 from flbench.errors import BadParameter, Diverged, MissingData, Undefined, UserError
 from flbench.federation.loading import load_dataset
 from flbench.plugin.registry import find, load_entry
 from flbench.results.files import write_atomically
 from flbench.results.schema import Result
 from flbench.run.composition import compose
-from flbench.run.runner import run_job, settle
+from flbench.run.runner import execute, resolve_dataset
 from flbench.run.settings import suite_overrides
-from flbench.run.spec import Job
+from flbench.run.spec import RunSpec
 from flbench.suite import load_suite
 
 Row = dict[str, Any]
@@ -64,7 +64,7 @@ class Request:
     say: Callable[[str], None] = field(default=lambda message: None)
 
 
-class Grid(BaseModel):
+class Study(BaseModel):
     """A study as data: every suite with every method and every cell."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -85,14 +85,14 @@ class Grid(BaseModel):
         return [{**cell, **dict(point)} for cell in self.cells for point in product(*axes)]
 
 
-def read_grid(path: Path) -> Grid:
+def read_grid(path: Path) -> Study:
     """Read a grid's file.
 
     Raises:
         BadParameter: it is no TOML, or no grid.
     """
     try:
-        return Grid.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        return Study.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
     except ValidationError as error:
         problem = error.errors()[0]
         place = ".".join(map(str, problem["loc"]))
@@ -117,7 +117,7 @@ def run_study(name: str, request: Request) -> Table:
 
     torch.set_num_threads(request.threads)
     if isinstance(study, Path):
-        rows = play_grid(read_grid(study), request, keep)
+        rows = run_grid(read_grid(study), request, keep)
     else:
         rows = study(request, **checked(f"study '{name}'", study, request.settings, skip=1))
     keep(rows)
@@ -125,7 +125,7 @@ def run_study(name: str, request: Request) -> Table:
     return rows
 
 
-def play_grid(grid: Grid, request: Request, keep: Callable[[Table], None]) -> Table:
+def run_grid(grid: Study, request: Request, keep: Callable[[Table], None]) -> Table:
     """Run every cell of a grid that is not complete; a row per suite, method and cell.
 
     A cell that diverges, is not defined, or whose data are not there is left out and said.
@@ -145,13 +145,13 @@ def play_grid(grid: Grid, request: Request, keep: Callable[[Table], None]) -> Ta
         overrides = suite_overrides(settings, grid.methods)
         found: list[Result] = []
         for seed in range(request.seeds):
-            job = Job(
+            job = RunSpec(
                 suite=load_suite(suite, request.dataset, overrides),
                 method=compose(method, settings),
                 seed=seed,
                 data_root=request.data_root,
                 out=request.out,
-                engine=Engine(threads=request.threads),
+                engine=EngineOptions(threads=request.threads),
                 resume=request.resume,
                 force=request.force,
                 sinks=request.sinks,
@@ -162,8 +162,8 @@ def play_grid(grid: Grid, request: Request, keep: Callable[[Table], None]) -> Ta
             done.add(job.path)
             request.say(f"{job.title}: {told(point)}")
             try:
-                job, data = settle(job, load)
-                found.append(run_job(job, data))
+                job, data = resolve_dataset(job, load)
+                found.append(execute(job, data))
             except (Diverged, Undefined, MissingData) as error:
                 request.say(f"{job.title}: skipped, {error}")
                 break

@@ -13,12 +13,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flbench.errors import Interrupted, UnknownName, UserError
-from flbench.sweeps.launchers import COMPLETE, DONE, FAILED, SKIPPED, Cell, Outcome, Played, locally
+from flbench.sweeps.launchers import (
+    COMPLETE,
+    DONE,
+    FAILED,
+    SKIPPED,
+    Cell,
+    Outcome,
+    Played,
+    run_locally,
+)
 from flbench.sweeps.request import jobs_of, names, options, read_settings, words
 
 if TYPE_CHECKING:
-    from flbench.run.spec import Job
-    from flbench.terminal.console import Overview
+    from flbench.run.spec import RunSpec
+    from flbench.terminal.console import SweepProgress
 
 
 LAUNCHERS = ("local", "ray", "print")
@@ -28,7 +37,7 @@ Outcomes = dict[Cell, Outcome]
 
 
 def cells_of(
-    overview: Overview,
+    overview: SweepProgress,
     plugin: Sequence[str],
     suite: Sequence[str],
     seeds: Sequence[int],
@@ -69,7 +78,7 @@ def concerns(pair: str, method: str) -> bool:
     return True
 
 
-def recalled(job: Job) -> Outcome | None:
+def recalled(job: RunSpec) -> Outcome | None:
     """What became of a job earlier; None = it must be run.
 
     That a method is not defined counts, unless there is a result of another seed beside it.
@@ -89,18 +98,20 @@ def recalled(job: Job) -> Outcome | None:
     return None
 
 
-def play(cells: Sequence[Cell], overview: Overview) -> Outcomes:
+def play(cells: Sequence[Cell], overview: SweepProgress) -> Outcomes:
     """Play here whatever is not complete; cells that ask for the same are played once."""
     first: dict[Path, Cell] = {}
     same = {cell: first.setdefault(cell.job.path, cell) for cell in cells}
     known = {one: outcome for one in first.values() if (outcome := recalled(one.job)) is not None}
     waiting = [one for one in first.values() if one not in known]
     if waiting:
-        known = watched(list(first.values()), known, locally(waiting), overview)
+        known = watched(list(first.values()), known, run_locally(waiting), overview)
     return {cell: known[one] for cell, one in same.items()}
 
 
-def watched(cells: list[Cell], known: Outcomes, played: Played, overview: Overview) -> Outcomes:
+def watched(
+    cells: list[Cell], known: Outcomes, played: Played, overview: SweepProgress
+) -> Outcomes:
     """What becomes of all cells, shown as it comes.
 
     Raises:

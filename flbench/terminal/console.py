@@ -102,7 +102,7 @@ class Console:
             self._bar = None
 
 
-class Overview(Console):
+class SweepProgress(Console):
     """Progress of many runs: a line for each that is finished; in a terminal, two bars as well.
 
     The upper bar counts the runs, the lower one the rounds of the run that is going on.

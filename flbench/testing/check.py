@@ -12,9 +12,9 @@ from flbench.core.dataset import Dataset
 from flbench.core.hookspecs import hookimpl
 from flbench.errors import FlbenchError, UserError
 from flbench.plugin.registry import find, load_entry
-from flbench.run.composition import Composition, compose
+from flbench.run.composition import MethodStack, compose
 from flbench.suite import Suite
-from flbench.testing.small_run import SERVER, Played, play_small, small_suite
+from flbench.testing.small_run import SERVER, SmallRun, play_small, small_suite
 
 MARK = f"{hookimpl.project_name}_impl"
 
@@ -124,7 +124,7 @@ class Case:
             raise UserError(f"{self.method}.conformance: expected fl.Conformance, got {came}")
         return told
 
-    def composed(self, **params: object) -> Composition:
+    def composed(self, **params: object) -> MethodStack:
         """A fresh plugin, with the author's parameters for the kit and the given ones."""
         return compose(self.method, {**self.told.params, **params})
 
@@ -144,12 +144,12 @@ class Case:
         suite: Suite | None = None,
         dataset: Dataset | None = None,
         **how: Any,  # noqa: ANN401 - see `play_small`
-    ) -> Played:
+    ) -> SmallRun:
         """A run of a fresh plugin; `how` as in `play_small`."""
         return play_small(self.composed(), suite or self.suite(), dataset, **how)
 
     @cached_property
-    def usual(self) -> Played:
+    def usual(self) -> SmallRun:
         """The usual run, played once."""
         return self.play()
 

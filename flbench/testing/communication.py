@@ -124,7 +124,7 @@ class Metering(Sequential):
         if meter.asked is None or meter.asked[1] is not stage:
             return upload  # before judging; it is no part of a round
         self._down(start, stage)
-        sent = start.returns.sum(dim=1)
+        sent = start.returned_mask.sum(dim=1)
         models = torch.ones_like(sent) if upload.rows is None else upload.active.sum(dim=1)
         meter.add("up", int((models * sent).sum()))
         meter.add("up", sum(_scalars(tensor) for tensor in upload.extras.values()))
@@ -135,7 +135,7 @@ class Metering(Sequential):
     def _down(self, start: Dispatched, stage: Stage) -> None:
         meter = self.meter
         for place, client in enumerate(stage.clients.tolist()):
-            mask, held = start.crosses[place], meter.held.setdefault(client, [])
+            mask, held = start.sent_mask[place], meter.held.setdefault(client, [])
             there = [row for row, on in zip(start.params[place], start.active[place]) if on]  # noqa: B905
             news = [row for row in there if not any(torch.equal(row, old) for old in held)]
             meter.add("down", int(mask.sum()) * len(news))
@@ -191,16 +191,16 @@ def try_dispatch(meter: Meter, start: Dispatched) -> None:
             except Exception:
                 continue  # it minds such numbers: nothing is learnt
             where = f"round {ctx.round}, stage '{stage.label}': client {client}"
-            free = ~start.crosses[place]
+            free = ~start.sent_mask[place]
             if other.params.shape == start.params.shape and not torch.equal(
                 other.params[place][:, free], start.params[place][:, free]
             ):
                 meter.odd.append(f"{where} starts from server's numbers that `crosses` leaves out")
             meter.odd += [
                 f"{where} is told '{name}' as its own (`own`), but the server made it: use `extras`"
-                for name, table in start.own.items()
+                for name, table in start.client_memory.items()
                 if not torch.equal(
-                    table[place].nan_to_num(7e7), other.own[name][place].nan_to_num(7e7)
+                    table[place].nan_to_num(7e7), other.client_memory[name][place].nan_to_num(7e7)
                 )
             ]
     finally:
@@ -210,7 +210,7 @@ def try_dispatch(meter: Meter, start: Dispatched) -> None:
 def try_upload(meter: Meter, state: State, upload: Upload, ctx: Context) -> None:
     """What others are served by must not change with what a client did not send up."""
     assert meter.start is not None and meter.run is not None, "set before"
-    kept, meter.trying = ~meter.start.returns[:, None], True
+    kept, meter.trying = ~meter.start.returned_mask[:, None], True
     try:
         if not bool(kept.any()):
             return

@@ -20,12 +20,12 @@ from flbench.results.schema import Result
 from flbench.run.composition import compose
 from flbench.suite import Suite
 from flbench.testing.check import Case, law
-from flbench.testing.hook_recorder import spied
+from flbench.testing.hook_recorder import with_hook_recorder
 from flbench.testing.registration import plain_parameters
-from flbench.testing.small_run import CLIENTS, Played, play_small, small_dataset
+from flbench.testing.small_run import CLIENTS, SmallRun, play_small, small_dataset
 
 
-def sound(case: Case, played: Played) -> None:
+def sound(case: Case, played: SmallRun) -> None:
     """A run left a valid result whose numbers are finite."""
     result = Result.model_validate_json(played.result.canonical())
     last = played.run.history.last
@@ -98,7 +98,7 @@ def usual_run(case: Case) -> None:
                     f"{case.method}.{hook} serves clients by row {empty[0]}, which averages nobody"
                 )
 
-    sound(case, play_small(spied(case.composed(), after=after), case.suite()))
+    sound(case, play_small(with_hook_recorder(case.composed(), after=after), case.suite()))
     if odd:
         raise case.breaks(odd[0])
 
@@ -106,7 +106,7 @@ def usual_run(case: Case) -> None:
 @law(usual_run)
 def one_client(case: Case) -> None:
     """A federation of one client works, or is declined with a reason."""
-    alone = {"clients": 1, "partition": {"name": "patho5", "groups": 1}}
+    alone = {"clients": 1, "partition": {"name": "label-groups", "groups": 1}}
     cornered(case, suite=case.suite(**alone, participation=1.0))
 
 
@@ -146,7 +146,7 @@ def every_hook_answers(case: Case) -> None:
         if unmarked:
             raise case.breaks(f"{unmarked[0]} is called like a hook: mark it with @fl.hookimpl")
     for suite, data in ((case.suite(), None), (joined_by_three(case), small_dataset(samples=108))):
-        _ = play_small(spied(case.composed(), after=after), suite, data).result
+        _ = play_small(with_hook_recorder(case.composed(), after=after), suite, data).result
     silent = sorted(hook for hook, answered in asked.items() if not answered and hook != "setup")
     if silent:
         raise case.breaks(

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flbench.run.composition import Composition
+from flbench.run.composition import MethodStack
 
 Told = Callable[[str, Mapping[str, object], object], None]
 """Told of a hook, what it was given and what it answered."""
@@ -21,7 +21,9 @@ def nobody(*_: object) -> None:
     """Is told, and does nothing."""
 
 
-def spied(method: Composition, before: Told = nobody, after: Told = nobody) -> Composition:
+def with_hook_recorder(
+    method: MethodStack, before: Told = nobody, after: Told = nobody
+) -> MethodStack:
     """The same plugins, with somebody told before and after each of their hooks."""
     return replace(
         method,

@@ -19,12 +19,12 @@ from flbench.core.hookspecs import hookimpl
 from flbench.core.state import Dispatched, Membership, Stage, State, Upload
 from flbench.engine.sequential import Sequential
 from flbench.plugin.hook_guard import ADDED
-from flbench.plugin.isolation import Moment, moment, put_back
+from flbench.plugin.isolation import Moment, restore, snapshot
 from flbench.plugin.registry import find
 from flbench.run.rounds import Run
 from flbench.testing.check import Case, law
 from flbench.testing.edge_cases import usual_run
-from flbench.testing.hook_recorder import changed, spied, tensors
+from flbench.testing.hook_recorder import changed, tensors, with_hook_recorder
 from flbench.testing.reproducibility import same_seed_same_bytes, same_state
 from flbench.testing.small_run import DEFAULTS, play_small
 from flbench.testing.subprocesses import apart
@@ -57,7 +57,7 @@ def inputs_untouched(case: Case) -> None:
         inner = run.executor
         return Reading(inner.workspace, inner.samples, inner.seed)
 
-    play_small(spied(case.composed(), before, after), case.suite(), wrap=reading)
+    play_small(with_hook_recorder(case.composed(), before, after), case.suite(), wrap=reading)
     if odd:
         raise case.breaks(f"{odd[0]}: answer with new tensors (`clone()` before writing)")
 
@@ -88,7 +88,7 @@ def absent_clients_untouched(case: Case) -> None:
             rounds.append(ctx.round)
 
     played = play_small(
-        spied(case.composed(), after=after), case.suite(), watch=[("watch", Watch())]
+        with_hook_recorder(case.composed(), after=after), case.suite(), watch=[("watch", Watch())]
     )
     for old, new in pairwise(played.states):
         absent = sorted(set(range(len(new.membership.home))) - acted.get(new.round, set()))
@@ -199,7 +199,7 @@ def world_untouched(case: Case) -> None:
     asked: list[tuple[Moment, TextIO]] = []
 
     def before(*_: object) -> None:
-        asked.append((moment(), sys.stdout))
+        asked.append((snapshot(), sys.stdout))
         sys.stdout = io.StringIO()
 
     def after(hook: str, *_: object) -> None:
@@ -207,14 +207,14 @@ def world_untouched(case: Case) -> None:
         said, sys.stdout = sys.stdout, stdout
         free = ADDED if hook == "client_module" else ()
         odd.extend(
-            f"its hook {hook} {told}" for name, told in put_back(world) if told and name not in free
+            f"its hook {hook} {told}" for name, told in restore(world) if told and name not in free
         )
         if isinstance(said, io.StringIO) and said.getvalue():
             odd.append(
                 f"its hook {hook} prints {said.getvalue().strip()!r}: use ctx.note or ctx.warn"
             )
 
-    play_small(spied(case.composed(), before, after), case.suite())
+    play_small(with_hook_recorder(case.composed(), before, after), case.suite())
     if odd:
         raise case.breaks(odd[0])
 
@@ -222,11 +222,11 @@ def world_untouched(case: Case) -> None:
 def changed_by_import(method: str) -> list[str]:
     """What became of the world when a method was imported, in this process."""
     entry, stdout = find("methods", method), sys.stdout
-    world, sys.stdout = moment(), io.StringIO()
+    world, sys.stdout = snapshot(), io.StringIO()
     try:
         EntryPoint(entry.name, entry.value, "flbench.methods").load()
         said = sys.stdout.getvalue()
     finally:
         sys.stdout = stdout
-    odd = [told for _, told in put_back(world) if told]
+    odd = [told for _, told in restore(world) if told]
     return odd + ([f"prints {said.strip()!r}"] if said else [])

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from flbench.core.state import Dispatched, Stage, State, Upload
 from flbench.engine.distributed import of_some
-from flbench.engine.options import Engine
+from flbench.engine.options import EngineOptions
 from flbench.engine.sequential import Sequential, Term
 from flbench.run.composition import compose
 from flbench.testing.check import Case, NotJudged, law
 from flbench.testing.edge_cases import usual_run
 from flbench.testing.evaluated import unlike
-from flbench.testing.small_run import Played, play_small
+from flbench.testing.small_run import SmallRun, play_small
 from flbench.testing.subprocesses import Failed, together
 
 ORDER = (2, 4, 0, 5, 1, 3)
@@ -116,7 +116,7 @@ def relabelled_clients(case: Case) -> None:
         )
 
 
-def ending(played: Played) -> dict[str, Any]:
+def ending(played: SmallRun) -> dict[str, Any]:
     """What two executors must agree about, as plain data."""
     last = played.run.history.last
     assert last is not None, "the last round is evaluated"
@@ -132,7 +132,7 @@ def in_ranks(method: str, params: dict[str, object], changes: dict[str, Any]) ->
     """The end of a run in one of two processes."""
     from flbench.testing.small_run import small_suite
 
-    engine = Engine(executor="sequential", accelerator="cpu", devices=2)
+    engine = EngineOptions(executor="sequential", accelerator="cpu", devices=2)
     played = play_small(compose(method, params), small_suite(**changes), engine=engine)
     return ending(played)
 
@@ -158,7 +158,7 @@ def two_processes(case: Case) -> None:
 @law(trained_alone)
 def vectorised_clients(case: Case) -> None:
     """All clients at once end where one after the other does."""
-    found = ending(case.play(engine=Engine(executor="vectorised", accelerator="cpu")))
+    found = ending(case.play(engine=EngineOptions(executor="vectorised", accelerator="cpu")))
     expected = ending(case.usual)
     apart = np.abs(np.subtract(found["loss"], expected["loss"]))
     if apart.max() > CLOSE:
@@ -208,7 +208,7 @@ def resumed_run(case: Case) -> None:
         )
 
 
-def _apart(one: Played, other: Played) -> list[str]:
+def _apart(one: SmallRun, other: SmallRun) -> list[str]:
     """What differs between two methods' runs as clients see it; their groups may be called else."""
     models = one.served, other.served
     same = models[0].shape != models[1].shape or _equal(*models)

@@ -17,16 +17,16 @@ from torch import Tensor
 from flbench.core.dataset import Dataset
 from flbench.core.hookspecs import hookimpl
 from flbench.core.state import State
-from flbench.engine.options import Engine
+from flbench.engine.options import EngineOptions
 from flbench.engine.sequential import Sequential
 from flbench.results.schema import VOLATILE, Method, Result
 from flbench.run.checkpoint import pack, write
-from flbench.run.composition import Composition
-from flbench.run.newcomers import welcome
-from flbench.run.result import conclude
-from flbench.run.rounds import Run, play, round_context
+from flbench.run.composition import MethodStack
+from flbench.run.newcomers import evaluate_newcomers
+from flbench.run.result import build_result
+from flbench.run.rounds import Run, round_context, run_rounds
 from flbench.run.setup import prepare
-from flbench.run.spec import Job
+from flbench.run.spec import RunSpec
 from flbench.suite import Suite
 
 CLIENTS = 6
@@ -36,7 +36,7 @@ SERVER = 8
 """Samples the server owns, for methods that need some."""
 
 
-DEFAULTS = Composition((), Method(name="defaults", params={}, plugins=[]))
+DEFAULTS = MethodStack((), Method(name="defaults", params={}, plugins=[]))
 """No plugin at all: every hook is answered by the defaults."""
 
 
@@ -66,7 +66,7 @@ def small_suite(**changes: Any) -> Suite:  # noqa: ANN401 - fields of a suite
         "version": 1,
         "summary": "a federation to play in a blink",
         "dataset": "small",
-        "partition": {"name": "patho5", "groups": 2},
+        "partition": {"name": "label-groups", "groups": 2},
         "model": {"name": "mlp", "hidden": 3},
         "clients": CLIENTS,
         "participation": 0.5,
@@ -77,7 +77,7 @@ def small_suite(**changes: Any) -> Suite:  # noqa: ANN401 - fields of a suite
 
 
 @dataclass
-class Played:
+class SmallRun:
     """A finished run.
 
     Attributes:
@@ -90,14 +90,16 @@ class Played:
 
     run: Run
     state: State
-    job: Job
+    job: RunSpec
     said: list[str] = field(default_factory=list)
     states: list[State] = field(default_factory=list)
 
     @property
     def result(self) -> Result:
         """The result, newcomers included."""
-        return conclude(self.job, self.run, self.state, welcome(self.run, self.state))
+        return build_result(
+            self.job, self.run, self.state, evaluate_newcomers(self.run, self.state)
+        )
 
     @property
     def served(self) -> Tensor:
@@ -125,19 +127,19 @@ class Film:
 
 
 def play_small(
-    method: Composition,
+    method: MethodStack,
     suite: Suite | None = None,
     dataset: Dataset | None = None,
     *,
     seed: int = 0,
-    engine: Engine | None = None,
+    engine: EngineOptions | None = None,
     order: Sequence[int] | None = None,
     watch: Sequence[Watch] = (),
     wrap: Wrap | None = None,
     before: Callable[[Run], None] = lambda run: None,
     cut: int | None = None,
     film: bool = True,
-) -> Played:
+) -> SmallRun:
     """Play a method on the small federation.
 
     Args:
@@ -156,19 +158,19 @@ def play_small(
     untouched = copy.deepcopy(method.layers)
     method = replace(method, layers=(*method.layers, *watch))
     with tempfile.TemporaryDirectory(prefix="flbench-") as folder:
-        job = Job(
+        job = RunSpec(
             suite=suite or small_suite(),
             method=method,
             seed=seed,
             data_root=Path(folder),
             out=Path(folder),
-            engine=engine or Engine(executor="sequential", accelerator="cpu"),
+            engine=engine or EngineOptions(executor="sequential", accelerator="cpu"),
             sinks=(("film", seen),) if film else (),
             say=said.append,
         )
         data = dataset or small_dataset()
 
-        def begun(job: Job) -> tuple[Run, State]:
+        def begun(job: RunSpec) -> tuple[Run, State]:
             run, state = prepare(job, data, order)
             run.checkpoint = None
             if wrap is not None:
@@ -180,10 +182,10 @@ def play_small(
         if cut is not None:
             rounds = run.suite
             run.suite = rounds.model_copy(update={"rounds": cut})
-            state = play(run, state)
+            state = run_rounds(run, state)
             job.checkpoint.parent.mkdir(parents=True, exist_ok=True)
             write(job.checkpoint, pack(state, run.ledger, run.history, run.marks))
             fresh = replace(method, layers=(*untouched, *watch))  # as another process has it
             job = replace(job, method=fresh, resume=True)
             run, state = begun(job)
-        return Played(run, play(run, state), job, said, seen.states)
+        return SmallRun(run, run_rounds(run, state), job, said, seen.states)

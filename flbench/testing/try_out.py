@@ -6,13 +6,13 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from flbench.engine.options import Engine
+from flbench.engine.options import EngineOptions
 from flbench.plugin.registry import find, load_entry
 from flbench.results.schema import Result
 from flbench.run.composition import compose
-from flbench.run.runner import run_job, settle
+from flbench.run.runner import execute, resolve_dataset
 from flbench.run.settings import suite_overrides
-from flbench.run.spec import Job
+from flbench.run.spec import RunSpec
 from flbench.suite import load_suite
 from flbench.testing.small_run import DEFAULTS
 
@@ -59,15 +59,15 @@ def try_out(
     asked = {**settings, "suite.rounds": rounds, **({"suite.model": model} if model else {})}
     overrides = suite_overrides(asked, [plugin] if plugin else [])
     with tempfile.TemporaryDirectory(prefix="flbench-") as folder:
-        job = Job(
+        job = RunSpec(
             suite=load_suite(suite or str(Path(__file__).with_suffix(".toml")), dataset, overrides),
             method=compose(plugin, settings) if plugin else DEFAULTS,
             seed=seed,
             data_root=data_root or Path(folder),
             out=out or Path(folder),
-            engine=Engine(executor="sequential", accelerator="cpu"),
+            engine=EngineOptions(executor="sequential", accelerator="cpu"),
             force=True,
             sinks=tuple((name, load_entry(find("sinks", name))()) for name in sinks),
             say=print,
         )
-        return run_job(*settle(job))
+        return execute(*resolve_dataset(job))

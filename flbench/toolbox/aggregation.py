@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from flbench.core.model_bank import Bank
+from flbench.core.model_bank import ModelBank
 from flbench.core.state import Membership, Upload
 
 Weighting = Literal["samples", "uniform"]
@@ -90,7 +90,7 @@ def member_mean(
     if weighting == "samples":
         shares = shares * upload.samples
     if upload.rows is None:
-        return weighted_mean(models, upload.kept(), shares, counters)
+        return weighted_mean(models, upload.selected(), shares, counters)
     averaged = models.clone()
     for candidate, row in enumerate(upload.rows.tolist()):
         trained, share = upload.params[:, candidate], shares[row] * upload.active[:, candidate]
@@ -98,7 +98,7 @@ def member_mean(
     return averaged
 
 
-def shared_mean(
+def partial_mean(
     models: Tensor,
     upload: Upload,
     shared: Tensor,
@@ -119,10 +119,10 @@ def shared_mean(
         that did not act keep their personal scalars bit for bit.
     """
     weights = upload.samples if weighting == "samples" else torch.ones_like(upload.samples)
-    mean = weighted_mean(models[:1], upload.kept(), weights.double()[None], counters)[0]
+    mean = weighted_mean(models[:1], upload.selected(), weights.double()[None], counters)[0]
     rows = models.clone()
-    rows[upload.ids] = upload.kept()
-    if isinstance(rows, Bank):
+    rows[upload.ids] = upload.selected()
+    if isinstance(rows, ModelBank):
         rows.share(shared, mean[shared])
     else:
         rows[:, shared] = mean[shared]

@@ -160,7 +160,7 @@ def adopt_noise(labels: Labels, distance: Floats) -> Labels:
     return np.where(labels >= 0, labels, found[mean.argmin(axis=1)])
 
 
-def better_half(scores: Floats, transform: Transform = "none") -> npt.NDArray[np.bool_]:
+def select_peers(scores: Floats, transform: Transform = "none") -> npt.NDArray[np.bool_]:
     """Which clients each client keeps: the better group of an exact 2-means.
 
     A client keeps itself always, and everybody where all others help (> 0) and the two group means
@@ -255,10 +255,12 @@ def cut(merges: Floats, height: float) -> Labels:
         >>> [cut(dendrogram(far), height).tolist() for height in (0.5, 1, 9)]
         [[0, 1, 2], [0, 0, 1], [0, 0, 0]]
     """
-    return by_appearance(fcluster(merges, height, "distance") if len(merges) else np.zeros(1))
+    return relabel_by_first_seen(
+        fcluster(merges, height, "distance") if len(merges) else np.zeros(1)
+    )
 
 
-def by_appearance(labels: npt.NDArray[Any]) -> Labels:
+def relabel_by_first_seen(labels: npt.NDArray[Any]) -> Labels:
     """`labels`, shape (n,), renumbered 0..k-1 in order of first appearance, int64."""
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     rank = np.empty(len(first), dtype=np.int64)
@@ -302,4 +304,4 @@ def k_means(rows: Floats, k: int, rng: np.random.Generator) -> Labels:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # fewer distinct points than k: fewer groups
         rule = KMeans(k, n_init=10, random_state=int(rng.integers(2**31)))
-        return by_appearance(rule.fit_predict(rows))
+        return relabel_by_first_seen(rule.fit_predict(rows))

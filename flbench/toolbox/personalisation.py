@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from flbench.core.context import Context
 
 
-def own_rows(ctx: Context, memory: Mapping[str, Memory] | None = None) -> Setup:
+def one_model_per_client(ctx: Context, memory: Mapping[str, Memory] | None = None) -> Setup:
     """A `setup` with one row per client, all equal at first, served to that client alone.
 
     Args:
@@ -41,7 +41,7 @@ def same_group(labels: Tensor) -> Tensor:
     return ((labels[:, None] == labels) & (labels >= 0) | alone).float()
 
 
-def newcomers(state: State, clients: Tensor, ctx: Context, shared: Tensor) -> Personal:
+def initial_for_newcomers(state: State, clients: Tensor, ctx: Context, shared: Tensor) -> Personal:
     """Initial weights, with the scalars that all rows of the bank share.
 
     Args:

@@ -52,7 +52,7 @@ def neg_distance(rows: Tensor, centres: Tensor) -> Tensor:
     )
 
 
-def answers(logits: Tensor, kind: Literal["onehot", "softmax"] = "onehot") -> Tensor:
+def predictions(logits: Tensor, kind: Literal["onehot", "softmax"] = "onehot") -> Tensor:
     """What models say about samples: one-hot rows of the largest logit, or probabilities.
 
     Args:
@@ -71,7 +71,7 @@ def answers(logits: Tensor, kind: Literal["onehot", "softmax"] = "onehot") -> Te
     return F.one_hot(logits.argmax(dim=2), logits.shape[2])
 
 
-def agreement(predictions: Tensor) -> Tensor:
+def prediction_agreement(predictions: Tensor) -> Tensor:
     """How alike models answer on the same samples: <B_i, B_j> / (|B_i| |B_j|) (FLIS).
 
     Args:

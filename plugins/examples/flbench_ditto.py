@@ -58,7 +58,7 @@ class Ditto:
     @fl.hookimpl
     def setup(self, ctx: fl.Context) -> fl.Setup:
         """One row per client: the global model, equal in all of them, and its own."""
-        return fl.own_rows(ctx)
+        return fl.one_model_per_client(ctx)
 
     @fl.hookimpl
     def client_module(self, net: nn.Module, ctx: fl.Context) -> fl.ClientModule:
@@ -68,13 +68,13 @@ class Ditto:
     @fl.hookimpl
     def dispatch(self, ctx: fl.Context) -> fl.Start:
         """Only the global model crosses, in both directions."""
-        return fl.Start(crosses=of_all(ctx))
+        return fl.Start(sent_mask=of_all(ctx))
 
     @fl.hookimpl
     def aggregate(self, state: fl.State, upload: fl.Upload, ctx: fl.Context) -> fl.Models:
         """The mean of the global models goes into every row; own models stay where they are."""
         shared, counters = of_all(ctx), ctx.layout.counters
-        return fl.Models(fl.shared_mean(state.models, upload, shared, counters))
+        return fl.Models(fl.partial_mean(state.models, upload, shared, counters))
 
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
@@ -88,7 +88,7 @@ class Ditto:
 
 def of_all(ctx: fl.Context) -> Tensor:
     """Mask of the global model's scalars, shape (W,), bool."""
-    mask = ctx.layout.nothing
+    mask = ctx.layout.none_mask
     for slot in ctx.layout.slots:
         mask[slot.start : slot.stop] = slot.name.startswith("net.")
     return mask

@@ -45,7 +45,7 @@ class FedAMP:
         """One row per client."""
         if ctx.clients < 2:
             raise fl.Undefined("a mixture of others' models needs at least two clients")
-        return fl.own_rows(ctx)
+        return fl.one_model_per_client(ctx)
 
     @fl.hookimpl
     def dispatch(self, state: fl.State, stage: fl.Stage, ctx: fl.Context) -> fl.Start:
@@ -76,7 +76,7 @@ class FedAMP:
     def aggregate(self, state: fl.State, upload: fl.Upload) -> fl.Models:
         """Nothing is averaged here: every client's row becomes what it trained."""
         rows = state.models.clone()
-        rows[upload.ids] = upload.kept()
+        rows[upload.ids] = upload.selected()
         return fl.Models(rows)
 
     @fl.hookimpl
