@@ -25,9 +25,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from sphinx.application import Sphinx
+
 import flbench
 import flbench.testing
-from sphinx.application import Sphinx
 
 MARK = re.compile(r"^<!-- autodoc: (\w+) -->$", re.MULTILINE)
 GROUPS = {"class": "Classes", "function": "Functions", "data": "Types and constants"}

@@ -61,7 +61,9 @@ class RepositoryLinks(SphinxPostTransform):
         else:
             copy(self.app, target)
         here = self.app.builder.get_target_uri(self.env.docname)
-        there = self.app.builder.get_target_uri(f"files/{path}/index") if listed else f"files/{path}"
+        there = (
+            self.app.builder.get_target_uri(f"files/{path}/index") if listed else f"files/{path}"
+        )
         uri = posixpath.relpath(there, posixpath.dirname(here) or ".")
         return nodes.reference("", "", *node.children, refuri=uri, internal=True)
 
