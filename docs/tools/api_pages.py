@@ -96,7 +96,8 @@ def hooks() -> str:
 
 
 def literal(line: str) -> str:
-    """A line of text with Markdown's code as literals, and with no substitutions (`|x|`)."""
+    """A line with Markdown's code as literals, without substitutions (`|x|`) or a list (`N.`)."""
+    line = re.sub(r": (\w)\.$", r": \1\\.", line)
     parts = re.split(r"`+([^`]+)`+", line)  # text and code take turns
     return "".join(
         f"``{part}``" if is_code else part.replace("|", r"\|")

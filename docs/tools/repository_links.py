@@ -70,9 +70,8 @@ class RepositoryLinks(SphinxPostTransform):
 
 def folders(app: Sphinx) -> set[str]:
     """The folders that pages link, of this build and those before it."""
-    if not hasattr(app.env, "linked_folders"):
-        app.env.linked_folders = set()
-    return app.env.linked_folders
+    found: set[str] = vars(app.env).setdefault("linked_folders", set())
+    return found
 
 
 def copy(app: Sphinx, path: Path) -> None:
