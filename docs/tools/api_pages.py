@@ -121,7 +121,7 @@ def as_restructured_text(app: Sphinx, what: str, name: str, obj: object, *rest: 
         out.append(line if verbatim else literal(line))
         text = line or text
     if what in ("attribute", "data", "property"):
-        out.insert(0, "")  # else napoleon takes the words before the first colon for a type
+        out[:0] = ["..", ""]  # else napoleon takes the words before the first colon for a type
     lines[:] = out
 
 
