@@ -1,0 +1,74 @@
+"""Sphinx configuration. Build the site with `tox -e docs`; it is written to `build/site`.
+
+The source directory is the root of the repository, so that a relative link means the same thing
+on the site and on a code-hosting site, and nothing has to be copied:
+
+    sphinx-build -c docs . build/site
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "tools"))
+
+import flbench
+
+project = "flbench"
+author = "The flbench developers"
+project_copyright = author
+release = version = flbench.__version__
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "api_pages",
+    "navigation",
+    "repository_links",
+]
+
+# Pages: everything here is a page of the site; all other files may only be linked.
+root_doc = "docs/index"
+include_patterns = [
+    "*.md",
+    "docs/**.md",
+    "leaderboard/*.md",
+    "plugins/README.md",
+    "plugins/examples/README.md",
+]
+exclude_patterns = [
+    ".*",
+    "*.egg-info",
+    "**/__pycache__",
+    "build",
+    "docs/api.md",  # written by the generator that the reference pages replace
+    "leaderboard/findings.md",  # a part of leaderboard/README.md
+    "leaderboard/results",  # linked folder by folder, see docs/tools/repository_links.py
+]
+
+# Markdown
+myst_heading_anchors = 4  # links to headings: the same anchors as on a code-hosting site
+suppress_warnings = ["myst.header"]  # generated tables of one page may skip a level of headings
+
+# Reference
+autodoc_member_order = "bysource"
+autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+napoleon_use_rtype = False
+nitpicky = True
+nitpick_ignore_regex = [  # made from annotations, which name torch's and private types
+    ("py:class|py:exc", ".*"),
+]
+
+# HTML
+html_theme = "furo"
+html_title = f"flbench {release}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_sourcelink = False
+templates_path = ["_templates"]
+html_additional_pages = {"index": "redirect.html"}  # the site's address leads to docs/index.html
