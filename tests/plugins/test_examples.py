@@ -11,7 +11,7 @@ from toy import install
 
 from flbench.testing import Check, parametrize_with_checks
 
-FOLDER = Path(__file__).resolve().parents[1] / "plugins" / "examples"
+FOLDER = Path(__file__).resolve().parents[2] / "plugins" / "examples"
 PROJECT = tomllib.loads((FOLDER / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 POINTS = PROJECT["entry-points"]["flbench.methods"]
 

@@ -457,7 +457,7 @@ def test_a_run_leaves_scores_and_label_counts(play_toy: Play) -> None:
 
 
 def test_the_schema_in_the_docs_is_the_models() -> None:
-    docs = Path(__file__).parents[1] / "docs"
+    docs = Path(__file__).parents[2] / "docs"
     schema = json.loads((docs / "result.schema.json").read_text(encoding="utf-8"))
     assert schema == Result.model_json_schema(), "flbench show schema > docs/result.schema.json"
     told = (docs / "results.md").read_text(encoding="utf-8")

@@ -1,7 +1,7 @@
 """What every installed method shares with the others, and what it does not.
 
 Methods come from the registry, so a new one is tested without being listed; the laws that each must
-hold by itself are in `flbench/testing` (`test_conformance.py`).
+hold by itself are in `flbench/testing` (`tests/testing/test_kit.py`).
 """
 
 from __future__ import annotations

@@ -246,7 +246,7 @@ def test_what_a_result_file_holds_does_nothing_in_a_browser(
 @needs_browser
 @pytest.mark.slow
 def test_the_page_of_all_committed_results_is_alive(tmp_path: Path) -> None:
-    root = Path(__file__).parents[1] / "leaderboard" / "results"
+    root = Path(__file__).parents[2] / "leaderboard" / "results"
     found = tables(root)
     page = html(found)
     rows = sum(len(table.rows) for table in found)
@@ -268,7 +268,7 @@ def test_the_page_of_all_committed_results_is_alive(tmp_path: Path) -> None:
 
 
 def test_the_command_writes_the_page(typed: Typed, found: list[Table]) -> None:
-    root = Path(__file__).parents[1] / "leaderboard" / "results" / "rotated"
+    root = Path(__file__).parents[2] / "leaderboard" / "results" / "rotated"
     code, said, _ = typed("leaderboard", "--results", str(root), "--html", "--out", "board")
     assert code == 0
     assert "board/index.html" in said

@@ -34,9 +34,10 @@ from flbench.run.import_probe import tried
 from flbench.submission.admission import same_code
 
 HERE = Path(__file__).parent
+DOCS = HERE.parents[1] / "docs"
 ROWS = re.findall(
     r"^\| ((?:its?|a hook of it) .+?) \| .+ \|$",
-    (HERE.parent / "docs" / "strangers.md").read_text(encoding="utf-8"),
+    (DOCS / "strangers.md").read_text(encoding="utf-8"),
     re.MULTILINE,
 )
 WATCHED = [thing for thing in EVERYTHING if thing.name != "the environment"]
@@ -54,7 +55,7 @@ def _world() -> Iterator[None]:
 @pytest.mark.parametrize("row", ROWS)
 def test_every_row_of_the_docs_is_shown_by_a_test(row: str) -> None:
     texts = set()
-    for name in ("test_broken.py", "test_strangers.py"):
+    for name in ("test_diagnostics.py", "test_isolation.py"):
         for node in ast.walk(ast.parse((HERE / name).read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 texts.add(node.value.removeprefix("Shows: ").removesuffix("."))
@@ -509,7 +510,7 @@ for hooks in ({"plan": plan}, {"score": score}, {"client_module": client_module}
 @pytest.mark.slow
 def test_a_forked_child_does_not_go_on_with_the_run() -> None:
     """Shows: it forks."""
-    assert python(FORKS, HERE).splitlines() == [
+    assert python(FORKS, HERE.parent / "support").splitlines() == [
         "before 1 1 {0} ['bad: x']",
         "1 2 {0} []",
         "1 3 {0} []",
@@ -837,7 +838,7 @@ def test_a_result_of_code_that_has_changed_is_said_to_be_one(
 
 
 def test_the_memory_of_the_docs_is_one(play_toy: Play) -> None:
-    page = (HERE.parent / "docs" / "hooks.md").read_text(encoding="utf-8")
+    page = (DOCS / "hooks.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(.+?)```", page, re.DOTALL)
     names: dict[str, Any] = {"dataclass": dataclass, "torch": torch, "fl": flbench}
     exec(code, names)

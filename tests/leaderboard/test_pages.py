@@ -399,7 +399,7 @@ def test_a_suites_page_links_rows_to_their_files(tmp_path: Path) -> None:
 
 
 def test_the_page_of_an_installed_suite_says_what_it_is_and_how_to_run_it() -> None:
-    root = Path(__file__).parent.parent / "leaderboard" / "results" / "noisy-noniid"
+    root = Path(__file__).parents[2] / "leaderboard" / "results" / "noisy-noniid"
     text = suite_page(tables_of(root), "results", {})
     assert "Five groups of clients; half of them also hold a label of another group" in text
     assert re.search(r"^    flbench run -p NAME -s noisy-noniid --seeds \d+$", text, re.M)

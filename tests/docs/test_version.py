@@ -7,7 +7,7 @@ import yaml
 
 import flbench
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CITATION = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
 RELEASES = dict(
     re.findall(

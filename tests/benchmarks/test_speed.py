@@ -25,7 +25,7 @@ from flbench_benchmarks.speed import floor, ours, part, peers, race, startup, w4
 from flbench_benchmarks.speed.race import Failed, Program, Ran
 from flbench_benchmarks.speed.work import CLASSES, Work, dataset, images, job
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SMALL = Work(shape=(1, 16, 16), clients=4, cohort=2, samples=10, epochs=2, batch=4)
 MACHINE = {
     "cpu": "A", "cores": 2, "memory_gb": 24, "device": "cpu",

@@ -17,7 +17,7 @@ from flbench.cli.plot import KINDS, rows_of
 from flbench.results.schema import Fingerprint, Result, Tuning
 
 Typed = Callable[..., tuple[int, str, str]]
-REAL = Path(__file__).resolve().parents[1] / "leaderboard" / "results"
+REAL = Path(__file__).resolve().parents[2] / "leaderboard" / "results"
 
 
 @pytest.fixture

@@ -295,7 +295,7 @@ def test_k_means_by_hand(rows: Any, k: int, expected: list[int]) -> None:
 
 # --- as documented ----------------------------------------------------------------------------
 
-DOCUMENT = (Path(__file__).parent.parent / "docs" / "toolbox.md").read_text(encoding="utf-8")
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "toolbox.md").read_text(encoding="utf-8")
 
 
 def test_the_documented_method_finds_the_groups(

@@ -36,7 +36,7 @@ from flbench.results.score_encoding import encode
 
 SVG = "{http://www.w3.org/2000/svg}"
 USE = f"{SVG}use"
-REAL = Path(__file__).resolve().parents[1] / "leaderboard" / "results"
+REAL = Path(__file__).resolve().parents[2] / "leaderboard" / "results"
 EVIL = '<b>&"$x_1$ a'
 
 Rows = Sequence[tuple[str, Sequence[Result]]]

@@ -21,7 +21,7 @@ import pytest
 from flbench.cli.new import KINDS, LEFT
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 TEMPLATE = ROOT / "plugins" / "template"
 
 

@@ -17,7 +17,7 @@ import pytest
 from flbench.cli.main import main
 from flbench.plugin.registry import entries
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^    (flbench .+)$", README, flags=re.MULTILINE)
 
@@ -76,7 +76,7 @@ def test_what_the_readme_tells_to_type_works(
 ) -> None:
     words = shlex.split(command)
     if "--dataset" in words:
-        pytest.skip("needs files that are not part of the project; see test_data.py")
+        pytest.skip("needs files that are not part of the project; see test_digits.py")
     if words[1] == "run":
         words += ["--rounds", "2", "--set", "suite.clients=20"]
         words = ["1" if word == "4" else word for word in words]

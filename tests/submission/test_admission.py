@@ -23,7 +23,7 @@ from flbench.run.setup import prepare
 from flbench.submission.admission import LARGEST, gathered, problems
 from flbench.submission.consistency import as_written, contradictions, job_of, recount, unmarked
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 BOARD = ROOT / "leaderboard" / "results"
 
 

@@ -26,7 +26,7 @@ from flbench.run.composition import _hooks_of
 METHODS = {
     name: entry for name, entry in entries("methods").items() if entry.distribution == "flbench"
 }
-PAGE = Path(__file__).parent.parent / "docs" / "methods.md"
+PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
 each = pytest.mark.parametrize("name", METHODS)
 
 
@@ -367,7 +367,7 @@ def test_the_documentation_of_methods_is_what_they_say() -> None:
 def test_the_page_of_suites_is_current() -> None:
     from flbench.gazette import suites_page
 
-    found = (Path(__file__).parent.parent / "docs" / "suites.md").read_text(encoding="utf-8")
+    found = (Path(__file__).parents[2] / "docs" / "suites.md").read_text(encoding="utf-8")
     assert found == suites_page(), "stale; type: flbench list suites --markdown > docs/suites.md"
     for kind in ("suites", "studies"):
         assert all(f"| `{name}` |" in found for name in entries(kind))

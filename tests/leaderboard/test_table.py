@@ -19,7 +19,7 @@ from flbench.results.schema import Result, Tuning
 from flbench.suite import load_suite
 
 PATHO = {"name": "pathological-noniid", "version": 2}
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def only(folder: Path, *found: Any) -> Table:

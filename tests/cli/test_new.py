@@ -17,7 +17,7 @@ import flbench
 from flbench.cli import new
 from flbench.cli.new import KINDS, LICENCES, filled, template, words
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 TEMPLATE = ROOT / "plugins" / "template"
 
 COMMON = {

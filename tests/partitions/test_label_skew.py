@@ -397,7 +397,7 @@ def test_parameters_have_types(name: str, text: str, good: bool) -> None:
 
 
 def test_this_file_tests_every_partition_of_its_modules() -> None:
-    root = Path(__file__).parents[1] / "pyproject.toml"
+    root = Path(__file__).parents[2] / "pyproject.toml"
     table = tomllib.loads(root.read_text(encoding="utf-8"))
     offered = table["project"]["entry-points"]["flbench.partitions"]
     ours = {name for name, place in offered.items() if "skewed" in place or "primary" in place}

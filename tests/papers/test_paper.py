@@ -15,7 +15,7 @@ from flbench.papers.reproduction import margin, verdict
 from flbench.plugin.registry import entries
 from flbench.terminal.console import SweepProgress
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAPERS = sorted(entries("papers"))
 
 

@@ -21,7 +21,7 @@ from flbench.submission.comparison import Part, apart, compare
 from flbench.submission.consistency import as_written, job_of
 from flbench.submission.verification import TOLERANCE, engine_of, played
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 METHODS: list[dict[str, Any]] = [
     {"method": "fedavg"},
     {"method": "pfedlia", "settings": {"warmup": 1}},
