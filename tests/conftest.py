@@ -39,7 +39,9 @@ def typed(
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`pytest --uneven`: the toy's logits depend on who shares the pass (`uneven.py`)."""
-    parser.addoption("--uneven", action="store_true", help="play the toy with tests/support/uneven.py")
+    parser.addoption(
+        "--uneven", action="store_true", help="play the toy with support/uneven.py"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

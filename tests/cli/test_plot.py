@@ -9,8 +9,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from drawn_results import SVG, full, made, texts
 from made_results import SUITE
-from test_figures import SVG, full, made, texts
 
 from flbench.cli.main import main
 from flbench.cli.plot import KINDS, rows_of

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from joined import JOIN, M, N, by_hand, greeted, joined
-from test_hidden import holds_sample_of, reachable, shares_memory
+from object_walk import holds_sample_of, reachable, shares_memory
 from toy import Play, Played, bad, both, composition, toy_suite
 
 import flbench as fl

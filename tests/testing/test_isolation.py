@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import types
-import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from object_walk import holds_sample_of, is_array, reachable, shares_memory
 from toy import CLIENTS, Play, bad, composition, refused
 
 from flbench import Partition, hookimpl
@@ -39,79 +37,11 @@ def test_true_groups_that_do_not_exist_are_one_line(play_toy: Play) -> None:
     )
 
 
-_LEAVES = (str, bytes, int, float, complex, type(None), type, types.ModuleType, types.CodeType)
-
-
-def _parts(thing: Any) -> Iterator[Any]:
-    """Everything one step away: items, closures, bound objects, attributes, slots."""
-    if isinstance(thing, Mapping):
-        yield from thing.keys()
-        yield from thing.values()
-    elif isinstance(thing, (list, tuple, set, frozenset)):
-        yield from thing
-    elif isinstance(thing, functools.partial):
-        yield from (thing.func, thing.args, thing.keywords)
-    elif isinstance(thing, weakref.ref):
-        yield thing()
-    elif isinstance(thing, types.GeneratorType) and thing.gi_frame is not None:
-        yield thing.gi_frame.f_locals
-    elif isinstance(thing, types.CellType):
-        try:
-            yield thing.cell_contents
-        except ValueError:
-            return
-    for name in ("__self__", "__func__", "__wrapped__", "__closure__", "__defaults__"):
-        yield getattr(thing, name, None)
-    yield getattr(thing, "__kwdefaults__", None)
-    yield getattr(thing, "__dict__", None)
-    for kind in type(thing).__mro__:
-        slots = kind.__dict__.get("__slots__", ())
-        for slot in [slots] if isinstance(slots, str) else slots:
-            yield getattr(thing, slot, None)
-
-
-def reachable(root: Any) -> list[Any]:
-    """Every object that can be walked to, modules and classes excepted."""
-    seen: dict[int, Any] = {}
-    todo = [root]
-    while todo:
-        thing = todo.pop()
-        if id(thing) in seen or isinstance(thing, _LEAVES):
-            continue
-        seen[id(thing)] = thing
-        if isinstance(thing, torch.Tensor):
-            todo += [thing.grad if thing.is_leaf else None, thing._base, vars(thing)]
-        elif isinstance(thing, np.ndarray):
-            todo.append(thing.base)
-        else:
-            todo += _parts(thing)
-    return list(seen.values())
-
-
-def shares_memory(found: Iterable[Any], hidden: Iterable[torch.Tensor]) -> list[Any]:
-    """What is, or shares memory with, one of the hidden tensors."""
-    places = {tensor.untyped_storage().data_ptr() for tensor in hidden}
-    tensors = [torch.as_tensor(thing) for thing in found if _is_array(thing)]
-    return [tensor for tensor in tensors if tensor.untyped_storage().data_ptr() in places]
-
-
-def _is_array(thing: Any) -> bool:
-    return isinstance(thing, torch.Tensor) or (
-        isinstance(thing, np.ndarray) and thing.dtype.kind in "iufb" and thing.flags.writeable
-    )
-
-
-def holds_sample_of(found: Iterable[Any], x: torch.Tensor) -> list[torch.Tensor]:
-    """Tensors that contain a copy of one of the samples."""
-    rows = [t for t in found if isinstance(t, torch.Tensor) and t.shape[1:] == x.shape[1:]]
-    return [t for t in rows if len(t) and bool((t[:, None] == x).flatten(2).all(2).any())]
-
-
 def equals(found: Iterable[Any], groups: torch.Tensor) -> list[Any]:
     """What says the same as the true groups."""
     plain = groups.tolist()
     lists = [t for t in found if isinstance(t, (list, tuple)) and {type(v) for v in t} == {int}]
-    arrays = [t.tolist() for t in found if _is_array(t) and len(t.shape) == 1]
+    arrays = [t.tolist() for t in found if is_array(t) and len(t.shape) == 1]
     return [values for values in (*map(list, lists), *arrays) if values == plain]
 
 
