@@ -35,25 +35,38 @@ def flbench(*args: str, cwd: Path, **environment: str) -> subprocess.CompletedPr
     )
 
 
+Command = Callable[..., subprocess.CompletedProcess[str]]
 Typed = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def typed(
+def command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Typed:
-    """Run the command in this process, in an empty folder; gives exit code and standard error."""
+) -> Command:
+    """Run the command in this process, in an empty folder."""
 
-    def run(*args: str) -> tuple[int, str]:
+    def run(*args: str) -> subprocess.CompletedProcess[str]:
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "argv", ["flbench", *args])
         monkeypatch.setenv("FLBENCH_DATA", str(tmp_path / "empty"))
         capsys.readouterr()
+        code = 0
         try:
             main()
         except SystemExit as stop:
-            return int(stop.code or 0), capsys.readouterr().err
-        return 0, capsys.readouterr().err
+            code = int(stop.code or 0)
+        return subprocess.CompletedProcess(args, code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def typed(command: Command) -> Typed:
+    """The same; gives exit code and standard error."""
+
+    def run(*args: str) -> tuple[int, str]:
+        done = command(*args)
+        return done.returncode, done.stderr
 
     return run
 
@@ -90,11 +103,11 @@ def test_light_commands_import_no_torch(args: tuple[str, ...], tmp_path: Path) -
     subprocess.run([sys.executable, "-c", code, *args], cwd=tmp_path, check=True, timeout=60)
 
 
-def test_list_shows_what_is_installed(tmp_path: Path) -> None:
-    text = flbench("list", cwd=tmp_path).stdout
+def test_list_shows_what_is_installed(command: Command) -> None:
+    text = command("list").stdout
     for name in ("pfedlia", "oracle", "noisy-noniid", "digits", "lenet5", "label-groups", "wandb"):
         assert re.search(rf"^  {name} ", text, flags=re.MULTILINE), name
-    table = json.loads(flbench("list", "methods", "--json", cwd=tmp_path).stdout)
+    table = json.loads(command("list", "methods", "--json").stdout)
     assert {row["name"] for row in table["methods"]} >= {
         "fedavg",
         "local-only",
@@ -123,34 +136,32 @@ def test_the_main_job_ends_in_a_table_and_a_result(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_names_seeds_and_parameters_combine(tmp_path: Path) -> None:
+def test_names_seeds_and_parameters_combine(command: Command, tmp_path: Path) -> None:
     out = ("--out", "results")
-    done = flbench(
+    done = command(
         "run", "-p", "pfedlia,fedavg", "-p", "pfedlia+fedavg", "-s", "pathological-noniid",
-        "--seeds", "2", *QUICK, *LIA, *out, cwd=tmp_path,
+        "--seeds", "2", *QUICK, *LIA, *out,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     files = sorted((tmp_path / "results").rglob("seed-*.json"))
     assert [file.name for file in files] == ["seed-0.json", "seed-1.json"] * 2
     assert "±" in done.stdout
-    again = flbench(
-        "run", "-p", "pfedlia", "-s", "pathological-noniid", *QUICK, *LIA, *out, cwd=tmp_path
-    )
+    again = command("run", "-p", "pfedlia", "-s", "pathological-noniid", *QUICK, *LIA, *out)
     assert "is complete; --force computes it again" in again.stderr
-    other = flbench(
+    other = command(
         "run", "-p", "pfedlia", "-s", "pathological-noniid", *QUICK, "--set", "pfedlia.warmup=2",
-        "--set", "probe_epochs=1", *out, cwd=tmp_path,
+        "--set", "probe_epochs=1", *out,
     )  # fmt: skip
     assert "is complete" not in other.stderr, "other parameters never meet an old result"
-    shown = flbench("show", "result", str(files[0]), cwd=tmp_path).stdout
+    shown = command("show", "result", str(files[0])).stdout
     assert "accuracy_mean" in shown
-    board = flbench("leaderboard", "--results", "results", "--out", "board", cwd=tmp_path)
+    board = command("leaderboard", "--results", "results", "--out", "board")
     assert board.returncode == 0, board.stderr
     assert "| pfedlia" in (tmp_path / "board" / "README.md").read_text()
     check = ("leaderboard", "--results", "results", "--out", "board", "--check")
-    assert flbench(*check, cwd=tmp_path).returncode == 0
+    assert command(*check).returncode == 0
     (tmp_path / "board" / "README.md").write_text("by hand")
-    stale = flbench(*check, cwd=tmp_path)
+    stale = command(*check)
     assert "run flbench leaderboard" in one_line(stale.returncode, stale.stderr)
 
 
@@ -215,7 +226,7 @@ def test_a_diverged_run_exits_with_3_and_the_others_go_on(typed: Typed, tmp_path
 
 @pytest.mark.slow
 def test_an_interrupted_run_can_be_resumed_to_the_same_bytes(tmp_path: Path) -> None:
-    args = ("run", "-p", "fedavg", "-s", "noisy-noniid", "--rounds", "400")
+    args = ("run", "-p", "fedavg", "-s", "noisy-noniid", "--rounds", "200", "--set", "clients=30")
     whole = flbench(*args, "--out", "whole", cwd=tmp_path)
     assert whole.returncode == 0
     command = [sys.executable, "-m", "flbench", *args]

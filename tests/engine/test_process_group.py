@@ -489,13 +489,13 @@ def test_mixed_precision_works_from_the_command_line(tmp_path: Path) -> None:
 
 SMALL = ("-s", "iid", "--set", "clients=12", "--accelerator", "cpu")
 RAGGED = (
-    "-p", "fedavg,scaffold,pfedlia,fedrep,fedc2i,dc-pfl",
+    "-p", "scaffold,pfedlia,fedc2i",
     "-s", "dirichlet-0.1", "--rounds", "3", "--accelerator", "cpu",
     "--set", "clients=12", "--set", "participation=0.25", "--set", "ft_epochs=1",
     "--set", "pfedlia.warmup=1", "--set", "mode=peer", "--set", "topology=p2p",
     "--set", "p2p_train=per_receiver",
 )  # fmt: skip
-LONG = ("-p", "fedavg", *SMALL, "--rounds", "150")
+LONG = ("-p", "fedavg", *SMALL, "--rounds", "90")
 START, END = 120, 60
 
 
@@ -532,19 +532,19 @@ def test_two_processes_leave_the_files_of_one(tmp_path: Path) -> None:
     call(*RAGGED, "--out", str(tmp_path / "one"))
     assert results(tmp_path / "two") == results(tmp_path / "one")
     files = [path for path in (tmp_path / "two").rglob("*") if path.is_file()]
-    assert len(files) == 6, "no checkpoint is left"
+    assert len(files) == 3, "no checkpoint is left"
     told = [json.loads(path.read_text(encoding="utf-8"))["environment"] for path in files]
     assert {entry["ranks"] for entry in told} == {"2"}
-    assert done.stderr.count("fedavg on dirichlet-0.1 (digits), seed 0: 3 rounds") == 1
-    assert done.stdout.count("seed-0.json") == 6
+    assert done.stderr.count("scaffold on dirichlet-0.1 (digits), seed 0: 3 rounds") == 1
+    assert done.stdout.count("seed-0.json") == 3
 
 
 @pytest.mark.slow
 def test_large_uploads_in_shared_memory_end_in_the_files_of_one(tmp_path: Path) -> None:
-    """Four models of 17 MB, written by two processes to one table."""
-    wide = ("--set", "model.hidden=60000", "--set", "clients=40", "--set", "participation=0.1")
+    """Four models of 9 MB, written by two processes to one table."""
+    wide = ("--set", "model.hidden=30000", "--set", "clients=40", "--set", "participation=0.1")
     large = ("-p", "fedavg", "-s", "iid", *wide, "--set", "epochs=1", "--rounds", "2")
-    assert process_group.SHARED < 4 * 4 * 60_000 * (64 + 1 + 10)
+    assert process_group.SHARED < 4 * 4 * 30_000 * (64 + 1 + 10)
     before = desks()
     done = subprocess.run(
         command(*large, "--accelerator", "cpu", "--devices", "2", "--out", "two"), cwd=tmp_path,

@@ -24,6 +24,17 @@ METHODS = ("lg-fedavg", "ifca", "pfedlia")
 """Explicit models, decisions by cross-evaluated losses, and groups found by them."""
 
 
+BITS = [
+    LAWS[name]
+    for name in (
+        "same-seed-same-bytes", "trained-alone", "relabelled-clients", "vectorised-clients",
+        "two-processes", "resumed-run", "declared-equal", "absent-clients-untouched",
+        "test-labels-unseen", "newcomers-served",
+    )
+]  # fmt: skip
+"""The laws that compare two runs."""
+
+
 @dataclass
 class Uneven(Case):
     """A method that the laws are tried on with the uneven network."""
@@ -75,9 +86,9 @@ def test_declared_equal_holds_to_rounding() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("method", METHODS)
-def test_every_law_holds(method: str) -> None:
+def test_the_laws_about_equal_bits_hold(method: str) -> None:
     case = Uneven(method)
-    assert [str(found) for found in map(case.judge, LAWS.values()) if not found.good] == []
+    assert [str(found) for found in map(case.judge, BITS) if not found.good] == []
 
 
 def history(**changes: Any) -> History:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from every import METHODS, SETTINGS, run_of
+from every import METHODS, run_of, settings_of
 from toy import Play, toy_dataset
 
 from flbench.engine.sequential import Sequential
@@ -13,7 +13,6 @@ from flbench.engine.vectorised import Vectorised
 pytestmark = pytest.mark.slow  # every method, played several times
 
 AT_ONCE = {
-    **SETTINGS,
     "cfl": {"eps1": 9, "eps2": 0, "start_round": 0},
     "clusterfl": {"k": 2, "refresh": 1},
     "ifca": {"init": "heads"},
@@ -27,7 +26,7 @@ AT_ONCE = {
 @pytest.mark.parametrize("method", METHODS)
 def test_both_executors_agree_after_a_round(method: str, play_toy: Play) -> None:
     ragged = {"participation": 1.0, "dataset": toy_dataset(samples=100)}
-    settings = AT_ONCE.get(method)
+    settings = AT_ONCE.get(method, settings_of(method))
     one, other = (
         run_of(play_toy, method, settings=settings, rounds=1, executor=executor, **ragged)
         for executor in ("sequential", "vectorised")

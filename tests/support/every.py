@@ -6,6 +6,7 @@ formula (`ledger_formulas.py`).
 
 from __future__ import annotations
 
+import functools
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -21,17 +22,27 @@ from flbench.run.setup import prepare
 from flbench.testing import reproducibility
 
 METHODS = list(entries("methods"))
+"""Names of all installed methods, from their metadata: no method is imported."""
 
-TOLD = {
-    name: getattr(load_entry(find("methods", name)), "conformance", Conformance())
-    for name in METHODS
-}
-SETTINGS = {name: dict(told.params) for name, told in TOLD.items()}
-"""So that what makes a method special happens on the toy, and soon."""
+TRIALS = {"tau": 1, "window": 1, "t_start": 1, "t_obs": 1, "t_sp": 1, "threshold": 1.0}
+"""Parameters with which DC-PFL tries a division in a few rounds."""
 
-TRIALS = SETTINGS["dc-pfl"]
-ROUNDS = {name: told.rounds for name, told in TOLD.items() if told.rounds > 4}
-"""Rounds until it has happened, where three do not suffice."""
+
+@functools.cache
+def declared(method: str) -> Conformance:
+    """What the author of a method declares; imports the method."""
+    return getattr(load_entry(find("methods", method)), "conformance", Conformance())
+
+
+def settings_of(method: str) -> dict[str, object]:
+    """Parameters with which what makes a method special happens on the toy, and soon."""
+    return dict(declared(method).params) if method in METHODS else {}
+
+
+def rounds_of(method: str) -> int:
+    """Rounds until it has happened; three mostly suffice."""
+    told = declared(method).rounds if method in METHODS else 0
+    return told if told > 4 else 3
 
 
 def memory(name: str) -> Callable[[Played], bool]:
@@ -81,8 +92,9 @@ HAPPENED: dict[str, Callable[[Played], bool]] = {
 
 def run_of(play_toy: Play, method: str, **changes: Any) -> Played:
     """A run in which the method's special stage takes place, or the settings that are given."""
-    settings = changes.pop("settings", SETTINGS.get(method))
-    rounds = changes.pop("rounds", ROUNDS.get(method, 3))
+    settings = changes.pop("settings", None)
+    settings = settings_of(method) if settings is None else settings
+    rounds = changes.pop("rounds", None) or rounds_of(method)
     return play_toy(method, settings=settings, rounds=rounds, **{"server_samples": 8, **changes})
 
 

@@ -277,7 +277,10 @@ def test_a_request_to_stop_says_what_is_kept(
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-LONG = ("sweep", "-p", "fedavg,local-only", "-s", "iid", "--seeds", "2", "--rounds", "40")
+LONG = (
+    "sweep", "-p", "fedavg,local-only", "-s", "iid", "--seeds", "2", "--rounds", "40",
+    "--set", "clients=30",
+)  # fmt: skip
 
 
 def flbench_sweep(folder: Path, *args: str) -> subprocess.Popen[str]:
@@ -292,13 +295,13 @@ def flbench_sweep(folder: Path, *args: str) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.slow
 def begun(out: Path) -> list[Path]:
     """Checkpoints of cells that have no result yet; a killed one may leave both for a moment."""
     found = out.rglob("*.checkpoint.safetensors")
     return [p for p in found if not p.with_name(f"{p.name.partition('.')[0]}.json").is_file()]
 
 
+@pytest.mark.slow
 def test_a_sweep_that_was_killed_goes_on_and_ends_as_if_nothing_had_been(tmp_path: Path) -> None:
     whole = flbench_sweep(tmp_path, *LONG, "--out", "whole")
     assert (whole.communicate(timeout=300), whole.returncode)[1] == 0

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import in_processes
 import planted_bugs
 import planted_import
 import pytest
@@ -62,7 +63,9 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.usefixtures("planted")
 def test_a_planted_bug_breaks_its_law_and_no_other(law: str) -> None:
-    found = {verdict.law: verdict for verdict in verdicts(f"planted-{law}")}
+    """Judged are the laws that it stands on, itself, and those that stand on it."""
+    laws = [name for name in LAWS if name == law or name in _after(law) | _on(law)]
+    found = {verdict.law: verdict for verdict in verdicts(f"planted-{law}", laws)}
     broken = {name: v.why for name, v in found.items() if v.outcome == "broken"}
     assert list(broken) == [law]
     assert f"planted-{law}" in broken[law], "the line names the plugin"
@@ -75,8 +78,9 @@ def test_a_planted_bug_breaks_its_law_and_no_other(law: str) -> None:
 @pytest.mark.parametrize("kind", FURTHER, ids=lambda kind: kind.__name__)
 @pytest.mark.usefixtures("planted")
 def test_a_law_can_be_broken_in_other_ways(kind: type) -> None:
-    found = list(verdicts(f"further-{kind.__name__}"))
-    assert [verdict.law for verdict in found if verdict.outcome == "broken"] == [FURTHER[kind]]
+    law = FURTHER[kind]
+    found = list(verdicts(f"further-{kind.__name__}", [*sorted(_after(law)), law]))
+    assert [verdict.law for verdict in found if verdict.outcome == "broken"] == [law]
 
 
 @pytest.mark.slow
@@ -254,24 +258,12 @@ def test_a_hook_without_self_is_watched_too(play_toy: Play) -> None:
 # --- fresh processes --------------------------------------------------------------------------
 
 
-def _place() -> list[str]:
-    return [os.environ["LOCAL_RANK"], os.environ["MASTER_ADDR"]]
-
-
-def _dies() -> None:
-    os._exit(7)
-
-
-def _minds() -> None:
-    raise ValueError("expected more")
-
-
 @pytest.mark.slow
 def test_fresh_processes_answer_or_say_how_they_ended() -> None:
-    assert together(_place, 2) == [["0", "127.0.0.1"], ["1", "127.0.0.1"]]
+    assert together(in_processes.place, 2) == [["0", "127.0.0.1"], ["1", "127.0.0.1"]]
     assert apart(len, "four") == 4
     with pytest.raises(Failed, match=r"a process died \(exit code 7\)"):
-        apart(_dies)
+        apart(in_processes.dies)
     with pytest.raises(Failed, match="ValueError: expected more"):
-        apart(_minds)
+        apart(in_processes.raises)
     assert "LOCAL_RANK" not in os.environ
