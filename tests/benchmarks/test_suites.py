@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from toy import Play
 
+import flbench_benchmarks
 from flbench.federation.loading import load_dataset
 from flbench.plugin.registry import entries
 from flbench.run.composition import compose
@@ -20,15 +22,27 @@ SUITES = sorted(entries("suites"))
 GROUPED = {"pathological-noniid", "noisy-noniid", "fig3b", "rotated", "label-swap", "nordic-text"}
 
 
+def test_every_section_of_a_suite_fits_its_dataset() -> None:
+    for name in SUITES:
+        path = Path(flbench_benchmarks.__file__).with_name(f"{name}.toml")
+        for dataset in tomllib.loads(path.read_text(encoding="utf-8")).get("on", {}):
+            assert dataset.partition(":")[0] in entries("datasets")
+            assert load_suite(name, dataset).dataset == dataset
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SUITES)
 def test_every_suite_runs_without_files(name: str, tmp_path: Path) -> None:
     suite = load_suite(name)
     suite = load_suite(name, suite.offline_dataset or None, {"rounds": 2})
+    assert str(suite.version) in suite.changes, "every version has a line in the changelog"
+    assert suite.summary
+    assert suite.paper
     job = RunSpec(suite, compose("fedavg"), 0, tmp_path, tmp_path)
     result = execute(job, load_dataset)
     assert job.path.is_file()
     assert len(result.clients.correct) == suite.clients
+    assert min(*result.clients.train, *result.clients.validation, *result.clients.test) >= 1
     assert result.summary["accuracy_mean"] > 0
     assert result.summary["kld"] >= 0
     assert 0 <= result.summary["ece"] <= 1
