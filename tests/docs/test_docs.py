@@ -190,6 +190,7 @@ def test_the_numbers_of_text_and_of_studies_are_those_of_their_files() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.wheels
 def test_a_wheel_holds_everything(tmp_path: Path) -> None:
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*pip, "--wheel-dir", str(tmp_path), str(ROOT)], check=True, timeout=300)

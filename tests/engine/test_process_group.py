@@ -22,7 +22,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from every import METHODS, run_of, same_state, stable
+from every import run_of, same_state, stable
 from hypothesis import given
 from hypothesis import strategies as st
 from toy import Play, composition, install, player, toy_dataset
@@ -254,8 +254,8 @@ def test_a_stage_without_clients_needs_nobody(play_toy: Play) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
-def test_every_method_ends_in_the_same_bits_on_three_processes(method: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["dc-pfl", "fedavg", "fedfomo", "ifca", "pfedlia", "scaffold"])
+def test_runs_end_in_the_same_bits_on_three_processes(method: str, tmp_path: Path) -> None:
     changes: dict[str, Any] = {"clients": 8, "unseen": 0.25, "unseen_epochs": 1, "ft_epochs": 1}
     one = run_of(player(tmp_path / "one"), method, **changes)
 

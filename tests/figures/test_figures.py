@@ -509,15 +509,11 @@ def test_ranks_are_drawn_with_who_cannot_be_told_apart() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "folder", sorted(str(path.relative_to(REAL)) for path in REAL.glob("*/*") if path.is_dir())
-)
+@pytest.mark.parametrize("folder", ["noisy-noniid/digits", "nordic-text/nordic"])
 def test_committed_results_are_drawn_without_warnings(folder: str) -> None:
     rows: dict[str, list[Result]] = {}
     for _, result in read_results(REAL / folder):
         rows.setdefault(f"{result.method.name} {result.fingerprint.config}", []).append(result)
-    if not rows:
-        pytest.skip("no results there")
     table, firsts = list(rows.items()), [results[0] for results in rows.values()]
     with warnings.catch_warnings():
         warnings.simplefilter("error")

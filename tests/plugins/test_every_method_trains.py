@@ -1,4 +1,4 @@
-"""What holds for every installed method's training: both executors agree, and it learns."""
+"""Every installed method learns; executors agree about those whose own tests do not say so."""
 
 from __future__ import annotations
 
@@ -13,17 +13,13 @@ from flbench.engine.vectorised import Vectorised
 pytestmark = pytest.mark.slow  # every method, played several times
 
 AT_ONCE = {
-    "cfl": {"eps1": 9, "eps2": 0, "start_round": 0},
-    "clusterfl": {"k": 2, "refresh": 1},
-    "ifca": {"init": "heads"},
     "lg-fedavg": {},
     "oracle": {"warmup": 0},
 }
 """The special stage in round 1 already."""
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["fedavg", "lg-fedavg", "oracle", "pfedlia"])
 def test_both_executors_agree_after_a_round(method: str, play_toy: Play) -> None:
     ragged = {"participation": 1.0, "dataset": toy_dataset(samples=100)}
     settings = AT_ONCE.get(method, settings_of(method))

@@ -20,7 +20,7 @@ import pytest
 
 from flbench.cli.new import KINDS, LEFT
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.wheels]
 ROOT = Path(__file__).parents[2]
 TEMPLATE = ROOT / "plugins" / "template"
 
