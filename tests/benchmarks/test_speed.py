@@ -63,7 +63,13 @@ def run(*arguments: str) -> None:
 
 @pytest.mark.parametrize(
     "work",
-    [SMALL, Work(model="resnet18", shape=(3, 16, 16), clients=3, cohort=2, samples=10, batch=4)],
+    [
+        SMALL,
+        pytest.param(
+            Work(model="resnet18", shape=(3, 16, 16), clients=3, cohort=2, samples=10, batch=4),
+            marks=pytest.mark.slow,
+        ),
+    ],
     ids=lambda work: work.model,
 )
 def test_the_floor_does_what_flbench_does(work: Work, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from listeners import LIA, Offline, fake_wandb, nobody_logged_in, write
-from toy import Play
+from toy import Play, player
 
 from flbench.cli.main import main
 from flbench.results.files import read_result
@@ -44,15 +44,21 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.fixture
-def results(play_toy: Play) -> list[Path]:
-    """Two result files below one folder, `toy`, in path order."""
-    found = []
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two results."""
+    folder = tmp_path_factory.mktemp("played")
     for method in ("fedavg", "pfedlia"):
         settings = LIA if method == "pfedlia" else None
-        _, played = write(play_toy, method, settings=settings, sinks=())
-        found.append(played.job.path)
-    return found
+        write(player(folder), method, settings=settings, sinks=())
+    return folder / "out"
+
+
+@pytest.fixture
+def results(played: Path, tmp_path: Path) -> list[Path]:
+    """Two result files below one folder, `toy`, in path order."""
+    shutil.copytree(played, tmp_path / "out")
+    return sorted((tmp_path / "out").rglob("seed-0.json"))
 
 
 def test_every_file_below_a_folder_is_pushed_once(

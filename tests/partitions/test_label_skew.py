@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tomllib
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -394,11 +393,3 @@ def test_parameters_have_types(name: str, text: str, good: bool) -> None:
         with pytest.raises(BadParameter) as raised:
             checked(name, function, values, skip=4)
         assert "Annotated" not in str(raised.value)
-
-
-def test_this_file_tests_every_partition_of_its_modules() -> None:
-    root = Path(__file__).parents[2] / "pyproject.toml"
-    table = tomllib.loads(root.read_text(encoding="utf-8"))
-    offered = table["project"]["entry-points"]["flbench.partitions"]
-    ours = {name for name, place in offered.items() if "skewed" in place or "primary" in place}
-    assert ours == {"label-skew", "dirichlet", "primary-secondary"}
