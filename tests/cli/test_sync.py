@@ -20,6 +20,8 @@ from flbench.sinks.rows import rows_of
 from flbench.sinks.wandb import WandB
 from flbench.sinks.wandb_tables import tables
 
+pytestmark = pytest.mark.slow  # every push draws figures
+
 Type = Callable[..., tuple[int, list[str], list[str]]]
 
 
