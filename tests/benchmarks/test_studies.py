@@ -357,6 +357,7 @@ def columns(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     return keys[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GRIDS)
 def test_every_grid_names_what_exists(name: str, columns: set[str], tmp_path: Path) -> None:
     one = read_grid(STUDIES[name])

@@ -165,6 +165,7 @@ def test_names_seeds_and_parameters_combine(command: Command, tmp_path: Path) ->
     assert "run flbench leaderboard" in one_line(stale.returncode, stale.stderr)
 
 
+@pytest.mark.slow
 def test_a_run_no_longer_than_its_warmup_says_so(typed: Typed) -> None:
     code, errors = typed("run", "-p", "pfedlia", "-s", "noisy-noniid", *QUICK)
     assert code == 0
@@ -259,6 +260,7 @@ def stable(path: Path) -> dict[str, object]:
     return {key: value for key, value in table.items() if key not in VOLATILE}
 
 
+@pytest.mark.slow
 def test_show_explains_suites_and_methods(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

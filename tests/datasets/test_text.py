@@ -492,6 +492,7 @@ def test_a_run_on_text_counts_tokens_and_reports_perplexity(
     assert again.result.summary == result.summary
 
 
+@pytest.mark.slow
 def test_perplexity_is_for_text_alone_and_none_where_it_is_no_number(
     play_toy: Play, tmp_path: Path
 ) -> None:
@@ -528,6 +529,7 @@ def test_a_model_per_language_reads_better_than_one_for_all(play_toy: Play, tmp_
 # --- real texts ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @real
 def test_real_text_has_thousands_of_blocks_a_language() -> None:
     data = load_dataset("nordic", REAL)
@@ -538,6 +540,7 @@ def test_real_text_has_thousands_of_blocks_a_language() -> None:
     assert status.surveyed("nordic", REAL).state == "present"
 
 
+@pytest.mark.slow
 @real
 def test_real_text_in_gpt2_s_vocabulary() -> None:
     data = load_dataset("nordic-gpt2", REAL)

@@ -475,6 +475,7 @@ def test_executors_agree_in_mixed_precision(play_toy: Play) -> None:
     torch.testing.assert_close(pair[0].state.models, pair[1].state.models, rtol=0, atol=0.01)
 
 
+@pytest.mark.slow
 def test_mixed_precision_works_from_the_command_line(tmp_path: Path) -> None:
     for name in ("32-true", "bf16-mixed"):
         call("-p", "fedavg", *SMALL, "--rounds", "1", "--precision", name, "--out", str(tmp_path))

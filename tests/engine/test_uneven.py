@@ -77,6 +77,7 @@ def test_equal_models_are_evaluated_to_rounding(play_toy: Play) -> None:
     assert unlike(one.run.history, other.run.history) == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 def test_declared_equal_holds_to_rounding() -> None:
     verdict = Uneven("lg-fedavg").judge(LAWS["declared-equal"])

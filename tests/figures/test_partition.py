@@ -68,6 +68,7 @@ def test_it_is_an_svg_with_title_and_description_and_no_date() -> None:
     assert b"Matplotlib" not in svg, "another version of it may give the same bytes"
 
 
+@pytest.mark.slow
 def test_no_ground_is_painted_and_every_ink_reads_on_white_and_on_black() -> None:
     svg = draw(some_counts(20), np.arange(20) % 4, "title").decode()
     colours = set(re.findall(r"#[0-9a-f]{6}\b", svg))

@@ -131,6 +131,7 @@ def test_tables_of_one_suite_and_data_set_have_figures_of_their_own(
     assert all(name in files["toy.md"].decode() for name in files if name.endswith(".svg"))
 
 
+@pytest.mark.slow
 def test_the_same_files_give_the_same_bytes(tmp_path: Path) -> None:
     results = three(tmp_path / "results")
     files = board(results, tmp_path / "board")

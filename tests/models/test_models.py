@@ -351,6 +351,7 @@ def test_a_file_that_holds_something_else_is_one_line(tmp_path: Path, name: str)
     assert "--set model.weights=PATH" in said
 
 
+@pytest.mark.slow
 def test_weights_of_another_network_are_named_with_the_first_that_differs(
     trained: dict[str, Tensor], tmp_path: Path
 ) -> None:

@@ -188,6 +188,7 @@ def card(tmp_path: Path) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_reproduce_runs_what_is_missing_and_says_what_came_of_it(card: str, typed: Typed) -> None:
     code, said, told = typed("reproduce", card, "--table", "1")
     assert code == 0
@@ -258,6 +259,7 @@ def test_a_number_never_reached_is_not_reproduced(card: str, typed: Typed, tmp_p
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_page_has_tables_reasons_and_oddities(card: str, typed: Typed) -> None:
     typed("reproduce", card, "--table", "1")
     code, page, _ = typed("reproduce", card, "--markdown")

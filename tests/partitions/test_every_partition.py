@@ -22,7 +22,7 @@ from flbench.plugin.registry import entries, load_entry
 from flbench.toolbox.heterogeneity import earth_movers, kld, label_overlap_truth, mean_kld
 
 Settings = Mapping[str, Any]
-law = settings(deadline=None, derandomize=True, max_examples=20, database=None)
+law = settings(deadline=None, derandomize=True, max_examples=12, database=None)
 
 GROUPS = st.integers(1, 6)
 ORDERS = st.sampled_from(["shuffled", "natural", "domains"])

@@ -185,6 +185,7 @@ def test_as_many_samples_as_are_needed_are_dealt_and_one_fewer_refused() -> None
         dirichlet(labels[:99], None, 10, rng())
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_clients_at_the_smallest_alpha_get_an_answer() -> None:
     labels = np.repeat(np.arange(10), 100_000)
     found = dirichlet(labels, None, 100_000, rng(), alpha=0.01, min_samples=3)

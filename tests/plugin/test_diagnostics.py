@@ -114,6 +114,7 @@ def test_what_is_sound_is_not_called_broken(strangers: Path, play_toy: Play) -> 
             assert entry.distribution != "flbench" or diagnose(entry) == "", entry
 
 
+@pytest.mark.slow
 def test_the_list_shows_what_is_broken_and_goes_on(strangers: Path, typed: Typed) -> None:
     code, out, errors = typed("list", "methods")
     assert (code, errors) == (0, "")
