@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from flbench.toolbox.personalisation import one_model_per_client as one_model_per_client
     from flbench.toolbox.personalisation import same_group as same_group
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 @cache
@@ -77,7 +77,7 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public name
     if name not in _homes():
         raise AttributeError(f"module 'flbench' has no attribute '{name}'")
     home = importlib.import_module(_homes()[name])
-    if hasattr(home, "__path__"):  # a package: its public names are modules
+    if home.__package__ == home.__name__:  # a package: its public names are modules
         return importlib.import_module(f"{home.__name__}.{name}")
     return getattr(home, name)
 
