@@ -7,12 +7,7 @@ from typing import Annotated
 
 import typer
 
-<<<<<<< HEAD
-from flbench.cli.main import app
 from flbench.errors import UnknownName
-=======
-from flbench.errors import UserError
->>>>>>> main
 from flbench.plugin.diagnostics import diagnose
 from flbench.plugin.entry import KINDS, Entry
 from flbench.plugin.method_info import card
@@ -32,15 +27,6 @@ def list_(
     ] = False,
 ) -> None:
     """List what is installed, and what of it is broken; nothing is imported unless asked for."""
-<<<<<<< HEAD
-=======
-    from flbench.errors import UnknownName
-    from flbench.gazette import suites_page
-    from flbench.plugin.entry import KINDS
-    from flbench.plugin.method_info import cards
-    from flbench.plugin.registry import entries
-
->>>>>>> main
     if kind and kind not in KINDS:
         raise UnknownName("kind", kind, KINDS)
     kinds = [kind] if kind else KINDS
