@@ -13,18 +13,22 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+import typer
+from typer.core import TyperGroup as Group
 
-from flbench.cli.main import main
+from flbench.cli.main import app, main
 from flbench.plugin.registry import entries
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-COMMANDS = re.findall(r"^    (flbench .+)$", README, flags=re.MULTILINE)
+REFERENCE = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^    (flbench .+)$", README + REFERENCE, flags=re.MULTILINE)
+COMMANDS = list(dict.fromkeys(COMMANDS))
 
 
 def row(kind: str) -> set[str]:
-    """The backticked names of one row of the README's table."""
-    (line,) = re.findall(rf"^\| {kind} \|(.+)\|$", README, flags=re.MULTILINE)
+    """The backticked names of one row of the table of what is included."""
+    (line,) = re.findall(rf"^\| {kind} \|(.+)\|$", REFERENCE, flags=re.MULTILINE)
     return set(re.findall(r"`([\w.-]+)`", line))
 
 
@@ -41,7 +45,7 @@ def row(kind: str) -> set[str]:
         ("sinks", "sinks"),
     ],
 )
-def test_the_readme_lists_exactly_what_is_installed(kind: str, group: str) -> None:
+def test_the_docs_list_exactly_what_is_installed(kind: str, group: str) -> None:
     ours = {name for name, entry in entries(group).items() if entry.distribution == "flbench"}
     assert row(kind) == ours
 
@@ -57,7 +61,7 @@ def test_the_two_commands_stand_at_the_top_one_line_each() -> None:
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which the first commands of the README were typed, in small."""
+    """A folder with small results of the first commands of the README."""
     folder = tmp_path_factory.mktemp("played")
     words = "flbench run -p pfedlia,fedavg -s noisy-noniid --rounds 2 --set suite.clients=20"
     with pytest.MonkeyPatch.context() as patch:
@@ -71,7 +75,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
-def test_what_the_readme_tells_to_type_works(
+def test_the_documented_commands_work(
     command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, played: Path
 ) -> None:
     words = shlex.split(command)
@@ -91,6 +95,67 @@ def test_what_the_readme_tells_to_type_works(
     assert not stop.value.code
 
 
+def test_every_command_has_a_row() -> None:
+    rows = re.findall(r"^\| (`[a-z`, ]+`) \|.+\|.+\|$", REFERENCE, re.MULTILINE)
+    group = typer.main.get_command(app)
+    assert isinstance(group, Group)
+    assert sorted(re.findall(r"[a-z]+", " ".join(rows))) == sorted({*group.commands} - {"speed"})
+
+
+def test_the_first_result_is_that_of_a_run() -> None:
+    """The table in the README against a committed result of the same run."""
+    cells = re.findall(
+        r"^│ pfedlia │ +([\d.]+) │ +([\d.]+) │ +([\d.]+) │ +([\d.]+) │", README, re.M
+    )
+    found = []
+    for path in (ROOT / "leaderboard/results/noisy-noniid/digits/pfedlia").glob("*/seed-0.json"):
+        one = json.loads(path.read_text(encoding="utf-8"))["summary"]
+        names = ("accuracy_mean", "accuracy_worst_decile", "ari", "mb_per_client")
+        found.append(tuple(f"{one[name]:.4f}" for name in names))
+    assert len(cells) == 1
+    assert cells[0] in found
+
+
+GUIDES = [
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "README.md",
+    *(ROOT / "plugins").glob("*.md"),
+    *(ROOT / "docs").rglob("*.md"),
+]
+each_guide = pytest.mark.parametrize(
+    "page", GUIDES, ids=lambda page: page.relative_to(ROOT).as_posix()
+)
+
+
+@each_guide
+def test_lines_of_prose_have_at_most_120_characters(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    lines = [line for line in text.splitlines() if not line.startswith(("|", "    ", "!["))]
+    assert [line for line in lines if len(line) > 120] == []
+
+
+@each_guide
+def test_every_guide_links_the_glossary(page: Path) -> None:
+    inside = page.relative_to(ROOT).parts
+    if inside[:2] in (("docs", "papers"), ("docs", "reference")) or page.stem == "glossary":
+        return
+    assert "glossary.md)" in page.read_text(encoding="utf-8")
+
+
+def test_the_architecture_lists_every_module() -> None:
+    drawing = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").split("```")[1]
+    parts = re.split(r"^ *\d* +(\w+)/ ", re.sub(r"\w+\.py.*", "", drawing), flags=re.MULTILINE)
+    listed = {
+        f"{package}/{name}"
+        for package, names in zip(parts[1::2], parts[2::2], strict=True)
+        for name in re.findall(r"\b[a-z]\w*", names)
+    }
+    files = (path for path in (ROOT / "flbench").glob("*/*.py") if path.stem != "__init__")
+    there = {f"{path.parent.name}/{path.stem}" for path in files}
+    assert sorted(there - listed) == sorted(listed - there) == []
+
+
 def test_links_lead_somewhere() -> None:
     for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
@@ -108,6 +173,7 @@ def test_the_leaderboard_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 FINDINGS = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
+FLAT = " ".join(FINDINGS.split())
 BOARD = {path.name: path.read_text(encoding="utf-8") for path in ROOT.glob("leaderboard/*.md")}
 
 
@@ -165,28 +231,28 @@ def test_the_numbers_of_text_and_of_studies_are_those_of_their_files() -> None:
     studies = ROOT / "leaderboard" / "studies"
     rows = json.loads((studies / "influence-cost.json").read_text())["rows"]
     assert [round(row["speedup"]) for row in rows] == [80, 232, 235]
-    assert "80 to 235 times faster" in FINDINGS
+    assert "80 to 235 times faster" in FLAT
     for name, digits in (("spearman", "0.73 to 0.74"), ("sign_agreement", "0.68 to 0.84")):
         values = [row[name] for row in rows]
         assert digits == f"{min(values):.2f} to {max(values):.2f}"
-        assert digits in FINDINGS
+        assert digits in FLAT
     clean = [row for row in rows if row["q"] <= 0.001]  # of the batches every other one is shuffled
     assert all(value > 0 for row in clean for value in row["exact"][::2])
     assert all(value < 0 for row in rows for way in ("exact", "lazy") for value in row[way][1::2])
     helpful = {sum(value > 0 for value in row["lazy"][::2]) / 25 for row in clean}
     assert helpful == {0.36}
-    assert "only 36 % a positive lazy one" in " ".join(FINDINGS.split())
+    assert "only 36 % a positive lazy one" in FLAT
     rows = json.loads((studies / "heterogeneity.json").read_text())["rows"]
     for method in ("fedavg", "local-only"):
         values = [f"{row['accuracy_mean']:.4f}" for row in rows if row["method"] == method]
-        assert values[0] in FINDINGS
-        assert values[-1] in FINDINGS
+        assert values[0] in FLAT
+        assert values[-1] in FLAT
     rows = json.loads((studies / "naive-split.json").read_text())["rows"]
-    assert all(f"{row['accuracy_mean']:.4f}" in FINDINGS for row in rows)
+    assert all(f"{row['accuracy_mean']:.4f}" in FLAT for row in rows)
     rows = json.loads((studies / "discrepancy.json").read_text())["rows"]
     for scale in ("model", "tensor"):
         values = [row["pearson"] for row in rows if row["scale"] == scale]
-        assert f"{min(values):.2f} to {max(values):.2f}" in FINDINGS
+        assert f"{min(values):.2f} to {max(values):.2f}" in FLAT
 
 
 @pytest.mark.slow

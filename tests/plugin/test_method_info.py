@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from methods_page import page, table
+from suites_page import page as suites_page
 from toy import install, python
 
-from flbench.cli.list import listing, page, plain, table
+from flbench.cli.list import listing, plain
 from flbench.cli.main import main
 from flbench.core.parameters import declared
 from flbench.plugin import method_info
@@ -252,7 +254,7 @@ def test_two_methods_that_say_nothing_are_no_variants_of_each_other() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", [[], ["--json"], ["--markdown"]], ids=["plain", "json", "md"])
+@pytest.mark.parametrize("more", [[], ["--json"]], ids=["plain", "json"])
 def test_listing_methods_in_detail_imports_none_of_them(tmp_path: Path, more: list[str]) -> None:
     raises = '"""A stranger."""\nraise RuntimeError("imported")\n'
     install(tmp_path, "strangers", "[flbench.methods]\nodd = odd:Odd\n", odd=raises)
@@ -321,13 +323,11 @@ def test_two_packages_of_one_name_are_both_told(monkeypatch: pytest.MonkeyPatch)
     assert told[2].strip() == f"broken: two packages offer it: {rivals}; uninstall one"
 
 
-def test_the_table_of_methods_is_markdown(typed: Typed) -> None:
-    code, out, _ = typed("list", "methods", "--markdown")
-    assert code == 0
-    assert out == page(cards())
+def test_the_table_of_methods_is_markdown() -> None:
+    out = page(cards())
     row = "| `oracle` | FedAvg within the true groups: an upper bound, never ranked. | clustered |"
     assert f"{row} Rokvic, Danassis, Faltings, IJCNN 2025 | setup, cluster, personalise |" in out
-    assert "See [dc-pfl](#dc-pfl), of which it is a variant." in out
+    assert "It is a variant of [dc-pfl](#dc-pfl); the description is there." in out
     assert out.count("```text") == out.count("\n```\n") < len(METHODS)
     for line in out.splitlines():
         assert not line.startswith("| `") or line.replace("\\|", "").count("|") in (5, 6), line
@@ -342,14 +342,7 @@ def test_what_stands_in_a_table_cannot_break_it() -> None:
 
 @pytest.mark.parametrize(
     ("words", "line"),
-    [
-        (
-            ("list", "--markdown"),
-            "--markdown describes methods or suites: type flbench",
-        ),
-        (("list", "models", "--markdown"), "--markdown describes methods or suites: type flbench"),
-        (("list", "method"), "unknown kind 'method'; did you mean 'methods'? (installed: "),
-    ],
+    [(("list", "method"), "unknown kind 'method'; did you mean 'methods'? (installed: ")],
 )
 def test_what_cannot_be_listed_is_one_line(typed: Typed, words: list[str], line: str) -> None:
     code, out, errors = typed(*words)
@@ -361,13 +354,11 @@ def test_what_cannot_be_listed_is_one_line(typed: Typed, words: list[str], line:
 def test_the_documentation_of_methods_is_what_they_say() -> None:
     built_in = page([card(entry) for entry in METHODS.values()])
     current = PAGE.read_bytes() == built_in.encode()
-    assert current, "stale; type: flbench list methods --markdown > docs/methods.md"
+    assert current, "stale; type: python docs/tools/methods_page.py > docs/methods.md"
 
 
 def test_the_page_of_suites_is_current() -> None:
-    from flbench.gazette import suites_page
-
     found = (Path(__file__).parents[2] / "docs" / "suites.md").read_text(encoding="utf-8")
-    assert found == suites_page(), "stale; type: flbench list suites --markdown > docs/suites.md"
+    assert found == suites_page(), "stale; type: python docs/tools/suites_page.py > docs/suites.md"
     for kind in ("suites", "studies"):
         assert all(f"| `{name}` |" in found for name in entries(kind))

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from toy import Play, Typed, player, toy_dataset, toy_suite
 
+import flbench
 from flbench.engine.options import EngineOptions
 from flbench.results.files import read_result, read_skips, write_atomically
 from flbench.results.schema import Change, Result, Tuning
@@ -277,7 +278,7 @@ def test_curves_that_others_follow_from_are_needed(curve: str, runs: dict[str, R
     [
         ("0.1.1.dev3", "version 0.1.1.dev3 of fedavg is no release: install one, and run again"),
         ("0.1.0+g12", "version 0.1.0+g12 of fedavg is no release: install one, and run again"),
-        ("99.0", "fedavg is of version 99.0, here is flbench 0.1.0: upgrade it"),
+        ("99.0", f"fedavg is of version 99.0, here is flbench {flbench.__version__}: upgrade it"),
     ],
 )
 def test_versions_nobody_else_can_install_are_refused(
@@ -454,7 +455,7 @@ def test_seeds_of_a_row_share_their_method_s_source(
     one = kept(edited(runs["one"], into("method.plugins.0.source", "bb")), tmp_path / "out")
     (found,) = asked(one, board)
     assert found.startswith(
-        "fedavg of flbench 0.1.0 is not the same code in seeds 0 and 1 (aa, bb)"
+        f"fedavg of flbench {flbench.__version__} is not the same code in seeds 0 and 1 (aa, bb)"
     )
     one = kept(edited(runs["one"], into("method.plugins.0.source", "")), tmp_path / "out")
     assert asked(one, board) == [], "older files do not say"
