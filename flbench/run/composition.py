@@ -11,7 +11,6 @@ from typing import Any
 from flbench.core.hookspecs import hookimpl
 from flbench.core.parameters import Presets, checked
 from flbench.errors import BadParameter, PluginError, UnknownName, UserError, in_one_line, text_of
-from flbench.plugin.diagnostics import diagnose
 from flbench.plugin.entry import Entry
 from flbench.plugin.isolation import IsolatedPlugin
 from flbench.plugin.registry import find, load_entry
@@ -71,8 +70,6 @@ def compose(
         kind = load_entry(entry)
         if not (isinstance(kind, type) and is_dataclass(kind) and kind.__dataclass_params__.frozen):  # type: ignore[attr-defined]
             raise PluginError(f"method '{name}': {entry.value} is not a frozen dataclass")
-        if reason := diagnose(entry):
-            raise PluginError(f"method '{name}' of {entry.distribution} {entry.version}: {reason}")
         of_preset = presets_of(kind).get(preset or "", {})
         given = {**of_preset, **_given(name, fields_of(entry, kind), settings or {})}
         values = checked(f"method '{name}'", kind, given)

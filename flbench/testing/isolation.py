@@ -19,7 +19,7 @@ from flbench.core.hookspecs import hookimpl
 from flbench.core.state import Dispatched, Membership, Stage, State, Upload
 from flbench.engine.sequential import Sequential
 from flbench.plugin.hook_guard import ADDED
-from flbench.plugin.isolation import Moment, restore, snapshot
+from flbench.plugin.process_state import Snapshot, restore, snapshot
 from flbench.plugin.registry import find
 from flbench.run.rounds import Run
 from flbench.testing.check import Case, law
@@ -196,7 +196,7 @@ def _held(kind: type) -> int:
 def world_untouched(case: Case) -> None:
     """It prints nothing, seeds nothing, and leaves torch, files and environment as they are."""
     odd = [f"being imported, it {told}" for told in apart(changed_by_import, case.method)]
-    asked: list[tuple[Moment, TextIO]] = []
+    asked: list[tuple[Snapshot, TextIO]] = []
 
     def before(*_: object) -> None:
         asked.append((snapshot(), sys.stdout))
