@@ -7,10 +7,11 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from flbench.core.state import Scores
 from flbench.metrics import accuracy_summary, churn, clustering_summary, link_seconds, to_target
-from flbench.results.score_encoding import encode
 
 MOST_SCORES = 200 * 200
 """Entries of a score matrix that is kept; a larger one would fill its result file."""
@@ -50,6 +51,25 @@ class Evaluation:
         return float(np.mean(np.divide(self.loss, self.judged)))
 
 
+@dataclass(frozen=True)
+class KeptScores:
+    """A score matrix as it was measured; the result file holds it in eight bits per entry.
+
+    Attributes:
+        round: when it was measured.
+        columns: what is scored: "models" of the bank, or "clients".
+        row_ids: clients that score, length n.
+        column_ids: scored models or clients, length m.
+        values: shape (n, m), float64; NaN = not asked.
+    """
+
+    round: int
+    columns: str
+    row_ids: list[int]
+    column_ids: list[int]
+    values: Tensor
+
+
 @dataclass
 class History:
     """Curves with one entry per round, the evaluations that matter, and what was said.
@@ -62,7 +82,7 @@ class History:
         notes: what methods noted, in order.
         warnings: what the person was told.
         seconds: wall time by part of the work.
-        scores: the last of the largest score matrices, as a result file has it.
+        scores: the last of the largest score matrices.
     """
 
     curves: dict[str, list[float | None]] = field(default_factory=dict)
@@ -72,7 +92,7 @@ class History:
     notes: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
-    scores: dict[str, Any] | None = None
+    scores: KeptScores | None = None
 
     def add_round(self, metrics: dict[str, float | None], evaluation: Evaluation | None) -> None:
         """Append one round."""
@@ -93,13 +113,11 @@ class History:
         """Keep a score matrix, unless there is a larger one already or it is too large to keep."""
         if scores is None or not 1 < scores.values.numel() <= MOST_SCORES:
             return
-        rows, columns = scores.row_ids.tolist(), scores.column_ids.tolist()
-        before = self.scores
-        if before and len(rows) * len(columns) < len(before["row_ids"]) * len(before["column_ids"]):
+        if self.scores and scores.values.numel() < self.scores.values.numel():
             return
-        cells, low, high = encode(scores.values.double().cpu().numpy())
-        told = {"columns": scores.columns, "row_ids": rows, "column_ids": columns}
-        self.scores = {"round": round_, **told, "low": low, "high": high, "cells": cells}
+        values = scores.values.detach().to("cpu", torch.float64, copy=True)
+        rows, columns = scores.row_ids.tolist(), scores.column_ids.tolist()
+        self.scores = KeptScores(round_, scores.columns, rows, columns, values)
 
     def changes(self) -> list[dict[str, Any]]:
         """The membership as a result file has it: whoever moved, or everybody if that is shorter.
@@ -185,15 +203,20 @@ class History:
         )
 
     def plain(self) -> dict[str, Any]:
-        """As JSON-plain data; it shares the lists."""
+        """As JSON-plain data without the values of the scores; it shares the lists."""
         table = dict(vars(self))
+        if self.scores is not None:
+            about = vars(self.scores)
+            table["scores"] = {name: about[name] for name in about if name != "values"}
         for name in ("last", "chosen"):
             table[name] = table[name] and vars(table[name])
         return table
 
     @classmethod
-    def of(cls, plain: dict[str, Any]) -> History:
-        """From JSON-plain data."""
+    def of(cls, plain: dict[str, Any], scores: Tensor | None = None) -> History:
+        """From what `plain` gave, and the values of the scores where there are some."""
+        if plain["scores"] is not None:
+            plain["scores"] = KeptScores(**plain["scores"], values=scores)
         for name in ("last", "chosen"):
             if plain[name] is not None:
                 plain[name] = Evaluation(**plain[name])

@@ -16,7 +16,9 @@ from flbench.engine.distributed import DistributedExecutor
 from flbench.engine.process_group import ProcessGroup
 from flbench.metrics import flis_compat
 from flbench.results.schema import Change, Clients, Result, ScoreMatrix, Skip, Unseen
+from flbench.results.score_encoding import encode
 from flbench.run.evaluation import selection_quality
+from flbench.run.history import KeptScores
 from flbench.run.rounds import Run
 from flbench.run.spec import RunSpec
 from flbench.toolbox.heterogeneity import mean_kld
@@ -69,7 +71,7 @@ def build_result(job: RunSpec, run: Run, state: State, unseen: Unseen | None = N
         ),
         unseen=unseen,
         membership=[Change(**change) for change in history.changes()],
-        scores=None if history.scores is None else ScoreMatrix(**history.scores),
+        scores=None if history.scores is None else _encoded(history.scores),
         tuning=job.tuning,
         bytes={way: dict(run.ledger.totals[way]) for way in DIRECTIONS},
         notes=history.notes,
@@ -85,6 +87,13 @@ def build_result(job: RunSpec, run: Run, state: State, unseen: Unseen | None = N
             "threads": str(torch.get_num_threads()),
         },
     )
+
+
+def _encoded(scores: KeptScores) -> ScoreMatrix:
+    """A score matrix as the file holds it."""
+    cells, low, high = encode(scores.values.numpy())
+    about = {name: value for name, value in vars(scores).items() if name != "values"}
+    return ScoreMatrix(**about, low=low, high=high, cells=cells)
 
 
 def _labels(run: Run) -> list[dict[int, int]] | None:
