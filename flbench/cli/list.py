@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from flbench.cli.main import app
 from flbench.errors import UserError
 from flbench.plugin.diagnostics import diagnose
 from flbench.plugin.entry import Entry
@@ -15,7 +14,6 @@ from flbench.plugin.method_info import Card, card
 from flbench.plugin.registry import entries, summary_of
 
 
-@app.command("list")
 def list_(
     kind: Annotated[
         str,
@@ -32,7 +30,6 @@ def list_(
     ] = False,
 ) -> None:
     """List what is installed, and what of it is broken; nothing is imported unless asked for."""
-    from flbench.cli.list import listing, page, plain
     from flbench.errors import UnknownName
     from flbench.gazette import suites_page
     from flbench.plugin.entry import KINDS

@@ -11,13 +11,16 @@ import typer
 
 from flbench import __version__
 from flbench.cli.check import check
+from flbench.cli.data import data
 from flbench.cli.diff import diff
 from flbench.cli.leaderboard import leaderboard
+from flbench.cli.list import list_
 from flbench.cli.new import new
 from flbench.cli.plot import plot
 from flbench.cli.reproduce import reproduce
 from flbench.cli.run import run
 from flbench.cli.show import show
+from flbench.cli.study import study
 from flbench.cli.submit import submit
 from flbench.cli.sweep import PASSES_ON, sweep
 from flbench.cli.sync import sync
@@ -36,44 +39,21 @@ app = typer.Typer(
 
 
 app.command()(run)
-
-
 app.command(context_settings=PASSES_ON)(sweep)
-
-
+app.command("list")(list_)
+app.command()(data)
+app.command()(study)
 app.command()(check)
-
-
 app.command()(new)
-
-
 app.command()(speed)
-
-
 app.command()(reproduce)
-
-
 app.command()(tune)
-
-
 app.command()(diff)
-
-
 app.command()(leaderboard)
-
-
 app.command()(plot)
-
-
 app.command()(sync)
-
-
 app.command()(submit)
-
-
 app.command()(verify)
-
-
 app.add_typer(show, name="show")
 
 

@@ -7,13 +7,11 @@ from typing import Annotated
 
 import typer
 
-from flbench.cli.main import app
 from flbench.cli.options import Out, Root, Settings
 from flbench.errors import Interrupted
 from flbench.sweeps.request import read_settings
 
 
-@app.command()
 def study(
     name: Annotated[str, typer.Argument(help="a study (flbench list studies), or a TOML file")],
     seeds: Annotated[int, typer.Option(min=1, help="seeds 0..N-1")] = 1,
