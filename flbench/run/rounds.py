@@ -85,13 +85,13 @@ def run_round(run: Run, state: State) -> tuple[State, list[float]]:
                 policy, start, state, stage.clients, ctx.layout, ctx.initial
             )
             run.ledger.start(start, stage)
-            terms = hooks.local_terms(state, stage, ctx) if stage.kind != "probe" else []
+            terms = hooks.local_terms(state, stage, ctx) if stage.uses_local_terms else []
         with clock("train"):
             upload = run.executor.fit(start, stage, terms, ctx.round)
             refuse_divergence(upload, stage, ctx)
         run.ledger.upload(upload, start)
         state = regroup(run, state, stage, "after", upload, ctx)
-        if stage.kind in ("train", "trial"):
+        if stage.aggregates:
             with clock("aggregate"):
                 models = hooks.aggregate(state, upload, ctx)
                 state = replace(state, models=models.rows).remember(models.memory)
