@@ -17,6 +17,7 @@ from flbench.core.state import Dispatched
 from flbench.core.types import STAGE_KINDS, Kind, StageKind
 from flbench.engine.options import EngineOptions
 from flbench.errors import UserError
+from flbench.metrics import METRICS
 from flbench.results.files import read_result
 from flbench.results.schema import VOLATILE
 from flbench.run.composition import compose
@@ -333,6 +334,24 @@ def test_paper_leak_scores_on_the_test_split_and_says_so(play_toy: Play) -> None
         assert torch.equal(shown, held_out.x[held_out.splits["test"][client]])
     assert leaky.result.method.plugins[0].paper_leak
     assert not honest.result.method.plugins[0].paper_leak
+
+
+@pytest.mark.parametrize(
+    ("method", "changes"),
+    [
+        ("flis-hc", {"server_samples": 6}),
+        ("fedavg", {"unseen": 0.25, "target": 0.1, "ft_epochs": 1}),
+    ],
+)
+def test_every_number_of_a_summary_is_in_the_table(
+    method: str, changes: dict[str, Any], play_toy: Play
+) -> None:
+    result = play_toy(method, **changes).result
+    assert result.summary.keys() <= {metric.name for metric in METRICS}
+    assert result.metrics() == result.summary
+    young = "accuracy_worst_decile"
+    old = {name: value for name, value in result.summary.items() if name != young}
+    assert result.model_copy(update={"summary": old}).metrics()[young] == result.summary[young]
 
 
 def test_partial_means_can_start_the_groups(play_toy: Play) -> None:  # B6

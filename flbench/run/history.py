@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from flbench.core.state import Scores
-from flbench.metrics import accuracy_summary, churn, clustering_summary, link_seconds, to_target
+from flbench.metrics import Newcomers, Outcome
 
 MOST_SCORES = 200 * 200
 """Entries of a score matrix that is kept; a larger one would fill its result file."""
@@ -49,6 +50,20 @@ class Evaluation:
     def mean_loss(self) -> float:
         """Unweighted mean over clients of test loss, in nats."""
         return float(np.mean(np.divide(self.loss, self.judged)))
+
+    def outcome(self, groups: Sequence[int] | None) -> Outcome:
+        """What the metrics of one round are computed from.
+
+        Args:
+            groups: true group per client, or None.
+        """
+        return Outcome(
+            correct=np.asarray(self.correct),
+            tested=np.asarray(self.judged),
+            loss=np.asarray(self.loss),
+            labels=np.asarray(self.labels),
+            groups=None if groups is None else np.asarray(groups),
+        )
 
 
 @dataclass(frozen=True)
@@ -137,53 +152,37 @@ class History:
             found.append({"round": after["round"], **change} if few else after)
         return found
 
-    def summary(
-        self, headline: str, groups: list[int] | None, clients: int, target: float | None = None
-    ) -> dict[str, Any]:
-        """The numbers a table shows, at the last round or the one validation chose.
+    def outcome(
+        self,
+        headline: str,
+        groups: list[int] | None,
+        target: float | None = None,
+        newcomers: Newcomers | None = None,
+        is_text: bool = False,
+    ) -> Outcome:
+        """What the metrics are computed from, at the last round or the one validation chose."""
+        found = self.shown(headline).outcome(groups)
+        return replace(
+            found,
+            curves=self.curves,
+            memberships=[np.asarray(entry["labels"]) for entry in self.membership],
+            target=target,
+            newcomers=newcomers,
+            is_text=is_text,
+        )
 
-        Args:
-            target: accuracy whose first round and cost are wanted.
-        """
+    def measured_in_run(self, headline: str) -> dict[str, float | None]:
+        """Numbers of the summary that follow from no array of a result file."""
         assert self.last is not None and self.chosen is not None, "the last round is evaluated"
-        shown = self.last if headline == "last" else self.chosen
-        measured = [value for value in self.curves["accuracy"] if value is not None]
-        waited = sum(int(value or 0) for value in self.curves["slowest_down"])
-        moved = sum(self.curves[f"bytes_{name}"][-1] or 0 for name in ("down", "up", "peer"))
-        truth = None if groups is None else np.asarray(groups)
+        shown = self.shown(headline)
+        tuned = self.last.others.get("fine_tuned")
         return {
-            **accuracy_summary(np.asarray(shown.correct), np.asarray(shown.judged)),
-            **clustering_summary(np.asarray(shown.labels), truth),
             "round": shown.round,
-            "loss_mean": shown.mean_loss(),
             "accuracy_last": self.last.accuracy(),
             "accuracy_chosen": self.chosen.accuracy(),
-            "accuracy_best_test": max(measured),
-            "accuracy_last10": float(np.mean(measured[-10:])),
-            "selection_error_mean": self.mean_of("selection_error"),
             "ece": shown.ece,
-            "churn": self.churn(),
-            "mb_per_client": moved / clients / 1e6,
-            "link_seconds": link_seconds(waited),
-            **to_target(self.curves, clients, target),
-            **{
-                f"accuracy_{name}": value
-                for name, value in self.last.others.items()
-                if name == "fine_tuned"
-            },
+            **({} if tuned is None else {"accuracy_fine_tuned": tuned}),
         }
-
-    def mean_of(self, name: str) -> float | None:
-        """Mean over the rounds in which a curve was measured; None where it never was."""
-        known = [value for value in self.curves.get(name, []) if value is not None]
-        return float(np.mean(known)) if known else None
-
-    def churn(self) -> float:
-        """Share of clients that move to another group between two evaluations, on average."""
-        judged = sum(1 for value in self.curves["accuracy"] if value is not None)
-        labels = [np.asarray(entry["labels"]) for entry in self.membership]
-        moved = sum(churn(a, b) for a, b in pairwise(labels))
-        return moved / max(1, judged - 1)
 
     def shown(self, headline: str) -> Evaluation:
         """The evaluation the summary reports."""
@@ -216,6 +215,7 @@ class History:
     def of(cls, plain: dict[str, Any], scores: Tensor | None = None) -> History:
         """From what `plain` gave, and the values of the scores where there are some."""
         if plain["scores"] is not None:
+            assert scores is not None, "a checkpoint holds their values"
             plain["scores"] = KeptScores(**plain["scores"], values=scores)
         for name in ("last", "chosen"):
             if plain[name] is not None:
