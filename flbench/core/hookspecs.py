@@ -14,7 +14,7 @@
     │   │   local_term       added to every batch's loss                        │     │
     │   │   ... local training of the stage's clients ...                       │     │
     │   │   score, cluster   phase "after" training                             │     │
-    │   │   aggregate        the new bank (kinds "train" and "trial" only)      │     │
+    │   │   aggregate        the new bank (see `Stage.aggregates`)              │     │
     │   └───────────────────────────────────────────────────────────────────────┘     │
     │   personalise      the model each client is judged by                           │
     │   round_finished   sinks listen                                                 │

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from flbench.core.model_bank import take
-from flbench.core.types import Extras, Kind, Scope
+from flbench.core.types import STAGE_KINDS, Extras, Kind, Scope
 
 if TYPE_CHECKING:
     from flbench.core.client import ClientModule
@@ -131,7 +131,7 @@ class Stage:
 
     Attributes:
         kind: "train" (uploads are aggregated), "probe" (they are not), "trial" (several candidates
-            per client, aggregated), "join" (newcomers; the state is frozen).
+            per client, aggregated), "join" (newcomers; the state is frozen); see `STAGE_KINDS`.
         clients: ids of the acting clients, ascending, shape (n,).
         epochs: local epochs; 0 = nobody moves.
         name: part of the batches' address; two stages of one round need two names.
@@ -153,6 +153,16 @@ class Stage:
     def label(self) -> str:
         """The stage's name, or its kind where it has none."""
         return self.name or self.kind
+
+    @property
+    def aggregates(self) -> bool:
+        """Whether the bank is aggregated from the stage's uploads."""
+        return STAGE_KINDS[self.kind].aggregates
+
+    @property
+    def uses_local_terms(self) -> bool:
+        """Whether methods add terms to the local objective."""
+        return STAGE_KINDS[self.kind].uses_local_terms
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from flbench.engine.communication import DIRECTIONS, CommunicationLedger
 from flbench.engine.sequential import Sequential
 from flbench.errors import Diverged
 from flbench.federation.federation import Newcomers, Samples
-from flbench.metrics import clustering_summary
+from flbench.metrics import measured
 from flbench.plugin.hooks import HookCaller
 from flbench.results.events import RoundRecord
 from flbench.results.schema import Fingerprint
@@ -85,13 +85,13 @@ def run_round(run: Run, state: State) -> tuple[State, list[float]]:
                 policy, start, state, stage.clients, ctx.layout, ctx.initial
             )
             run.ledger.start(start, stage)
-            terms = hooks.local_terms(state, stage, ctx) if stage.kind != "probe" else []
+            terms = hooks.local_terms(state, stage, ctx) if stage.uses_local_terms else []
         with clock("train"):
             upload = run.executor.fit(start, stage, terms, ctx.round)
             refuse_divergence(upload, stage, ctx)
         run.ledger.upload(upload, start)
         state = regroup(run, state, stage, "after", upload, ctx)
-        if stage.kind in ("train", "trial"):
+        if stage.aggregates:
             with clock("aggregate"):
                 models = hooks.aggregate(state, upload, ctx)
                 state = replace(state, models=models.rows).remember(models.memory)
@@ -126,12 +126,14 @@ def evaluate_round(run: Run, state: State, losses: list[float]) -> RoundRecord:
             if not math.isfinite(found.mean_loss()):
                 raise Diverged(f"round {ctx.round}: test loss is not finite: lower local.lr")
     heard = [loss for loss in losses if loss == loss]
+    groups = None if run.groups is None else run.groups.tolist()
+    curves = measured(None if found is None else found.outcome(groups))
     metrics: dict[str, float | None] = {
-        "accuracy": None if found is None else found.accuracy(),
+        "accuracy": curves.pop("accuracy"),
         "accuracy_validation": None if found is None else found.validation_accuracy(),
-        "loss": None if found is None else found.mean_loss(),
+        "loss": curves.pop("loss"),
         "train_loss": sum(heard) / len(heard) if heard else None,
-        **clustering_metrics(run, found),
+        **curves,
         **{f"accuracy_{name}": value for name, value in (found.others if found else {}).items()},
     }
     chosen = selection_quality(state.membership, run.groups, ctx.label_counts)
@@ -145,19 +147,6 @@ def evaluate_round(run: Run, state: State, losses: list[float]) -> RoundRecord:
     run.history.warnings += warnings
     labels = None if found is None else found.labels
     return RoundRecord(state.round, suite.rounds, metrics, labels, notes, tuple(warnings))
-
-
-def clustering_metrics(run: Run, found: Evaluation | None) -> dict[str, float | None]:
-    """ARI and number of groups of an evaluation; computed again only when the groups changed."""
-    last, curves = run.history.last, run.history.curves
-    if found is None:
-        return {"ari": None, "groups": None}
-    if last is not None and last.labels == found.labels:
-        measured = [i for i, value in enumerate(curves["groups"]) if value is not None]
-        return {name: curves[name][measured[-1]] for name in ("ari", "groups")}
-    truth = None if run.groups is None else run.groups.numpy()
-    quality = clustering_summary(torch.tensor(found.labels).numpy(), truth)
-    return {"ari": quality["ari"], "groups": quality["groups"]}
 
 
 def round_context(run: Run, round_: int) -> Context:

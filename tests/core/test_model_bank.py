@@ -7,6 +7,7 @@ import io
 import json
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,17 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import save_file
 from toy import Play, composition, toy_dataset
 
 from flbench import Setup, State, hookimpl
 from flbench.core.model_bank import ModelBank, RowStore, all_finite, mean_of, plain, row_of, take
-from flbench.core.state import Membership
+from flbench.core.state import Membership, Scores
 from flbench.engine import batchnorm
 from flbench.engine.communication import CommunicationLedger
 from flbench.engine.options import EngineOptions
-from flbench.errors import PluginError
+from flbench.errors import PluginError, UserError
 from flbench.results.schema import Fingerprint
 from flbench.run import checkpoint
 from flbench.run.checkpoint import CheckpointWriter
@@ -354,6 +357,43 @@ def test_a_large_checkpoint_waits_until_its_writing_is_cheap(
     assert kept.per_client["up"].tolist() == [6 * 4] * ROWS
     assert again.round == 7, "an interrupted run loses no whole round"
     assert kept.total("up") == 6 * ROWS * 4, "as it was when the round was whole"
+
+
+def small_state() -> State:
+    return State(1, torch.zeros(1, 2), Membership(torch.zeros(2).long()))
+
+
+def test_a_checkpoint_holds_the_scores_exactly(tmp_path: Path) -> None:
+    path, ids = tmp_path / "a.safetensors", torch.arange(2)
+    values = torch.tensor([[0.1, float("nan")], [1 / 3, -7.0]], dtype=torch.float64)
+    history = History()
+    history.add_scores(1, Scores(values, ids, "clients", ids))
+    CheckpointWriter(path, MARKS).keep(small_state(), CommunicationLedger(2), history)
+    _, _, again = checkpoint.load_checkpoint(path, RowStore(10**6), MARKS)
+    assert history.scores is not None
+    assert again.scores is not None
+    torch.testing.assert_close(again.scores.values, values, rtol=0, atol=0, equal_nan=True)
+    one, other = (replace(scores, values=ids) for scores in (again.scores, history.scores))
+    assert one == other
+
+
+@pytest.mark.parametrize("found", ["2", None])
+def test_a_checkpoint_of_another_format_is_refused_in_one_line(
+    found: str | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.safetensors"
+    CheckpointWriter(path, MARKS).keep(small_state(), CommunicationLedger(2), History())
+    assert rounds_on_disk(path) == 1
+    with safe_open(path, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        metadata = {**file.metadata(), "format": found}
+    save_file(tensors, path, metadata={k: v for k, v in metadata.items() if v is not None})
+    with pytest.raises(UserError) as caught:
+        rounds_on_disk(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: expected checkpoint format 1, found {found or 'none'};")
+    assert "delete the file" in message
+    assert "\n" not in message
 
 
 def test_nothing_is_kept_where_nothing_is_asked_for() -> None:

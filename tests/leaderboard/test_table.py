@@ -42,8 +42,11 @@ def test_an_entry_holds_every_number_of_its_row(tmp_path: Path) -> None:
     assert row.accuracies == (0.25, 1.0)
     assert row.mean == 0.625
     assert row.std == pytest.approx(0.75 / 2**0.5)
-    assert (row.ari, row.groups, row.mb_per_client, row.seconds) == (0.5, 2.5, 1.0, 1.0)
-    assert row.worst_decile == 0.625
+    assert row.metrics["ari"] == (0.5,)
+    assert row.metrics["groups"] == (2, 3)
+    assert row.metrics["mb_per_client"] == (1, 1)
+    assert row.seconds == 1
+    assert row.metrics["accuracy_worst_decile"] == (0.25, 1.0)
     # Clients at 0 and 1/2 of one seed, 1 and 1 of the other: the lowest mean of four draws, 0, has
     # probability 1/4 * 1/16 = 1.6 %, the next, 1/8, another 1/4 * 4/16 = 6.3 %.
     assert row.interval == (0.125, 1.0)
@@ -51,9 +54,10 @@ def test_an_entry_holds_every_number_of_its_row(tmp_path: Path) -> None:
     assert row.folder == "5u1te000/toy/toy/m/c-m-5u1te000"
     assert [one.seed for one in row.results] == [0, 2]
     assert (row.plugins[0].distribution, row.plugins[0].version) == ("flbench", "1.0")
-    assert (row.unseen, row.unseen_tuned) == ((), ())
+    joined = ("unseen_accuracy", "unseen_accuracy_tuned")
+    assert [row.metrics[name] for name in joined] == [(), ()]
     assert (tuned.name, tuned.tuning, tuned.rank) == ("m (tuned, budget 3)", search, 1)
-    assert (tuned.unseen, tuned.unseen_tuned) == ((0.25,), (0.75,))
+    assert [tuned.metrics[name] for name in joined] == [(0.25,), (0.75,)]
     assert best.reference == "trains alone, nothing is exchanged"
     assert (best.rank, best.ties, best.std) == (None, "", None)
     assert (table.main, table.tuned, table.ranked) == ((best, row), (tuned,), (row,))

@@ -442,9 +442,45 @@ def test_the_last_of_the_largest_score_matrices_is_kept() -> None:
     for round_, rows in ((3, 3), (4, 5), (5, 5), (6, 2)):
         history.add_scores(round_, scores(rows, float(round_)))
     assert history.scores is not None
-    assert (history.scores["round"], history.scores["low"]) == (5, 5.0)
+    assert (history.scores.round, history.scores.values.tolist()) == (5, [[5.0] * 2] * 5)
     history.add_scores(7, scores(201, 1.0, columns=200))
-    assert history.scores["round"] == 5, "too large to keep"
+    assert history.scores.round == 5, "too large to keep"
+
+
+def test_scores_are_kept_as_they_were_when_measured() -> None:
+    values = torch.tensor([[0.1, 0.7], [float("nan"), 1 / 3]])
+    history = History()
+    history.add_scores(4, Scores(values, torch.tensor([2, 5]), "clients", torch.tensor([5, 7])))
+    values[:] = 0  # a method may use its tensor again
+    kept = history.scores
+    assert kept is not None
+    assert (kept.round, kept.columns, kept.row_ids, kept.column_ids) == (
+        4,
+        "clients",
+        [2, 5],
+        [5, 7],
+    )
+    expected = torch.tensor([[0.1, 0.7], [float("nan"), 1 / 3]]).double()
+    torch.testing.assert_close(kept.values, expected, rtol=0, atol=0, equal_nan=True)
+    again = History.of(json.loads(json.dumps(history.copy().plain())), kept.values)
+    assert again.scores == kept
+
+
+def test_scores_are_encoded_once_and_as_in_every_round(
+    play_toy: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds: list[tuple[str, float, float]] = []
+    keep = History.add_scores
+
+    def recorded(history: History, round_: int, scores: Scores | None) -> None:
+        keep(history, round_, scores)
+        if scores is not None:
+            rounds.append(encode(scores.values.double().cpu().numpy()))
+
+    monkeypatch.setattr(History, "add_scores", recorded)
+    found = play_toy("flis-hc", participation=1.0, server_samples=6).result.scores
+    assert found is not None
+    assert (found.cells, found.low, found.high) == rounds[-1]
 
 
 def test_a_run_leaves_scores_and_label_counts(play_toy: Play) -> None:

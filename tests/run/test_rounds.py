@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -14,8 +14,10 @@ from toy import CLIENTS, Play, Played, composition, toy_dataset, toy_suite, watc
 
 from flbench import Context, Memory, Models, Personal, Setup, Stage, State, hookimpl
 from flbench.core.state import Dispatched
+from flbench.core.types import STAGE_KINDS, Kind, StageKind
 from flbench.engine.options import EngineOptions
 from flbench.errors import UserError
+from flbench.metrics import METRICS
 from flbench.results.files import read_result
 from flbench.results.schema import VOLATILE
 from flbench.run.composition import compose
@@ -35,6 +37,43 @@ METHODS = {
 
 def batchnorm() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 4))
+
+
+# --- kinds of stages ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sketches:
+    """Every round is one stage of a kind that flbench does not have."""
+
+    asked: list[str] = field(default_factory=list)
+
+    @hookimpl
+    def plan(self, ctx: Context) -> list[Stage]:
+        return [Stage("sketch", ctx.cohort, 1)]  # type: ignore[arg-type]
+
+    @hookimpl
+    def local_term(self, stage: Stage) -> None:
+        self.asked.append(stage.kind)
+
+
+@pytest.mark.parametrize("aggregates", [True, False])
+@pytest.mark.parametrize("terms", [True, False])
+def test_a_new_kind_of_stage_is_an_entry_in_one_table(
+    aggregates: bool, terms: bool, play_toy: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(STAGE_KINDS, "sketch", StageKind(aggregates, terms, "a test's"))
+    method = Sketches()
+    played = play_toy(composition(("sketches", method)), rounds=2)
+    moved = not torch.equal(played.state.models[0], played.run.context.initial)
+    assert moved is aggregates
+    assert method.asked == (["sketch"] * 2 if terms else [])
+
+
+def test_every_kind_of_stage_is_in_the_table() -> None:
+    assert tuple(STAGE_KINDS) == get_args(Kind)
+    aggregated = [kind for kind, what in STAGE_KINDS.items() if what.aggregates]
+    assert aggregated == ["train", "trial"]
 
 
 # --- bytes -------------------------------------------------------------------------------------
@@ -295,6 +334,24 @@ def test_paper_leak_scores_on_the_test_split_and_says_so(play_toy: Play) -> None
         assert torch.equal(shown, held_out.x[held_out.splits["test"][client]])
     assert leaky.result.method.plugins[0].paper_leak
     assert not honest.result.method.plugins[0].paper_leak
+
+
+@pytest.mark.parametrize(
+    ("method", "changes"),
+    [
+        ("flis-hc", {"server_samples": 6}),
+        ("fedavg", {"unseen": 0.25, "target": 0.1, "ft_epochs": 1}),
+    ],
+)
+def test_every_number_of_a_summary_is_in_the_table(
+    method: str, changes: dict[str, Any], play_toy: Play
+) -> None:
+    result = play_toy(method, **changes).result
+    assert result.summary.keys() <= {metric.name for metric in METRICS}
+    assert result.metrics() == result.summary
+    young = "accuracy_worst_decile"
+    old = {name: value for name, value in result.summary.items() if name != young}
+    assert result.model_copy(update={"summary": old}).metrics()[young] == result.summary[young]
 
 
 def test_partial_means_can_start_the_groups(play_toy: Play) -> None:  # B6
