@@ -75,7 +75,7 @@ def _stratified_sample(
     """`size` random rows, stratified by label, ascending."""
     if not 1 <= size <= len(rows):
         raise UserError(
-            f"partition 'by-domain': sizes sets {size} samples for client {client}: expected 1"
+            f"partition 'by-domain': sizes asks for {size} samples for client {client}: expected 1"
             f" to {len(rows)}, its share of the domain"
         )
     if size == len(rows):
