@@ -120,7 +120,9 @@ def evaluate_round(run: Run, state: State, losses: list[float]) -> RoundRecord:
         with run.services.clock("evaluate"):
             everybody = ctx.everybody
             personal = run.hooks.personalise(state, everybody, ctx)
-            personal = batchnorm.when_judged(suite.buffers, personal, state, everybody, ctx.layout)
+            personal = batchnorm.before_evaluation(
+                suite.buffers, personal, state, everybody, ctx.layout
+            )
             tune = suite.ft_epochs if state.round == suite.rounds else 0
             found = evaluate(run.executor, personal, state, run.held_out, everybody, tune)
             if not math.isfinite(found.mean_loss()):

@@ -187,7 +187,7 @@ def test_copies_leave_the_process_as_plain_tensors() -> None:
     buffer = io.BytesIO()
     torch.save(bank, buffer)
     assert torch.equal(copy.deepcopy(bank).dense(), table)
-    assert repr(bank) == "Bank of 5 rows, 1 stored, of 4"
+    assert repr(bank) == "ModelBank of 5 rows of 4 scalars, 1 rows stored"
 
 
 def test_only_what_is_new_is_looked_at_for_infinity() -> None:

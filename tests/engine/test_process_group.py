@@ -35,7 +35,7 @@ from flbench.engine import process_group
 from flbench.engine.distributed import DistributedExecutor
 from flbench.engine.fabric import join_process_group, open_fabric
 from flbench.engine.options import EngineOptions
-from flbench.engine.process_group import ALONE, ProcessGroup, deal
+from flbench.engine.process_group import ALONE, ProcessGroup, assign
 from flbench.engine.processes import is_rank_zero, rank_zero_output
 from flbench.engine.sequential import Sequential
 from flbench.errors import Diverged, FlbenchError, PluginError, ProcessDied, UnknownName, UserError
@@ -46,18 +46,18 @@ from flbench.results.schema import VOLATILE
 
 @given(st.lists(st.integers(0, 1000), max_size=40), st.integers(1, 9))
 def test_everyone_is_dealt_once_and_the_hands_are_level(weights: list[int], hands: int) -> None:
-    dealt = deal(weights, hands)
+    dealt = assign(weights, hands)
     assert len(dealt) == hands
     assert sorted(place for part in dealt for place in part) == list(range(len(weights)))
     assert all(part == sorted(part) for part in dealt)
     loads = [sum(weights[place] for place in part) for part in dealt]
     assert max(loads) - min(loads) <= max(weights, default=0)
-    assert deal(weights, hands) == dealt
+    assert assign(weights, hands) == dealt
 
 
 def test_the_heaviest_is_dealt_first() -> None:
-    assert deal([1, 1, 1, 1, 4], 2) == [[4], [0, 1, 2, 3]]
-    assert deal([7, 7], 3) == [[0], [1], []], "there may be nothing for somebody"
+    assert assign([1, 1, 1, 1, 4], 2) == [[4], [0, 1, 2, 3]]
+    assert assign([7, 7], 3) == [[0], [1], []], "there may be nothing for somebody"
     assert ProcessGroup(1, 2).share([5, 1, 4, 2]) == [2, 3]
     assert ALONE.share([3, 1, 2]) == [0, 1, 2]
 
@@ -232,7 +232,7 @@ def test_clients_are_dealt_by_samples_and_candidates(play_toy: Play) -> None:
             lambda ranks: DistributedExecutor(run.executor, process_group).fit(start, stage, (), 1),
         )
     sizes = run.executor.samples.sizes("train")
-    assert sorted(seen) == sorted(deal((sizes * start.active.sum(dim=1)).tolist(), 2))
+    assert sorted(seen) == sorted(assign((sizes * start.active.sum(dim=1)).tolist(), 2))
 
 
 def test_a_stage_without_clients_needs_nobody(play_toy: Play) -> None:

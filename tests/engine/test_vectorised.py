@@ -15,7 +15,7 @@ from toy import Play, composition, toy_dataset, watching
 from flbench import ClientModule, LocalPhase, LocalTraining, Stage, Start, hookimpl
 from flbench.core.dataset import Dataset
 from flbench.engine import vectorised
-from flbench.engine.dropout import LaneDropout, by_lane
+from flbench.engine.dropout import LaneDropout, replace_dropout
 from flbench.engine.options import EngineOptions
 from flbench.engine.vectorised import Vectorised
 from flbench.errors import UserError
@@ -204,7 +204,7 @@ def test_dropout_alone_draws_what_torch_draws(play_toy: Play) -> None:
     answers = []
     for replaced in (False, True):
         if replaced:
-            by_lane(net)
+            replace_dropout(net)
             assert {type(layer) for layer in net} == {LaneDropout}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(3)
@@ -280,7 +280,7 @@ class Slower(ClientModule):
     [
         (Stranger, r"round 1: clients are trained one by one: RuntimeError: .*item\(\)"),
         (Draws, r"round 1: clients are trained one by one: RuntimeError: .*random"),
-        (Alpha, "clients are trained one by one: AlphaDropout draws other numbers in company"),
+        (Alpha, "clients are trained one by one: AlphaDropout draws other random numbers"),
         (Slower, f"clients are trained one by one: {vectorised.CHANGED}"),
     ],
 )
@@ -451,8 +451,8 @@ def telling(module: type[ClientModule]) -> object:
         (BuffersLast, "on_local_end writes parameters or buffers"),
         (DrawsFirst, "it draws random numbers outside of training_step"),
         (DrawsLast, "it draws random numbers outside of training_step"),
-        (OwnAttribute, "on_phase_start leaves another 'weight' for other clients"),
-        (OwnMode, "on_phase_start leaves another 'net.1.training' for other clients"),
+        (OwnAttribute, "on_phase_start sets another 'weight' for other clients"),
+        (OwnMode, "on_phase_start sets another 'net.1.training' for other clients"),
         (OwnWord, "on_phase_start replaces `start` or an entry of `received`"),
         (Freezes, "some of its parameters take no gradient"),
         (OwnRate, vectorised.CHANGED),

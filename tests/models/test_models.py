@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import flbench as fl
 from flbench.core.layout import ParameterLayout, head_of
-from flbench.engine.dropout import by_lane
+from flbench.engine.dropout import replace_dropout
 from flbench.errors import BadParameter, MissingData, UnknownName, UserError
 from flbench.models import dcpfl_fm, fedc2i_lenet, gpt2, resnet9_gn, resnet18
 from flbench.plugin.registry import entries, summary_of
@@ -115,7 +115,7 @@ def test_stacked_models_are_trained_as_a_batch_as_they_are_one_by_one(
 ) -> None:
     """What the vectorised executor does: vmap over rows, of the gradient of a functional call."""
     net = made(name, shape, 5, **given).double().train()
-    by_lane(net)
+    replace_dropout(net)
     x = torch.stack([samples(shape), samples(shape).flip(-1)])
     x = x.double() if x.is_floating_point() else x
     stacked = {

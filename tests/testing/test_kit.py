@@ -114,12 +114,16 @@ def test_an_executor_that_asks_one_client_for_all_breaks_its_law(
 
     @contextmanager
     def unseen(self: Vectorised, lanes: Lanes, lane: int, hook: str) -> Iterator[None]:
-        self._put(lanes, lane)
+        self._load_lane(lanes, lane)
         yield
 
-    monkeypatch.setattr(Vectorised, "_alone", unseen)
+    monkeypatch.setattr(Vectorised, "_check_side_effects", unseen)
     monkeypatch.setattr(Vectorised, "_no_draws", nullcontext)
-    monkeypatch.setattr(Vectorised, "_ask", lambda s, lanes, ask, *_: [ask(s._put(lanes, 0))])
+    monkeypatch.setattr(
+        Vectorised,
+        "_call_per_lane",
+        lambda executor, lanes, function, *_: [function(executor._load_lane(lanes, 0))],
+    )
     assert re.match(r"vectorised-clients +broken +apart: with --executor vec", str(verdict()))
 
 
