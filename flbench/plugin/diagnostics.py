@@ -238,7 +238,7 @@ def _is_of(found: ast.Module, mark: ast.expr, module: str, name: str) -> bool:
 @cache
 def hooks() -> dict[str, tuple[str, ...]]:
     """Every hook with its arguments, read from the text of their specifications."""
-    found = source_inspection.tree(Path(__file__).with_name("hookspecs.py"))
+    found = source_inspection.tree(Path(__file__).parents[1] / "core" / "hookspecs.py")
     return {
         node.name: tuple(argument.arg for argument in node.args.args)
         for node in found.body

@@ -23,9 +23,9 @@ from flbench.plugin.hooks import HookCaller
 from flbench.results.events import RoundRecord
 from flbench.results.schema import Fingerprint
 from flbench.run.checkpoint import CheckpointWriter
+from flbench.run.context import RunContext, RunServices
 from flbench.run.evaluation import evaluate, selection_quality
 from flbench.run.history import Evaluation, History
-from flbench.run.services import RunServices
 from flbench.suite import Suite
 
 
@@ -45,7 +45,7 @@ class Run:
     seed: int
     hooks: HookCaller
     executor: Sequential
-    context: Context
+    context: RunContext
     services: RunServices
     held_out: Samples
     groups: Tensor | None
@@ -160,7 +160,7 @@ def clustering_metrics(run: Run, found: Evaluation | None) -> dict[str, float | 
     return {"ari": quality["ari"], "groups": quality["groups"]}
 
 
-def round_context(run: Run, round_: int) -> Context:
+def round_context(run: Run, round_: int) -> RunContext:
     """The context of a round, with its cohort drawn from the round's own address."""
     sampled = run.executor.samples.called(cohort(run.suite, run.seed, round_))
     return replace(run.context, round=round_, cohort=sampled)
