@@ -56,17 +56,23 @@ class Run:
     checkpoint: Path | None = None
 
 
-def run_rounds(run: Run, state: State) -> State:
-    """Play the rounds that are left; the history and the ledger are in `run`."""
+def run_rounds(run: Run, state: State, last: int | None = None) -> State:
+    """Run the rounds that are left; the history and the ledger are in `run`.
+
+    Args:
+        last: stop after this round, which the sinks are told is the last; None = the suite's.
+    """
+    last = run.suite.rounds if last is None else last
     keeper = CheckpointWriter(run.checkpoint, run.marks)
     with keeper.guarding(), run.hooks.watching():
-        while state.round < run.suite.rounds:
+        while state.round < last:
             with run.services.clock("total"):
                 state, losses = run_round(run, state)
                 record = evaluate_round(run, state, losses)
             run.history.seconds = dict(run.services.seconds)
             with run.services.clock("total"), run.services.clock("checkpoint"):
                 keeper.keep(state, run.ledger, run.history)
+            record = replace(record, rounds=last)
             run.hooks.listen("round_finished", record=record, state=state)
     return state
 
