@@ -22,7 +22,7 @@ from flbench.cli.run import run
 from flbench.cli.show import show
 from flbench.cli.study import study
 from flbench.cli.submit import submit
-from flbench.cli.sweep import PASSES_ON, sweep
+from flbench.cli.sweep import sweep
 from flbench.cli.sync import sync
 from flbench.cli.tune import tune
 from flbench.cli.verify import verify
@@ -39,7 +39,7 @@ app = typer.Typer(
 
 
 app.command()(run)
-app.command(context_settings=PASSES_ON)(sweep)
+app.command()(sweep)
 app.command("list")(list_)
 app.command()(data)
 app.command()(study)

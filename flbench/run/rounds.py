@@ -23,9 +23,9 @@ from flbench.plugin.hooks import HookCaller
 from flbench.results.events import RoundRecord
 from flbench.results.schema import Fingerprint
 from flbench.run.checkpoint import CheckpointWriter
+from flbench.run.context import RunContext, RunServices
 from flbench.run.evaluation import evaluate, selection_quality
 from flbench.run.history import Evaluation, History
-from flbench.run.services import RunServices
 from flbench.suite import Suite
 
 
@@ -45,7 +45,7 @@ class Run:
     seed: int
     hooks: HookCaller
     executor: Sequential
-    context: Context
+    context: RunContext
     services: RunServices
     held_out: Samples
     groups: Tensor | None
@@ -56,17 +56,23 @@ class Run:
     checkpoint: Path | None = None
 
 
-def run_rounds(run: Run, state: State) -> State:
-    """Play the rounds that are left; the history and the ledger are in `run`."""
+def run_rounds(run: Run, state: State, last: int | None = None) -> State:
+    """Run the rounds that are left; the history and the ledger are in `run`.
+
+    Args:
+        last: stop after this round, which the sinks are told is the last; None = the suite's.
+    """
+    last = run.suite.rounds if last is None else last
     keeper = CheckpointWriter(run.checkpoint, run.marks)
     with keeper.guarding(), run.hooks.watching():
-        while state.round < run.suite.rounds:
+        while state.round < last:
             with run.services.clock("total"):
                 state, losses = run_round(run, state)
                 record = evaluate_round(run, state, losses)
             run.history.seconds = dict(run.services.seconds)
             with run.services.clock("total"), run.services.clock("checkpoint"):
                 keeper.keep(state, run.ledger, run.history)
+            record = replace(record, rounds=last)
             run.hooks.listen("round_finished", record=record, state=state)
     return state
 
@@ -151,7 +157,7 @@ def evaluate_round(run: Run, state: State, losses: list[float]) -> RoundRecord:
     return RoundRecord(state.round, suite.rounds, metrics, labels, notes, tuple(warnings))
 
 
-def round_context(run: Run, round_: int) -> Context:
+def round_context(run: Run, round_: int) -> RunContext:
     """The context of a round, with its cohort drawn from the round's own address."""
     sampled = run.executor.samples.called(cohort(run.suite, run.seed, round_))
     return replace(run.context, round=round_, cohort=sampled)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
 
 import torch
 from torch import Tensor
@@ -12,8 +11,10 @@ from torch import Tensor
 from flbench.core.context import Context
 from flbench.core.hookspecs import hookimpl
 from flbench.core.state import Dispatched, Stage, State, Upload
+from flbench.core.types import Direction, Plain
 from flbench.engine.communication import BYTES
 from flbench.engine.sequential import Sequential, Term
+from flbench.run.context import RunContext
 from flbench.run.rounds import Run
 from flbench.testing.check import Case, law
 from flbench.testing.edge_cases import usual_run
@@ -43,45 +44,43 @@ class Meter:
         self.bytes[direction] += BYTES * scalars
 
 
-class Counted:
-    """A context's services, with somebody who writes down what is sent."""
+@dataclass(frozen=True, kw_only=True)
+class MeteredContext(RunContext):
+    """A run's context that tells a meter what is sent; nothing is counted while `meter.trying`."""
 
-    def __init__(self, inner: Any, meter: Meter) -> None:  # noqa: ANN401 - a run's services
-        self._inner, self._meter = inner, meter
+    meter: Meter
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the services have
-        return getattr(self._inner, name)
+    @classmethod
+    def of(cls, context: RunContext, meter: Meter) -> MeteredContext:
+        """The same context, with a meter."""
+        same = {one.name: getattr(context, one.name) for one in fields(context)}
+        return cls(**same, meter=meter)
 
-    def send(self, direction: Any, clients: Tensor, item: str, scalars: Any) -> None:  # noqa: ANN401
+    def send(self, direction: Direction, clients: Tensor, item: str, scalars: Tensor | int) -> None:
         """Count, unless it is only tried."""
-        meter = self._meter
+        meter = self.meter
         if meter.trying:
             return
         each = torch.full(clients.shape, scalars) if isinstance(scalars, int) else scalars
         meter.add(direction, int(each.sum()))
         meter.told |= set(clients[each > 0].tolist()) if direction != "up" else set()
-        self._inner.send(direction, clients, item, scalars)
+        super().send(direction, clients, item, scalars)
 
     def send_models(self, clients: Tensor, models: Tensor) -> None:
         """Count, unless it is only tried."""
-        meter = self._meter
+        meter = self.meter
         if meter.trying:
             return
         meter.add("down", models.numel() * len(clients))
         for client in clients.tolist():
             meter.told.add(client)
             meter.held.setdefault(client, []).extend(models)
-        self._inner.send_models(clients, models)
+        super().send_models(clients, models)
 
-    def note(self, name: str, value: Any) -> None:  # noqa: ANN401 - anything plain
+    def note(self, name: str, value: Plain) -> None:
         """Keep it, unless it is only tried."""
-        if not self._meter.trying:
-            self._inner.note(name, value)
-
-    def warn(self, message: str) -> None:
-        """Keep it, unless it is only tried."""
-        if not self._meter.trying:
-            self._inner.warn(message)
+        if not self.meter.trying:
+            super().note(name, value)
 
 
 @dataclass(frozen=True)
@@ -242,7 +241,7 @@ def bytes_add_up(case: Case) -> None:
 
     def wrap(run: Run) -> Sequential:
         meter.run = run
-        run.context = replace(run.context, services=Counted(run.services, meter))
+        run.context = MeteredContext.of(run.context, meter)
         return Metering(run.executor, meter)
 
     played = case.play(watch=[("kit", Watch(meter))], wrap=wrap)

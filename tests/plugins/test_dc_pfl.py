@@ -32,20 +32,22 @@ class Drive:
         n, drive = len(self.places), self
         ids, models = torch.arange(n), torch.tensor([[0.0, 1.0, place] for place in self.places])
 
-        class Services:
+        class Alone(fl.Context):
             def note(self, name: str, value: Any) -> None:
                 drive.notes.setdefault(name, {})[drive.round] = value
 
             def send(self, *_: Any) -> None:
                 """Count nothing."""
 
-            def repeated(self, row: torch.Tensor, times: int) -> torch.Tensor:
-                return row.expand(times, -1)
+            def repeated(self, row: torch.Tensor, times: int | None = None) -> torch.Tensor:
+                return row.expand(times or n, -1)
+
+        Alone.__abstractmethods__ = frozenset()
 
         layout = fl.ParameterLayout.of(torch.nn.Linear(2, 1))
-        self.ctx = fl.Context(
+        self.ctx = Alone(  # type: ignore[abstract]
             0, 0, self.rounds, n, ids, ids + 7, ids[:, None], 1, layout, models[0],
-            fl.LocalTraining(), Services(),
+            fl.LocalTraining(),
         )  # fmt: skip
         setup = self.rule.setup(self.ctx)
         memory = {name: kept.value for name, kept in setup.memory.items()}

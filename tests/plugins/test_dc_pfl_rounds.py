@@ -13,6 +13,7 @@ from toy import CLIENTS, Play, Played, composition, toy_dataset, watching
 
 import flbench as fl
 from flbench.errors import Undefined
+from flbench.run.context import RunContext
 from flbench_plugins.dc_pfl import DCPFL, NoDC, NoLA
 
 MODEL, LOSS, BODY = 4 * CLIENTS * 28, 4 * CLIENTS, 4 * CLIENTS * 12  # bytes of all clients
@@ -309,10 +310,11 @@ def test_newcomers_join_the_group_they_train_like(play_toy: Play) -> None:
 
         @fl.hookimpl
         def personalise(self, state: fl.State, clients: torch.Tensor, ctx: fl.Context) -> Any:
-            with patch.object(ctx.services, "train", wraps=ctx.services.train) as train:
+            train_ = RunContext.train
+            with patch.object(RunContext, "train", autospec=True, side_effect=train_) as train:
                 answer = self.rule.personalise(state, clients, ctx)
             if ctx.joining:
-                starts = train.call_args.args[0]
+                starts = train.call_args.args[1]
                 kept.extend([answer.params, starts, ctx.train(starts, clients)])
             return answer
 

@@ -13,6 +13,7 @@ from toy import CLIENTS, Play, Played, composition, watching
 import flbench as fl
 from flbench.errors import Undefined, UserError
 from flbench.run.composition import compose
+from flbench.run.context import RunContext
 from flbench_plugins import fedc2i
 from flbench_plugins.fedc2i import FedC2I, influence, left_out
 
@@ -147,41 +148,41 @@ def test_each_part_is_made_as_its_option_says(play_toy: Play, body: Any, split: 
         torch.testing.assert_close(losses, by_client, rtol=0, atol=1e-5, equal_nan=True)
 
 
-class Watched:
-    """Services that remember which samples models were asked about."""
+@dataclass(frozen=True, kw_only=True)
+class Watched(RunContext):
+    """A context that remembers which samples models were asked about."""
 
-    def __init__(self, services: Any) -> None:
-        self.services, self.asked = services, []
+    asked: list[torch.Tensor]
 
-    def __getattr__(self, name: str) -> Any:
-        function = getattr(self.services, name)
+    def logits(self, models: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        self.asked.append(x)
+        return super().logits(models, x)
 
-        def call(*args: Any) -> Any:
-            if name in ("logits", "features"):
-                self.asked.append(args[1])
-            return function(*args)
+    def features(self, models: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        self.asked.append(x)
+        return super().features(models, x)
 
-        return call
+
+def watched(ctx: Any, **changes: Any) -> Watched:
+    return Watched(**{**vars(ctx), **changes}, asked=[])
 
 
 def test_one_batch_of_the_clients_own_samples_serves_all_losses(play_toy: Play) -> None:
     ctx = context(play_toy)
     batches: dict[Any, torch.Tensor] = {}
     for round_, client in ((1, 0), (1, 1), (2, 0)):
-        services = Watched(ctx.services)
-        models = bank(ctx)
-        now = replace(ctx, services=services, round=round_)
+        models, now = bank(ctx), watched(ctx, round=round_)
         FedC2I().mix(models[client], models, left_out(models), client, now)
-        assert len(services.asked) == 2, "logits for the body, features for the head"
-        assert torch.equal(*services.asked)
-        batches[round_, client] = services.asked[0]
+        assert len(now.asked) == 2, "logits for the body, features for the head"
+        assert torch.equal(*now.asked)
+        batches[round_, client] = now.asked[0]
         own = ctx.client_data(client)[0].tolist()
-        assert len(services.asked[0]) == ctx.local.batch_size == 4
-        assert all(x in own for x in services.asked[0].tolist())
+        assert len(now.asked[0]) == ctx.local.batch_size == 4
+        assert all(x in own for x in now.asked[0].tolist())
     assert not torch.equal(batches[1, 0], batches[2, 0]), "every round has a batch of its own"
-    large = replace(ctx, local=replace(ctx.local, batch_size=99), services=Watched(ctx.services))
+    large = watched(ctx, local=replace(ctx.local, batch_size=99))
     FedC2I().mix(models[0], models, left_out(models), 0, large)
-    assert len(large.services.asked[0]) == 7
+    assert len(large.asked[0]) == 7
 
 
 # --- rounds -------------------------------------------------------------------------------------

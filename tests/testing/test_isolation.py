@@ -103,6 +103,6 @@ def test_only_the_two_open_splits_can_be_evaluated(play_toy: Play) -> None:  # T
     assert said == "round 1: bad.score: split: expected 'train' or 'validation', got 'test'"
 
     def further(self: Any, state: Any, ctx: Any) -> None:
-        ctx.services.evaluate(state.models, ctx.cohort, "test")
+        ctx.executor.samples.splits["test"]
 
     assert refused(play_toy, bad(score=further)) == "round 1: bad.score raised KeyError: 'test'"
