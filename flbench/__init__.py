@@ -77,7 +77,7 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public name
     if name not in _homes():
         raise AttributeError(f"module 'flbench' has no attribute '{name}'")
     home = importlib.import_module(_homes()[name])
-    if hasattr(home, "__path__"):  # a package: its public names are modules
+    if home.__package__ == home.__name__:  # a package: its public names are modules
         return importlib.import_module(f"{home.__name__}.{name}")
     return getattr(home, name)
 

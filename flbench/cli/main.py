@@ -18,13 +18,14 @@ from flbench.cli.plot import plot
 from flbench.cli.reproduce import reproduce
 from flbench.cli.run import run
 from flbench.cli.show import show
+from flbench.cli.speed import PASSES_ON as SPEED_PASSES_ON
+from flbench.cli.speed import speed
 from flbench.cli.submit import submit
 from flbench.cli.sweep import PASSES_ON, sweep
 from flbench.cli.sync import sync
 from flbench.cli.tune import tune
 from flbench.cli.verify import verify
 from flbench.errors import DEBUG, FlbenchError, Interrupted, ProcessDied
-from flbench.speed import speed
 
 app = typer.Typer(
     help="Benchmark suite for personalised and clustered federated learning.",
@@ -47,7 +48,7 @@ app.command()(check)
 app.command()(new)
 
 
-app.command()(speed)
+app.command(context_settings=SPEED_PASSES_ON)(speed)
 
 
 app.command()(reproduce)
