@@ -1,4 +1,4 @@
-"""Conformance: what a method's author tells the conformance kit about it."""
+"""Conformance: what a method's author declares to the conformance kit."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class Conformance:
     Attributes:
         params: parameters with which everything special about the method happens within a few
             rounds of a very small federation.
-        rounds: rounds that takes; at least 2.
-        suite: fields of the small federation's suite that it needs otherwise, `--set` style.
-        equals: other method -> parameters with which this one is that one: its models bit for bit,
-            what is evaluated to rounding.
-        fails: law -> why it is known not to hold; shown, and an error once it holds.
+        rounds: number of rounds that this takes; at least 2.
+        suite: fields of the small federation's suite that the method needs with another value.
+        equals: other method -> parameters with which this method equals it: models bit for bit,
+            evaluated numbers to rounding.
+        fails: check -> why it is known to fail; shown, and an error once it passes.
 
     Example:
         >>> Conformance(equals={"fedavg": {"mu": 0.0}}).rounds
