@@ -80,11 +80,11 @@ def compare(claimed: Result, again: Result, rounds: int) -> list[Part]:
     return parts + (list(_ends(claimed, again)) if rounds == claimed.suite["rounds"] else [])
 
 
-def apart(one: float | None, other: float | None) -> float:
+def relative_distance(one: float | None, other: float | None) -> float:
     """How far two numbers are apart; infinitely, if only one is there.
 
     Example:
-        >>> apart(0.25, 0.5), apart(90, 100), apart(None, None)
+        >>> relative_distance(0.25, 0.5), relative_distance(90, 100), relative_distance(None, None)
         (0.25, 0.1, 0.0)
     """
     if one is None or other is None:
@@ -106,7 +106,7 @@ def _mean_apart(one: Curve, other: Curve) -> float:
     if len(one) != len(other):
         return math.inf
     pairs = [(a, b) for a, b in zip(one, other, strict=True) if (a, b) != (None, None)]
-    return sum(apart(a, b) for a, b in pairs) / max(1, len(pairs))
+    return sum(relative_distance(a, b) for a, b in pairs) / max(1, len(pairs))
 
 
 def _part(name: str, found: Mapping[str, float]) -> Part:
@@ -177,4 +177,6 @@ def _shares(one: Sequence[int], other: Sequence[int], judged: Sequence[int]) -> 
 def _numbers(name: str, one: Numbers, other: Numbers, names: Iterable[str]) -> Part:
     """A table of numbers: the largest distance."""
     unlike = {key for key in names if one.get(key) != other.get(key)}
-    return _part(name, {key: apart(one.get(key), other.get(key)) for key in sorted(unlike)})
+    return _part(
+        name, {key: relative_distance(one.get(key), other.get(key)) for key in sorted(unlike)}
+    )

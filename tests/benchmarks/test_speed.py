@@ -14,19 +14,28 @@ import pytest
 import torch
 from torch import nn
 
-from flbench import speed
-from flbench.cli.main import main
 from flbench.engine.batches import orders
 from flbench.engine.options import EngineOptions
 from flbench.errors import Interrupted, UserError
 from flbench.run.rounds import cohort, run_round
 from flbench.run.setup import prepare
-from flbench_benchmarks.speed import floor, ours, part, peers, race, startup, w4, w5
-from flbench_benchmarks.speed.race import Failed, Program, Ran
-from flbench_benchmarks.speed.work import CLASSES, Work, dataset, images, job
+from flbench_benchmarks.speed import __main__ as command
+from flbench_benchmarks.speed import (
+    flbench_rounds,
+    floor,
+    interleaved,
+    part,
+    peers,
+    startup,
+    tables,
+    w4,
+    w5,
+)
+from flbench_benchmarks.speed.interleaved import Measurement, Program, ProgramFailed
+from flbench_benchmarks.speed.workload import CLASSES, Workload, dataset, images, run_spec
 
 ROOT = Path(__file__).resolve().parents[2]
-SMALL = Work(shape=(1, 16, 16), clients=4, cohort=2, samples=10, epochs=2, batch=4)
+SMALL = Workload(shape=(1, 16, 16), clients=4, cohort=2, samples=10, epochs=2, batch=4)
 MACHINE = {
     "cpu": "A", "cores": 2, "memory_gb": 24, "device": "cpu",
     "load": 0.1, "python": "3.11", "torch": "2", "flbench": "0",
@@ -48,9 +57,9 @@ def put(folder: Path, *files: dict[str, Any]) -> None:
 
 def run(*arguments: str) -> None:
     """The command line, in this process."""
-    before, sys.argv = sys.argv, ["flbench", "speed", *arguments]
+    before, sys.argv = sys.argv, ["flbench speed", *arguments]
     try:
-        main()
+        command.main()
     except SystemExit as error:
         if error.code:
             raise
@@ -66,23 +75,23 @@ def run(*arguments: str) -> None:
     [
         SMALL,
         pytest.param(
-            Work(model="resnet18", shape=(3, 16, 16), clients=3, cohort=2, samples=10, batch=4),
+            Workload(model="resnet18", shape=(3, 16, 16), clients=3, cohort=2, samples=10, batch=4),
             marks=pytest.mark.slow,
         ),
     ],
     ids=lambda work: work.model,
 )
-def test_the_floor_does_what_flbench_does(work: Work, tmp_path: Path) -> None:
+def test_the_floor_does_what_flbench_does(work: Workload, tmp_path: Path) -> None:
     """Same batches, same start: as many steps, and the same average."""
-    run_, state = prepare(job(work, tmp_path, EngineOptions(accelerator="cpu")), dataset(work))
+    run_, state = prepare(run_spec(work, tmp_path, EngineOptions(accelerator="cpu")), dataset(work))
     module = run_.executor.workspace.module
     by_hand = floor.Floor(net := floor.network(work), work)
     with torch.no_grad():
         for name, tensor in run_.context.layout.unflatten(run_.context.initial).items():
             net.state_dict()[name.removeprefix("net.")].copy_(tensor)
-    steps = ours.Steps()
+    steps = flbench_rounds.StepCounter()
     after, _ = run_round(run_, state)
-    count, samples = steps.told(), run_.executor.samples
+    count, samples = steps.stop(), run_.executor.samples
 
     def client(number: int) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
         rows = samples.splits["train"][number]
@@ -91,9 +100,9 @@ def test_the_floor_does_what_flbench_does(work: Work, tmp_path: Path) -> None:
         return samples.x[rows], samples.y[rows], [torch.as_tensor(order) for order in drawn]
 
     assert samples.sizes("train").tolist() == [work.samples] * work.clients
-    start, sums, again = by_hand.copy(), by_hand.copy(), ours.Steps()
+    start, sums, again = by_hand.copy(), by_hand.copy(), flbench_rounds.StepCounter()
     by_hand.add(sums, start, [client(number) for number in cohort(run_.suite, 0, 1).tolist()])
-    assert again.told() == count == work.cohort * work.epochs * -(-work.samples // work.batch)
+    assert again.stop() == count == work.cohort * work.epochs * -(-work.samples // work.batch)
     torch._foreach_div_(sums, work.cohort)
     torch._foreach_copy_(by_hand.tensors, sums)
     found = run_.context.layout.unflatten(after.models[0])
@@ -107,11 +116,11 @@ def test_the_floor_does_what_flbench_does(work: Work, tmp_path: Path) -> None:
 
 def test_everybody_has_the_same_data() -> None:
     """What other frameworks import beside torch draws the same samples."""
-    from flbench_benchmarks.speed import peer_work
+    from flbench_benchmarks.speed import peer_workload
 
-    assert CLASSES == peer_work.CLASSES
+    assert CLASSES == peer_workload.CLASSES
     shape = {"clients": 4, "samples": 10, "shape": [1, 16, 16]}
-    for one, other in zip(images(SMALL), peer_work.data(shape), strict=True):
+    for one, other in zip(images(SMALL), peer_workload.data(shape), strict=True):
         assert torch.equal(one, other)
 
 
@@ -125,19 +134,19 @@ def test_a_network_goes_to_other_frameworks_without_flbench(tmp_path: Path) -> N
 
 
 def test_work_survives_a_command_line() -> None:
-    assert Work.read(SMALL.text()) == SMALL
+    assert Workload.read(SMALL.text()) == SMALL
 
 
-# --- races ------------------------------------------------------------------------------------
+# --- measuring ----------------------------------------------------------------------------------
 
 COUNTER = """
 import sys
-from flbench_benchmarks.speed.baton import Baton
-baton = Baton()
+from flbench_benchmarks.speed.turns import Turns
+turns = Turns()
 print("this goes to standard error", flush=True)
-baton.lap()
+turns.report_and_wait()
 for number in range(int(sys.argv[1])):
-    baton.lap(steps=number)
+    turns.report_and_wait(steps=number)
 sys.exit("no more")
 """
 
@@ -148,32 +157,35 @@ def counter(name: str, rounds: int) -> Program:
 
 def test_programs_play_in_turn_and_one_that_fails_stops_no_other() -> None:
     missing = Program("missing", (), note="cannot be installed: no such thing")
-    found = race.race([counter("a", 9), counter("b", 1), missing], 3)
+    found = interleaved.measure_interleaved([counter("a", 9), counter("b", 1), missing], 3)
     assert found["a"].error == ""
-    assert len(found["a"].laps) == 3
+    assert len(found["a"].seconds) == 3
     assert found["a"].steps == 0
     assert found["a"].startup >= found["a"].ready > 0
     assert found["b"].error == "no more"
-    rows = race.compared(found, "a", {"epochs": 1})
+    rows = interleaved.comparison_rows(found, "a", {"epochs": 1})
     assert [row["program"] for row in rows] == ["a", "b", "missing"]
     assert rows[1] == {"epochs": 1, "program": "b", "note": "not run: no more"}
     assert rows[2]["note"] == "not run: cannot be installed: no such thing"
 
 
 def test_ratios_are_of_pairs() -> None:
-    found = {"one": Ran(laps=[2.0, 4.0, 9.0]), "other": Ran(laps=[1.0, 4.0, 3.0])}
-    row = race.compared(found, "one", {})[1]
+    found = {
+        "one": Measurement(seconds=[2.0, 4.0, 9.0]),
+        "other": Measurement(seconds=[1.0, 4.0, 3.0]),
+    }
+    row = interleaved.comparison_rows(found, "one", {})[1]
     names = ("one_over_this", "one_over_this_low", "one_over_this_high")
     assert [row[name] for name in names] == [2.0, 1.0, 3.0]
-    assert race.compared(found, "one", {}, inverse=True)[1]["ratio"] == 0.5
+    assert interleaved.comparison_rows(found, "one", {}, inverse=True)[1]["ratio"] == 0.5
 
 
 def test_a_program_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(race, "PATIENCE", 0.2)
+    monkeypatch.setattr(interleaved, "TIMEOUT", 0.2)
     sleeper = Program("asleep", [sys.executable, "-c", "import time; time.sleep(60)"])
-    assert "nothing for" in race.race([sleeper], 1)["asleep"].error
-    with pytest.raises(Failed):
-        raise Failed("so it is an exception")
+    assert "no report for" in interleaved.measure_interleaved([sleeper], 1)["asleep"].error
+    with pytest.raises(ProgramFailed):
+        raise ProgramFailed("so it is an exception")
 
 
 def test_shares_of_a_run_sum_to_one() -> None:
@@ -185,9 +197,9 @@ def test_shares_of_a_run_sum_to_one() -> None:
 
 def test_a_command_is_timed_until_it_says_the_words() -> None:
     said = "import sys; print('1 rounds', file=sys.stderr)"
-    assert startup.until([sys.executable, "-c", said], "1 rounds") > 0
+    assert startup.seconds_until([sys.executable, "-c", said], "1 rounds") > 0
     with pytest.raises(RuntimeError, match="oh no"):
-        startup.until([sys.executable, "-c", "import sys; sys.exit('oh no')"], "")
+        startup.seconds_until([sys.executable, "-c", "import sys; sys.exit('oh no')"], "")
 
 
 def test_a_framework_that_cannot_be_installed_says_why(
@@ -206,17 +218,19 @@ def test_a_framework_that_cannot_be_installed_says_why(
 
 
 def test_the_page_is_what_the_files_give() -> None:
-    text = speed.PAGE if speed.PAGE.is_absolute() else ROOT / speed.PAGE
-    assert speed.written(text, ROOT / "leaderboard" / "speed") == text.read_text(encoding="utf-8")
+    text = ROOT / tables.PAGE
+    assert tables.page_with_tables(text, ROOT / "leaderboard" / "speed") == text.read_text(
+        encoding="utf-8"
+    )
 
 
 def test_tables_are_made_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    speed.PAGE.parent.mkdir()
-    speed.PAGE.write_text(f"above\n{speed.BEGIN}\nold\n{speed.END}\nbelow\n", encoding="utf-8")
+    tables.PAGE.parent.mkdir()
+    tables.PAGE.write_text(f"above\n{tables.BEGIN}\nold\n{tables.END}\nbelow\n", encoding="utf-8")
     run("--table")
-    text = speed.PAGE.read_text(encoding="utf-8")
-    assert text == f"above\n{speed.BEGIN}\n{speed.NOTHING}{speed.END}\nbelow\n"
+    text = tables.PAGE.read_text(encoding="utf-8")
+    assert text == f"above\n{tables.BEGIN}\n{tables.NO_TABLES}{tables.END}\nbelow\n"
     row = {"program": "a|b", "seconds": 0.123456, "ratio": 2.0, "ratio_low": 1, "ratio_high": 3.5}
     put(
         tmp_path / "leaderboard" / "speed",
@@ -224,7 +238,7 @@ def test_tables_are_made_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         a_file("w1", [{**row, "steps": None, "note": ""}, {"program": "d", "seconds": 1234.5}]),
     )
     run("--table")
-    text = speed.PAGE.read_text(encoding="utf-8")
+    text = tables.PAGE.read_text(encoding="utf-8")
     assert text.index("### w1: a title") < text.index("### w2: a title")
     assert "| program | seconds | ratio |\n|---|---:|---:|\n" in text
     assert "| a\\|b | 0.123 | 2 (1–3.5) |\n| d | 1234 | - |\n" in text
@@ -233,7 +247,7 @@ def test_tables_are_made_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "A, 2 cores, 24 GiB, device cpu, Python 3.11, torch 2, load 0.1 before" in text
     once = text
     run("--table")
-    assert speed.PAGE.read_text(encoding="utf-8") == once
+    assert tables.PAGE.read_text(encoding="utf-8") == once
 
 
 def test_a_page_without_the_section_is_left_alone(
@@ -257,7 +271,7 @@ def test_what_is_measured_is_not_measured_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[list[str]] = []
-    monkeypatch.setattr(speed, "measure", asked.append)
+    monkeypatch.setattr(command, "measure", asked.append)
     put(tmp_path / "speed", a_file("w1", []), a_file("w2", [], quick=True))
     run("w1", "w2", "--out", str(tmp_path), "--no-peers", "--env-root", "/e")
     folder = str(tmp_path / "speed")
@@ -273,19 +287,19 @@ def test_what_is_measured_is_not_measured_again(
 
 
 def test_a_part_that_fails_or_is_stopped_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speed, "PACKAGE", "flbench.no_such_package")
+    monkeypatch.setattr(command, "MEASURE", "flbench.no_such_package")
     with pytest.raises(UserError, match="part 'w1' failed"):
-        speed.measure(["w1"])
+        command.measure(["w1"])
 
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(speed.subprocess, "run", stopped)
+    monkeypatch.setattr(command.subprocess, "run", stopped)
     with pytest.raises(Interrupted, match="finished parts are kept"):
-        speed.measure(["w1"])
+        command.measure(["w1"])
 
 
-@pytest.mark.parametrize("name", speed.PARTS)
+@pytest.mark.parametrize("name", tables.PARTS)
 def test_every_part_is_a_module(name: str) -> None:
     module = __import__(f"flbench_benchmarks.speed.{name}", fromlist=["run"])
     assert module.TITLE
@@ -307,21 +321,21 @@ def test_a_part_is_measured_and_written(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.slow
-def test_flbench_and_the_floor_race(tmp_path: Path) -> None:
-    asked = part.Asked(tmp_path, tmp_path, quick=True, peers=False, say=lambda message: None)
+def test_flbench_is_compared_with_the_floor(tmp_path: Path) -> None:
+    asked = part.PartRequest(tmp_path, tmp_path, quick=True, peers=False, say=lambda message: None)
     programs = [
-        part.ours(SMALL, asked, accelerator="cpu"),
-        part.floor(SMALL),
+        part.flbench_program(SMALL, asked, accelerator="cpu"),
+        part.floor_program(SMALL),
     ]
     rows = part.compare(programs, 2, asked, processes=1)
-    two = part.compare([part.floor(SMALL, 2)], 2, asked, processes=2)
+    two = part.compare([part.floor_program(SMALL, 2)], 2, asked, processes=2)
     assert [row["steps"] for row in (*rows, *two)] == [12, 12, 6]
     assert all(row["rounds"] == 2 for row in (*rows, *two))
 
 
 @pytest.mark.slow
 def test_more_clients_are_compared_with_the_fewest(tmp_path: Path) -> None:
-    asked = part.Asked(tmp_path, tmp_path, quick=True, peers=False, say=lambda message: None)
+    asked = part.PartRequest(tmp_path, tmp_path, quick=True, peers=False, say=lambda message: None)
     rows = w4.run(asked)
     told = [(row["method"], row["clients"], "ratio" in row) for row in rows]
     both = [(20, False), (40, True)]

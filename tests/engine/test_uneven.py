@@ -16,27 +16,27 @@ from toy import Play, install
 
 from flbench.run.history import Evaluation, History
 from flbench.suite import Suite
-from flbench.testing import LAWS
-from flbench.testing.check import Case
-from flbench.testing.evaluated import ROUNDING, unlike
+from flbench.testing import CHECKS
+from flbench.testing.check import MethodUnderTest
+from flbench.testing.comparison import ROUNDING, different_numbers
 
 METHODS = ("lg-fedavg", "ifca", "pfedlia")
 """Explicit models, decisions by cross-evaluated losses, and groups found by them."""
 
 
 BITS = [
-    LAWS[name]
+    CHECKS[name]
     for name in (
         "same-seed-same-bytes", "trained-alone", "relabelled-clients", "vectorised-clients",
         "two-processes", "resumed-run", "declared-equal", "absent-clients-untouched",
         "test-labels-unseen", "newcomers-served",
     )
 ]  # fmt: skip
-"""The laws that compare two runs."""
+"""The checks that compare two runs."""
 
 
 @dataclass
-class Uneven(Case):
+class Uneven(MethodUnderTest):
     """A method that the laws are tried on with the uneven network."""
 
     def suite(self, **changes: Any) -> Suite:
@@ -74,22 +74,22 @@ def test_equal_models_are_evaluated_to_rounding(play_toy: Play) -> None:
     other = play_toy("fedavg", net=net)
     assert torch.equal(one.served, other.served)
     assert one.run.history.last.loss != other.run.history.last.loss, "the fault is planted"
-    assert unlike(one.run.history, other.run.history) == []
+    assert different_numbers(one.run.history, other.run.history) == []
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 def test_declared_equal_holds_to_rounding() -> None:
-    verdict = Uneven("lg-fedavg").judge(LAWS["declared-equal"])
-    assert str(verdict) == "declared-equal            holds"
+    verdict = Uneven("lg-fedavg").run_check(CHECKS["declared-equal"])
+    assert str(verdict) == "declared-equal            passed"
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("method", METHODS)
-def test_the_laws_about_equal_bits_hold(method: str) -> None:
-    case = Uneven(method)
-    assert [str(found) for found in map(case.judge, BITS) if not found.good] == []
+def test_the_checks_about_equal_bits_hold(method: str) -> None:
+    tested = Uneven(method)
+    assert [str(found) for found in map(tested.run_check, BITS) if not found.ok] == []
 
 
 def history(**changes: Any) -> History:
@@ -117,11 +117,11 @@ def history(**changes: Any) -> History:
     ],
 )
 def test_what_is_more_than_rounding(changes: dict[str, Any], odd: list[str]) -> None:
-    assert unlike(history(), history(**changes)) == odd
-    assert unlike(history(**changes), history()) == odd
+    assert different_numbers(history(), history(**changes)) == odd
+    assert different_numbers(history(**changes), history()) == odd
 
 
 def test_a_loss_that_is_measured_once_only_differs() -> None:
     unmeasured = history()
     unmeasured.curves["loss"] = [None]
-    assert unlike(history(), unmeasured) == ["loss"]
+    assert different_numbers(history(), unmeasured) == ["loss"]

@@ -13,7 +13,7 @@ from toy import CLIENTS, Play, Played, composition
 
 from flbench import Context, Membership, Stage, hookimpl
 from flbench.run.composition import compose
-from flbench.testing.evaluated import unlike
+from flbench.testing.comparison import different_numbers
 from flbench_plugins.oracle import Oracle
 from flbench_plugins.pfedlia import PROBE, PFedLIA
 
@@ -21,7 +21,7 @@ from flbench_plugins.pfedlia import PROBE, PFedLIA
 def same_run(one: Played, other: Played) -> None:
     """What is trained, bit for bit; what is evaluated, to rounding; and the groups."""
     assert torch.equal(one.personal, other.personal)
-    assert unlike(one.run.history, other.run.history) == []
+    assert different_numbers(one.run.history, other.run.history) == []
     assert one.run.history.curves["train_loss"] == other.run.history.curves["train_loss"]
     assert one.run.history.last.labels == other.run.history.last.labels
 

@@ -18,7 +18,7 @@ from flbench.core.dataset import Dataset
 from flbench.results.files import read_result, read_results, write_atomically
 from flbench.results.schema import Change, Result
 from flbench.run.setup import prepare
-from flbench.submission.comparison import Part, apart, compare
+from flbench.submission.comparison import Part, compare, relative_distance
 from flbench.submission.consistency import as_written, job_of
 from flbench.submission.verification import TOLERANCE, engine_of, played
 
@@ -331,11 +331,11 @@ def test_another_environment_is_told(
 
 
 def test_the_distance_of_two_numbers() -> None:
-    assert apart(0.5, 0.25) == 0.25
-    assert apart(90, 100) == apart(100, 90) == 0.1
-    assert apart(-200, 0) == 1.0
-    assert apart(None, None) == 0
-    assert apart(None, 0) == apart(0.5, None) == float("inf")
+    assert relative_distance(0.5, 0.25) == 0.25
+    assert relative_distance(90, 100) == relative_distance(100, 90) == 0.1
+    assert relative_distance(-200, 0) == 1.0
+    assert relative_distance(None, None) == 0
+    assert relative_distance(None, 0) == relative_distance(0.5, None) == float("inf")
 
 
 def parts(one: Result, other: Result, rounds: int = 3) -> dict[str, Part]:

@@ -231,7 +231,7 @@ class SteadyMemory:
 
 
 @dataclass(frozen=True)
-class WorldUntouched:
+class ProcessStateUntouched:
     """Seeds everything, so that it is reproducible."""
 
     @fl.hookimpl
@@ -466,8 +466,8 @@ FURTHER: dict[type, str] = {
     RemembersOnItsClass: "same-seed-same-bytes",
     NotesTheClock: "same-seed-same-bytes",
     SwapsGroups: "absent-clients-untouched",
-    Chatters: "world-untouched",
-    WantsPrecision: "world-untouched",
+    Chatters: "process-state-untouched",
+    WantsPrecision: "process-state-untouched",
     ScribblesInTraining: "inputs-untouched",
     Unmarked: "every-hook-answers",
 }

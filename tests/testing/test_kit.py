@@ -21,11 +21,11 @@ from toy import Play, Typed, composition, install
 from flbench import Conformance, hookimpl
 from flbench.engine.vectorised import Lanes, Vectorised
 from flbench.plugin.registry import entries
-from flbench.testing import LAWS, parametrize_with_checks, verdicts
-from flbench.testing.check import Case, Verdict
+from flbench.testing import CHECKS, check_results, parametrize_with_checks
+from flbench.testing.check import CheckResult, MethodUnderTest
 from flbench.testing.hook_recorder import with_hook_recorder
-from flbench.testing.kit import case
-from flbench.testing.subprocesses import Failed, apart, together
+from flbench.testing.kit import method_under_test
+from flbench.testing.subprocesses import ProcessFailed, in_fresh_process, in_process_group
 
 METHODS = [name for name, entry in entries("methods").items() if entry.distribution == "flbench"]
 VARIANTS = (
@@ -40,22 +40,24 @@ VARIANT = (
 )  # fmt: skip
 """What is asked of them; all laws are asked of the whole method."""
 
-PLANTED = {law: law.title().replace("-", "") for law in LAWS}
+PLANTED = {law: law.title().replace("-", "") for law in CHECKS}
 """The law, and the class whose mistake it must find."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_every_built_in_method_conforms(method: str) -> None:
-    laws = VARIANT if method in VARIANTS else LAWS
-    found = list(verdicts(method, list(laws)))  # in one test, so that its runs are played once
-    assert [str(verdict) for verdict in found if not verdict.good] == []
-    fails = case(method).told.fails.keys() & set(laws)
-    assert {verdict.law for verdict in found if verdict.outcome == "known"} == fails
-    aside = {verdict.law for verdict in found if verdict.outcome == "not judged"}
-    on = set().union(*map(_on, fails)) & set(laws)
-    assert aside - {"declared-equal"} == on - {"declared-equal"}
-    assert HAPPENED.get(method, bool)(case(method).usual), "what makes it special took place"
+    checks = VARIANT if method in VARIANTS else CHECKS
+    found = list(check_results(method, list(checks)))  # in one test: its runs are shared
+    assert [str(result) for result in found if not result.ok] == []
+    fails = method_under_test(method).conformance.fails.keys() & set(checks)
+    assert {result.check for result in found if result.state == "xfailed"} == fails
+    skipped = {result.check for result in found if result.state == "skipped"}
+    on = set().union(*map(_on, fails)) & set(checks)
+    assert skipped - {"declared-equal"} == on - {"declared-equal"}
+    assert HAPPENED.get(method, bool)(method_under_test(method).usual_run), (
+        "what makes it special took place"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -74,17 +76,17 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("law", CHECKS)
 @pytest.mark.usefixtures("planted")
 def test_a_planted_bug_breaks_its_law_and_no_other(law: str) -> None:
-    """Judged are the laws that it stands on, itself, and those that stand on it."""
-    laws = [name for name in LAWS if name == law or name in _after(law) | _on(law)]
-    found = {verdict.law: verdict for verdict in verdicts(f"planted-{law}", laws)}
-    broken = {name: v.why for name, v in found.items() if v.outcome == "broken"}
+    """Run are the checks that it requires, itself, and those that require it."""
+    checks = [name for name in CHECKS if name == law or name in _after(law) | _on(law)]
+    found = {result.check: result for result in check_results(f"planted-{law}", checks)}
+    broken = {name: v.reason for name, v in found.items() if v.state == "failed"}
     assert list(broken) == [law]
     assert f"planted-{law}" in broken[law], "the line names the plugin"
     assert "\n" not in broken[law]
-    aside = {name for name, v in found.items() if v.outcome == "not judged"} - {"declared-equal"}
+    aside = {name for name, v in found.items() if v.state == "skipped"} - {"declared-equal"}
     assert aside == _on(law) - {"declared-equal"}
 
 
@@ -93,8 +95,8 @@ def test_a_planted_bug_breaks_its_law_and_no_other(law: str) -> None:
 @pytest.mark.usefixtures("planted")
 def test_a_law_can_be_broken_in_other_ways(kind: type) -> None:
     law = FURTHER[kind]
-    found = list(verdicts(f"further-{kind.__name__}", [*sorted(_after(law)), law]))
-    assert [verdict.law for verdict in found if verdict.outcome == "broken"] == [law]
+    found = list(check_results(f"further-{kind.__name__}", [*sorted(_after(law)), law]))
+    assert [result.check for result in found if result.state == "failed"] == [law]
 
 
 @pytest.mark.slow
@@ -105,12 +107,12 @@ def test_an_executor_that_asks_one_client_for_all_breaks_its_law(
 ) -> None:
     """The mistake is planted in the executor; without it the law holds."""
 
-    def verdict() -> Verdict:
-        one = Case("apart")
-        one.told = Conformance(params={"module": kind.__name__})
-        return one.judge(LAWS["vectorised-clients"])
+    def verdict() -> CheckResult:
+        one = MethodUnderTest("apart")
+        one.conformance = Conformance(params={"module": kind.__name__})
+        return one.run_check(CHECKS["vectorised-clients"])
 
-    assert str(verdict()).split() == ["vectorised-clients", "holds"]
+    assert str(verdict()).split() == ["vectorised-clients", "passed"]
 
     @contextmanager
     def unseen(self: Vectorised, lanes: Lanes, lane: int, hook: str) -> Iterator[None]:
@@ -124,17 +126,17 @@ def test_an_executor_that_asks_one_client_for_all_breaks_its_law(
         "_call_per_lane",
         lambda executor, lanes, function, *_: [function(executor._load_lane(lanes, 0))],
     )
-    assert re.match(r"vectorised-clients +broken +apart: with --executor vec", str(verdict()))
+    assert re.match(r"vectorised-clients +failed +apart: with --executor vec", str(verdict()))
 
 
 def _on(law: str) -> set[str]:
     """All laws that stand on one."""
-    return {name for name in LAWS if law in _after(name)}
+    return {name for name in CHECKS if law in _after(name)}
 
 
 def _after(name: str) -> set[str]:
     """All laws that a law stands on."""
-    direct = {one.name for one in LAWS[name].after}
+    direct = {one.name for one in CHECKS[name].requires}
     return direct.union(*(_after(one) for one in direct))
 
 
@@ -189,32 +191,35 @@ def strange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("strange")
 def test_a_declared_failure_is_shown_and_must_be_taken_back_once_it_holds(typed: Typed) -> None:
     code, out, err = typed(
-        "check", "honest", *(["--law", "one-client", "--law", "plain-parameters"])
+        "check", "honest", *(["--only", "one-client", "--only", "plain-parameters"])
     )
     assert code == 1
-    mended = "declared to fail (long mended) but it holds: take it out of conformance.fails"
+    mended = "declared to fail (long mended) but it passes: remove it from conformance.fails"
     assert out.splitlines() == [
         "honest [strange 1.0]",
-        "  one-client                known       it divides by the others",
-        f"  plain-parameters          mended      {mended}",
-        "  1 known, 1 mended",
+        "  one-client                xfailed  it divides by the others",
+        f"  plain-parameters          xpassed  {mended}",
+        "  1 xfailed, 1 xpassed",
     ]
-    assert err == "flbench: check: 1 of the laws do not hold: honest: plain-parameters\n"
+    assert err == "flbench: check: 1 failed: honest: plain-parameters\n"
 
 
 @pytest.mark.usefixtures("strange")
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "check: name a method (flbench list methods), or type --laws"),
+        ((), "check: name a method (flbench list methods), or type --list"),
         (("nosuch",), "unknown method 'nosuch'"),
-        (("fedavg", "--law", "one-clent"), "unknown law 'one-clent'; did you mean 'one-client'?"),
         (
-            ("confused",),
-            "unknown law in confused.conformance.fails 'one-clint'; did you",
+            ("fedavg", "--only", "one-clent"),
+            "unknown check 'one-clent'; did you mean 'one-client'?",
         ),
         (
-            ("plain-dict", "--law", "plain-parameters"),
+            ("confused",),
+            "unknown check in confused.conformance.fails 'one-clint'; did you",
+        ),
+        (
+            ("plain-dict", "--only", "plain-parameters"),
             "plain-dict.conformance: expected fl.Conformance, got dict",
         ),
     ],
@@ -230,22 +235,22 @@ def test_what_cannot_be_checked_is_said_in_one_line(
 
 @pytest.mark.usefixtures("strange")
 def test_a_parameter_without_a_default_is_found_before_a_run_is(typed: Typed) -> None:
-    code, out, _ = typed("check", "needy", "--law", "plain-parameters")
+    code, out, _ = typed("check", "needy", "--only", "plain-parameters")
     assert code == 1
     assert "parameter 'mu' has no default: `flbench run` could not start" in out
 
 
 def test_the_laws_can_be_listed(typed: Typed) -> None:
-    code, out, _ = typed("check", "--laws")
+    code, out, _ = typed("check", "--list")
     assert code == 0
-    assert [line.split()[0] for line in out.splitlines()] == list(LAWS)
+    assert [line.split()[0] for line in out.splitlines()] == list(CHECKS)
     assert all(len(line) <= 120 for line in out.splitlines())
 
 
 def test_the_page_has_every_law() -> None:
     page = (Path(__file__).parents[2] / "docs" / "conformance.md").read_text(encoding="utf-8")
     rows = [line.split(" | ")[:2] for line in page.splitlines() if line.startswith("| `")]
-    assert rows == [[f"| `{one.name}`", one.says] for one in LAWS.values()]
+    assert rows == [[f"| `{one.name}`", one.description] for one in CHECKS.values()]
 
 
 def test_a_test_is_named_after_method_and_law() -> None:
@@ -253,7 +258,7 @@ def test_a_test_is_named_after_method_and_law() -> None:
     assert mark.args[0] == "check"
     ids = [one.id for one in mark.args[1]]
     assert ids[0] == "fedavg-discovered-alone"
-    assert len(ids) == 2 * len(LAWS)
+    assert len(ids) == 2 * len(CHECKS)
 
 
 def test_a_hook_without_self_is_watched_too(play_toy: Play) -> None:
@@ -278,10 +283,10 @@ def test_a_hook_without_self_is_watched_too(play_toy: Play) -> None:
 
 @pytest.mark.slow
 def test_fresh_processes_answer_or_say_how_they_ended() -> None:
-    assert together(in_processes.place, 2) == [["0", "127.0.0.1"], ["1", "127.0.0.1"]]
-    assert apart(len, "four") == 4
-    with pytest.raises(Failed, match=r"a process died \(exit code 7\)"):
-        apart(in_processes.dies)
-    with pytest.raises(Failed, match="ValueError: expected more"):
-        apart(in_processes.raises)
+    assert in_process_group(in_processes.place, 2) == [["0", "127.0.0.1"], ["1", "127.0.0.1"]]
+    assert in_fresh_process(len, "four") == 4
+    with pytest.raises(ProcessFailed, match=r"a process died \(exit code 7\)"):
+        in_fresh_process(in_processes.dies)
+    with pytest.raises(ProcessFailed, match="ValueError: expected more"):
+        in_fresh_process(in_processes.raises)
     assert "LOCAL_RANK" not in os.environ

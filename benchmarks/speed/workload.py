@@ -1,4 +1,4 @@
-"""What all programs of a comparison do: so many clients, samples, epochs; and its data."""
+"""The workload of a comparison: clients, samples, epochs; and its data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CLASSES = 10
 
 
 @dataclass(frozen=True)
-class Work:
+class Workload:
     """Federated averaging on random images.
 
     Attributes:
@@ -40,18 +40,18 @@ class Work:
     method: str = "fedavg"
 
     def text(self) -> str:
-        """For a command line; `read` reads it."""
+        """The workload as JSON, an argument of a command; `read` is the inverse."""
         return json.dumps(asdict(self))
 
     @staticmethod
-    def read(text: str) -> Work:
+    def read(text: str) -> Workload:
         """The inverse of `text`."""
         table = json.loads(text)
-        return Work(**{**table, "shape": tuple(table["shape"])})
+        return Workload(**{**table, "shape": tuple(table["shape"])})
 
 
-def images(work: Work, spare: int = 0) -> tuple[Tensor, Tensor]:
-    """Samples of all clients and their labels, `spare` more of each, drawn from one seed."""
+def images(work: Workload, spare: int = 0) -> tuple[Tensor, Tensor]:
+    """Samples and labels of all clients, from a fixed seed; `spare` more for each client."""
     draw = torch.Generator().manual_seed(0)
     count = (work.clients, work.samples + spare)
     return (
@@ -60,16 +60,16 @@ def images(work: Work, spare: int = 0) -> tuple[Tensor, Tensor]:
     )
 
 
-def dataset(work: Work) -> Dataset:
-    """The same as a data set; one sample of each client is spare, as a client needs a test."""
+def dataset(work: Workload) -> Dataset:
+    """The same samples as a data set; each client has one more, for its test set."""
     x, y = images(work, spare=1)
     return Dataset("random", x.flatten(0, 1), y.flatten(), CLASSES)
 
 
-def job(
-    work: Work, out: Path, engine: EngineOptions, sink: object = None, validation: float = 0.0
+def run_spec(
+    work: Workload, out: Path, engine: EngineOptions, sink: object = None, validation: float = 0.0
 ) -> RunSpec:
-    """The work as flbench runs it; there are more rounds than anybody waits for."""
+    """A run of the workload in flbench, with more rounds than are ever measured."""
     rounds = 10_000
     settings: dict[str, Any] = {
         "name": "speed",

@@ -1,6 +1,6 @@
-"""The same work for other frameworks: data, network, and the batches of a client.
+"""The workload for other frameworks: data and network.
 
-Beside Python it needs torch alone, as it is imported in their environments.
+It needs nothing but Python and torch, because it is imported in their environments.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torch import Tensor, nn
 CLASSES = 10
 
 
-def asked() -> tuple[dict[str, Any], int, str, int]:
-    """The work, the processes, the file of the network and the rounds, from the command line."""
+def arguments() -> tuple[dict[str, Any], int, str, int]:
+    """Workload, number of processes, file of the network and number of rounds (`sys.argv`)."""
     work, processes, net, rounds = sys.argv[1:]
     return json.loads(work), int(processes), net, int(rounds)
 
@@ -41,5 +41,5 @@ def images(clients: int, samples: int, shape: tuple[int, ...]) -> tuple[Tensor, 
 
 
 def data(work: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """The samples of a work."""
+    """Samples and labels of a workload."""
     return images(work["clients"], work["samples"], tuple(work["shape"]))
