@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+import pytest
 from toy import CLIENTS, Play, Played, composition
 
 from flbench import Context, Membership, Stage, hookimpl
