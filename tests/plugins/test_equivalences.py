@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
 import pytest
+import torch
 from toy import CLIENTS, Play, Played, composition
 
 from flbench import Context, Membership, Stage, hookimpl
