@@ -59,6 +59,13 @@ class RunRequest:
     sinks: tuple[str, ...] = ()
     tuning: Tuning | None = None
 
+    @property
+    def root(self) -> Path:
+        """The folder in which data sets are searched."""
+        from flbench.datasets import data_root
+
+        return data_root(self.data_root)
+
     def to_json(self) -> str:
         """The request as text, for another process."""
         table = {one.name: getattr(self, one.name) for one in fields(self)}
@@ -115,7 +122,6 @@ def resolve(
         UserError: a name that is not installed, or a setting that does not fit.
     """
     with console.waiting("importing torch and lightning"):
-        from flbench.datasets import data_root
         from flbench.plugin.registry import find, load_entry
         from flbench.run import runner  # noqa: F401 - so that the wait is over after this block
         from flbench.run.composition import load_method, suite_overrides, without_preset
@@ -149,7 +155,7 @@ def resolve(
                     suite=suite,
                     method=stack,
                     seed=seed,
-                    data_root=data_root(request.data_root),
+                    data_root=request.root,
                     out=request.out,
                     engine=request.engine,
                     tuning=request.tuning,

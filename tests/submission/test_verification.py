@@ -15,10 +15,11 @@ from toy import Play, Typed, composition, player, toy_dataset
 import flbench
 import flbench as fl
 from flbench.core.dataset import Dataset
+from flbench.results.difference import relative_distance
 from flbench.results.files import read_result, read_results, write_atomically
 from flbench.results.schema import Change, Result
 from flbench.run.setup import prepare
-from flbench.submission.comparison import Part, compare, relative_distance
+from flbench.submission.comparison import Part, compare
 from flbench.submission.consistency import as_written, job_of
 from flbench.submission.verification import TOLERANCE, engine_of, played
 
