@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from toy import install, python
 
+from flbench.cli import list as cli_list
 from flbench.cli.list import listing, page, plain, table
 from flbench.cli.main import main
 from flbench.core.parameters import declared
-from flbench.plugin import method_info
 from flbench.plugin.diagnostics import diagnose
 from flbench.plugin.entry import Entry
 from flbench.plugin.method_info import Card, Parameter, card, cards
@@ -314,7 +314,7 @@ def test_the_list_can_be_read_by_machines(typed: Typed) -> None:
 
 def test_two_packages_of_one_name_are_both_told(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = dataclasses.replace(METHODS["oracle"], rivals=("theirs",))
-    monkeypatch.setattr(method_info, "entries", lambda kind: {"oracle": entry})
+    monkeypatch.setattr(cli_list, "entries", lambda kind: {"oracle": entry})
     told = listing("methods")
     assert told[1].endswith(f"[flbench {entry.version}, also offered by theirs]")
     rivals = f"flbench {entry.version} and theirs"

@@ -220,7 +220,7 @@ def world_untouched(case: Case) -> None:
 
 
 def changed_by_import(method: str) -> list[str]:
-    """What became of the world when a method was imported, in this process."""
+    """Settings that change when a method is imported, in this process."""
     entry, stdout = find("methods", method), sys.stdout
     world, sys.stdout = snapshot(), io.StringIO()
     try:
