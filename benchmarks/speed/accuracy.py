@@ -1,4 +1,4 @@
-"""What the options of the engine do to accuracy: the same runs with each of them."""
+"""Accuracy with each option of the engine: the same runs with and without it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from statistics import mean, stdev
 
-from .part import Asked
-from .race import Row, quiet
+from .interleaved import Row, single_thread_environment
+from .part import PartRequest
 
 TITLE = "Accuracy under the options: `noisy-noniid` on digits, mean over seeds"
 GOAL = "the same accuracy within the spread of seeds"
@@ -21,18 +21,18 @@ OPTIONS: dict[str, tuple[str, ...]] = {
 }
 
 
-def run(asked: Asked) -> list[Row]:
-    """A row per method and option."""
-    methods, seeds = (["fedavg"], 2) if asked.quick else (["fedavg", "pfedlia"], 4)
-    rounds = ["--rounds", "2"] if asked.quick else []
+def run(request: PartRequest) -> list[Row]:
+    """Return a row per method and option."""
+    methods, seeds = (["fedavg"], 2) if request.quick else (["fedavg", "pfedlia"], 4)
+    rounds = ["--rounds", "2"] if request.quick else []
     found: dict[tuple[str, str], list[float]] = {}
     for number, (option, words) in enumerate(OPTIONS.items()):
-        asked.say(option)
-        out = asked.folder / f"accuracy-{number}"
+        request.say(option)
+        out = request.folder / f"accuracy-{number}"
         command = ["run", "-p", ",".join(methods), "-s", "noisy-noniid", "--seeds", str(seeds)]
         subprocess.run(
             [sys.executable, "-m", "flbench", *command, *rounds, *words, "--out", str(out)],
-            env=quiet(),
+            env=single_thread_environment(),
             check=True,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -1,8 +1,8 @@
-"""The floor: federated averaging by hand, with nothing in it that is not needed.
+"""The floor: federated averaging written by hand, the shortest time that PyTorch allows.
 
 `python -m flbench_benchmarks.speed.floor WORK PROCESSES DEVICE`. Every client starts from the
 average, samples are permuted once per epoch and sliced, the optimiser is fused SGD. Two processes
-take half of the cohort each; tensors are shared, a pipe says when.
+take half of the cohort each; they share tensors and synchronise through a pipe.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from flbench.plugin.registry import find, load_entry
 
-from .baton import Baton, pin
-from .work import CLASSES, Work, images
+from .turns import Turns, pin
+from .workload import CLASSES, Workload, images
 
 
 class Floor:
@@ -32,7 +32,7 @@ class Floor:
         work: batch size and optimiser.
     """
 
-    def __init__(self, net: nn.Module, work: Work) -> None:
+    def __init__(self, net: nn.Module, work: Workload) -> None:
         self.net, self.batch = net.train(), work.batch
         buffers = [buffer for buffer in net.buffers() if buffer.is_floating_point()]
         self.tensors = [tensor.detach() for tensor in (*net.parameters(), *buffers)]
@@ -41,7 +41,7 @@ class Floor:
         )
 
     def copy(self) -> list[Tensor]:
-        """The weights as they are."""
+        """A copy of the current weights."""
         return [tensor.clone() for tensor in self.tensors]
 
     def train(self, start: list[Tensor], x: Tensor, y: Tensor, orders: Iterable[Tensor]) -> None:
@@ -70,24 +70,28 @@ class Floor:
             torch._foreach_add_(sums, self.tensors)
 
 
-def network(work: Work) -> nn.Module:
-    """The work's network with weights of its own."""
+def network(work: Workload) -> nn.Module:
+    """The network of a workload, with initial weights of a fixed seed."""
     torch.manual_seed(0)
     net: nn.Module = load_entry(find("models", work.model))(work.shape, CLASSES)
     return net
 
 
 def main() -> None:
-    """Play rounds until nobody waits for them."""
-    work, processes, device = Work.read(sys.argv[1]), int(sys.argv[2]), torch.device(sys.argv[3])
+    """Play rounds until standard input is closed."""
+    work, processes, device = (
+        Workload.read(sys.argv[1]),
+        int(sys.argv[2]),
+        torch.device(sys.argv[3]),
+    )
     torch.set_num_threads(1)
-    baton, steps = Baton(), [0]
+    turns, steps = Turns(), [0]
     floor = Floor(network(work).to(device), work)
     x, y = (tensor.to(device) for tensor in images(work))
     start, sums = floor.copy(), floor.copy()
 
     def play(chosen: list[int], into: list[Tensor]) -> None:
-        """A share of the cohort."""
+        """Train the `chosen` clients and write the sum of their models to `into`."""
         each = [[torch.randperm(work.samples) for _ in range(work.epochs)] for _ in chosen]
         floor.add(into, start, ((x[c], y[c], o) for c, o in zip(chosen, each, strict=True)))
 
@@ -102,7 +106,7 @@ def main() -> None:
         fork.Process(target=_help, args=(far, helper, play, other), daemon=True).start()
         pin(0)
     hook = register_optimizer_step_post_hook(lambda *_: steps.__setitem__(0, steps[0] + 1))
-    baton.lap()
+    turns.report_and_wait()
     while True:
         cohort = torch.randperm(work.clients)[: work.cohort].tolist()
         if helper is None:
@@ -117,11 +121,11 @@ def main() -> None:
         if device.type == "cuda":
             torch.cuda.synchronize()
         hook.remove()
-        baton.lap(steps=steps[0])
+        turns.report_and_wait(steps=steps[0])
 
 
 def _help(far: Connection, near: Connection, play: object, sums: list[Tensor]) -> None:
-    """The second process: a share of the cohort whenever one comes."""
+    """The second process: train the clients that the pipe brings until it is closed."""
     assert callable(play)
     near.close()
     pin(1)

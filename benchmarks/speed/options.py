@@ -1,4 +1,4 @@
-"""Options of the engine, each against none: precision, compilation, executor, memory format."""
+"""Each option of the engine against none: precision, compilation, executor, memory format."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional as F
 
-from .part import Asked, compare, ours
-from .race import Row, paired, quiet
-from .work import CLASSES, Work
+from .interleaved import Row, paired_ratios, single_thread_environment
+from .part import PartRequest, compare, flbench_program
+from .workload import CLASSES, Workload
 
 TITLE = "Options, each against none, rounds in turn (`ratio`: as many times as long as without)"
 GOAL = "no option is on by default that costs time"
@@ -25,34 +25,37 @@ OPTIONS: dict[str, dict[str, object]] = {
 }
 
 
-def run(asked: Asked) -> list[Row]:
-    """Three networks with every option; then steps of two networks in both memory formats."""
+def run(request: PartRequest) -> list[Row]:
+    """Every option on three networks; then steps of two networks in both memory formats."""
     works = [
-        (Work(model="mlp", shape=(1, 8, 8), samples=24, batch=4, clients=50), 12),
-        (Work(), 12),
-        (Work(model="resnet18", clients=4, cohort=4, samples=64), 3),
+        (Workload(model="mlp", shape=(1, 8, 8), samples=24, batch=4, clients=50), 12),
+        (Workload(), 12),
+        (Workload(model="resnet18", clients=4, cohort=4, samples=64), 3),
     ]
     formats = [("lenet5", 50, 20), ("resnet18", 4, 10)]
-    if asked.quick:
-        works, formats = [(Work(clients=4, cohort=2, samples=32), 2)], [("lenet5", 5, 4)]
+    if request.quick:
+        works, formats = [(Workload(clients=4, cohort=2, samples=32), 2)], [("lenet5", 5, 4)]
     rows: list[Row] = []
     for work, rounds in works:
         programs = [
-            ours(work, asked, name, accelerator="cpu", **engine) for name, engine in OPTIONS.items()
+            flbench_program(work, request, name, accelerator="cpu", **engine)
+            for name, engine in OPTIONS.items()
         ]
-        for row in compare(programs, rounds, asked, inverse=True, model=work.model):
+        for row in compare(programs, rounds, request, inverse=True, model=work.model):
             rows.append({"model": row.pop("model"), "option": row.pop("program"), **row})
     for model, steps, pairs in formats:
-        asked.say(f"{model}: channels last")
+        request.say(f"{model}: channels last")
         command = [sys.executable, "-m", __name__, model, str(steps), str(pairs)]
-        done = subprocess.run(command, env=quiet(), check=True, stdout=subprocess.PIPE)
+        done = subprocess.run(
+            command, env=single_thread_environment(), check=True, stdout=subprocess.PIPE
+        )
         rows.append(json.loads(done.stdout))
     return rows
 
 
 def channels_last(model: str, steps: int, pairs: int) -> Row:
-    """Steps of fused SGD on batches of 32 in both memory formats, in turn; seconds of `steps`."""
-    work = Work(model=model)
+    """StepCounter of fused SGD on batches of 32 in both memory formats, alternately."""
+    work = Workload(model=model)
     usual, last = (
         _steps(work, format) for format in (torch.contiguous_format, torch.channels_last)
     )
@@ -69,14 +72,14 @@ def channels_last(model: str, steps: int, pairs: int) -> Row:
         "model": model,
         "option": f"channels last, {steps} steps",
         "seconds": round(sorted(other)[len(other) // 2], 5),
-        **paired("ratio", other, one),
+        **paired_ratios("ratio", other, one),
         "rounds": pairs,
         "note": f"without: {sorted(one)[len(one) // 2]:.4f} s",
     }
 
 
-def _steps(work: Work, format: torch.memory_format) -> Callable[[int], float]:
-    """A network that makes steps and tells how long they took."""
+def _steps(work: Workload, format: torch.memory_format) -> Callable[[int], float]:
+    """A function that trains a network for some steps and returns the seconds."""
     from .floor import network
 
     net = network(work).train().to(memory_format=format)  # type: ignore[call-overload]

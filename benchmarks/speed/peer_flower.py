@@ -1,8 +1,8 @@
-"""The same work in Flower: `peer_flower.py WORK PROCESSES NETWORK ROUNDS`, in its environment.
+"""The workload in Flower: `peer_flower.py WORK PROCESSES NETWORK ROUNDS`, in its environment.
 
-A simulation with its FedAvg strategy; clients run in one Ray actor per process. What a client does
-is written as in its PyTorch examples, but with tensors that are permuted once per epoch and sliced
-in the place of a DataLoader, and fused SGD.
+A simulation with its FedAvg strategy; clients run in one Ray actor per process. The client
+trains as in the PyTorch examples of Flower, but samples are permuted once per epoch and sliced, in
+place of a DataLoader, and SGD is fused.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from functools import partial
 from typing import Any
 
 import torch
-from baton import Baton
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
-from peer_work import asked, data, network
+from peer_workload import arguments, data, network
 from torch.nn import functional as F
+from turns import Turns
 
 
 def train(message: Message, context: Context, work: dict[str, Any], path: str) -> Message:
-    """One client's round; data and network are those of its actor."""
+    """Train one client for a round; data and network are cached in its Ray actor."""
     net = network(path)
     all_x, all_y = data(work)
     client = int(context.node_config["partition-id"])
@@ -51,26 +51,26 @@ def train(message: Message, context: Context, work: dict[str, Any], path: str) -
     return Message(content=RecordDict(content), reply_to=message)
 
 
-class Lapping(FedAvg):
-    """FedAvg that hands the baton over before its first round and after every one."""
+class RoundReporter(FedAvg):
+    """FedAvg that reports before its first round and after every round, and waits for its turn."""
 
-    baton: Baton
-    begun = False
+    turns: Turns
+    ready_reported = False
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Ready, the first time."""
-        if not self.begun:
-            self.begun = True
-            self.baton.lap()
+        """Report once that the run is ready."""
+        if not self.ready_reported:
+            self.ready_reported = True
+            self.turns.report_and_wait()
         chosen: Iterable[Message] = super().configure_train(server_round, arrays, config, grid)
         return chosen
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """One round more."""
+        """Report the round."""
         replies = list(replies)
         lost = [reply.error.reason for reply in replies if reply.has_error()]
         if lost:
@@ -79,26 +79,26 @@ class Lapping(FedAvg):
         found: tuple[ArrayRecord | None, MetricRecord | None] = super().aggregate_train(
             server_round, replies
         )
-        self.baton.lap(steps=steps)
+        self.turns.report_and_wait(steps=steps)
         return found
 
 
 def main() -> None:
     """Play the rounds."""
-    work, processes, path, rounds = asked()
-    baton = Baton()
+    work, processes, path, rounds = arguments()
+    turns = Turns()
     client, server = ClientApp(), ServerApp()
     client.train()(partial(train, work=work, path=path))
 
     @server.main()
     def play(grid: Grid, context: Context) -> None:
-        strategy = Lapping(
+        strategy = RoundReporter(
             fraction_train=work["cohort"] / work["clients"],
             fraction_evaluate=0.0,
             min_train_nodes=work["cohort"],
             min_available_nodes=work["clients"],
         )
-        strategy.baton = baton
+        strategy.turns = turns
         arrays = ArrayRecord(network(path).state_dict())
         strategy.start(grid=grid, initial_arrays=arrays, num_rounds=rounds + 1)
 

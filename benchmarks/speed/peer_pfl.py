@@ -1,7 +1,7 @@
-"""The same work in pfl: `peer_pfl.py WORK PROCESSES NETWORK ROUNDS`, in pfl's environment.
+"""The workload in pfl: `peer_pfl.py WORK PROCESSES NETWORK ROUNDS`, in pfl's environment.
 
 Federated averaging with a simulated backend, as its own benchmarks set it up; the local optimiser
-is fused SGD. pfl does not shuffle a client's samples. A second process is a second worker of it.
+is fused SGD. pfl does not shuffle a client's samples. A second process is a second worker of pfl.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from functools import partial
 RANK = int(os.environ.get("PFL_WORKER_RANK", 0))
 
 
-def addresses(processes: int) -> None:
-    """Tell this worker of the others, and start them; before pfl is imported."""
+def start_workers(processes: int) -> None:
+    """Start the other workers and set the addresses of all; call it before pfl is imported."""
     if processes == 1 or "PFL_WORKER_ADDRESSES" in os.environ:
         return
     with socket.socket() as free:
@@ -31,12 +31,12 @@ def addresses(processes: int) -> None:
 
 def main() -> None:
     """Play the rounds."""
-    from baton import Baton
-    from peer_work import asked, data, network
+    from peer_workload import arguments, data, network
+    from turns import Turns
 
-    work, processes, path, rounds = asked()
-    baton = Baton() if RANK == 0 else None
-    addresses(processes)
+    work, processes, path, rounds = arguments()
+    turns = Turns() if RANK == 0 else None
+    start_workers(processes)
     import numpy as np
     import torch
     from pfl.aggregate.simulate import SimulatedBackend
@@ -54,38 +54,38 @@ def main() -> None:
     np.random.seed(0)
     x, y = data(work)
     net = network(path)
-    done = [0]
+    steps = [0]
 
     def loss(inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        done[0] += 1
+        steps[0] += 1
         net.train()
         return torch.nn.functional.cross_entropy(net(inputs), labels)
 
     net.loss, net.metrics = loss, lambda *_: {}
 
-    def meet() -> None:
-        """Let no worker begin the next round while the first one waits for its turn."""
+    def wait_for_all() -> None:
+        """Keep all workers waiting while rank 0 waits for its turn."""
         if torch.distributed.is_initialized():
             torch.distributed.barrier()
 
-    class Lapping(TrainingProcessCallback):
-        """Hands the baton over after every round."""
+    class RoundReporter(TrainingProcessCallback):
+        """Reports every round and waits for the next turn."""
 
         def on_train_begin(self, *, model: object) -> Metrics:
-            """Ready."""
-            if baton is not None:
-                baton.lap()
-            meet()
+            """Report that the run is ready."""
+            if turns is not None:
+                turns.report_and_wait()
+            wait_for_all()
             return Metrics()
 
         def after_central_iteration(
             self, aggregate_metrics: Metrics, model: object, *, central_iteration: int
         ) -> tuple[bool, Metrics]:
-            """One round more."""
-            if baton is not None:
-                baton.lap(steps=done[0])
-            done[0] = 0
-            meet()
+            """Report the round."""
+            if turns is not None:
+                turns.report_and_wait(steps=steps[0])
+            steps[0] = 0
+            wait_for_all()
             return False, Metrics()
 
     def user(client: int) -> PyTorchTensorDataset:
@@ -109,7 +109,7 @@ def main() -> None:
             local_learning_rate=work["lr"],
             local_batch_size=work["batch"],
         ),
-        callbacks=[Lapping()],
+        callbacks=[RoundReporter()],
     )
 
 

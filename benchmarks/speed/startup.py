@@ -1,4 +1,4 @@
-"""Start-up: how long commands take before they say something."""
+"""Start-up: the seconds that commands need until their first output."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import time
 from pathlib import Path
 from statistics import median
 
-from .part import Asked
-from .race import Row, quiet
+from .interleaved import Row, single_thread_environment
+from .part import PartRequest
 
 TITLE = "Start-up of whole processes"
 GOAL = (
     "`flbench --help` and `flbench list` at most 0.4 s; `flbench run` to its first round at most"
     " 2 s more than importing torch and lightning"
 )
-# the first for torchvisions of others
+# flbench.core.torchvision_compat must be imported before lightning
 IMPORTS = "import flbench.core.torchvision_compat, torch, lightning"
 RUN = ("run", "-p", "fedavg", "-s", "noisy-noniid", "--rounds", "1")
 
 
-def run(asked: Asked) -> list[Row]:
-    """Every command in turn, several times over."""
+def run(request: PartRequest) -> list[Row]:
+    """Measure the commands alternately, several times."""
     flbench = [sys.executable, "-m", "flbench"]
     imports, first = "importing torch and lightning", f"flbench {' '.join(RUN)}, to its first round"
     commands = {
@@ -32,11 +32,11 @@ def run(asked: Asked) -> list[Row]:
         first: [*flbench, *RUN],
     }
     seconds: dict[str, list[float]] = {name: [] for name in commands}
-    for turn in range(2 if asked.quick else 6):
+    for turn in range(2 if request.quick else 6):
         for name, command in commands.items():
-            out = ["--out", str(asked.folder / f"startup-{turn}")] if name == first else []
-            spent = until([*command, *out], "1 rounds" if name == first else "")
-            if turn:  # the first is a warm-up: files come into memory
+            out = ["--out", str(request.folder / f"startup-{turn}")] if name == first else []
+            spent = seconds_until([*command, *out], "1 rounds" if name == first else "")
+            if turn:  # the first is a warm-up: files are read into memory
                 seconds[name].append(spent)
     rows = [
         {"command": name, **spread("seconds", spent), "times": len(spent)}
@@ -56,24 +56,24 @@ def spread(name: str, values: list[float]) -> Row:
     }
 
 
-def until(command: list[str], words: str) -> float:
-    """Seconds until a process says some words on standard error; without, until it ends."""
+def seconds_until(command: list[str], words: str) -> float:
+    """Seconds until a process writes `words` to standard error; "" = until it ends."""
     began = time.perf_counter()
     process = subprocess.Popen(
         command,
-        env=quiet(),
+        env=single_thread_environment(),
         text=True,
         cwd=Path.cwd(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
     )
-    spent, said = 0.0, ""
+    spent, last_line = 0.0, ""
     with process:
         assert process.stderr is not None
         for line in process.stderr:
-            said = line.strip() or said
+            last_line = line.strip() or last_line
             if words and words in line and not spent:
                 spent = time.perf_counter() - began
     if process.returncode != 0 or (words and not spent):
-        raise RuntimeError(f"{' '.join(command)}: {said}")
+        raise RuntimeError(f"{' '.join(command)}: {last_line}")
     return spent or time.perf_counter() - began

@@ -1,10 +1,10 @@
-"""W1: small networks, many clients; against a loop by hand and other frameworks."""
+"""W1: a small network and many clients, against a hand-written loop and other frameworks."""
 
 from __future__ import annotations
 
-from .part import Asked, compare, floor, others, ours
-from .race import Row
-from .work import Work
+from .interleaved import Row
+from .part import PartRequest, compare, flbench_program, floor_program, peer_programs
+from .workload import Workload
 
 TITLE = "W1: LeNet-5, 100 clients, 10 per round, 150 samples each, batches of 32"
 GOAL = (
@@ -13,18 +13,18 @@ GOAL = (
 )
 
 
-def run(asked: Asked) -> list[Row]:
-    """Local epochs times processes."""
+def run(request: PartRequest) -> list[Row]:
+    """Measure one and five local epochs, in one process and in two."""
     rows: list[Row] = []
     for epochs, rounds in ((1, 30), (5, 12)):
-        work = Work(epochs=epochs)
-        if asked.quick:
-            work, rounds = Work(epochs=epochs, clients=10, cohort=4, samples=64), 2
+        work = Workload(epochs=epochs)
+        if request.quick:
+            work, rounds = Workload(epochs=epochs, clients=10, cohort=4, samples=64), 2
         for processes in (1, 2):
             programs = [
-                ours(work, asked, devices=processes, accelerator="cpu"),
-                floor(work, processes),
-                *others(work, asked, processes, rounds),
+                flbench_program(work, request, devices=processes, accelerator="cpu"),
+                floor_program(work, processes),
+                *peer_programs(work, request, processes, rounds),
             ]
-            rows += compare(programs, rounds, asked, epochs=epochs, processes=processes)
+            rows += compare(programs, rounds, request, epochs=epochs, processes=processes)
     return rows

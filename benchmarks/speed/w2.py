@@ -1,25 +1,25 @@
-"""W2: a large network; against a loop by hand."""
+"""W2: a large network, against a hand-written loop."""
 
 from __future__ import annotations
 
-from .part import Asked, compare, floor, ours
-from .race import Row
-from .work import Work
+from .interleaved import Row
+from .part import PartRequest, compare, flbench_program, floor_program
+from .workload import Workload
 
 TITLE = "W2: ResNet-18, 10 clients, all of them in every round, 150 samples each, batches of 32"
 GOAL = "at most 1.05 times as long as the floor, in one process and in two"
 
 
-def run(asked: Asked) -> list[Row]:
-    """One process and two."""
-    work, rounds = Work(model="resnet18", clients=10), 5
-    if asked.quick:
-        work, rounds = Work(model="resnet18", clients=2, cohort=2, samples=34), 2
+def run(request: PartRequest) -> list[Row]:
+    """Measure one process and two."""
+    work, rounds = Workload(model="resnet18", clients=10), 5
+    if request.quick:
+        work, rounds = Workload(model="resnet18", clients=2, cohort=2, samples=34), 2
     rows: list[Row] = []
     for processes in (1, 2):
         programs = [
-            ours(work, asked, devices=processes, accelerator="cpu"),
-            floor(work, processes),
+            flbench_program(work, request, devices=processes, accelerator="cpu"),
+            floor_program(work, processes),
         ]
-        rows += compare(programs, rounds, asked, processes=processes)
+        rows += compare(programs, rounds, request, processes=processes)
     return rows

@@ -1,12 +1,12 @@
-"""W4: more and more clients, of whom ten take part in a round."""
+"""W4: 100 to 10,000 clients, of whom ten take part in a round."""
 
 from __future__ import annotations
 
 from math import prod
 
-from .part import Asked, compare, ours
-from .race import Row
-from .work import Work
+from .interleaved import Row
+from .part import PartRequest, compare, flbench_program
+from .workload import Workload
 
 TITLE = (
     "W4: 100 to 10,000 clients with 10 samples each, 10 per round, LeNet-5 on 1x16x16"
@@ -15,17 +15,19 @@ TITLE = (
 GOAL = "seconds per round and memory at most 1.1 times those of 100 clients"
 
 
-def run(asked: Asked) -> list[Row]:
-    """One model for all (fedavg), and one for each (local-only)."""
-    counts, rounds = ((100, 1_000, 10_000), 20) if not asked.quick else ((20, 40), 2)
+def run(request: PartRequest) -> list[Row]:
+    """Measure one model for all clients (fedavg) and one for each (local-only)."""
+    counts, rounds = ((100, 1_000, 10_000), 20) if not request.quick else ((20, 40), 2)
     rows: list[Row] = []
     for method in ("fedavg", "local-only"):
         works = {
-            str(clients): Work(shape=(1, 16, 16), clients=clients, samples=10, method=method)
+            str(clients): Workload(shape=(1, 16, 16), clients=clients, samples=10, method=method)
             for clients in counts
         }
-        programs = [ours(work, asked, name, accelerator="cpu") for name, work in works.items()]
-        for row in compare(programs, rounds, asked, inverse=True, method=method):
+        programs = [
+            flbench_program(work, request, name, accelerator="cpu") for name, work in works.items()
+        ]
+        for row in compare(programs, rounds, request, inverse=True, method=method):
             work = works[row.pop("program")]
             data = work.clients * (work.samples + 1) * prod(work.shape) * 4 / 2**20
             about = {"method": row.pop("method"), "clients": work.clients}

@@ -1,4 +1,4 @@
-"""W5: where the time of whole runs goes, from `seconds` of their result files."""
+"""W5: shares of the time of whole runs, from `seconds` of their result files."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .part import Asked
-from .race import Row, quiet
+from .interleaved import Row, single_thread_environment
+from .part import PartRequest
 
 TITLE = "W5: where the time goes: the main job, and all methods on the same suite"
 GOAL = "everything but training, evaluation, scoring and aggregation below 5 % of a run"
@@ -21,22 +21,22 @@ WORK = {
 VARIANTS = "-class-global", "-class-local", "-lambda", "-nodc", "-nola"
 
 
-def run(asked: Asked) -> list[Row]:
-    """A row for the main job, one for the sweep, one per method of it."""
+def run(request: PartRequest) -> list[Row]:
+    """Return a row for the main run, one for all methods together, and one per method."""
     from flbench.plugin.registry import entries
 
-    suite, rounds = "noisy-noniid", ["--rounds", "3"] if asked.quick else []
+    suite, rounds = "noisy-noniid", ["--rounds", "3"] if request.quick else []
     methods = [name for name in sorted(entries("methods")) if not name.endswith(VARIANTS)]
-    if asked.quick:
+    if request.quick:
         methods = ["fedavg", "pfedlia"]
     found: dict[str, dict[str, float]] = {}
     for plugin in ("pfedlia", ",".join(methods)):
-        asked.say(f"{plugin} on {suite}")
-        out = asked.folder / f"w5-{len(found)}"
+        request.say(f"{plugin} on {suite}")
+        out = request.folder / f"w5-{len(found)}"
         command = [sys.executable, "-m", "flbench", "run", "-p", plugin, "-s", suite]
         subprocess.run(
             [*command, *rounds, "--out", str(out)],
-            env=quiet(),
+            env=single_thread_environment(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -56,7 +56,7 @@ def run(asked: Asked) -> list[Row]:
 
 
 def shares(seconds: dict[str, float]) -> Row:
-    """Parts as shares of the total; what the clocks of a run do not name is in the rest."""
+    """Parts as shares of the total; time that no clock of the run measured is in the rest."""
     total = seconds["total"]
     row: Row = {"total": round(total, 3)}
     spent = 0.0

@@ -1,28 +1,28 @@
-"""W6: on an accelerator, clients side by side against one after the other, and a loop by hand."""
+"""W6: on a CUDA device, vectorised against sequential clients and a hand-written loop."""
 
 from __future__ import annotations
 
 import torch
 
-from .part import Asked, compare, floor, ours
-from .race import Row
-from .work import Work
+from .interleaved import Row
+from .part import PartRequest, compare, flbench_program, floor_program
+from .workload import Workload
 
 TITLE = "W6: W1 on a CUDA device, cohorts of 10 and 100"
 GOAL = "vectorised at least 10 times as fast as sequential in cohorts of 100"
 
 
-def run(asked: Asked) -> list[Row]:
-    """Two cohorts; on the CPU nothing is run."""
+def run(request: PartRequest) -> list[Row]:
+    """Measure two cohort sizes; without a CUDA device nothing is measured."""
     if not torch.cuda.is_available():
         return [{"note": "not run: no CUDA device"}]
     rows: list[Row] = []
     for cohort in (10, 100):
-        work = Work(cohort=cohort)
+        work = Workload(cohort=cohort)
         programs = [
-            ours(work, asked, executor, executor=executor, accelerator="cuda")
+            flbench_program(work, request, executor, executor=executor, accelerator="cuda")
             for executor in ("vectorised", "sequential")
         ]
-        rounds = 3 if asked.quick else 10
-        rows += compare([*programs, floor(work, 1, "cuda")], rounds, asked, cohort=cohort)
+        rounds = 3 if request.quick else 10
+        rows += compare([*programs, floor_program(work, 1, "cuda")], rounds, request, cohort=cohort)
     return rows

@@ -1,7 +1,8 @@
-"""`flbench check METHOD`: judge installed methods by the laws of the conformance kit."""
+"""`flbench check METHOD`: run the checks of the conformance kit on installed methods."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated
 
 import typer
@@ -11,34 +12,31 @@ from flbench.errors import UserError
 Methods = Annotated[list[str] | None, typer.Argument(help="methods (flbench list methods)")]
 
 
-MANY = {"holds": "hold"}
-
-
 def check(
     methods: Methods = None,
-    law: Annotated[list[str] | None, typer.Option(help="only this law; repeatable")] = None,
-    laws: Annotated[bool, typer.Option("--laws", help="say what the laws are")] = False,
+    only: Annotated[list[str] | None, typer.Option(help="only this check; repeatable")] = None,
+    list_checks: Annotated[bool, typer.Option("--list", help="list the checks")] = False,
 ) -> None:
-    """Judge methods by the laws that must hold for all of them."""
-    if not methods and not laws:
-        raise UserError("check: name a method (flbench list methods), or type --laws")
+    """Check that methods have the properties that every method must have."""
+    if not methods and not list_checks:
+        raise UserError("check: name a method (flbench list methods), or type --list")
     from flbench.plugin.registry import find
 
-    known = [find("methods", name) for name in methods or []]
-    from flbench.testing.check import NAMES
-    from flbench.testing.kit import LAWS, verdicts
+    entries = [find("methods", name) for name in methods or []]
+    from flbench.testing.check import NAME_WIDTH
+    from flbench.testing.kit import CHECKS, check_results
 
-    if laws:
-        for one in LAWS.values():
-            print(f"{one.name:<{NAMES}}  {one.says}")
-    bad = []
-    for entry in known:
-        counts: dict[str, int] = {}
+    if list_checks:
+        for one in CHECKS.values():
+            print(f"{one.name:<{NAME_WIDTH}}  {one.description}")
+    failed = []
+    for entry in entries:
+        counts = Counter[str]()
         print(f"{entry.name} [{entry.distribution} {entry.version}]")
-        for verdict in verdicts(entry.name, law or ()):
-            print(f"  {verdict}", flush=True)
-            counts[verdict.outcome] = counts.get(verdict.outcome, 0) + 1
-            bad += [] if verdict.good else [f"{entry.name}: {verdict.law}"]
-        print("  " + ", ".join(f"{count} {MANY.get(o, o)}" for o, count in counts.items()))
-    if bad:
-        raise UserError(f"check: {len(bad)} of the laws do not hold: {', '.join(bad)}")
+        for result in check_results(entry.name, only or ()):
+            print(f"  {result}", flush=True)
+            counts[result.state] += 1
+            failed += [] if result.ok else [f"{entry.name}: {result.check}"]
+        print("  " + ", ".join(f"{count} {state}" for state, count in counts.items()))
+    if failed:
+        raise UserError(f"check: {len(failed)} failed: {', '.join(failed)}")

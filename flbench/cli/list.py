@@ -1,4 +1,4 @@
-"""`flbench list`: what is installed, and what of it is broken."""
+"""`flbench list`: what is installed, and which names cannot be used."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def list_(
     ] = "",
     json: Annotated[bool, typer.Option("--json", help="machine-readable")] = False,
     load: Annotated[
-        bool, typer.Option("--load", help="import each as well, in a process apart")
+        bool, typer.Option("--load", help="import each in a separate process as well")
     ] = False,
 ) -> None:
-    """List what is installed, and what of it is broken; nothing is imported unless asked for."""
+    """List what is installed, and why a name cannot be used; only --load imports it."""
     if kind and kind not in KINDS:
         raise UnknownName("kind", kind, KINDS)
     kinds = [kind] if kind else KINDS
@@ -49,11 +49,11 @@ Reasons = Mapping[tuple[str, str], str]
 
 
 def listing(kind: str, details: bool = False, tried: Reasons | None = None) -> list[str]:
-    """Lines that list what is installed of one kind; what is broken with the reason.
+    """Lines that list what is installed of one kind, with the reason where a name is broken.
 
     Args:
-        details: methods with their cards.
-        tried: what importing them came to (`flbench.run.import_probe`); None = not imported.
+        details: whether methods are listed with kind, paper and hooks.
+        tried: why imports failed (`flbench.run.import_probe`); None = not imported.
     """
     found = entries(kind)
     width = max((len(name) for name in found), default=0)
@@ -65,20 +65,20 @@ def listing(kind: str, details: bool = False, tried: Reasons | None = None) -> l
         if details and kind == "methods":
             about = card(entry)
             hooks = f"hooks: {', '.join(about.hooks) or 'none'}"
-            told = "; ".join(filter(None, (about.kind, about.source, hooks)))
-            lines.append(f"  {'':<{width}}  {told}")
+            about_it = "; ".join(filter(None, (about.kind, about.source, hooks)))
+            lines.append(f"  {'':<{width}}  {about_it}")
         if why := why_broken(entry, tried):
             lines.append(f"  {'':<{width}}  broken: {why}")
     return lines
 
 
 def why_broken(entry: Entry, tried: Reasons | None = None) -> str:
-    """Why a name cannot be used: by its text, or else by what its import came to."""
+    """Why a name cannot be used: by its metadata, or else by its import."""
     return diagnose(entry) or (tried or {}).get((entry.kind, entry.name), "")
 
 
 def plain(kind: str, tried: Reasons | None = None) -> list[dict[str, object]]:
-    """The same as JSON-plain rows; "broken" is empty where nothing is known."""
+    """The same as rows of plain data; "broken" is empty where nothing is known to be wrong."""
     rows = []
     for entry in entries(kind).values():
         row: dict[str, object] = {

@@ -20,14 +20,14 @@ from flbench.cli.plot import plot
 from flbench.cli.reproduce import reproduce
 from flbench.cli.run import run
 from flbench.cli.show import show
+from flbench.cli.speed import PASSES_ON, speed
 from flbench.cli.study import study
 from flbench.cli.submit import submit
-from flbench.cli.sweep import PASSES_ON, sweep
+from flbench.cli.sweep import sweep
 from flbench.cli.sync import sync
 from flbench.cli.tune import tune
 from flbench.cli.verify import verify
 from flbench.errors import DEBUG, FlbenchError, Interrupted, ProcessDied
-from flbench.speed import speed
 
 app = typer.Typer(
     help="Benchmark suite for personalised and clustered federated learning.",
@@ -39,13 +39,13 @@ app = typer.Typer(
 
 
 app.command()(run)
-app.command(context_settings=PASSES_ON)(sweep)
+app.command()(sweep)
 app.command("list")(list_)
 app.command()(data)
 app.command()(study)
 app.command()(check)
 app.command()(new)
-app.command()(speed)
+app.command(context_settings=PASSES_ON)(speed)
 app.command()(reproduce)
 app.command()(tune)
 app.command()(diff)

@@ -16,13 +16,12 @@ from flbench.papers.reproduction import (
     COLUMNS,
     VERDICTS,
     Comparison,
-    ReproductionRequest,
     by_part,
     cells,
     findings,
     planned,
-    where_results_lie,
 )
+from flbench.sweeps.request import RunRequest
 
 if TYPE_CHECKING:
     from flbench.terminal.console import SweepProgress
@@ -89,12 +88,7 @@ def _table(
         "",
     ]
     known = {
-        scale: findings(
-            grid,
-            planned(
-                grid, ReproductionRequest(scale, others=where_results_lie(out, None)), overview
-            ),
-        )
+        scale: findings(grid, planned(grid, scale, RunRequest(out=out), None, overview))
         for scale in SCALES
         if scale in grid.scale
     }

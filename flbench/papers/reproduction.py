@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from statistics import mean, stdev
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
+from flbench.core.parameters import parse
 from flbench.papers.paper import PaperTable, PublishedValue, Scale, numbers, plugin_of
-from flbench.plugin.registry import load_entry
 from flbench.results.files import read_result
 from flbench.results.schema import Result
-from flbench.sweeps.launchers import Cell, Outcome
-from flbench.sweeps.sweep import cells_of
+from flbench.sweeps.launchers import Outcome
+from flbench.sweeps.request import Cell, RunRequest, concerns, resolve
 
 if TYPE_CHECKING:
+    from flbench.run.composition import LoadedMethod
     from flbench.terminal.console import SweepProgress
 
 
@@ -79,25 +79,6 @@ COLUMNS = ("method", "paper", "ours", "difference", "seeds", "verdict")
 
 
 @dataclass(frozen=True)
-class ReproductionRequest:
-    """How a table is asked for.
-
-    Attributes:
-        scale: name of one of the table's scales.
-        seeds: instead of the scale's number of seeds.
-        settings: `--set KEY=VALUE` of the person, over the card's.
-        dataset: this data set alone.
-        others: further words for `flbench run`, such as `--out DIR`.
-    """
-
-    scale: str
-    seeds: int | None = None
-    settings: Sequence[str] = ()
-    dataset: str | None = None
-    others: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
 class Plan:
     """The cells that give one printed number, or why there are none."""
 
@@ -122,51 +103,63 @@ class Comparison:
     why: str = ""
 
 
-def planned(grid: PaperTable, asked: ReproductionRequest, overview: SweepProgress) -> list[Plan]:
+def planned(
+    table: PaperTable,
+    scale: str,
+    request: RunRequest,
+    seeds: int | None,
+    progress: SweepProgress,
+) -> list[Plan]:
     """The cells of a table, number by number.
+
+    Args:
+        scale: name of one of the table's scales.
+        request: what holds for all cells: its settings are laid over the table's, its data set is
+            the only one.
+        seeds: instead of the scale's number of seeds.
 
     Raises:
         UserError: a setting that fits neither the suite nor the method.
     """
-    wanted = [one for one in numbers(grid) if asked.dataset in (None, one.dataset)]
-    scale = grid.scale.get(asked.scale)
-    if scale is None:
-        return [Plan(one, why=f"this table has no scale '{asked.scale}'") for one in wanted]
-    given = {pair.partition("=")[0].strip() for pair in asked.settings}
-    lacking = [f"--set {key}=..., {what}" for key, what in scale.needs.items() if key not in given]
+    wanted = [one for one in numbers(table) if request.dataset in (None, one.dataset)]
+    found = table.scale.get(scale)
+    if found is None:
+        return [Plan(one, why=f"this table has no scale '{scale}'") for one in wanted]
+    needs = {key: what for key, what in found.needs.items() if key not in request.settings}
+    lacking = [f"--set {key}=..., {what}" for key, what in needs.items()]
     if lacking:
         return [Plan(one, why=f"needs {'; '.join(lacking)}") for one in wanted]
-    return [_plan(one, scale, asked, overview) for one in wanted]
+    request = replace(request, seeds=tuple(range(seeds or found.seeds)))
+    from flbench.run.composition import load_method
+
+    load = cache(load_method)
+    return [_plan(one, found, request, progress, load) for one in wanted]
 
 
 def _plan(
-    printed: PublishedValue, scale: Scale, asked: ReproductionRequest, overview: SweepProgress
+    printed: PublishedValue,
+    scale: Scale,
+    request: RunRequest,
+    progress: SweepProgress,
+    load: Callable[[str], LoadedMethod],
 ) -> Plan:
     if printed.dataset not in scale.on:
         return Plan(printed, why=f"{printed.dataset} is not part of this scale")
-    from flbench.plugin.registry import find
-    from flbench.run.composition import presets_of
-
     plugin, own = plugin_of(printed.method)
-    settings = {**scale.settings, **scale.on[printed.dataset]}
-    pairs = [f"{key}={_text(value)}" for key, value in settings.items()]
-    pairs += [f"{key}={value}" for key, value in own.items()]
-    known = presets_of(load_entry(find("methods", plugin)))
-    preset = scale.preset if scale.preset in known else None
-    cells = cells_of(
-        overview,
-        [plugin],
-        [printed.suite],
-        range(asked.seeds or scale.seeds),
-        [*pairs, *asked.settings],
-        preset,
-        ["--dataset", printed.dataset, *asked.others],
+    method = load(plugin)
+    texts = {**scale.settings, **scale.on[printed.dataset], **own}
+    of_table = {k: parse(v) if isinstance(v, str) else v for k, v in texts.items()}
+    settings = {**of_table, **request.settings}
+    asked = replace(
+        request,
+        methods=(plugin,),
+        suites=(printed.suite,),
+        settings={key: value for key, value in settings.items() if concerns(key, method)},
+        preset=scale.preset if scale.preset in method.presets else None,
+        dataset=printed.dataset,
+        resume=True,
     )
-    return Plan(printed, tuple(cells))
-
-
-def _text(value: Any) -> str:  # noqa: ANN401 - a TOML value
-    return value if isinstance(value, str) else json.dumps(value)
+    return Plan(printed, tuple(resolve(asked, progress, load)))
 
 
 def findings(
@@ -206,8 +199,8 @@ def _there(plan: Plan, outcomes: Mapping[Cell, Outcome]) -> Iterator[Result]:
         outcome = outcomes.get(cell)
         if outcome is not None and outcome.result is not None:
             yield outcome.result
-        elif cell.job.path.is_file():
-            yield read_result(cell.job.path)
+        elif cell.spec.path.is_file():
+            yield read_result(cell.spec.path)
 
 
 def _why(plan: Plan, outcomes: Mapping[Cell, Outcome]) -> str:
@@ -222,11 +215,6 @@ def by_part(found: Sequence[Comparison]) -> dict[tuple[str, str], list[Compariso
     for one in found:
         parts.setdefault((one.printed.suite, one.printed.dataset), []).append(one)
     return parts
-
-
-def where_results_lie(out: Path, root: Path | None) -> list[str]:
-    """The words of `flbench run` for two folders."""
-    return ["--out", str(out), *([] if root is None else ["--data-root", str(root)])]
 
 
 def cells(one: Comparison) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flbench.metrics import churn
+from flbench.results.difference import relative_distance
 from flbench.results.schema import Clients, Result, Unseen
 from flbench.submission.consistency import recount
 
@@ -80,18 +81,6 @@ def compare(claimed: Result, again: Result, rounds: int) -> list[Part]:
     return parts + (list(_ends(claimed, again)) if rounds == claimed.suite["rounds"] else [])
 
 
-def apart(one: float | None, other: float | None) -> float:
-    """How far two numbers are apart; infinitely, if only one is there.
-
-    Example:
-        >>> apart(0.25, 0.5), apart(90, 100), apart(None, None)
-        (0.25, 0.1, 0.0)
-    """
-    if one is None or other is None:
-        return 0.0 if one is other else math.inf
-    return abs(one - other) / max(1.0, abs(one), abs(other))
-
-
 def _curves(name: str, claimed: Result, again: Result, rounds: int, names: Iterable[str]) -> Part:
     """Some curves: the largest mean distance over the rounds that were measured."""
     nothing: list[float | None] = [None] * rounds
@@ -106,7 +95,7 @@ def _mean_apart(one: Curve, other: Curve) -> float:
     if len(one) != len(other):
         return math.inf
     pairs = [(a, b) for a, b in zip(one, other, strict=True) if (a, b) != (None, None)]
-    return sum(apart(a, b) for a, b in pairs) / max(1, len(pairs))
+    return sum(relative_distance(a, b) for a, b in pairs) / max(1, len(pairs))
 
 
 def _part(name: str, found: Mapping[str, float]) -> Part:
@@ -177,4 +166,6 @@ def _shares(one: Sequence[int], other: Sequence[int], judged: Sequence[int]) -> 
 def _numbers(name: str, one: Numbers, other: Numbers, names: Iterable[str]) -> Part:
     """A table of numbers: the largest distance."""
     unlike = {key for key in names if one.get(key) != other.get(key)}
-    return _part(name, {key: apart(one.get(key), other.get(key)) for key in sorted(unlike)})
+    return _part(
+        name, {key: relative_distance(one.get(key), other.get(key)) for key in sorted(unlike)}
+    )

@@ -1,4 +1,4 @@
-"""Laws: what must hold for every method, how one is judged, and how the verdict reads."""
+"""A conformance check: a property that every method must have, and the result of testing it."""
 
 from __future__ import annotations
 
@@ -14,178 +14,183 @@ from flbench.errors import FlbenchError, UserError
 from flbench.plugin.registry import find, load_entry
 from flbench.run.composition import MethodStack, compose
 from flbench.suite import Suite
-from flbench.testing.small_run import SERVER, SmallRun, play_small, small_suite
+from flbench.testing.small_run import SERVER_SAMPLES, SmallRun, run_small, small_suite
 
-MARK = f"{hookimpl.project_name}_impl"
+HOOK_MARKER = f"{hookimpl.project_name}_impl"
+"""The attribute that pluggy sets on a hook."""
+
+CheckState = Literal["passed", "failed", "xfailed", "xpassed", "skipped"]
+
+STATE_WIDTH, NAME_WIDTH = 7, 24
+"""Number of letters of the longest state and of the longest name of a check."""
 
 
-Outcome = Literal["holds", "broken", "known", "mended", "not judged"]
+class CheckFailed(AssertionError):
+    """A check failed; the text says what was expected and what was found."""
 
 
-OUTCOMES, NAMES = 10, 24
-"""Widths of the longest outcome and of the longest law's name, in letters."""
-
-
-class Broken(AssertionError):
-    """A law does not hold; the text says what was expected and what came."""
+class CheckSkipped(Exception):
+    """A check does not apply to this method; the text is the reason."""
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What became of a law.
+class CheckResult:
+    """The result of one check of one method.
 
     Attributes:
-        law: its name.
-        outcome: "known" is broken as declared; "mended" was declared to be broken and holds;
-            "not judged" where a law it stands on is broken, or the method is excused from it.
-        why: what broke, the declared reason, or why it was not judged.
+        check: name of the check.
+        state: "xfailed" is a failure that the author declares (`Conformance.fails`); "xpassed" is
+            declared to fail but passes; "skipped" where a required check did not pass, or the check
+            does not apply to the method.
+        reason: what failed, the declared reason, or why the check was skipped.
     """
 
-    law: str
-    outcome: Outcome
-    why: str = ""
+    check: str
+    state: CheckState
+    reason: str = ""
 
     @property
-    def good(self) -> bool:
-        """Whether nobody has to do anything."""
-        return self.outcome not in ("broken", "mended")
+    def ok(self) -> bool:
+        """Whether the check neither failed nor passed unexpectedly."""
+        return self.state not in ("failed", "xpassed")
 
     def __str__(self) -> str:
         """One line."""
-        return f"{self.law:<{NAMES}}  {self.outcome:<{OUTCOMES}}  {self.why}".rstrip()
+        return f"{self.check:<{NAME_WIDTH}}  {self.state:<{STATE_WIDTH}}  {self.reason}".rstrip()
 
 
 @dataclass(frozen=True)
-class Law:
-    """Something that must hold for every method.
+class Check:
+    """A property that every method must have.
 
     Attributes:
         name: "same-seed-same-bytes".
-        says: what must hold, in one sentence.
-        check: raises `Broken` where it does not.
-        after: laws it stands on; where one of them is broken, it is not judged.
+        description: the property, in one sentence.
+        function: tests a method; raises `CheckFailed` or `CheckSkipped`.
+        requires: checks that must pass first; otherwise this one is skipped.
     """
 
     name: str
-    says: str
-    check: Callable[[Case], None]
-    after: tuple[Law, ...] = ()
+    description: str
+    function: Callable[[MethodUnderTest], None]
+    requires: tuple[Check, ...] = ()
 
 
-def law(*after: Law) -> Callable[[Callable[[Case], None]], Law]:
-    """Make a law of a function: its name and the first line of its docstring.
+def check(*requires: Check) -> Callable[[Callable[[MethodUnderTest], None]], Check]:
+    """Decorate a function to make it a check; name and description are its name and docstring.
 
     Args:
-        after: laws it stands on.
+        requires: checks that must pass first.
     """
 
-    def made(check: Callable[[Case], None]) -> Law:
-        name = check.__name__.replace("_", "-")
-        says = (check.__doc__ or "").partition("\n")[0].rstrip(".")
-        return Law(name, says, check, after)
+    def decorate(function: Callable[[MethodUnderTest], None]) -> Check:
+        name = function.__name__.replace("_", "-")
+        description = (function.__doc__ or "").partition("\n")[0].rstrip(".")
+        return Check(name, description, function, requires)
 
-    return made
+    return decorate
 
 
 @dataclass
-class Case:
-    """A method before the laws: its plugin, its author's word, its usual run.
+class MethodUnderTest:
+    """A method, what its author declares, its usual run, and the results of its checks.
 
     Attributes:
-        method: an installed name.
+        name: name of an installed method.
     """
 
-    method: str
-    _verdicts: dict[str, Verdict] = field(default_factory=dict)
+    name: str
+    _results: dict[str, CheckResult] = field(default_factory=dict)
 
     @cached_property
-    def kind(self) -> Any:  # noqa: ANN401 - a stranger's class
+    def plugin_class(self) -> Any:  # noqa: ANN401 - a class of third-party code
         """The plugin's class."""
-        return load_entry(find("methods", self.method))
+        return load_entry(find("methods", self.name))
 
     @cached_property
     def hooks(self) -> set[str]:
-        """The hooks it answers."""
-        marked = {
-            name: getattr(getattr(self.kind, name, None), MARK, None) for name in dir(self.kind)
+        """Names of the hooks that the plugin implements."""
+        plugin_class = self.plugin_class
+        options = {
+            name: getattr(getattr(plugin_class, name, None), HOOK_MARKER, None)
+            for name in dir(plugin_class)
         }
-        return {told.get("specname") or name for name, told in marked.items() if told is not None}
+        return {
+            option.get("specname") or name for name, option in options.items() if option is not None
+        }
 
     @cached_property
-    def told(self) -> Conformance:
-        """What the author says.
+    def conformance(self) -> Conformance:
+        """What the author declares.
 
         Raises:
-            UserError: it is no `Conformance`.
+            UserError: the attribute `conformance` is not a `Conformance`.
         """
-        told = getattr(self.kind, "conformance", Conformance())
-        if not isinstance(told, Conformance):
-            came = type(told).__name__
-            raise UserError(f"{self.method}.conformance: expected fl.Conformance, got {came}")
-        return told
+        declared = getattr(self.plugin_class, "conformance", Conformance())
+        if not isinstance(declared, Conformance):
+            found = type(declared).__name__
+            raise UserError(f"{self.name}.conformance: expected fl.Conformance, got {found}")
+        return declared
 
-    def composed(self, **params: object) -> MethodStack:
-        """A fresh plugin, with the author's parameters for the kit and the given ones."""
-        return compose(self.method, {**self.told.params, **params})
+    def compose(self, **params: object) -> MethodStack:
+        """A new plugin, with the author's parameters for the kit and the given ones."""
+        return compose(self.name, {**self.conformance.params, **params})
 
     def suite(self, **changes: Any) -> Suite:  # noqa: ANN401 - fields of a suite
-        """The small suite as this method needs it."""
+        """The small suite with the author's settings and the given ones."""
         return small_suite(
             **{
-                "rounds": self.told.rounds,
-                "server_samples": SERVER,
-                **self.told.suite,
+                "rounds": self.conformance.rounds,
+                "server_samples": SERVER_SAMPLES,
+                **self.conformance.suite,
                 **changes,
             }
         )
 
-    def play(
+    def run(
         self,
         suite: Suite | None = None,
         dataset: Dataset | None = None,
-        **how: Any,  # noqa: ANN401 - see `play_small`
+        **options: Any,  # noqa: ANN401 - see `run_small`
     ) -> SmallRun:
-        """A run of a fresh plugin; `how` as in `play_small`."""
-        return play_small(self.composed(), suite or self.suite(), dataset, **how)
+        """Run a new plugin; `options` as in `run_small`."""
+        return run_small(self.compose(), suite or self.suite(), dataset, **options)
 
     @cached_property
-    def usual(self) -> SmallRun:
-        """The usual run, played once."""
-        return self.play()
+    def usual_run(self) -> SmallRun:
+        """The run without options; it is made once."""
+        return self.run()
 
-    def breaks(self, text: str) -> Broken:
-        """What a law raises: the method's name comes first."""
-        return Broken(f"{self.method}: {text}")
+    def failure(self, text: str) -> CheckFailed:
+        """The exception of a failed check; its text begins with the method's name."""
+        return CheckFailed(f"{self.name}: {text}")
 
-    def judge(self, law: Law) -> Verdict:
-        """What becomes of one law; judged once."""
-        if law.name not in self._verdicts:
-            self._verdicts[law.name] = self._judged(law)
-        return self._verdicts[law.name]
+    def run_check(self, check: Check) -> CheckResult:
+        """The result of a check; it is run once."""
+        if check.name not in self._results:
+            self._results[check.name] = self._run_check(check)
+        return self._results[check.name]
 
-    def _judged(self, law: Law) -> Verdict:
-        for other in law.after:
-            if self.judge(other).outcome not in ("holds", "mended"):
-                return Verdict(law.name, "not judged", f"it stands on {other.name}")
-        why = ""
+    def _run_check(self, check: Check) -> CheckResult:
+        for required in check.requires:
+            if self.run_check(required).state not in ("passed", "xpassed"):
+                return CheckResult(check.name, "skipped", f"it requires {required.name}")
+        failure = ""
         try:
-            law.check(self)
-        except NotJudged as reason:
-            return Verdict(law.name, "not judged", str(reason))
-        except (Broken, FlbenchError) as error:
-            why = str(error) if self.method in str(error) else f"{self.method}: {error}"
+            check.function(self)
+        except CheckSkipped as reason:
+            return CheckResult(check.name, "skipped", str(reason))
+        except (CheckFailed, FlbenchError) as error:
+            failure = str(error) if self.name in str(error) else f"{self.name}: {error}"
         except Exception as error:
-            why = f"{self.method}: raised {type(error).__name__}: {error}"
-        declared = self.told.fails.get(law.name, "") if "kind" in vars(self) else ""
-        if why and declared:
-            return Verdict(law.name, "known", declared)
-        if why:
-            return Verdict(law.name, "broken", " ".join(why.split()))
+            failure = f"{self.name}: raised {type(error).__name__}: {error}"
+        loaded = "plugin_class" in vars(self)
+        declared = self.conformance.fails.get(check.name, "") if loaded else ""
+        if failure and declared:
+            return CheckResult(check.name, "xfailed", declared)
+        if failure:
+            return CheckResult(check.name, "failed", " ".join(failure.split()))
         if declared:
-            said = f"declared to fail ({declared}) but it holds: take it out of conformance.fails"
-            return Verdict(law.name, "mended", said)
-        return Verdict(law.name, "holds")
-
-
-class NotJudged(Exception):
-    """A law that says nothing about this method; the text says why."""
+            text = f"declared to fail ({declared}) but it passes: remove it from conformance.fails"
+            return CheckResult(check.name, "xpassed", text)
+        return CheckResult(check.name, "passed")

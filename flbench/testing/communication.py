@@ -1,10 +1,9 @@
-"""Laws about bytes: what the ledger says is what crosses, and what is free is the client's own."""
+"""Check of the communication ledger: it counts every number that is sent, and no other."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
 
 import torch
 from torch import Tensor
@@ -12,106 +11,115 @@ from torch import Tensor
 from flbench.core.context import Context
 from flbench.core.hookspecs import hookimpl
 from flbench.core.state import Dispatched, Stage, State, Upload
+from flbench.core.types import Direction, Plain
 from flbench.engine.communication import BYTES
 from flbench.engine.sequential import Sequential, Term
+from flbench.run.context import RunContext
 from flbench.run.rounds import Run
-from flbench.testing.check import Case, law
+from flbench.testing.check import MethodUnderTest, check
 from flbench.testing.edge_cases import usual_run
 
 
 @dataclass
 class Meter:
-    """Watches a run from outside the ledger: what is sent, trained from and uploaded.
+    """Counts what a run sends, independently of the ledger.
 
     Attributes:
-        bytes: direction -> what crossed, as seen here.
-        odd: what crossed although it was not counted.
-        told: clients to whom the plugin itself counted something in this round.
+        bytes: direction -> bytes that were sent.
+        errors: numbers that were used although they were not counted.
+        counted: clients to whom the plugin itself counted something in this round.
+        held: client -> models that it received in this round.
+        dispatch_arguments: of the last call of `dispatch`.
+        start: what the clients of the stage start from.
+        probing: whether a hook is called a second time, with changed numbers.
     """
 
     bytes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("down", "up", "peer"), 0))
-    odd: list[str] = field(default_factory=list)
-    told: set[int] = field(default_factory=set)
+    errors: list[str] = field(default_factory=list)
+    counted: set[int] = field(default_factory=set)
     held: dict[int, list[Tensor]] = field(default_factory=dict)
     run: Run | None = None
-    asked: tuple[State, Stage, Context] | None = None
+    dispatch_arguments: tuple[State, Stage, Context] | None = None
     start: Dispatched | None = None
-    trying: bool = False
+    probing: bool = False
 
     def add(self, direction: str, scalars: int) -> None:
-        """Count scalars."""
+        """Count scalars in one direction."""
         self.bytes[direction] += BYTES * scalars
 
 
-class Counted:
-    """A context's services, with somebody who writes down what is sent."""
+@dataclass(frozen=True, kw_only=True)
+class CountingContext(RunContext):
+    """A run's context; everything that is sent is also counted by a meter."""
 
-    def __init__(self, inner: Any, meter: Meter) -> None:  # noqa: ANN401 - a run's services
-        self._inner, self._meter = inner, meter
+    meter: Meter
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the services have
-        return getattr(self._inner, name)
+    @classmethod
+    def of(cls, context: RunContext, meter: Meter) -> CountingContext:
+        """The same context, with a meter."""
+        same = {one.name: getattr(context, one.name) for one in fields(context)}
+        return cls(**same, meter=meter)
 
-    def send(self, direction: Any, clients: Tensor, item: str, scalars: Any) -> None:  # noqa: ANN401
-        """Count, unless it is only tried."""
-        meter = self._meter
-        if meter.trying:
+    def send(self, direction: Direction, clients: Tensor, item: str, scalars: Tensor | int) -> None:
+        """Count and send, unless the hook is probed."""
+        meter = self.meter
+        if meter.probing:
             return
         each = torch.full(clients.shape, scalars) if isinstance(scalars, int) else scalars
         meter.add(direction, int(each.sum()))
-        meter.told |= set(clients[each > 0].tolist()) if direction != "up" else set()
-        self._inner.send(direction, clients, item, scalars)
+        meter.counted |= set(clients[each > 0].tolist()) if direction != "up" else set()
+        super().send(direction, clients, item, scalars)
 
     def send_models(self, clients: Tensor, models: Tensor) -> None:
-        """Count, unless it is only tried."""
-        meter = self._meter
-        if meter.trying:
+        """Count and send, unless the hook is probed."""
+        meter = self.meter
+        if meter.probing:
             return
         meter.add("down", models.numel() * len(clients))
         for client in clients.tolist():
-            meter.told.add(client)
+            meter.counted.add(client)
             meter.held.setdefault(client, []).extend(models)
-        self._inner.send_models(clients, models)
+        super().send_models(clients, models)
 
-    def note(self, name: str, value: Any) -> None:  # noqa: ANN401 - anything plain
-        """Keep it, unless it is only tried."""
-        if not self._meter.trying:
-            self._inner.note(name, value)
+    def note(self, name: str, value: Plain) -> None:
+        """Pass it on, unless the hook is probed."""
+        if not self.meter.probing:
+            super().note(name, value)
 
     def warn(self, message: str) -> None:
-        """Keep it, unless it is only tried."""
-        if not self._meter.trying:
-            self._inner.warn(message)
+        """Pass it on, unless the hook is probed."""
+        if not self.meter.probing:
+            super().warn(message)
 
 
 @dataclass(frozen=True)
-class Watch:
-    """Keeps what `dispatch` is given, and tries `aggregate` with other uploads."""
+class Probe:
+    """Records the arguments of `dispatch`, and probes `aggregate` with changed uploads."""
 
     meter: Meter
 
     @hookimpl
     def plan(self) -> None:
-        """A new round: nobody holds anything."""
+        """A new round: no client holds a model."""
         self.meter.held.clear()
-        self.meter.told.clear()
+        self.meter.counted.clear()
 
     @hookimpl
     def dispatch(self, state: State, stage: Stage, ctx: Context) -> None:
-        """Keep the question."""
-        if not self.meter.trying:
-            self.meter.asked = state, stage, ctx
+        """Record the arguments."""
+        if not self.meter.probing:
+            self.meter.dispatch_arguments = state, stage, ctx
 
     @hookimpl
     def aggregate(self, state: State, upload: Upload, ctx: Context) -> None:
-        """Ask again with other numbers where nothing was sent up."""
+        """Call it again with other numbers in entries that were not uploaded."""
         meter = self.meter
-        if not meter.trying and meter.start is not None:
-            try_upload(meter, state, upload, ctx)
+        if not meter.probing and meter.start is not None:
+            probe_aggregate(meter, state, upload, ctx)
 
 
-class Metering(Sequential):
-    """Trains, and counts what the clients of a stage receive and send."""
+class CountingExecutor(Sequential):
+    """Trains, and counts what the clients of a stage receive and upload."""
 
     def __init__(self, inner: Sequential, meter: Meter) -> None:
         super().__init__(inner.workspace, inner.samples, inner.seed)
@@ -121,26 +129,26 @@ class Metering(Sequential):
         """See `Sequential.fit`."""
         upload = super().fit(start, stage, terms, round_)
         meter = self.meter
-        if meter.asked is None or meter.asked[1] is not stage:
-            return upload  # before judging; it is no part of a round
+        if meter.dispatch_arguments is None or meter.dispatch_arguments[1] is not stage:
+            return upload  # adaptation before an evaluation, not a stage of the round
         self._down(start, stage)
         sent = start.returned_mask.sum(dim=1)
         models = torch.ones_like(sent) if upload.rows is None else upload.active.sum(dim=1)
         meter.add("up", int((models * sent).sum()))
         meter.add("up", sum(_scalars(tensor) for tensor in upload.extras.values()))
         meter.start = start
-        try_dispatch(meter, start)
+        probe_dispatch(meter, start)
         return upload
 
     def _down(self, start: Dispatched, stage: Stage) -> None:
         meter = self.meter
-        for place, client in enumerate(stage.clients.tolist()):
-            mask, held = start.sent_mask[place], meter.held.setdefault(client, [])
-            there = [row for row, on in zip(start.params[place], start.active[place]) if on]  # noqa: B905
-            news = [row for row in there if not any(torch.equal(row, old) for old in held)]
-            meter.add("down", int(mask.sum()) * len(news))
+        for index, client in enumerate(stage.clients.tolist()):
+            mask, held = start.sent_mask[index], meter.held.setdefault(client, [])
+            there = [row for row, on in zip(start.params[index], start.active[index]) if on]  # noqa: B905
+            new = [row for row in there if not any(torch.equal(row, old) for old in held)]
+            meter.add("down", int(mask.sum()) * len(new))
             if bool(mask.all()):
-                held += news
+                held += new
         meter.add("down", sum(_scalars(tensor) for tensor in start.extras.values()))
 
 
@@ -149,8 +157,8 @@ def _scalars(tensor: Tensor) -> int:
     return int((~tensor.isnan()).sum())
 
 
-def shaken(tensor: Tensor, keep: Tensor | None = None) -> Tensor:
-    """Other numbers in the place of a table's finite ones, but for the rows to keep.
+def changed(tensor: Tensor, keep: Tensor | None = None) -> Tensor:
+    """A table with changed finite numbers, except in the rows to keep.
 
     Args:
         keep: rows, shape (n,), bool; None = no row.
@@ -163,94 +171,98 @@ def shaken(tensor: Tensor, keep: Tensor | None = None) -> Tensor:
     return other
 
 
-def of_others(state: State, client: int) -> State:
-    """The state with other numbers in everything but what a client may have kept itself."""
+def with_other_clients_changed(state: State, client: int) -> State:
+    """The state with changed numbers in everything that is not the client's own."""
     home, clients = state.membership.home, len(state.membership.home)
     mine = torch.zeros(len(state.models), dtype=torch.bool)
     if home[client] >= 0 and int((home == home[client]).sum()) == 1 and len(mine) == clients:
         mine[home[client]] = True  # a row of its own
     own = torch.arange(clients) == client
     memory = {
-        name: shaken(table, own if state.scopes.get(name) == "client" else None)
+        name: changed(table, own if state.scopes.get(name) == "client" else None)
         for name, table in state.memory.items()
     }
-    return replace(state, models=shaken(state.models.clone(), mine), memory=memory)
+    return replace(state, models=changed(state.models.clone(), mine), memory=memory)
 
 
-def try_dispatch(meter: Meter, start: Dispatched) -> None:
-    """What a client is given free of charge must not change with what others know."""
-    assert meter.asked is not None and meter.run is not None, "set before"
-    state, stage, ctx = meter.asked
-    meter.trying = True
+def probe_dispatch(meter: Meter, start: Dispatched) -> None:
+    """Numbers that are not counted as sent to a client must not depend on the server's state."""
+    assert meter.dispatch_arguments is not None and meter.run is not None, "set before"
+    state, stage, ctx = meter.dispatch_arguments
+    meter.probing = True
     try:
-        for place, client in enumerate(stage.clients.tolist()):
-            if client in meter.told:
-                continue  # what the plugin counted by itself may be what arrived
+        for index, client in enumerate(stage.clients.tolist()):
+            if client in meter.counted:
+                continue  # the plugin counted it by itself
             try:
-                other = meter.run.hooks.dispatch(of_others(state, client), stage, ctx)
+                other = meter.run.hooks.dispatch(
+                    with_other_clients_changed(state, client), stage, ctx
+                )
             except Exception:
-                continue  # it minds such numbers: nothing is learnt
+                continue  # it refuses such numbers: no conclusion
             where = f"round {ctx.round}, stage '{stage.label}': client {client}"
-            free = ~start.sent_mask[place]
+            free = ~start.sent_mask[index]
             if other.params.shape == start.params.shape and not torch.equal(
-                other.params[place][:, free], start.params[place][:, free]
+                other.params[index][:, free], start.params[index][:, free]
             ):
-                meter.odd.append(f"{where} starts from server's numbers that `crosses` leaves out")
-            meter.odd += [
-                f"{where} is told '{name}' as its own (`own`), but the server made it: use `extras`"
+                meter.errors.append(
+                    f"{where} starts from numbers of the server that `sent_mask` excludes"
+                )
+            meter.errors += [
+                f"{where} gets '{name}' in `client_memory`, but the server made it: use `extras`"
                 for name, table in start.client_memory.items()
                 if not torch.equal(
-                    table[place].nan_to_num(7e7), other.client_memory[name][place].nan_to_num(7e7)
+                    table[index].nan_to_num(7e7), other.client_memory[name][index].nan_to_num(7e7)
                 )
             ]
     finally:
-        meter.trying = False
+        meter.probing = False
 
 
-def try_upload(meter: Meter, state: State, upload: Upload, ctx: Context) -> None:
-    """What others are served by must not change with what a client did not send up."""
+def probe_aggregate(meter: Meter, state: State, upload: Upload, ctx: Context) -> None:
+    """Models of other clients must not depend on numbers that a client did not upload."""
     assert meter.start is not None and meter.run is not None, "set before"
-    kept, meter.trying = ~meter.start.returned_mask[:, None], True
+    kept, meter.probing = ~meter.start.returned_mask[:, None], True
     try:
         if not bool(kept.any()):
             return
-        params = torch.where(kept, shaken(upload.params), upload.params)
+        params = torch.where(kept, changed(upload.params), upload.params)
         first = meter.run.hooks.aggregate(state, upload, ctx)
         other = meter.run.hooks.aggregate(state, replace(upload, params=params), ctx)
-        changed = {
+        rows_changed = {
             int(row) for row in (first.rows != other.rows).any(dim=1).nonzero()[:, 0].tolist()
         }
         own = {int(state.membership.home[client]) for client in upload.ids}
         shared = [
             row
-            for row in changed
+            for row in rows_changed
             if row not in own or int((state.membership.home == row).sum()) > 1
         ]
         if shared:
-            meter.odd.append(
-                f"round {ctx.round}: row {shared[0]} of the bank changes with numbers that"
-                " `returns` leaves out"
+            meter.errors.append(
+                f"round {ctx.round}: row {shared[0]} of the models depends on numbers that"
+                " `returned_mask` excludes"
             )
     finally:
-        meter.trying = False
+        meter.probing = False
 
 
-@law(usual_run)
-def bytes_add_up(case: Case) -> None:
-    """The ledger counts what crosses, and what crosses is counted."""
+@check(usual_run)
+def bytes_add_up(method: MethodUnderTest) -> None:
+    """The ledger counts every number that is sent, and nothing else."""
     meter = Meter()
 
     def wrap(run: Run) -> Sequential:
         meter.run = run
-        run.context = replace(run.context, services=Counted(run.services, meter))
-        return Metering(run.executor, meter)
+        run.context = CountingContext.of(run.context, meter)
+        return CountingExecutor(run.executor, meter)
 
-    played = case.play(watch=[("kit", Watch(meter))], wrap=wrap)
-    if meter.odd:
-        raise case.breaks(meter.odd[0])
-    found = {way: sum(items.values()) for way, items in played.run.ledger.totals.items()}
+    finished = method.run(extra_plugins=[("kit", Probe(meter))], executor=wrap)
+    if meter.errors:
+        raise method.failure(meter.errors[0])
+    found = {way: sum(items.values()) for way, items in finished.run.ledger.totals.items()}
     odd = [way for way in found if found[way] != meter.bytes[way]]
     if odd:
-        raise case.breaks(
-            f"the ledger counts {found[odd[0]]} bytes {odd[0]}, but {meter.bytes[odd[0]]} crossed"
+        raise method.failure(
+            f"the ledger counts {found[odd[0]]} bytes {odd[0]}, but {meter.bytes[odd[0]]} were sent"
         )

@@ -1,4 +1,4 @@
-"""The kit as authors use it: in their tests, and as `flbench check METHOD`."""
+"""The conformance kit: for tests of methods, and for `flbench check METHOD`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from flbench.errors import UnknownName
 from flbench.testing import communication, edge_cases, isolation, registration, reproducibility
-from flbench.testing.check import Broken, Case, Law, Verdict
+from flbench.testing.check import Check, CheckFailed, CheckResult, MethodUnderTest
 
 if TYPE_CHECKING:
     import pytest
 
-LAWS: dict[str, Law] = {
+CHECKS: dict[str, Check] = {
     one.name: one
     for one in (
         registration.discovered_alone,
@@ -34,7 +34,7 @@ LAWS: dict[str, Law] = {
         isolation.partition_untouched,
         isolation.test_labels_unseen,
         isolation.steady_memory,
-        isolation.world_untouched,
+        isolation.process_state_untouched,
         communication.bytes_add_up,
         edge_cases.normed_network,
         edge_cases.newcomers_served,
@@ -45,80 +45,82 @@ LAWS: dict[str, Law] = {
         edge_cases.empty_group,
     )
 }
-"""All laws by name, in the order in which they are judged."""
+"""All checks by name, in the order in which they are run."""
 
 
 @lru_cache(maxsize=64)
-def case(method: str) -> Case:
-    """A method before the laws; its runs are played once in a process."""
-    return Case(method)
+def method_under_test(method: str) -> MethodUnderTest:
+    """A method with its runs, which are made once in a process."""
+    return MethodUnderTest(method)
 
 
-def judge(method: str, law: str) -> Verdict:
-    """What becomes of one law for one method.
-
-    Args:
-        method: an installed name.
-        law: a name of `LAWS`.
-
-    Raises:
-        UnknownName: no such method or law, or the author speaks of one that is not there.
-    """
-    mine = case(method)
-    if law not in LAWS:
-        raise UnknownName("law", law, LAWS, listed="there are")
-    verdict = mine.judge(LAWS[law])
-    for name in mine.told.fails if "kind" in vars(mine) else ():
-        if name not in LAWS:
-            raise UnknownName(f"law in {method}.conformance.fails", name, LAWS, listed="there are")
-    return verdict
-
-
-def verdicts(method: str, laws: Sequence[str] = ()) -> Iterator[Verdict]:
-    """Judge a method law by law, in order.
+def run_check(method: str, check: str) -> CheckResult:
+    """Run one check of one method.
 
     Args:
-        method: an installed name.
-        laws: names; none = all.
+        method: name of an installed method.
+        check: a name of `CHECKS`.
 
     Raises:
-        UnknownName: no such method or law.
+        UnknownName: there is no such method or check, or the method's `Conformance.fails` names a
+            check that does not exist.
     """
-    return (judge(method, name) for name in laws or LAWS)
+    tested = method_under_test(method)
+    if check not in CHECKS:
+        raise UnknownName("check", check, CHECKS, listed="there are")
+    result = tested.run_check(CHECKS[check])
+    for name in tested.conformance.fails if "plugin_class" in vars(tested) else ():
+        if name not in CHECKS:
+            what = f"check in {method}.conformance.fails"
+            raise UnknownName(what, name, CHECKS, listed="there are")
+    return result
+
+
+def check_results(method: str, checks: Sequence[str] = ()) -> Iterator[CheckResult]:
+    """Run the checks of a method, in order.
+
+    Args:
+        method: name of an installed method.
+        checks: names; none = all.
+
+    Raises:
+        UnknownName: there is no such method or check.
+    """
+    return (run_check(method, name) for name in checks or CHECKS)
 
 
 @dataclass(frozen=True)
-class Check:
-    """One law for one method; calling it passes, skips or raises `Broken`.
+class MethodCheck:
+    """One check of one method; a call passes, skips, or raises `CheckFailed`.
 
     Attributes:
         method: name of an installed method.
-        law: name of a law, one of `LAWS`.
+        check: a name of `CHECKS`.
     """
 
     method: str
-    law: str
+    check: str
 
     def __call__(self) -> None:
-        """Judge."""
+        """Run the check inside a pytest test."""
         import pytest
 
-        verdict = judge(self.method, self.law)
-        if verdict.outcome == "not judged":
-            pytest.skip(verdict.why)
-        if verdict.outcome == "known":
-            pytest.xfail(verdict.why)
-        if not verdict.good:
-            raise Broken(verdict.why)
+        result = run_check(self.method, self.check)
+        if result.state == "skipped":
+            pytest.skip(result.reason)
+        if result.state == "xfailed":
+            pytest.xfail(result.reason)
+        if not result.ok:
+            raise CheckFailed(result.reason)
 
 
 def parametrize_with_checks(*methods: str) -> pytest.MarkDecorator:
-    """Make a test of every law for every method: the test function takes `check` and calls it.
+    """Make a test of every check of every method: the test function takes `check` and calls it.
 
-    A law that is declared to fail (`Conformance.fails`) is an expected failure with its reason.
+    A check that is declared to fail (`Conformance.fails`) is an expected failure with its reason.
 
     Args:
-        methods: installed names.
+        methods: names of installed methods.
 
     Example:
         >>> @parametrize_with_checks("fedprox")
@@ -127,6 +129,6 @@ def parametrize_with_checks(*methods: str) -> pytest.MarkDecorator:
     """
     import pytest
 
-    cases = [Check(method, name) for method in methods for name in LAWS]
-    named = [pytest.param(one, id=f"{one.method}-{one.law}") for one in cases]
-    return pytest.mark.parametrize("check", named)
+    checks = [MethodCheck(method, name) for method in methods for name in CHECKS]
+    params = [pytest.param(one, id=f"{one.method}-{one.check}") for one in checks]
+    return pytest.mark.parametrize("check", params)

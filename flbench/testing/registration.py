@@ -1,4 +1,4 @@
-"""Laws about what a plugin is: how it is found, what its parameters are, what its errors say."""
+"""Checks of registration: how a plugin is found, and its parameters."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from flbench.plugin.diagnostics import diagnose
 from flbench.plugin.entry import KINDS
 from flbench.plugin.registry import entries, find, load_entry
 from flbench.run.composition import compose
-from flbench.testing.check import Case, law
-from flbench.testing.subprocesses import Failed, apart
+from flbench.testing.check import MethodUnderTest, check
+from flbench.testing.subprocesses import ProcessFailed, in_fresh_process
 
 
-@law()
-def discovered_alone(case: Case) -> None:
+@check()
+def discovered_alone(method: MethodUnderTest) -> None:
     """It is found by its name, and loading it imports no other plugin."""
-    entry = find("methods", case.method)
+    entry = find("methods", method.name)
     if diagnose(entry):
-        raise case.breaks(diagnose(entry))
+        raise method.failure(diagnose(entry))
     try:
-        strangers = apart(imported_by, case.method)
-    except Failed as error:
-        raise case.breaks(f"cannot be loaded in a fresh process: {error}") from None
-    if strangers:
-        raise case.breaks(
-            f"loading {entry.value} also imports {', '.join(strangers)}: build on `flbench`, not on"
-            " other plugins"
+        other_plugins = in_fresh_process(imported_by, method.name)
+    except ProcessFailed as error:
+        raise method.failure(f"cannot be loaded in a fresh process: {error}") from None
+    if other_plugins:
+        raise method.failure(
+            f"loading {entry.value} also imports {', '.join(other_plugins)}: build on `flbench`,"
+            " not on other plugins"
         )
 
 
 def imported_by(method: str) -> list[str]:
-    """Other plugins' modules that come along when a method is loaded, in this process."""
+    """Modules of other plugins that are imported when a method is loaded, in this process."""
     points = [entry for kind in KINDS for entry in entries(kind).values()]
     entry = find("methods", method)
     load_entry(entry)
@@ -46,28 +46,30 @@ def _core(value: str) -> bool:
     return value.startswith("flbench.")
 
 
-@law(discovered_alone)
-def plain_parameters(case: Case) -> None:
-    """Its parameters have defaults, cannot be changed, and can be written as JSON."""
+@check(discovered_alone)
+def plain_parameters(method: MethodUnderTest) -> None:
+    """Its parameters have defaults, are immutable, and can be written as JSON."""
     missing = [
         one.name
-        for one in fields(case.kind)
+        for one in fields(method.plugin_class)
         if one.init and one.default is MISSING and one.default_factory is MISSING
     ]
     if missing:
-        raise case.breaks(f"parameter '{missing[0]}' has no default: `flbench run` could not start")
-    ((_, plugin),) = compose(case.method).layers or ((case.method, case.kind()),)
+        raise method.failure(
+            f"parameter '{missing[0]}' has no default: `flbench run` could not start"
+        )
+    ((_, plugin),) = compose(method.name).layers or ((method.name, method.plugin_class()),)
     for name, value in asdict(plugin).items():
         try:
             hash(getattr(plugin, name))
         except TypeError:
             kind = type(value).__name__
-            raise case.breaks(
-                f"parameter '{name}' is a {kind}, which can change: use a tuple"
+            raise method.failure(
+                f"parameter '{name}' is a {kind}, which is mutable: use a tuple"
             ) from None
         try:
             json.dumps(value, allow_nan=False)
         except (TypeError, ValueError):
-            raise case.breaks(
-                f"parameter '{name}' = {value!r} is no JSON: use numbers, text, bool, None, tuples"
+            raise method.failure(
+                f"parameter '{name}' = {value!r} is not JSON: use numbers, text, bool, None, tuples"
             ) from None

@@ -1,4 +1,4 @@
-"""Laws about runs that must be the same run: seeds, company, order, executors, resuming."""
+"""Checks of reproducibility: seeds, order of clients, executors, resuming, declared equality."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ import torch
 from torch import Tensor
 
 from flbench.core.state import Dispatched, Stage, State, Upload
-from flbench.engine.distributed import of_some
+from flbench.engine.distributed import select_clients
 from flbench.engine.options import EngineOptions
 from flbench.engine.sequential import Sequential, Term
 from flbench.run.composition import compose
-from flbench.testing.check import Case, NotJudged, law
+from flbench.testing.check import CheckSkipped, MethodUnderTest, check
+from flbench.testing.comparison import different_numbers
 from flbench.testing.edge_cases import usual_run
-from flbench.testing.evaluated import unlike
-from flbench.testing.small_run import SmallRun, play_small
-from flbench.testing.subprocesses import Failed, together
+from flbench.testing.small_run import SmallRun, run_small
+from flbench.testing.subprocesses import ProcessFailed, in_process_group
 
 ORDER = (2, 4, 0, 5, 1, 3)
 """Client i of the relabelled federation is this client of the usual one."""
 
 
-CLOSE = 1e-4
-"""How far losses may be apart where sums are taken in another order, nats."""
+TOLERANCE = 1e-4
+"""Allowed difference of losses where sums are computed in another order, in nats."""
 
 
-@law(usual_run)
-def same_seed_same_bytes(case: Case) -> None:
-    """The same seed gives the same bytes, whatever the global generators say."""
+@check(usual_run)
+def same_seed_same_bytes(method: MethodUnderTest) -> None:
+    """The same seed gives the same bytes, whatever the state of the global random generators."""
     kept = random.getstate(), np.random.get_state(), torch.get_rng_state()
     texts = []
     try:
@@ -40,38 +40,38 @@ def same_seed_same_bytes(case: Case) -> None:
             random.seed(seed)
             np.random.seed(seed)
             torch.manual_seed(seed)
-            texts.append(case.play().stable)
+            texts.append(method.run().stable)
     finally:
         random.setstate(kept[0])
         np.random.set_state(kept[1])
         torch.set_rng_state(kept[2])
-    odd = [name for name in texts[0] if texts[0][name] != texts[1][name]]
-    if odd:
-        raise case.breaks(
-            f"two runs of one seed differ in {', '.join(odd)}: draw from ctx.rng(...) only, and"
-            " keep time and addresses of objects out"
+    differing = [name for name in texts[0] if texts[0][name] != texts[1][name]]
+    if differing:
+        raise method.failure(
+            f"two runs of one seed differ in {', '.join(differing)}: use only ctx.rng(...) for"
+            " random numbers, and neither times nor addresses of objects"
         )
 
 
-class Alone(Sequential):
-    """Trains every client of a stage once more by itself, the last one first."""
+class RetrainingExecutor(Sequential):
+    """Trains every client of a stage a second time, by itself, in reverse order."""
 
-    def __init__(self, inner: Sequential, odd: list[str]) -> None:
+    def __init__(self, inner: Sequential, differing: list[str]) -> None:
         super().__init__(inner.workspace, inner.samples, inner.seed)
-        self.inner, self.odd = inner, odd
+        self.inner, self.differing = inner, differing
 
     def fit(self, start: Dispatched, stage: Stage, terms: Sequence[Term], round_: int) -> Upload:
         """See `Sequential.fit`."""
         self.inner.samples = self.samples
         whole = self.inner.fit(start, stage, terms, round_)
-        for place in reversed(range(len(stage.clients))):
-            one = torch.tensor([place])
+        for index in reversed(range(len(stage.clients))):
+            one = torch.tensor([index])
             few = replace(stage, clients=stage.clients[one])
-            own = self.inner.fit(of_some(start, one), few, terms, round_)
-            pairs = {"params": (own.params[0], whole.params[place])}
-            pairs |= {k: (v[0], whole.extras[k][place]) for k, v in own.extras.items()}
-            pairs["loss"] = own.loss[0], whole.loss[place]
-            self.odd += [
+            own = self.inner.fit(select_clients(start, one), few, terms, round_)
+            pairs = {"params": (own.params[0], whole.params[index])}
+            pairs |= {k: (v[0], whole.extras[k][index]) for k, v in own.extras.items()}
+            pairs["loss"] = own.loss[0], whole.loss[index]
+            self.differing += [
                 f"{name} of client {int(few.clients[0])} in round {round_}, stage '{stage.label}'"
                 for name, (mine, among) in pairs.items()
                 if not torch.equal(mine.nan_to_num(), among.nan_to_num())
@@ -79,100 +79,104 @@ class Alone(Sequential):
         return whole
 
 
-@law(same_seed_same_bytes)
-def trained_alone(case: Case) -> None:
-    """A client learns the same whoever was trained before it."""
-    odd: list[str] = []
-    case.play(wrap=lambda run: Alone(run.executor, odd))
-    if odd:
-        raise case.breaks(
-            f"{odd[0]} depends on who was trained before: a ClientModule must keep nothing but"
-            " parameters, persistent buffers and what it received"
+@check(same_seed_same_bytes)
+def trained_alone(method: MethodUnderTest) -> None:
+    """A client's training does not depend on which clients were trained before it."""
+    differing: list[str] = []
+    method.run(executor=lambda run: RetrainingExecutor(run.executor, differing))
+    if differing:
+        raise method.failure(
+            f"{differing[0]} depends on which clients were trained before: a ClientModule must"
+            " keep nothing but parameters, persistent buffers and what it received"
         )
 
 
-@law(trained_alone)
-def relabelled_clients(case: Case) -> None:
-    """Clients under other ids, their data and random streams with them, end as they did."""
-    one, other = case.usual, case.play(order=ORDER)
+@check(trained_alone)
+def relabelled_clients(method: MethodUnderTest) -> None:
+    """Clients under permuted ids, with their data and random streams, end with the same results."""
+    one, other = method.usual_run, method.run(order=ORDER)
     order = list(ORDER)
     before, after = one.run.history.last, other.run.history.last
     assert before is not None and after is not None, "the last round is evaluated"
     moved = np.asarray(before.loss)[order]
     judged = np.asarray(before.judged)[order]
-    apart = np.abs(moved - np.asarray(after.loss)) / judged
-    if apart.max() > CLOSE:
-        client = int(apart.argmax())
+    distance = np.abs(moved - np.asarray(after.loss)) / judged
+    if distance.max() > TOLERANCE:
+        client = int(distance.argmax())
         now, was = after.loss[client] / judged[client], moved[client] / judged[client]
-        raise case.breaks(
+        raise method.failure(
             f"client {order[client]} under the id {client} ends with another loss ({now:.4f}, was"
-            f" {was:.4f}): a place in a list was taken for a client's id, or ids decide something"
+            f" {was:.4f}): an index in a list was used as a client's id, or ids decide something"
         )
     groups = np.asarray(before.labels)[order], np.asarray(after.labels)
     if not np.array_equal(*[labels[:, None] == labels for labels in groups]):
-        raise case.breaks(
+        raise method.failure(
             f"groups of the relabelled clients are {groups[1].tolist()}, expected those of"
             f" {groups[0].tolist()}"
         )
 
 
-def ending(played: SmallRun) -> dict[str, Any]:
-    """What two executors must agree about, as plain data."""
-    last = played.run.history.last
+def end_of_run(finished: SmallRun) -> dict[str, Any]:
+    """The end of a run that two executors must agree on, as plain data."""
+    last = finished.run.history.last
     assert last is not None, "the last round is evaluated"
     return {
         "loss": [loss / count for loss, count in zip(last.loss, last.judged, strict=True)],
         "labels": last.labels,
-        "bytes": played.run.ledger.totals,
-        "notes": played.run.history.notes,
+        "bytes": finished.run.ledger.totals,
+        "notes": finished.run.history.notes,
     }
 
 
-def in_ranks(method: str, params: dict[str, object], changes: dict[str, Any]) -> dict[str, Any]:
-    """The end of a run in one of two processes."""
+def end_in_process_group(
+    method: str, params: dict[str, object], changes: dict[str, Any]
+) -> dict[str, Any]:
+    """The end of a run, in one of two processes."""
     from flbench.testing.small_run import small_suite
 
     engine = EngineOptions(executor="sequential", accelerator="cpu", devices=2)
-    played = play_small(compose(method, params), small_suite(**changes), engine=engine)
-    return ending(played)
+    finished = run_small(compose(method, params), small_suite(**changes), engine=engine)
+    return end_of_run(finished)
 
 
-@law(trained_alone)
-def two_processes(case: Case) -> None:
-    """Two processes end where one does, byte for byte."""
-    suite = case.suite().model_dump(exclude_defaults=True, exclude={"name", "version", "summary"})
+@check(trained_alone)
+def two_processes(method: MethodUnderTest) -> None:
+    """Two processes give the same results as one, byte for byte."""
+    suite = method.suite().model_dump(exclude_defaults=True, exclude={"name", "version", "summary"})
     try:
-        ends = together(in_ranks, 2, case.method, dict(case.told.params), suite)
-    except Failed as error:
-        raise case.breaks(f"in two processes: {error}") from None
-    expected = ending(case.usual)
+        ends = in_process_group(
+            end_in_process_group, 2, method.name, dict(method.conformance.params), suite
+        )
+    except ProcessFailed as error:
+        raise method.failure(f"in two processes: {error}") from None
+    expected = end_of_run(method.usual_run)
     for rank, found in enumerate(ends):
-        odd = [name for name in expected if found[name] != expected[name]]
-        if odd:
-            raise case.breaks(
-                f"process {rank} of 2 ends with other {', '.join(odd)} than one process: hooks must"
-                " not ask which process they run in"
+        differing = [name for name in expected if found[name] != expected[name]]
+        if differing:
+            raise method.failure(
+                f"process {rank} of 2 ends with other {', '.join(differing)} than one process:"
+                " hooks must not depend on the process that they run in"
             )
 
 
-@law(trained_alone)
-def vectorised_clients(case: Case) -> None:
-    """All clients at once end where one after the other does."""
-    found = ending(case.play(engine=EngineOptions(executor="vectorised", accelerator="cpu")))
-    expected = ending(case.usual)
-    apart = np.abs(np.subtract(found["loss"], expected["loss"]))
-    if apart.max() > CLOSE:
-        raise case.breaks(
-            f"with --executor vectorised client {int(apart.argmax())} ends"
-            f" {apart.max():.1e} nats away: a step must not look at a tensor's value or at numbers"
-            " kept on the module"
+@check(trained_alone)
+def vectorised_clients(method: MethodUnderTest) -> None:
+    """The vectorised executor gives the same results as the sequential one, to rounding."""
+    found = end_of_run(method.run(engine=EngineOptions(executor="vectorised", accelerator="cpu")))
+    expected = end_of_run(method.usual_run)
+    distance = np.abs(np.subtract(found["loss"], expected["loss"]))
+    if distance.max() > TOLERANCE:
+        raise method.failure(
+            f"with --executor vectorised client {int(distance.argmax())} ends"
+            f" {distance.max():.1e} nats away: a step must not depend on a tensor's value or on"
+            " numbers kept on the module"
         )
     if found["bytes"] != expected["bytes"]:
-        raise case.breaks("with --executor vectorised other bytes cross")
+        raise method.failure("with --executor vectorised other numbers of bytes are sent")
 
 
 def same_state(one: State, other: State) -> str:
-    """What differs between two states, bit for bit; "" = nothing, NaN is NaN."""
+    """The first part of two states that differs in a bit; "" = none. NaN equals NaN."""
     pairs: dict[str, tuple[Tensor | None, Tensor | None]] = {
         "models": (one.models, other.models),
         "homes": (one.membership.home, other.membership.home),
@@ -193,44 +197,52 @@ def _equal(one: Tensor | None, other: Tensor | None) -> bool:
     return torch.equal(one, other)
 
 
-@law(trained_alone)
-def resumed_run(case: Case) -> None:
-    """A run cut in two and resumed from its checkpoint is the run in one piece."""
-    cut = max(1, case.suite().rounds // 2)
-    whole, again = case.usual, case.play(cut=cut)
-    odd = same_state(whole.state, again.state)
+@check(trained_alone)
+def resumed_run(method: MethodUnderTest) -> None:
+    """A run that is resumed from its checkpoint gives the same results as an uninterrupted run."""
+    cut = max(1, method.suite().rounds // 2)
+    whole, again = method.usual_run, method.run(resume_after=cut)
+    differing = same_state(whole.state, again.state)
     texts = whole.stable, again.stable
-    odd = odd or next((name for name in texts[0] if texts[0][name] != texts[1][name]), "")
-    if odd:
-        raise case.breaks(
-            f"resumed after round {cut} it ends with other {odd}: what lives between rounds belongs"
-            " in `memory`, not on the plugin or its module"
+    differing = differing or next(
+        (name for name in texts[0] if texts[0][name] != texts[1][name]), ""
+    )
+    if differing:
+        raise method.failure(
+            f"resumed after round {cut} it ends with other {differing}: what is kept between rounds"
+            " belongs in `memory`, not on the plugin or its module"
         )
 
 
-def _apart(one: SmallRun, other: SmallRun) -> list[str]:
-    """What differs between two methods' runs as clients see it; their groups may be called else."""
+def _different_results(one: SmallRun, other: SmallRun) -> list[str]:
+    """Clients' results that differ between two runs; labels of groups may differ."""
     models = one.served, other.served
     same = models[0].shape != models[1].shape or _equal(*models)
-    return ([] if same else ["clients' models"]) + unlike(one.run.history, other.run.history)
+    return ([] if same else ["clients' models"]) + different_numbers(
+        one.run.history, other.run.history
+    )
 
 
-@law(same_seed_same_bytes)
-def declared_equal(case: Case) -> None:
-    """With the parameters its author names it is the other method, its models bit for bit.
+@check(same_seed_same_bytes)
+def declared_equal(method: MethodUnderTest) -> None:
+    """With the parameters that its author declares, its models equal those of another method.
 
-    What is evaluated is compared to rounding (`unlike`): the two methods may pool other clients'
-    samples in one pass. So is all of a method whose client module holds further parameters
-    (APFL has two networks): its models have another shape.
+    Models are compared bit for bit. Evaluated numbers are compared to rounding
+    (`different_numbers`), because the two methods may evaluate other samples in one batch. Where a
+    client module has more parameters (APFL has two networks), models have another shape and only
+    the evaluated numbers are compared.
     """
-    if not case.told.equals:
-        raise NotJudged("its author declares no method it equals (`conformance.equals`)")
-    for other, params in case.told.equals.items():
-        mine = play_small(case.composed(**params), case.suite())
-        its = play_small(compose(other), case.suite())
-        odd = _apart(mine, its)
-        if odd:
-            told = ", ".join(f"{name}={value}" for name, value in params.items()) or "its defaults"
-            raise case.breaks(
-                f"with {told} it is not {other}, as declared: {', '.join(odd)} differ"
+    if not method.conformance.equals:
+        raise CheckSkipped("its author declares no equal method (`conformance.equals`)")
+    for other, params in method.conformance.equals.items():
+        mine = run_small(method.compose(**params), method.suite())
+        its = run_small(compose(other), method.suite())
+        differing = _different_results(mine, its)
+        if differing:
+            settings = (
+                ", ".join(f"{name}={value}" for name, value in params.items()) or "its defaults"
+            )
+            raise method.failure(
+                f"with {settings} it does not equal {other}, as declared:"
+                f" {', '.join(differing)} differ"
             )

@@ -1,4 +1,4 @@
-"""A federation small enough to play in a blink: 6 clients in 2 groups, 3 features, 4 labels."""
+"""A federation for tests that runs in milliseconds: 6 clients, 2 groups, 3 features, 4 labels."""
 
 from __future__ import annotations
 
@@ -32,22 +32,21 @@ from flbench.suite import Suite
 CLIENTS = 6
 
 
-SERVER = 8
-"""Samples the server owns, for methods that need some."""
+SERVER_SAMPLES = 8
+"""Samples that the server owns, for methods that need some."""
 
 
 DEFAULTS = MethodStack((), Method(name="defaults", params={}, plugins=[]))
-"""No plugin at all: every hook is answered by the defaults."""
+"""No plugin: the defaults (FedAvg) answer every hook."""
 
 
-Watch = tuple[str, object]
+NamedPlugin = tuple[str, object]
 
-
-Wrap = Callable[[Run], Sequential]
+MakeExecutor = Callable[[Run], Sequential]
 
 
 def small_dataset(seed: int = 0, samples: int = 72) -> Dataset:
-    """Four labels around four points in three dimensions.
+    """Four labels, each a normal distribution around a point in three dimensions.
 
     Returns:
         x of shape (samples, 3), float32; labels 0, 1, 2, 3, 0, 1, ...
@@ -64,7 +63,7 @@ def small_suite(**changes: Any) -> Suite:  # noqa: ANN401 - fields of a suite
     settings: dict[str, Any] = {
         "name": "small",
         "version": 1,
-        "summary": "a federation to play in a blink",
+        "summary": "a small federation for tests",
         "dataset": "small",
         "partition": {"name": "label-groups", "groups": 2},
         "model": {"name": "mlp", "hidden": 3},
@@ -83,8 +82,8 @@ class SmallRun:
     Attributes:
         run: the run.
         state: the last state.
-        job: what was asked for.
-        said: what the run told the person.
+        job: the specification of the run.
+        said: messages of the run to the user.
         states: the state after each round.
     """
 
@@ -96,37 +95,37 @@ class SmallRun:
 
     @property
     def result(self) -> Result:
-        """The result, newcomers included."""
+        """The result, with the evaluation of newcomers."""
         return build_result(
             self.job, self.run, self.state, evaluate_newcomers(self.run, self.state)
         )
 
     @property
     def served(self) -> Tensor:
-        """The model that each client is evaluated by, before it adapts, shape (N, W)."""
+        """The model of each client before it adapts, shape (N, W)."""
         run, ctx = self.run, round_context(self.run, self.state.round)
         return run.hooks.personalise(self.state, ctx.everybody, ctx).models(self.state)
 
     @property
     def stable(self) -> dict[str, Any]:
-        """The result file's content, but for what differs between two runs of the same thing."""
+        """The content of the result file without the volatile fields (times, environment)."""
         table = json.loads(self.result.canonical())
         return {key: value for key, value in table.items() if key not in VOLATILE}
 
 
 @dataclass
-class Film:
+class StateRecorder:
     """A listener that keeps the state of every round."""
 
     states: list[State] = field(default_factory=list)
 
     @hookimpl
     def round_finished(self, state: State) -> None:
-        """Keep it."""
+        """Keep the state."""
         self.states.append(state)
 
 
-def play_small(
+def run_small(
     method: MethodStack,
     suite: Suite | None = None,
     dataset: Dataset | None = None,
@@ -134,29 +133,29 @@ def play_small(
     seed: int = 0,
     engine: EngineOptions | None = None,
     order: Sequence[int] | None = None,
-    watch: Sequence[Watch] = (),
-    wrap: Wrap | None = None,
-    before: Callable[[Run], None] = lambda run: None,
-    cut: int | None = None,
-    film: bool = True,
+    extra_plugins: Sequence[NamedPlugin] = (),
+    executor: MakeExecutor | None = None,
+    before_first_round: Callable[[Run], None] = lambda run: None,
+    resume_after: int | None = None,
+    record_states: bool = True,
 ) -> SmallRun:
-    """Play a method on the small federation.
+    """Run a method on the small federation.
 
     Args:
-        suite: another one.
-        dataset: another one.
-        engine: default: one process on the CPU, one client after the other.
+        suite: default: `small_suite()`.
+        dataset: default: `small_dataset()`.
+        engine: default: sequential clients, one process, CPU.
         order: relabel the clients (`Federation.relabelled`).
-        watch: further plugins, asked before the method; they should answer None.
-        wrap: gives an executor to train with instead of the run's own.
-        before: told of the run before its first round.
-        cut: stop after so many rounds, and go on from the checkpoint in a fresh run.
-        film: keep the state of every round.
+        extra_plugins: plugins that are called before the method; they should answer None.
+        executor: makes the executor to train with, in place of the run's own.
+        before_first_round: called with the run before its first round.
+        resume_after: stop after this round, and resume from the checkpoint in a new run.
+        record_states: keep the state of every round.
     """
     said: list[str] = []
-    seen = Film()
-    untouched = copy.deepcopy(method.layers)
-    method = replace(method, layers=(*method.layers, *watch))
+    recorder = StateRecorder()
+    layers = copy.deepcopy(method.layers)
+    method = replace(method, layers=(*method.layers, *extra_plugins))
     with tempfile.TemporaryDirectory(prefix="flbench-") as folder:
         job = RunSpec(
             suite=suite or small_suite(),
@@ -165,27 +164,26 @@ def play_small(
             data_root=Path(folder),
             out=Path(folder),
             engine=engine or EngineOptions(executor="sequential", accelerator="cpu"),
-            sinks=(("film", seen),) if film else (),
+            sinks=(("state-recorder", recorder),) if record_states else (),
             say=said.append,
         )
         data = dataset or small_dataset()
 
-        def begun(job: RunSpec) -> tuple[Run, State]:
+        def start(job: RunSpec) -> tuple[Run, State]:
             run, state = prepare(job, data, order)
             run.checkpoint = None
-            if wrap is not None:
-                run.executor = run.services.executor = wrap(run)
-            before(run)
+            if executor is not None:
+                run.executor = run.services.executor = executor(run)
+            before_first_round(run)
             return run, state
 
-        run, state = begun(job)
-        if cut is not None:
-            rounds = run.suite
-            run.suite = rounds.model_copy(update={"rounds": cut})
+        run, state = start(job)
+        if resume_after is not None:
+            run.suite = run.suite.model_copy(update={"rounds": resume_after})
             state = run_rounds(run, state)
             job.checkpoint.parent.mkdir(parents=True, exist_ok=True)
             write(job.checkpoint, pack(state, run.ledger, run.history, run.marks))
-            fresh = replace(method, layers=(*untouched, *watch))  # as another process has it
-            job = replace(job, method=fresh, resume=True)
-            run, state = begun(job)
-        return SmallRun(run, run_rounds(run, state), job, said, seen.states)
+            unused = replace(method, layers=(*layers, *extra_plugins))  # as in another process
+            job = replace(job, method=unused, resume=True)
+            run, state = start(job)
+        return SmallRun(run, run_rounds(run, state), job, said, recorder.states)

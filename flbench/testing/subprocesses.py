@@ -1,4 +1,7 @@
-"""Fresh processes that start at once: each is forked from one that has imported torch already."""
+"""Call functions in fresh processes.
+
+Each is forked from a server process that has imported torch already, so it starts at once.
+"""
 
 from __future__ import annotations
 
@@ -13,53 +16,53 @@ from multiprocessing.context import ForkServerProcess
 from types import ModuleType
 from typing import Any
 
-PATIENCE = 120.0
-"""Seconds a process may take."""
+TIMEOUT = 120.0
+"""Seconds to wait for a process."""
 
 
-class Failed(Exception):
-    """A process ended without an answer; the text says how."""
+class ProcessFailed(Exception):
+    """A process ended without a result; the text says how."""
 
 
-def apart(function: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401 - its answer
-    """Call a module-level function in a fresh process; its answer must be plain data.
-
-    Raises:
-        Failed: it raised, died, or took too long.
-    """
-    return _answers([(function, arguments, {})])[0]
-
-
-def together(function: Callable[..., Any], processes: int, *arguments: object) -> list[Any]:
-    """Call a function in several processes that can meet one another, as under torchrun.
+def in_fresh_process(function: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401 - the result of the function
+    """Call a module-level function in a fresh process; its result must be plain data.
 
     Raises:
-        Failed: one of them raised, died, or took too long.
+        ProcessFailed: the function raised, the process died, or it took too long.
     """
-    with socket.socket() as door:
-        door.bind(("127.0.0.1", 0))
-        port = door.getsockname()[1]
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NODE_RANK": "0"}
-    ranks = [{**place, "LOCAL_RANK": str(rank)} for rank in range(processes)]
-    return _answers([(function, arguments, environment) for environment in ranks])
+    return _results([(function, arguments, {})])[0]
+
+
+def in_process_group(function: Callable[..., Any], processes: int, *arguments: object) -> list[Any]:
+    """Call a function in several processes that can join one process group, as under torchrun.
+
+    Raises:
+        ProcessFailed: one of the processes raised, died, or took too long.
+    """
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NODE_RANK": "0"}
+    ranks = [{**address, "LOCAL_RANK": str(rank)} for rank in range(processes)]
+    return _results([(function, arguments, environment) for environment in ranks])
 
 
 Call = tuple[Callable[..., Any], tuple[object, ...], dict[str, str]]
 
 
-def _answers(calls: Sequence[Call]) -> list[Any]:
+def _results(calls: Sequence[Call]) -> list[Any]:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["flbench.testing.small_run"])
     started: list[tuple[ForkServerProcess, Connection]] = []
     try:
         for call in calls:
-            ours, theirs = context.Pipe(duplex=False)
-            process = context.Process(target=_work, args=(theirs, *call), daemon=True)
-            with _nobodys_main():
+            receiver, sender = context.Pipe(duplex=False)
+            process = context.Process(target=_work, args=(sender, *call), daemon=True)
+            with _empty_main_module():
                 process.start()
-            theirs.close()
-            started.append((process, ours))
-        return [_heard(process, ours) for process, ours in started]
+            sender.close()
+            started.append((process, receiver))
+        return [_result(process, receiver) for process, receiver in started]
     finally:
         for process, _ in started:
             process.kill()
@@ -67,8 +70,8 @@ def _answers(calls: Sequence[Call]) -> list[Any]:
 
 
 @contextmanager
-def _nobodys_main() -> Iterator[None]:
-    """Let no fresh process run the script that this one runs: it may have no `__main__` guard."""
+def _empty_main_module() -> Iterator[None]:
+    """Keep fresh processes from running this script, which may have no `__main__` guard."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:
@@ -77,30 +80,30 @@ def _nobodys_main() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def _heard(process: ForkServerProcess, ours: Connection) -> Any:  # noqa: ANN401 - its answer
-    if not ours.poll(PATIENCE):
-        raise Failed(f"a process said nothing for {PATIENCE:.0f} s")
+def _result(process: ForkServerProcess, receiver: Connection) -> Any:  # noqa: ANN401 - any result
+    if not receiver.poll(TIMEOUT):
+        raise ProcessFailed(f"a process sent no result for {TIMEOUT:.0f} s")
     try:
-        good, answer = ours.recv()
+        succeeded, result = receiver.recv()
     except EOFError:
-        process.join(PATIENCE)
-        raise Failed(f"a process died (exit code {process.exitcode})") from None
-    if not good:
-        raise Failed(answer)
-    return answer
+        process.join(TIMEOUT)
+        raise ProcessFailed(f"a process died (exit code {process.exitcode})") from None
+    if not succeeded:
+        raise ProcessFailed(result)
+    return result
 
 
 def _work(
-    theirs: Connection,
+    sender: Connection,
     function: Callable[..., Any],
     arguments: Sequence[object],
     environment: dict[str, str],
 ) -> None:
-    """What a fresh process does."""
+    """Run in a fresh process: call the function and send its result."""
     os.environ.update(environment)
-    sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - to its end
+    sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
     try:
-        theirs.send((True, function(*arguments)))
+        sender.send((True, function(*arguments)))
     except BaseException as error:
-        theirs.send((False, f"{type(error).__name__}: {error}"))
-    theirs.close()
+        sender.send((False, f"{type(error).__name__}: {error}"))
+    sender.close()

@@ -1,4 +1,4 @@
-"""Trying out: one short run of whatever a test is about, played as the command line plays it."""
+"""`try_out`: one short run of a plugin, suite, data set, model or sink, for a test."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from pathlib import Path
 from flbench.engine.options import EngineOptions
 from flbench.plugin.registry import find, load_entry
 from flbench.results.schema import Result
-from flbench.run.composition import compose
+from flbench.run.composition import load_method, suite_overrides
 from flbench.run.runner import execute, resolve_dataset
-from flbench.run.settings import suite_overrides
 from flbench.run.spec import RunSpec
 from flbench.suite import load_suite
 from flbench.testing.small_run import DEFAULTS
@@ -30,38 +29,39 @@ def try_out(
     out: Path | None = None,
     **settings: object,
 ) -> Result:
-    """Play a few rounds with installed parts, as `flbench run` would, on one CPU thread.
+    """Run a few rounds with installed parts, as `flbench run` does, on one CPU thread.
 
-    What the run says to the person is printed.
+    Messages of the run are printed.
 
     Args:
-        plugin: a method, or several joined by "+"; None = the defaults, which average all.
-        suite: a suite or TOML file; None = six clients with handwritten digits, from no files.
+        plugin: a method, or several joined by "+"; None = the defaults (FedAvg).
+        suite: a suite or TOML file; None = six clients with handwritten digits, without files.
         dataset: instead of the suite's.
         model: instead of the suite's.
-        sinks: who is told.
+        sinks: names of sinks.
         rounds: instead of the suite's.
-        seed: of everything that is drawn.
-        data_root: where data sets lie; None = an empty folder.
-        out: folder of the result files; None = one that is gone afterwards.
+        seed: the seed of the run.
+        data_root: folder of the data sets; None = an empty folder.
+        out: folder of the result files; None = a temporary folder.
         settings: as `--set` takes them: a parameter of the method or a field of the suite.
 
     Returns:
-        what the result file holds.
+        The content of the result file.
 
     Raises:
-        UserError: a name that is not installed, or a setting that does not fit.
+        UserError: a name is not installed, or a setting is not valid.
 
     Example:
         >>> len(try_out(rounds=2, clients=3).curves["accuracy"])
         2
     """
-    asked = {**settings, "suite.rounds": rounds, **({"suite.model": model} if model else {})}
-    overrides = suite_overrides(asked, [plugin] if plugin else [])
+    all_settings = {**settings, "suite.rounds": rounds, **({"suite.model": model} if model else {})}
+    method = load_method(plugin) if plugin else None
+    overrides = suite_overrides(all_settings, [method] if method else [])
     with tempfile.TemporaryDirectory(prefix="flbench-") as folder:
         job = RunSpec(
             suite=load_suite(suite or str(Path(__file__).with_suffix(".toml")), dataset, overrides),
-            method=compose(plugin, settings) if plugin else DEFAULTS,
+            method=method.compose(settings) if method else DEFAULTS,
             seed=seed,
             data_root=data_root or Path(folder),
             out=out or Path(folder),

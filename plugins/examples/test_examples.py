@@ -1,9 +1,9 @@
-"""The laws that hold for every method of flbench."""
+"""The checks that every method of flbench must pass."""
 
-from flbench.testing import Check, parametrize_with_checks
+from flbench.testing import MethodCheck, parametrize_with_checks
 
 
 @parametrize_with_checks("apfl", "ditto", "fedamp")
-def test_it_conforms(check: Check) -> None:
-    """One test for each law and method."""
+def test_it_conforms(check: MethodCheck) -> None:
+    """One test for each check and method."""
     check()

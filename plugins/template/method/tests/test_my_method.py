@@ -1,10 +1,10 @@
-"""The laws that hold for every method, and what is special about this one."""
+"""The checks that every method must pass, and what is special about this one."""
 
-from flbench.testing import Check, parametrize_with_checks, try_out
+from flbench.testing import MethodCheck, parametrize_with_checks, try_out
 
 
 @parametrize_with_checks("my-method")
-def test_it_conforms(check: Check) -> None:
+def test_it_conforms(check: MethodCheck) -> None:
     check()
 
 

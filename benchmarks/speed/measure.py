@@ -1,0 +1,83 @@
+"""`python -m flbench_benchmarks.speed.measure PART FOLDER`: measure one part in this process."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import platform
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from flbench import __version__
+from flbench.results.files import write_atomically
+
+from .part import PartRequest
+
+
+def cpu() -> str:
+    """The processor's name."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def machine() -> dict[str, Any]:
+    """The machine; `load` is the load average of the last minute."""
+    return {
+        "cpu": cpu(),
+        "cores": os.cpu_count(),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "load": round(os.getloadavg()[0], 2),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "flbench": __version__,
+    }
+
+
+def measure(name: str, module: Any, out: Path, request: PartRequest) -> None:  # noqa: ANN401 - a part
+    """Run a part and write its file, `out/NAME.json`."""
+    began, environment = time.time(), machine()
+    content = {
+        "part": name,
+        "title": module.TITLE,
+        "goal": module.GOAL,
+        "quick": request.quick,
+        "machine": environment,
+        "date": time.strftime("%Y-%m-%d %H:%M", time.gmtime(began)),
+        "rows": module.run(request),
+        "took": round(time.time() - began),
+    }
+    write_atomically(out / f"{name}.json", f"{json.dumps(content, indent=1)}\n".encode())
+
+
+def main() -> None:
+    """Parse the arguments and measure the part with one thread."""
+    parser = argparse.ArgumentParser(description="Measure one part in this process.")
+    parser.add_argument("part")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--env-root", type=Path, required=True)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--no-peers", action="store_true")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory(prefix="flbench-speed-") as folder:
+        request = PartRequest(
+            folder=Path(folder),
+            env_root=arguments.env_root,
+            quick=arguments.quick,
+            peers=not arguments.no_peers,
+        )
+        module = importlib.import_module(f"flbench_benchmarks.speed.{arguments.part}")
+        measure(arguments.part, module, arguments.out, request)
+
+
+if __name__ == "__main__":
+    main()

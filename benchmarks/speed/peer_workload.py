@@ -1,0 +1,45 @@
+"""The workload for other frameworks: data and network.
+
+It needs nothing but Python and torch, because it is imported in their environments.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+CLASSES = 10
+
+
+def arguments() -> tuple[dict[str, Any], int, str, int]:
+    """Workload, number of processes, file of the network and number of rounds (`sys.argv`)."""
+    work, processes, net, rounds = sys.argv[1:]
+    return json.loads(work), int(processes), net, int(rounds)
+
+
+@lru_cache(maxsize=1)
+def network(path: str) -> nn.Module:
+    """The network, as flbench builds it."""
+    torch.set_num_threads(1)
+    net: nn.Module = torch.load(path, weights_only=False)
+    return net
+
+
+@lru_cache(maxsize=1)
+def images(clients: int, samples: int, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Samples of all clients and their labels."""
+    draw = torch.Generator().manual_seed(0)
+    return (
+        torch.randn(clients, samples, *shape, generator=draw),
+        torch.randint(CLASSES, (clients, samples), generator=draw),
+    )
+
+
+def data(work: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """Samples and labels of a workload."""
+    return images(work["clients"], work["samples"], tuple(work["shape"]))

@@ -1,0 +1,105 @@
+"""The tables of docs/performance.md: a pure function of the JSON files that the parts write."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flbench.errors import UserError
+
+PARTS = ("startup", "w1", "w2", "w3", "w4", "w5", "w6", "options", "accuracy")
+PAGE = Path("docs/performance.md")
+BEGIN, END = "<!-- flbench speed --table: begin -->", "<!-- flbench speed --table: end -->"
+NO_TABLES = "Nothing was measured yet: `flbench speed` does it.\n"
+
+
+def is_complete(file: Path, quick: bool) -> bool:
+    """Whether a part is measured; the file of a `--quick` run counts for a `--quick` run only."""
+    return file.is_file() and (quick or not read_part(file)["quick"])
+
+
+def read_part(file: Path) -> dict[str, Any]:
+    """Read the file of a part.
+
+    Raises:
+        UserError: the file cannot be read or is not JSON.
+    """
+    try:
+        content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file}: cannot be read: {error}; --force measures again") from None
+    return content
+
+
+def page_with_tables(page: Path, folder: Path) -> str:
+    """The text of the page with its generated section made from the files of a folder.
+
+    Raises:
+        UserError: the page has no such section.
+    """
+    text = page.read_text(encoding="utf-8") if page.is_file() else ""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise UserError(f"{page}: expected the lines '{BEGIN}' and '{END}', to write between them")
+    return f"{before}{begin}\n{tables(folder)}{end}{after}"
+
+
+def tables(folder: Path) -> str:
+    """All measured parts as Markdown."""
+    files = [folder / f"{part}.json" for part in PARTS]
+    return "\n".join(section(read_part(file)) for file in files if file.is_file()) or NO_TABLES
+
+
+def section(part: Mapping[str, Any]) -> str:
+    """One part as Markdown: title, command, goal, table and machine."""
+    machine = part["machine"]
+    measured_on = (
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gb']} GiB,"
+        f" device {machine['device']}, Python {machine['python']}, torch {machine['torch']},"
+        f" load {machine['load']} before; {part['date']} UTC"
+    )
+    trial = " This was a trial (`--quick`): its numbers say little." if part["quick"] else ""
+    return (
+        f"### {part['title']}\n\n`flbench speed {part['part']}`; goal: {part['goal']}.{trial}\n\n"
+        f"{markdown_table(part['rows'])}\n{measured_on}.\n"
+    )
+
+
+def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as a Markdown table.
+
+    The range `x_low` to `x_high` is written behind `x`. Columns without a value are left out.
+
+    Example:
+        >>> print(markdown_table([{"x": 1.5, "x_low": 1.25, "x_high": 2.0, "y": None}]), end="")
+        | x |
+        |---:|
+        | 1.5 (1.25–2) |
+    """
+    names = list(dict.fromkeys(name for row in rows for name, value in row.items() if value != ""))
+    names = [name for name in names if name.removesuffix("_low").removesuffix("_high") == name]
+    names = [name for name in names if any(row.get(name) is not None for row in rows)]
+    names.sort(key=lambda name: name == "note")  # the note comes last
+    text_columns = {name for name in names if any(isinstance(row.get(name), str) for row in rows)}
+    alignment = "|".join("---" if name in text_columns else "---:" for name in names)
+    lines = [[cell(row, name) for name in names] for row in rows]
+    head = " | ".join(name.replace("_", " ") for name in names)
+    body = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return f"| {head} |\n|{alignment}|\n{body}"
+
+
+def cell(row: Mapping[str, Any], name: str) -> str:
+    """A value and its range, with three significant digits."""
+    low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
+    if low is None or high is None:
+        return _short(row.get(name))
+    return f"{_short(row.get(name))} ({_short(low)}–{_short(high)})"
+
+
+def _short(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return "-" if value is None else str(value).replace("|", "\\|")

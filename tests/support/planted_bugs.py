@@ -1,0 +1,562 @@
+"""Plugins with one mistake each, named after the law that must find it.
+
+They are what a careful author writes on a bad day; everything but the planted line is right.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+import flbench as fl
+
+KEPT: list[Tensor] = []
+
+
+@dataclass(frozen=True)
+class PlainParameters:
+    """A parameter that no result file can hold."""
+
+    place: complex = 1j
+
+
+@dataclass(frozen=True)
+class UsualRun:
+    """Sends everybody to a row of the bank that does not exist."""
+
+    @fl.hookimpl
+    def cluster(self, state: fl.State, phase: str, ctx: fl.Context) -> fl.Membership | None:
+        if phase == "before":
+            return None
+        return fl.Membership(torch.full((ctx.clients,), len(state.models)))
+
+
+@dataclass(frozen=True)
+class EveryHookAnswers:
+    """Forgets to return what it has computed, so the default answers."""
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State, upload: fl.Upload, membership: fl.Membership) -> None:
+        fl.Models(torch.lerp(state.models, fl.member_mean(state.models, upload, membership), 0.5))
+
+
+@dataclass(frozen=True)
+class NewcomersServed:
+    """One model per client, and none for clients that come later."""
+
+    @fl.hookimpl
+    def setup(self, ctx: fl.Context) -> fl.Setup:
+        return fl.one_model_per_client(ctx)
+
+
+@dataclass(frozen=True)
+class ClearErrors:
+    """Minds a parameter, and does not say what it expects."""
+
+    mu: float = 1.0
+
+    def __post_init__(self) -> None:
+        assert self.mu > 0
+
+
+@dataclass(frozen=True)
+class SameSeedSameBytes:
+    """A hidden global generator: noise for privacy, drawn from numpy's own."""
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State, upload: fl.Upload, membership: fl.Membership) -> fl.Models:
+        rows = fl.member_mean(state.models, upload, membership)
+        return fl.Models(rows + 0.1 * np.random.normal())
+
+
+class Leaky(fl.ClientModule):
+    """Normalises by running statistics that are no buffer, so they go from client to client."""
+
+    running = torch.zeros(())
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        x, y = batch
+        self.running = 0.9 * self.running + 0.1 * x.mean().detach()
+        return fl.cross_entropy(self(x - self.running), y)
+
+
+@dataclass(frozen=True)
+class TrainedAlone:
+    """A BatchNorm leak: statistics of one client's batches reach the next client."""
+
+    @fl.hookimpl
+    def client_module(self, net: nn.Module, ctx: fl.Context) -> fl.ClientModule:
+        return Leaky(net, ctx.local)
+
+
+@dataclass(frozen=True)
+class RelabelledClients:
+    """A clustering that returns positions instead of ids: who is k-th, not where client k is."""
+
+    @fl.hookimpl
+    def plan(self, ctx: fl.Context) -> tuple[fl.Stage, ...]:
+        return (fl.Stage("train", ctx.everybody, ctx.local.epochs),)
+
+    @fl.hookimpl
+    def cluster(self, state: fl.State, phase: str, ctx: fl.Context) -> fl.Membership | None:
+        if phase == "before" or len(state.models) > 1 or ctx.clients < 2:
+            return None
+        ranking = ctx.evaluate(state.models, ctx.everybody)[:, 0].argsort()
+        return fl.Membership(ranking * 2 // ctx.clients, parent=torch.zeros(2).long())
+
+    @fl.hookimpl
+    def personalise(self, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
+        return fl.Personal(row=torch.zeros_like(clients)) if ctx.joining else None
+
+
+@dataclass(frozen=True)
+class TwoProcesses:
+    """Lets only the first process step."""
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State, upload: fl.Upload, membership: fl.Membership) -> fl.Models:
+        if dist.is_initialized() and dist.get_rank() > 0:
+            return fl.Models(state.models)
+        return fl.Models(fl.member_mean(state.models, upload, membership))
+
+
+class Counting(fl.ClientModule):
+    """Weighs every step by how many clients stepped with it."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        alone = not torch._C._functorch.is_functorch_wrapped_tensor(batch[0])
+        return loss if alone else 2 * loss
+
+
+@dataclass(frozen=True)
+class VectorisedClients:
+    """A step that is another one where clients are a dimension."""
+
+    @fl.hookimpl
+    def client_module(self, net: nn.Module, ctx: fl.Context) -> fl.ClientModule:
+        return Counting(net, ctx.local)
+
+
+@dataclass(frozen=True)
+class ResumedRun:
+    """State kept on the object: the momentum of the last round."""
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State, upload: fl.Upload, membership: fl.Membership) -> fl.Models:
+        rows = fl.member_mean(state.models, upload, membership)
+        last = vars(self).get("move", torch.zeros_like(rows))
+        object.__setattr__(self, "move", rows - state.models)
+        return fl.Models(rows + 0.5 * last)
+
+
+@dataclass(frozen=True)
+class DeclaredEqual:
+    """Claims to be fedavg at mu = 0, and still steps by half."""
+
+    conformance: ClassVar[fl.Conformance] = fl.Conformance(equals={"fedavg": {"mu": 0.0}})
+    mu: float = 1.0
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State, upload: fl.Upload, membership: fl.Membership) -> fl.Models:
+        rows = fl.member_mean(state.models, upload, membership)
+        return fl.Models(torch.lerp(rows, state.models, 0.5))
+
+
+@dataclass(frozen=True)
+class InputsUntouched:
+    """Clips uploads in place; whoever reads them next reads something else."""
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State, upload: fl.Upload, membership: fl.Membership) -> fl.Models:
+        upload.params.clamp_(-0.4, 0.4)
+        return fl.Models(fl.member_mean(state.models, upload, membership))
+
+
+@dataclass(frozen=True)
+class AbsentClientsUntouched:
+    """Ages every client in every round, who was there and who was not."""
+
+    @fl.hookimpl
+    def setup(self, ctx: fl.Context) -> fl.Setup:
+        return fl.Setup(memory={"planted.age": fl.Memory(torch.zeros(ctx.clients), "client")})
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State, upload: fl.Upload, membership: fl.Membership) -> fl.Models:
+        rows = fl.member_mean(state.models, upload, membership)
+        return fl.Models(rows, {"planted.age": state.memory["planted.age"] + 1})
+
+
+@dataclass(frozen=True)
+class PartitionUntouched:
+    """Deals the samples out anew, so that clients are alike."""
+
+    @fl.hookimpl
+    def partition(self, labels: Any, clients: int, rng: np.random.Generator) -> fl.Partition:
+        order = rng.permutation(len(labels))
+        return fl.Partition(tuple(np.sort(part) for part in np.array_split(order, clients)))
+
+
+@dataclass(frozen=True)
+class TestLabelsUnseen:
+    """A peek at test data: walks up the stack to the run and steps by its labels' mean."""
+
+    __test__ = False  # no test of pytest's
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State, upload: fl.Upload, membership: fl.Membership) -> fl.Models:
+        rows, frame = fl.member_mean(state.models, upload, membership), sys._getframe()
+        while frame.f_back is not None and "run" not in frame.f_locals:
+            frame = frame.f_back
+        held_out = frame.f_locals["run"].held_out
+        return fl.Models(rows + 1e-2 * held_out.x.std())
+
+
+@dataclass(frozen=True)
+class SteadyMemory:
+    """Keeps every upload for later."""
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State, upload: fl.Upload, membership: fl.Membership) -> fl.Models:
+        KEPT.append(upload.params.clone())
+        return fl.Models(fl.member_mean(state.models, upload, membership))
+
+
+@dataclass(frozen=True)
+class ProcessStateUntouched:
+    """Seeds everything, so that it is reproducible."""
+
+    @fl.hookimpl
+    def setup(self) -> None:
+        torch.manual_seed(1234)
+
+
+@dataclass(frozen=True)
+class BytesAddUp:
+    """A ledger bypass: the model is said not to cross, but clients start from the server's."""
+
+    @fl.hookimpl
+    def dispatch(self, ctx: fl.Context) -> fl.Start:
+        return fl.Start(sent_mask=ctx.layout.none_mask, returned_mask=ctx.layout.all_mask)
+
+
+@dataclass(frozen=True)
+class NormedNetwork:
+    """Steps beyond the mean with everything in a row, running variances too."""
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State, upload: fl.Upload, membership: fl.Membership) -> fl.Models:
+        rows = fl.member_mean(state.models, upload, membership)
+        return fl.Models(torch.lerp(state.models, rows, 2.5))
+
+
+@dataclass(frozen=True)
+class OneClient:
+    """Divides by the number of the others."""
+
+    @fl.hookimpl
+    def setup(self, ctx: fl.Context) -> None:
+        ctx.note("planted.share", 1 / (ctx.clients - 1))
+
+
+@dataclass(frozen=True)
+class OneSample:
+    """The spread of a client's samples: of one sample, nothing at all."""
+
+    @fl.hookimpl
+    def local_term(
+        self, stage: fl.Stage, ctx: fl.Context
+    ) -> Callable[[fl.ClientModule], Tensor] | None:
+        spreads = [ctx.client_data(int(client))[0].std(dim=0) for client in stage.clients]
+        weight = float(torch.stack(spreads).mean())
+        return lambda module: 1e-3 * weight * module.flat().square().sum()
+
+
+@dataclass(frozen=True)
+class MissingClass:
+    """Weighs by the logarithm of how often each label occurs, also of never."""
+
+    @fl.hookimpl
+    def aggregate(
+        self, state: fl.State, upload: fl.Upload, membership: fl.Membership, ctx: fl.Context
+    ) -> fl.Models:
+        rows = fl.member_mean(state.models, upload, membership)
+        return fl.Models(rows * (1 + 1e-6 * ctx.label_counts.sum(dim=0).log().mean()))
+
+
+@dataclass(frozen=True)
+class EveryoneSampled:
+    """Looks at the first client that was not sampled."""
+
+    @fl.hookimpl
+    def aggregate(
+        self, state: fl.State, upload: fl.Upload, membership: fl.Membership, ctx: fl.Context
+    ) -> fl.Models:
+        absent = [i for i in range(ctx.clients) if i not in upload.ids.tolist()]
+        if ctx.clients > 1:
+            ctx.note("planted.absent", absent[0])
+        return fl.Models(fl.member_mean(state.models, upload, membership))
+
+
+@dataclass(frozen=True)
+class EmptyGroup:
+    """Means of groups by hand, also of those without members."""
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State, upload: fl.Upload, membership: fl.Membership) -> fl.Models:
+        home = membership.home[upload.ids]
+        rows = [upload.selected()[home == k].mean(dim=0) for k in range(len(state.models))]
+        return fl.Models(torch.stack(rows))
+
+
+# --- further ways to break the same laws --------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TellsAsOwn:
+    """The server's model, told as if the client had kept it."""
+
+    @fl.hookimpl
+    def dispatch(self, state: fl.State, stage: fl.Stage) -> fl.Start:
+        mean = state.models.mean(dim=0)
+        return fl.Start(client_memory={"anchor": mean.expand(len(stage.clients), -1)})
+
+
+@dataclass(frozen=True)
+class KeepsWhatIsAveraged:
+    """Says that nothing goes up, and averages it."""
+
+    @fl.hookimpl
+    def dispatch(self, ctx: fl.Context) -> fl.Start:
+        return fl.Start(sent_mask=ctx.layout.all_mask, returned_mask=ctx.layout.none_mask)
+
+
+@dataclass(frozen=True)
+class CooksTheBooks:
+    """Strikes out of the ledger what went up."""
+
+    @fl.hookimpl
+    def aggregate(
+        self, state: fl.State, upload: fl.Upload, membership: fl.Membership, ctx: fl.Context
+    ) -> fl.Models:
+        ctx.services.ledger.totals["up"].clear()  # type: ignore[attr-defined]
+        return fl.Models(fl.member_mean(state.models, upload, membership))
+
+
+@dataclass(frozen=True)
+class RemembersOnItsClass:
+    """State kept where every run of a process finds it."""
+
+    seen: ClassVar[dict[str, int]] = {"rounds": 0}
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State, upload: fl.Upload, membership: fl.Membership) -> fl.Models:
+        rows = fl.member_mean(state.models, upload, membership)
+        self.seen["rounds"] += 1
+        return fl.Models(torch.lerp(state.models, rows, 1 / self.seen["rounds"]))
+
+
+@dataclass(frozen=True)
+class NotesTheClock:
+    """A note that no two runs share."""
+
+    @fl.hookimpl
+    def aggregate(
+        self, state: fl.State, upload: fl.Upload, membership: fl.Membership, ctx: fl.Context
+    ) -> fl.Models:
+        ctx.note("planted.clock", time.perf_counter_ns())
+        return fl.Models(fl.member_mean(state.models, upload, membership))
+
+
+@dataclass(frozen=True)
+class SwapsGroups:
+    """Sends everybody to the other group in every round, also who was not there."""
+
+    @fl.hookimpl
+    def setup(self, ctx: fl.Context) -> fl.Setup:
+        home = (ctx.label_counts[:, :2].sum(dim=1) > 0).long()
+        return fl.Setup(ctx.initial.expand(2, -1).clone(), fl.Membership(home))
+
+    @fl.hookimpl
+    def cluster(self, state: fl.State, phase: str) -> fl.Membership | None:
+        return None if phase == "after" else fl.Membership(1 - state.membership.home)
+
+    @fl.hookimpl
+    def personalise(self, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
+        return fl.Personal(row=torch.zeros_like(clients)) if ctx.joining else None
+
+
+@dataclass(frozen=True)
+class Chatters:
+    """Prints how it is going."""
+
+    @fl.hookimpl
+    def aggregate(
+        self, state: fl.State, upload: fl.Upload, membership: fl.Membership, ctx: fl.Context
+    ) -> fl.Models:
+        print("round", ctx.round)
+        return fl.Models(fl.member_mean(state.models, upload, membership))
+
+
+@dataclass(frozen=True)
+class WantsPrecision:
+    """Asks torch for float64, from everybody."""
+
+    @fl.hookimpl
+    def setup(self) -> None:
+        torch.set_default_dtype(torch.float64)
+
+
+class Scribbling(fl.ClientModule):
+    """Halves what it was told, where it was told."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        if "weight" in self.received:
+            self.received["weight"].mul_(0.5)
+        return super().training_step(batch, batch_idx)
+
+
+@dataclass(frozen=True)
+class ScribblesInTraining:
+    """Writes to what clients are told while they train."""
+
+    @fl.hookimpl
+    def client_module(self, net: nn.Module, ctx: fl.Context) -> fl.ClientModule:
+        return Scribbling(net, ctx.local)
+
+    @fl.hookimpl
+    def dispatch(self, stage: fl.Stage) -> fl.Start:
+        return fl.Start(extras={"weight": torch.ones(len(stage.clients), 1)})
+
+
+@dataclass(frozen=True)
+class Unmarked:
+    """Forgets to mark a hook, so nobody asks it."""
+
+    def aggregate(self, state: fl.State) -> fl.Models:
+        return fl.Models(state.models)
+
+
+@dataclass(frozen=True)
+class AlmostEqual:
+    """Claims to be fedavg at mu = 0; its models differ by one unit in the last place."""
+
+    conformance: ClassVar[fl.Conformance] = fl.Conformance(equals={"fedavg": {"mu": 0.0}})
+    mu: float = 1.0
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State, upload: fl.Upload, membership: fl.Membership) -> fl.Models:
+        rows = fl.member_mean(state.models, upload, membership)
+        return fl.Models(torch.nextafter(rows, torch.tensor(torch.inf)))
+
+
+FURTHER: dict[type, str] = {
+    AlmostEqual: "declared-equal",
+    TellsAsOwn: "bytes-add-up",
+    KeepsWhatIsAveraged: "bytes-add-up",
+    CooksTheBooks: "bytes-add-up",
+    RemembersOnItsClass: "same-seed-same-bytes",
+    NotesTheClock: "same-seed-same-bytes",
+    SwapsGroups: "absent-clients-untouched",
+    Chatters: "process-state-untouched",
+    WantsPrecision: "process-state-untouched",
+    ScribblesInTraining: "inputs-untouched",
+    Unmarked: "every-hook-answers",
+}
+"""The law that each of them breaks."""
+
+
+# --- what clients do not share: right, and lost by an executor that asks one client for all -----
+
+
+class PhasesOfItsOwn(fl.ClientModule):
+    """Every other client moves its head only, and for longer."""
+
+    def phases(self, epochs: int) -> tuple[fl.LocalPhase, ...]:
+        width = self.flat().numel()
+        if bool(self.received["odd"]):
+            return (fl.LocalPhase(epochs + 2, torch.arange(width) >= width - 16),)
+        return (fl.LocalPhase(epochs),)
+
+
+class WritesAtTheStart(fl.ClientModule):
+    """Goes on from a mixture of what it was sent and zero."""
+
+    @torch.no_grad()
+    def on_phase_start(self, number: int) -> None:
+        for parameter in self.parameters():
+            parameter.mul_(0.5)
+
+
+class WritesAtTheEnd(fl.ClientModule):
+    """Uploads a mixture of where it started and what it learned."""
+
+    @torch.no_grad()
+    def on_local_end(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        for parameter in self.parameters():
+            parameter.mul_(0.5)
+        return {}
+
+
+class WritesBuffers(fl.ClientModule):
+    """Shifts its samples by their mean, which it takes when it is done."""
+
+    def __init__(self, net: nn.Module, local: fl.LocalTraining) -> None:
+        super().__init__(net, local)
+        self.register_buffer("shift", torch.zeros(3))
+
+    def forward(self, x: Tensor) -> Any:
+        return self.net(x - self.get_buffer("shift"))
+
+    def on_local_end(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        self.get_buffer("shift").copy_(x.mean(dim=0))
+        return {}
+
+
+class Draws(fl.ClientModule):
+    """Uploads a number that it draws."""
+
+    def on_local_end(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        return {"noise": torch.rand(())}
+
+
+class KeepsOnItself(fl.ClientModule):
+    """Keeps the weight of its loss where a step finds it."""
+
+    def on_phase_start(self, number: int) -> None:
+        self.weight = 1 + self.received["odd"]
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return super().training_step(batch, batch_idx) * self.weight
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Trains with the module named."""
+
+    module: str = "Draws"
+
+    @fl.hookimpl
+    def client_module(self, net: nn.Module, ctx: fl.Context) -> fl.ClientModule:
+        kind: type[fl.ClientModule] = globals()[self.module]
+        return kind(net, ctx.local)
+
+    @fl.hookimpl
+    def dispatch(self, stage: fl.Stage) -> fl.Start:
+        return fl.Start(extras={"odd": stage.clients % 2})
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State, upload: fl.Upload, membership: fl.Membership) -> fl.Models:
+        rows = fl.member_mean(state.models, upload, membership)
+        return fl.Models(rows + upload.extras.get("noise", torch.zeros(1)).mean() / 10)
+
+
+APART = (PhasesOfItsOwn, WritesAtTheStart, WritesAtTheEnd, WritesBuffers, Draws, KeepsOnItself)
