@@ -31,6 +31,7 @@ from flbench.run.import_probe import tried
 from flbench.submission.admission import same_code
 
 HERE = Path(__file__).parent
+DOCS = HERE.parents[1] / "docs"
 
 
 NOT_ENVIRONMENT = EVERYTHING[:-1]
