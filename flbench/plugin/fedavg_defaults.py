@@ -33,7 +33,7 @@ def dispatch(state: State, stage: Stage, ctx: Context) -> Start:
     """Each client gets its home model, whole."""
     home = state.membership.home[stage.clients].clamp(min=0)  # methods answer for undecided clients
     rows = home.unique()
-    # One row for all clients needs no copy per client: a 100-client probe stays one model in memory.
+    # One row for all clients needs no copy per client: a probe of 100 clients holds one model.
     params = state.models[rows].expand(len(home), -1) if len(rows) == 1 else state.models[home]
     return Start(params=params[:, None, :], sent_mask=ctx.layout.all_mask)
 

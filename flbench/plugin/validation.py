@@ -180,7 +180,7 @@ def per_row(memory: Memory, rows: int) -> Memory:
 
 
 def plan(answer: HookResult | None, ctx: Context) -> Sequence[Stage]:
-    """At least one stage, each with at least one client; ids ascending and distinct; names distinct."""
+    """At least one stage, none without clients; ids ascending and distinct; names distinct."""
     answer = validation.need(answer, "plan")
     who = f"{answer.plugin}.plan"
     stages = answer.value
