@@ -17,7 +17,7 @@ from flbench.toolbox.aggregation import member_mean
 
 @hookimpl
 def setup(ctx: Context) -> Setup:
-    """One model, everybody served by it."""
+    """One model for all clients."""
     everybody = Membership(home=torch.zeros(ctx.clients, dtype=torch.int64))
     return Setup(models=ctx.initial[None].clone(), membership=everybody)
 
@@ -31,9 +31,9 @@ def plan(ctx: Context) -> tuple[Stage, ...]:
 @hookimpl
 def dispatch(state: State, stage: Stage, ctx: Context) -> Start:
     """Each client gets its home model, whole."""
-    home = state.membership.home[stage.clients].clamp(min=0)  # the undecided are others' answer
+    home = state.membership.home[stage.clients].clamp(min=0)  # methods answer for undecided clients
     rows = home.unique()
-    # One row for everybody needs no copy per client: a 100-client probe stays one model in memory.
+    # One row for all clients needs no copy per client: a probe of 100 clients holds one model.
     params = state.models[rows].expand(len(home), -1) if len(rows) == 1 else state.models[home]
     return Start(params=params[:, None, :], sent_mask=ctx.layout.all_mask)
 

@@ -44,9 +44,9 @@ def in_round(ctx: Context | None, message: str) -> PluginError:
 
 
 def need(answer: HookResult | None, hook: str) -> HookResult:
-    """An answer to a hook that somebody must answer."""
+    """An answer to a hook that must be answered."""
     if answer is None:
-        raise PluginError(f"nobody answered the hook '{hook}'")
+        raise PluginError(f"no plugin answered the hook '{hook}'")
     return answer
 
 
@@ -179,7 +179,7 @@ def per_row(memory: Memory, rows: int) -> Memory:
 
 
 def plan(answer: HookResult | None, ctx: Context) -> Sequence[Stage]:
-    """At least one stage, each with somebody in it; ids ascending and distinct; names distinct."""
+    """At least one stage, none without clients; ids ascending and distinct; names distinct."""
     answer = validation.need(answer, "plan")
     who = f"{answer.plugin}.plan"
     stages = answer.value
