@@ -94,7 +94,7 @@ Function = Callable[[Outcome], Value]
 
 
 Family = Literal["accuracy", "groups", "cost", "newcomers", ""]
-"""Where a metric's column stands in a table."""
+"""Where the column of a metric is in a table."""
 
 
 Place = Literal["terminal", "pages", "html"]
@@ -118,7 +118,7 @@ class Metric:
         digits: decimals in its column.
         higher_is_better: None = neither.
         doc: one line for the documentation.
-        family: where its column stands.
+        family: where its column is.
         tables: the tables that have a column for it.
         curve: name of its curve, if it is measured at every evaluation.
         spread: whether its column shows the deviation over seeds beside the mean.
@@ -204,7 +204,7 @@ def calibration_error(table: Floats) -> float:
     """Expected calibration error: mean gap between confidence and accuracy, weighted by bin.
 
     Args:
-        table: per bin of confidence the number judged, the sum of confidences and the number
+        table: per bin of confidence the number tested, the sum of confidences and the number
             correct, shape (bins, 3).
 
     Example:

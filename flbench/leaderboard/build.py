@@ -66,8 +66,8 @@ def board(results: Path, out: Path, draw: bool = True) -> dict[str, bytes]:
             )
         files[page_of(suite)] = suite_page(own, way, pictures).encode()
     findings = out / FINDINGS
-    told = findings.read_text(encoding="utf-8") if findings.is_file() else ""
-    files[INDEX] = index(found, ranked, told, there(across(ranked))).encode()
+    text = findings.read_text(encoding="utf-8") if findings.is_file() else ""
+    files[INDEX] = index(found, ranked, text, there(across(ranked))).encode()
     return dict(sorted(files.items()))
 
 

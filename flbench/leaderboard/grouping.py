@@ -33,8 +33,8 @@ class ResultGroup:
         return "trains alone, nothing is exchanged" if self.baseline and alone else ""
 
     @property
-    def told(self) -> bool:
-        """Whether it is the oracle: one plugin, which is told the true groups."""
+    def is_oracle(self) -> bool:
+        """Whether it is the oracle: one plugin, which uses the true groups."""
         plugins = self.results[0].method.plugins
         return len(plugins) == 1 and plugins[0].uses_true_groups
 
@@ -105,7 +105,7 @@ def grouped(results: Iterable[Result]) -> dict[Key, list[ResultGroup]]:
 
 
 def named(rows: Sequence[ResultGroup]) -> list[ResultGroup]:
-    """The same rows under names that tell them apart, the best mean accuracy first."""
+    """The same rows under distinct names, the best mean accuracy first."""
     found = [ResultGroup(_label(row, rows), row.results) for row in rows]
     return sorted(found, key=lambda row: (-mean(row.column("accuracy_mean")), row.name))
 
@@ -116,7 +116,7 @@ def rows_of(results: Iterable[Result]) -> dict[str, list[ResultGroup]]:
 
 
 def telling(row: ResultGroup, rows: Sequence[ResultGroup]) -> dict[str, Any]:
-    """The parameters that tell a row from others of its method."""
+    """The parameters in which a row differs from others of its method."""
     mine = row.results[0].method.params
     params = [other.results[0].method.params for other in rows if other.method == row.method]
     keys = sorted({key for table in params for key in table})
@@ -128,15 +128,15 @@ def telling(row: ResultGroup, rows: Sequence[ResultGroup]) -> dict[str, Any]:
 
 
 def _label(row: ResultGroup, rows: Sequence[ResultGroup]) -> str:
-    """The method's name, its budget where it was tuned, and whatever else tells it apart."""
-    told = [f"tuned, budget {row.budget}"] if row.budget else []
+    """The method's name, its budget if it was tuned, and the parameters in which it differs."""
+    details = [f"tuned, budget {row.budget}"] if row.budget else []
     alike = [other for other in rows if (other.method, other.budget) == (row.method, row.budget)]
     if len(alike) > 1:
         mine = telling(row, alike)
-        told += [f"{key}={value}" for key, value in mine.items()]
+        details += [f"{key}={value}" for key, value in mine.items()]
         if [telling(other, alike) for other in alike].count(mine) > 1:
-            told.append(row.config)
-    return f"{row.method} ({', '.join(told)})" if told else row.method
+            details.append(row.config)
+    return f"{row.method} ({', '.join(details)})" if details else row.method
 
 
 def refuse_mixed(results: Iterable[tuple[Path, Result]]) -> None:
@@ -153,7 +153,7 @@ def refuse_mixed(results: Iterable[tuple[Path, Result]]) -> None:
     sizes: dict[str, tuple[Path, int]] = {}
     known: dict[tuple[str, str], tuple[Path, object]] = {}
     for path, result in results:
-        marks, judged = result.fingerprint, result.clients.test
+        marks, tested = result.fingerprint, result.clients.test
         other_path, other = first.setdefault((marks.suite, result.seed), (path, result))
         for field in ("data", "partition", "initial_weights", "cohorts"):
             if getattr(marks, field) != getattr(other.fingerprint, field):
@@ -161,27 +161,27 @@ def refuse_mixed(results: Iterable[tuple[Path, Result]]) -> None:
                     f"{path} and {other_path} differ in {field.replace('_', ' ')}, so they cannot"
                     " share a table; keep one of them"
                 )
-        for name, mark, told in (
+        for name, mark, content in (
             ("suite", marks.suite, {**result.suite, "paper": ""}),
             ("config", marks.config, (result.method.name, result.method.params, result.tuning)),
         ):
-            twin, same = known.setdefault((name, mark), (path, told))
-            if same != told:
+            other_path, same = known.setdefault((name, mark), (path, content))
+            if same != content:
                 raise UserError(
-                    f"{path} and {twin} have the same 'fingerprint.{name}' but are not the same;"
-                    " keep one of them"
+                    f"{path} and {other_path} have the same 'fingerprint.{name}' but are not"
+                    " the same; keep one of them"
                 )
-        twin = rows.setdefault((marks.suite, marks.config, result.seed), path)
-        if twin != path:
-            raise UserError(f"{path} and {twin} are the same row and seed; keep one of them")
-        if min(judged) < 1:
+        other_path = rows.setdefault((marks.suite, marks.config, result.seed), path)
+        if other_path != path:
+            raise UserError(f"{path} and {other_path} are the same row and seed; keep one of them")
+        if min(tested) < 1:
             raise UserError(
                 f"{path}: 'clients.test': expected at least one test sample of each client"
             )
-        other_path, size = sizes.setdefault(marks.suite, (path, len(judged)))
-        if size != len(judged):
+        other_path, size = sizes.setdefault(marks.suite, (path, len(tested)))
+        if size != len(tested):
             raise UserError(
-                f"{path} has {len(judged)} clients and {other_path} {size}, so they cannot share"
+                f"{path} has {len(tested)} clients and {other_path} {size}, so they cannot share"
                 " a table; keep one of them"
             )
 
@@ -200,7 +200,7 @@ def distances(row: ResultGroup, rows: Sequence[ResultGroup]) -> tuple[float | No
     Over the seeds that both have; None where they are not in the table, or for themselves.
     """
 
-    def apart(other: ResultGroup) -> float | None:
+    def difference(other: ResultGroup) -> float | None:
         theirs = {one.seed: float(one.summary["accuracy_mean"] or 0) for one in other.results}
         found = [
             float(one.summary["accuracy_mean"] or 0) - theirs[one.seed]
@@ -209,9 +209,9 @@ def distances(row: ResultGroup, rows: Sequence[ResultGroup]) -> tuple[float | No
         ]
         return mean(found) if found and other is not row else None
 
-    gap = [apart(one) for one in rows if one.told]
+    gap = [difference(one) for one in rows if one.is_oracle]
     baselines = {one.results[0].method.name for one in rows if one.baseline}
-    gain = [apart(one) for one in rows if one.baseline]
+    gain = [difference(one) for one in rows if one.baseline]
     known = [value for value in gain if value is not None]
     below = None if not gap or gap[0] is None else -gap[0]
     worth = bool(known) and len(baselines) > 1 and not row.baseline

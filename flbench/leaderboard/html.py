@@ -67,8 +67,8 @@ def _asset(name: str) -> str:
 def _marked(text: str) -> str:
     """A text with *emphasis* and `code` as HTML."""
     parts = escape(text).split("*")
-    told = "".join(f"<em>{part}</em>" if at % 2 else part for at, part in enumerate(parts))
-    pieces = told.split("`")
+    text = "".join(f"<em>{part}</em>" if at % 2 else part for at, part in enumerate(parts))
+    pieces = text.split("`")
     return "".join(f"<code>{part}</code>" if at % 2 else part for at, part in enumerate(pieces))
 
 
@@ -136,8 +136,8 @@ def _grid(
 
 
 def _cells(row: TableRow, made: Sequence[Column]) -> Iterator[str]:
-    for heading, words, told in made:
-        text = escape(told(row))
+    for heading, words, shown in made:
+        text = escape(shown(row))
         if heading == "method":
             yield f'<th scope="row"><button type="button">{text}</button></th>'
         else:

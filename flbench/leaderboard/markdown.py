@@ -78,8 +78,8 @@ def _rank(row: TableRow) -> str:
 
 
 def _interval(row: TableRow) -> str:
-    told = f"{row.interval[0]:.4f} to {row.interval[1]:.4f}"
-    return told if len(row.seeds) > 1 else f"{told} (clients only)"
+    text = f"{row.interval[0]:.4f} to {row.interval[1]:.4f}"
+    return text if len(row.seeds) > 1 else f"{text} (clients only)"
 
 
 def _printed(row: TableRow) -> str:
@@ -100,8 +100,8 @@ def _metric(metric: Metric) -> Column:
 
 def seeds(row: TableRow) -> str:
     """Its seeds, and those that others have."""
-    told = ", ".join(map(str, row.seeds))
-    return f"{told} (lacks {', '.join(map(str, row.lacks))})" if row.lacks else told
+    text = ", ".join(map(str, row.seeds))
+    return f"{text} (lacks {', '.join(map(str, row.lacks))})" if row.lacks else text
 
 
 def packages(row: TableRow) -> str:
@@ -168,7 +168,7 @@ def filled(rows: Sequence[TableRow], made: Sequence[Column], results: str | None
         return link(text, f"{results}/{row.folder}") if linked else escaped(text)
 
     headings = [(heading, words) for heading, words, _ in made]
-    lines = [[shown(row, heading, told(row)) for heading, _, told in made] for row in rows]
+    lines = [[shown(row, heading, of(row)) for heading, _, of in made] for row in rows]
     return grid(headings, lines)
 
 

@@ -14,7 +14,7 @@ from flbench.plugin.registry import entries
 from flbench.results.schema import Method
 from flbench.suite import Suite, load_suite
 
-TOLD = (
+NO_SETTINGS = (
     "name",
     "version",
     "dataset",
@@ -51,7 +51,7 @@ def command(suite: Suite, settings: Mapping[str, Any], fingerprint: str, seeds: 
     changed = {
         key: value
         for key, value in theirs.items()
-        if key not in TOLD and (key not in ours or ours[key] != value)
+        if key not in NO_SETTINGS and (key not in ours or ours[key] != value)
     }
     sets = {key.removesuffix(".name"): value for key, value in changed.items()}
     try:
@@ -65,8 +65,8 @@ def command(suite: Suite, settings: Mapping[str, Any], fingerprint: str, seeds: 
     words += [] if suite.dataset == usual else ["--dataset", suite.dataset]
     for key, value in sorted(sets.items()):
         words += ["--set", f"suite.{key}={_text(value)}"]
-    told = shlex.join([*words, "--seeds", str(seeds)])
-    return told if told.isprintable() else ""
+    text = shlex.join([*words, "--seeds", str(seeds)])
+    return text if text.isprintable() else ""
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

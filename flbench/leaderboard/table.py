@@ -48,7 +48,7 @@ class Table:
         seeds: all seeds of its rows.
         rows: the best mean accuracy first.
         undefined: method and reason, where it is not defined.
-        missing: methods that other tables hold and nobody ran here.
+        missing: methods that other tables hold and this one does not.
     """
 
     title: str
@@ -85,8 +85,8 @@ class Table:
 
     def plain(self) -> dict[str, Any]:
         """All of it but the result files' content, as JSON holds it."""
-        told: dict[str, Any] = _plain(self)
-        return told
+        found: dict[str, Any] = _plain(self)
+        return found
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever a field holds
@@ -217,9 +217,9 @@ class TableRow:
     """One row of a table.
 
     Attributes:
-        name: the method, and what tells it from the other rows of its name.
+        name: the method, and the parameters in which rows of its name differ.
         method: the method alone.
-        params: those parameters that tell it apart.
+        params: those parameters.
         default: whether it is its method's row nearest to the installed defaults.
         plugins: its plugins, with distribution and version.
         folder: its result files, below the results folder.
@@ -242,7 +242,7 @@ class TableRow:
         tuning: how its parameters were found, if they were searched for.
         rank: among the rows of its kind (at defaults, or tuned with the same budget); None = not
             ranked.
-        ties: letters that it shares with rows it cannot be told from.
+        ties: letters that it shares with rows that are not significantly different.
     """
 
     name: str
@@ -271,9 +271,9 @@ class TableRow:
     ties: str
 
     @property
-    def told(self) -> bool:
+    def is_oracle(self) -> bool:
         """Whether it is the oracle."""
-        return ResultGroup(self.name, self.results).told
+        return ResultGroup(self.name, self.results).is_oracle
 
     @property
     def baseline(self) -> bool:
@@ -367,8 +367,10 @@ def _printed(
     row: ResultGroup, default: bool, numbers: Mapping[str, Mapping[str, float]]
 ) -> Printed | None:
     """The paper's number under the row's own name, or its method's for the row at defaults."""
-    told = numbers.get(row.name) or (numbers.get(row.method) if default else None) or {}
-    if "accuracy_mean" not in told:
+    published = numbers.get(row.name) or (numbers.get(row.method) if default else None) or {}
+    if "accuracy_mean" not in published:
         return None
-    accuracy = told["accuracy_mean"]
-    return Printed(accuracy, told.get("accuracy_std"), mean(row.column("accuracy_mean")) - accuracy)
+    accuracy = published["accuracy_mean"]
+    return Printed(
+        accuracy, published.get("accuracy_std"), mean(row.column("accuracy_mean")) - accuracy
+    )

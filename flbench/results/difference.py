@@ -71,14 +71,14 @@ def unlike(one: Result, other: Result, found: Sequence[Difference]) -> str:
     """Of what should be the same run, the parts of the files that differ all the same."""
     if any(difference.kind != "machine" for difference in found):
         return ""
-    told = ("status", "schema_version", "seconds", "environment")
-    names = [name for name in type(one).model_fields if name not in told]
+    ignored = ("status", "schema_version", "seconds", "environment")
+    names = [name for name in type(one).model_fields if name not in ignored]
     parts = [name for name in names if getattr(one, name) != getattr(other, name)]
     return f"; but these differ: {', '.join(parts)}" if parts else ", with the same numbers"
 
 
 def _settings(result: Result) -> dict[str, Any]:
-    """The suite's settings; `paper` is told, not set."""
+    """The suite's settings; `paper` is a text and no setting."""
     return {key: value for key, value in result.suite.items() if key != "paper"}
 
 

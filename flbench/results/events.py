@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class RunInfo:
-    """What a run is, told to the sinks before it begins.
+    """Description of a run, sent to the sinks before it begins.
 
     Attributes:
         method: "pfedlia" or "pfedlia+fedavgm".
@@ -40,7 +40,7 @@ class RunInfo:
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """One round in plain data, told to the sinks.
+    """One round in plain data, sent to the sinks.
 
     Attributes:
         round: 1-based.

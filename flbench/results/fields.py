@@ -1,4 +1,4 @@
-"""What the fields of a result file may hold, so that whatever was read can be tabled and drawn."""
+"""Types of the fields of a result file; each value that passes can be tabled and drawn."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DEEPEST = 20
 
 
 BARRED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What moves a terminal's cursor, turns text round or is no character."""
+"""Characters that move the cursor, change the direction of text, or are no characters."""
 
 
 Complaint = tuple[str, str]
@@ -35,7 +35,7 @@ Complaint = tuple[str, str]
 
 
 def _text(value: str) -> str:
-    """What a run was told may hold anything: no run is lost for it."""
+    """Replace control characters: messages may contain any text."""
     return BARRED.sub("\ufffd", value)
 
 
@@ -139,7 +139,7 @@ class Settings(_Strict):
     model: _Model
 
 
-def told(error: ValidationError, table: object) -> str:
+def first_problem(error: ValidationError, table: object) -> str:
     """The first problem in one line, with its field.
 
     Args:
@@ -165,7 +165,7 @@ def told(error: ValidationError, table: object) -> str:
 def refuse(complaints: Iterator[Complaint]) -> None:
     """Refuse what there is a complaint about, inside a validator."""
     for field, what in complaints:
-        raise PydanticCustomError("field", "{told}", {"told": f"'{field}': {what}"})
+        raise PydanticCustomError("field", "{message}", {"message": f"'{field}': {what}"})
 
 
 def settings(suite: Mapping[str, Any]) -> Iterator[Complaint]:
@@ -173,5 +173,5 @@ def settings(suite: Mapping[str, Any]) -> Iterator[Complaint]:
     try:
         Settings.model_validate(suite)
     except ValidationError as error:
-        field, _, what = told(error, suite).partition(": ")
+        field, _, what = first_problem(error, suite).partition(": ")
         yield f"suite.{field.strip(chr(39))}", what

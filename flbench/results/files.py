@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from flbench.errors import UserError
-from flbench.results.fields import told
+from flbench.results.fields import first_problem
 from flbench.results.schema import SCHEMA, Result, Skip
 
 LONGEST = 60
@@ -122,7 +122,7 @@ def _valid(kind: type[Kind], table: object, path: Path, name: str) -> Kind:
     try:
         return kind.model_validate(table)
     except ValidationError as error:
-        raise UserError(f"{path}: no {name} file: {told(error, table)}") from None
+        raise UserError(f"{path}: no {name} file: {first_problem(error, table)}") from None
 
 
 def upgraded(table: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Matrices in result files: a byte per entry, for pictures and for whoever clusters again."""
+"""Matrices in result files: one byte per entry, for figures and for later clustering."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def encode(values: Floats) -> tuple[str, float, float]:
         255 is missing; then the lowest and the highest value.
 
     Example:
-        >>> packed(np.array([[0.0, 0.5], [np.nan, 1.0]]))
+        >>> encode(np.array([[0.0, 0.5], [np.nan, 1.0]]))
         ('AH///g==', 0.0, 1.0)
     """
     known = np.isfinite(values)
@@ -43,7 +43,7 @@ def decode(text: str, low: float, high: float, rows: int) -> Floats:
     """The matrix again, shape (rows, m), each value within 1/508 of the range; missing is NaN.
 
     Example:
-        >>> unpacked("AH///g==", 0.0, 1.0, rows=2)
+        >>> decode("AH///g==", 0.0, 1.0, rows=2)
         array([[0. , 0.5],
                [nan, 1. ]])
     """

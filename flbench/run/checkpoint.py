@@ -1,9 +1,9 @@
 """Checkpoints: the State, the ledger and the history in one safetensors file, never pickled.
 
-Written under a temporary name and moved into place, so what lies there is always a whole round. It
-is written when its writing costs a fiftieth of the time since the last, and in any case where a run
-is stopped by an error or a person: only a process that is killed loses whole rounds, and of its
-time at most fifty times what writing takes, or ten minutes.
+A checkpoint is written under a temporary name and then moved into place, so the file always holds a
+whole round. It is written when writing takes at most a fiftieth of the time since the last one, and
+when an error or the user stops the run. Only a killed process loses whole rounds: at most fifty
+times the duration of writing, or ten minutes.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class CheckpointWriter:
 
     @contextmanager
     def guarding(self) -> Iterator[None]:
-        """Lose no whole round, whatever stops the block."""
+        """Write the last whole round also if the block ends with an error."""
         try:
             yield
         except BaseException:

@@ -26,15 +26,15 @@ def evaluate(
     clients: Tensor,
     fine_tune: int = 0,
 ) -> Evaluation:
-    """Judge clients on their test samples (and, for choosing, their validation samples).
+    """Evaluate clients on their test samples and on their validation samples.
 
     Args:
-        executor: trains the adaptation stage, if there is one; its workspace judges.
+        executor: trains the adaptation stage, if there is one; its workspace evaluates.
         personal: the checked answer of `personalise` for these clients.
         state: where rows of the bank are looked up.
         held_out: the pool with the split "test".
         clients: ids, shape (n,).
-        fine_tune: local epochs after which they are judged once more, beside the main figure.
+        fine_tune: local epochs after which they are evaluated once more, as a further figure.
     """
     others = {
         name: _tested(executor, other, state, held_out, clients)
@@ -52,10 +52,10 @@ def evaluate(
     return Evaluation(
         round=state.round,
         correct=test[:, 1].long().tolist(),
-        judged=test[:, 2].long().tolist(),
+        tested=test[:, 2].long().tolist(),
         loss=test[:, 0].tolist(),
         validation_correct=validation[:, 1].long().tolist(),
-        validation_judged=validation[:, 2].long().tolist(),
+        validation_tested=validation[:, 2].long().tolist(),
         labels=_plain_labels(state.membership.labels()),
         ece=calibration_error(calibration.numpy()),
         others=others,
@@ -136,10 +136,10 @@ def _evaluate_split(
     clients: Tensor,
     bins: int = 0,
 ) -> tuple[Tensor, Tensor]:
-    """Loss sum, number correct, number judged per client, shape (n, 3), float64; and calibration.
+    """Loss sum, number correct, number tested per client, shape (n, 3), float64; and calibration.
 
-    Of several processes each judges some of the models. The calibration, shape (bins, 3), is the
-    sum of each model's, so that it is the same however they are dealt.
+    Each process evaluates some of the models. The calibration, shape (bins, 3), is the
+    sum of each model's, so it does not depend on their distribution over processes.
     """
     space, models = executor.workspace, _models(personal)
     bank = state.models if personal.params is None else personal.params
@@ -147,7 +147,7 @@ def _evaluate_split(
     table = torch.zeros(len(clients), 3, dtype=torch.float64)
     calibration = torch.zeros(len(models), bins, 3, dtype=torch.float64)
 
-    def judge_mine() -> None:
+    def evaluate_own_share() -> None:
         for number in ranks.share([int(sizes[places].sum()) for _, places in models]):
             index, places = models[number]
             row = row_of(bank, index)
@@ -157,12 +157,12 @@ def _evaluate_split(
             sums = evaluate_model(space, row, samples, split, ids, rule, received, sure)
             table[places] = sums.cpu()
 
-    ranks.attempt(judge_mine)
+    ranks.attempt(evaluate_own_share)
     return ranks.all_reduce_sum(table), ranks.all_reduce_sum(calibration).sum(dim=0)
 
 
 def _models(personal: Personal) -> list[tuple[int, Tensor]]:
-    """Each distinct model and the places of the clients it is judged on: one pass per model."""
+    """Each distinct model and the places of the clients it is evaluated on: one pass per model."""
     if personal.params is not None:
         return [(place, torch.tensor([place])) for place in range(len(personal.params))]
     assert personal.row is not None

@@ -1,4 +1,4 @@
-"""History: what a run has measured so far; it travels with the checkpoint."""
+"""History: what a run has measured so far; it is part of the checkpoint."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_SCORES = 200 * 200
 
 @dataclass
 class Evaluation:
-    """Every client's personal model judged in one round; lists are per client.
+    """Every client's personal model evaluated in one round; lists are per client.
 
     Losses are sums over the client's samples, in nats; `ece` is the expected calibration error over
     all clients' test samples; `others` are mean test accuracies of further models
@@ -29,27 +29,27 @@ class Evaluation:
 
     round: int
     correct: list[int]
-    judged: list[int]
+    tested: list[int]
     loss: list[float]
     validation_correct: list[int]
-    validation_judged: list[int]
+    validation_tested: list[int]
     labels: list[int]
     ece: float | None = None
     others: dict[str, float] = field(default_factory=dict)
 
     def accuracy(self) -> float:
         """Unweighted mean over clients of test accuracy."""
-        return float(np.mean(np.divide(self.correct, self.judged)))
+        return float(np.mean(np.divide(self.correct, self.tested)))
 
     def validation_accuracy(self) -> float | None:
         """The same on the validation split; None where clients have none."""
-        if not all(self.validation_judged):
+        if not all(self.validation_tested):
             return None
-        return float(np.mean(np.divide(self.validation_correct, self.validation_judged)))
+        return float(np.mean(np.divide(self.validation_correct, self.validation_tested)))
 
     def mean_loss(self) -> float:
         """Unweighted mean over clients of test loss, in nats."""
-        return float(np.mean(np.divide(self.loss, self.judged)))
+        return float(np.mean(np.divide(self.loss, self.tested)))
 
     def outcome(self, groups: Sequence[int] | None) -> Outcome:
         """What the metrics of one round are computed from.
@@ -59,7 +59,7 @@ class Evaluation:
         """
         return Outcome(
             correct=np.asarray(self.correct),
-            tested=np.asarray(self.judged),
+            tested=np.asarray(self.tested),
             loss=np.asarray(self.loss),
             labels=np.asarray(self.labels),
             groups=None if groups is None else np.asarray(groups),
@@ -87,7 +87,7 @@ class KeptScores:
 
 @dataclass
 class History:
-    """Curves with one entry per round, the evaluations that matter, and what was said.
+    """Curves with one entry per round, two evaluations, notes and warnings.
 
     Attributes:
         curves: name -> one number per round; None = not measured in that round.
@@ -95,7 +95,7 @@ class History:
         last: the latest evaluation.
         chosen: the evaluation with the best validation accuracy so far, the first of equals.
         notes: what methods noted, in order.
-        warnings: what the person was told.
+        warnings: messages shown to the user.
         seconds: wall time by part of the work.
         scores: the last of the largest score matrices.
     """
@@ -135,7 +135,7 @@ class History:
         self.scores = KeptScores(round_, scores.columns, rows, columns, values)
 
     def changes(self) -> list[dict[str, Any]]:
-        """The membership as a result file has it: whoever moved, or everybody if that is shorter.
+        """The membership as a result file has it: clients that moved, or all if that is shorter.
 
         Example:
             >>> first = {"round": 1, "labels": [0, 0, 0, 0, 0, 0]}
@@ -191,7 +191,7 @@ class History:
         return shown
 
     def copy(self) -> History:
-        """What is known so far, whatever comes later."""
+        """A copy that later rounds do not change."""
         return replace(
             self,
             curves={name: list(curve) for name, curve in self.curves.items()},

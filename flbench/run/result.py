@@ -36,7 +36,7 @@ def skipped(job: RunSpec, reason: str) -> Skip:
 
 
 def build_result(job: RunSpec, run: Run, state: State, unseen: Unseen | None = None) -> Result:
-    """Everything the run leaves behind."""
+    """The result of a finished run."""
     history, suite = run.history, job.suite
     groups = None if run.groups is None else run.groups.tolist()
     shown = history.shown(suite.headline)
@@ -61,8 +61,8 @@ def build_result(job: RunSpec, run: Run, state: State, unseen: Unseen | None = N
         curves=history.curves,
         clients=Clients(
             train=sizes["train"],
-            validation=shown.validation_judged,
-            test=shown.judged,
+            validation=shown.validation_tested,
+            test=shown.tested,
             correct=shown.correct,
             loss=[round(loss, 6) for loss in shown.loss],
             group=groups,

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from flbench.engine.options import EXACT, EngineOptions
 from flbench.errors import UserError
 from flbench.metrics import computed
-from flbench.results.fields import told
+from flbench.results.fields import first_problem
 from flbench.results.schema import Result
 from flbench.run.composition import MethodStack
 from flbench.run.spec import RunSpec
@@ -47,7 +47,7 @@ def job_of(result: Result, out: Path) -> RunSpec:
     try:
         suite = Suite.model_validate({**table, "target": result.summary.get("target")})
     except ValidationError as error:
-        field, _, what = told(error, table).partition(": ")
+        field, _, what = first_problem(error, table).partition(": ")
         raise UserError(f"'suite.{field.strip(chr(39))}': {what}") from None
     precision = result.environment.get("precision", EXACT)
     return RunSpec(

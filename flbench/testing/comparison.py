@@ -25,7 +25,7 @@ def different_numbers(one: History, other: History) -> list[str]:
     """
     first, second = one.last, other.last
     assert first is not None and second is not None, "the last round is evaluated"
-    one_sample = 1 / (len(first.judged) * min(first.judged))
+    one_sample = 1 / (len(first.tested) * min(first.tested))
     limits = {"accuracy": one_sample + ROUNDING, "loss": ROUNDING}  # curves are rounded
     names = [
         name
@@ -43,7 +43,7 @@ def different_numbers(one: History, other: History) -> list[str]:
 
 def _mean_losses(evaluation: Evaluation) -> list[float]:
     """Mean loss of each client, in nats."""
-    pairs = zip(evaluation.loss, evaluation.judged, strict=True)
+    pairs = zip(evaluation.loss, evaluation.tested, strict=True)
     return [loss / judged for loss, judged in pairs]
 
 

@@ -99,7 +99,7 @@ def relabelled_clients(method: MethodUnderTest) -> None:
     before, after = one.run.history.last, other.run.history.last
     assert before is not None and after is not None, "the last round is evaluated"
     moved = np.asarray(before.loss)[order]
-    judged = np.asarray(before.judged)[order]
+    judged = np.asarray(before.tested)[order]
     distance = np.abs(moved - np.asarray(after.loss)) / judged
     if distance.max() > TOLERANCE:
         client = int(distance.argmax())
@@ -121,7 +121,7 @@ def end_of_run(finished: SmallRun) -> dict[str, Any]:
     last = finished.run.history.last
     assert last is not None, "the last round is evaluated"
     return {
-        "loss": [loss / count for loss, count in zip(last.loss, last.judged, strict=True)],
+        "loss": [loss / count for loss, count in zip(last.loss, last.tested, strict=True)],
         "labels": last.labels,
         "bytes": finished.run.ledger.totals,
         "notes": finished.run.history.notes,

@@ -499,7 +499,7 @@ def test_perplexity_is_for_text_alone_and_none_where_it_is_no_number(
     assert "perplexity" not in play_toy("fedavg").result.summary
     lost = run_of(play_toy, tmp_path, "fedavg", rounds=1)
     assert lost.run.history.last is not None
-    lost.run.history.last.loss = [1e6 * n for n in lost.run.history.last.judged]
+    lost.run.history.last.loss = [1e6 * n for n in lost.run.history.last.tested]
     summary = lost.result.summary
     assert (summary["loss_mean"], summary["perplexity"]) == (1e6, None)
     lost.result.canonical()

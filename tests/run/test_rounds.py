@@ -444,7 +444,7 @@ def test_server_samples_belong_to_nobody_else(play_toy: Play) -> None:
     assert answers[0].shape == (1, 4, 4), "a tenth of 72, balanced over 4 labels"
     samples = played.run.executor.samples
     owned = sum(len(rows) for split in ("train", "validation") for rows in samples.splits[split])
-    assert owned + sum(played.run.history.last.judged) == 72 - 4
+    assert owned + sum(played.run.history.last.tested) == 72 - 4
     with pytest.raises(UserError, match="the server owns no samples: set `server_samples`"):
         play_toy(composition(("server", Server())), rounds=1)
 
