@@ -18,7 +18,6 @@ from toy import install, python
 from flbench.cli.list import listing, plain
 from flbench.cli.main import main
 from flbench.core.parameters import declared
-from flbench.plugin import method_info
 from flbench.plugin.diagnostics import diagnose
 from flbench.plugin.entry import Entry
 from flbench.plugin.method_info import Card, Parameter, card, cards
@@ -316,7 +315,7 @@ def test_the_list_can_be_read_by_machines(typed: Typed) -> None:
 
 def test_two_packages_of_one_name_are_both_told(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = dataclasses.replace(METHODS["oracle"], rivals=("theirs",))
-    monkeypatch.setattr(method_info, "entries", lambda kind: {"oracle": entry})
+    monkeypatch.setattr("flbench.cli.list.entries", lambda kind: {"oracle": entry})
     told = listing("methods")
     assert told[1].endswith(f"[flbench {entry.version}, also offered by theirs]")
     rivals = f"flbench {entry.version} and theirs"
