@@ -313,6 +313,17 @@ def _mean(values: Sequence[float]) -> float | None:
     return float(np.mean(values)) if values else None
 
 
+def decile_gap(accuracies: Floats) -> float:
+    """Mean of the best tenth of clients less that of the worst; a tenth is rounded up.
+
+    Example:
+        >>> decile_gap(np.array([0.5, 1.0, 0.75]))
+        0.5
+    """
+    ordered, tenth = np.sort(accuracies), -(-len(accuracies) // 10)
+    return float(ordered[-tenth:].mean() - ordered[:tenth].mean())
+
+
 def _mean_accuracy(correct: Ints, tested: Ints) -> float:
     """Unweighted mean over clients."""
     return float(np.mean(np.divide(correct, tested)))
@@ -375,6 +386,11 @@ METRICS = (
         "accuracy_worst_decile", lambda run: float(np.percentile(run.accuracies(), 10)),
         "worst decile", 4, True, "10th percentile of accuracy over clients",
         family="accuracy", tables=EVERYWHERE,
+    ),
+    Metric(
+        "accuracy_decile_gap", lambda run: decile_gap(run.accuracies()), "decile gap", 4, False,
+        "mean accuracy of the best tenth of clients less that of the worst tenth",
+        family="accuracy", tables=("html",),
     ),
     Metric(
         "accuracy_worst", lambda run: float(run.accuracies().min()),

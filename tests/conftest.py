@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 from collections.abc import Generator
@@ -52,9 +53,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """`pytest --uneven`: the toy's logits depend on who shares the pass (`uneven.py`)."""
+    """`pytest --uneven`: the toy's logits depend on who shares the pass (`uneven.py`).
+
+    Fabric reads the metadata of all installed packages whenever a run begins; here it does so once.
+    """
     if config.getoption("--uneven"):
         mlp.build = uneven.build
+    from lightning.fabric import fabric  # after flbench, see core/torchvision_compat.py
+
+    fabric._load_external_callbacks = functools.cache(fabric._load_external_callbacks)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -52,6 +52,21 @@ def test_the_worst_decile_of_eleven_clients_is_the_second_worst() -> None:
     assert found["accuracy_worst"] == 0.0
 
 
+@pytest.mark.parametrize(
+    ("correct", "expected"),
+    [
+        (range(20), 18.5 / 20 - 0.5 / 20),  # two best: 18 and 19 of 20; two worst: 0 and 1
+        ([3, 19, 7], 16 / 20),  # a decile of three clients is one client
+        ([*range(10), 20], 14.5 / 20 - 0.5 / 20),  # of eleven two: 20 and 9, 0 and 1
+        ([4, 4, 4], 0.0),
+    ],
+)
+def test_the_gap_between_the_best_and_the_worst_decile(correct: Any, expected: float) -> None:
+    found = np.array([*correct])
+    every = computed(Outcome(found, np.full(len(found), 20), np.zeros(len(found))))
+    assert every["accuracy_decile_gap"] == pytest.approx(expected)
+
+
 def test_mean_and_micro_agree_where_test_sets_are_equally_large() -> None:
     found = accuracies(np.array([3, 1, 4]), np.array([5, 5, 5]))
     assert found["accuracy_mean"] == pytest.approx(found["accuracy_micro"])

@@ -88,16 +88,15 @@ def child() -> None:
 
 def _attempt(kind: str, name: str) -> str:
     """Why a name cannot be loaded; "" where it can."""
-    from flbench.plugin.hooks import HookCaller
-    from flbench.run.composition import compose
-
     try:
         if kind == "methods":
-            HookCaller(("suite", object()), compose(name).layers)
+            from flbench.run.composition import compose
+
+            _register(compose(name).layers)
             return ""
         found = load_entry(find(kind, name))
         if kind == "sinks":
-            HookCaller(("suite", object()), [], [(name, found())])
+            _register([(name, found())])
         if isinstance(found, Path):
             tomllib.loads(found.read_text(encoding="utf-8"))
     except UserError as error:
@@ -107,3 +106,10 @@ def _attempt(kind: str, name: str) -> str:
     except Exception as error:
         return in_one_line(error)
     return ""
+
+
+def _register(plugins: Sequence[tuple[str, object]]) -> None:
+    """Let pluggy check the hooks of plugins."""
+    from flbench.plugin.hooks import HookCaller
+
+    HookCaller(("suite", object()), plugins)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,12 +26,12 @@ from flbench.federation.loading import load_dataset
 from flbench.plugin.hooks import HookCaller
 from flbench.plugin.registry import entries, find, load_entry, summary_of
 from flbench.results.schema import Result
-from flbench.run.composition import compose
-from flbench.run.settings import suite_overrides
+from flbench.run import runner
+from flbench.run.composition import compose, load_method, suite_overrides
 from flbench.suite import load_suite
 from flbench.sweeps import study
+from flbench.sweeps.request import RunRequest
 from flbench.sweeps.study import (
-    Request,
     Study,
     Table,
     correlations,
@@ -42,6 +41,7 @@ from flbench.sweeps.study import (
     run_grid,
     run_study,
 )
+from flbench.terminal.console import Console
 from flbench_benchmarks.studies import discrepancy
 from flbench_benchmarks.studies.influence_cost import QS, Trainer
 
@@ -78,9 +78,23 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def request(folder: Path, said: list[str] | None = None, **changes: Any) -> Request:
-    given = {"seeds": 1, "data_root": folder / "empty", "out": folder / "out", **changes}
-    return Request(say=[].append if said is None else said.append, **given)
+class Heard(Console):
+    """A console that keeps what it is told."""
+
+    def __init__(self, said: list[str]) -> None:
+        super().__init__()
+        self.said = said
+
+    def say(self, message: str) -> None:
+        self.said.append(message)
+
+
+Asked = tuple[RunRequest, Console]
+
+
+def request(folder: Path, said: list[str] | None = None, seeds: int = 1, **changes: Any) -> Asked:
+    given = {"data_root": folder / "empty", "out": folder / "out", **changes}
+    return RunRequest(seeds=tuple(range(seeds)), **given), Heard([] if said is None else said)
 
 
 def grid(**changes: Any) -> Study:
@@ -94,24 +108,24 @@ def grid(**changes: Any) -> Study:
     return Study.model_validate(table)
 
 
-def played(one: Study, asked: Request) -> tuple[Table, list[Table]]:
+def played(one: Study, asked: Asked) -> tuple[Table, list[Table]]:
     """The table, and what was kept on the way."""
     kept: list[Table] = []
-    rows = run_grid(one, asked, lambda table: kept.append([dict(row) for row in table]))
+    rows = run_grid(one, *asked, lambda table: kept.append([dict(row) for row in table]))
     return rows, kept
 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The titles of runs from now on."""
     titles: list[str] = []
-    real = study.run_job  # type: ignore[attr-defined]
+    real = runner.execute  # type: ignore[attr-defined]
 
-    def run_job(job: Any, load: Any) -> Result:
+    def execute(job: Any, load: Any) -> Result:
         if not job.path.is_file():
             titles.append(job.title)
         return real(job, load)
 
-    monkeypatch.setattr(study, "run_job", run_job)
+    monkeypatch.setattr(runner, "execute", execute)
     return titles
 
 
@@ -303,23 +317,23 @@ def test_a_study_s_table_is_kept_after_every_cell(
     text = GRID.format(suites='["small.toml"]', methods='["fedavg", "local-only"]')
     (here / "mine.toml").write_text(text, encoding="utf-8")
     table = here / "out" / "studies" / "mine.json"
-    real = study.run_job  # type: ignore[attr-defined]
+    real = runner.execute  # type: ignore[attr-defined]
     seen: list[int] = []
 
-    def run_job(job: Any, load: Any) -> Result:
+    def execute(job: Any, load: Any) -> Result:
         seen.append(len(json.loads(table.read_text())["rows"]) if table.is_file() else 0)
         if job.method.described.name == "local-only":
             raise KeyboardInterrupt
         return real(job, load)
 
-    monkeypatch.setattr(study, "run_job", run_job)
+    monkeypatch.setattr(runner, "execute", execute)
     with pytest.raises(KeyboardInterrupt):
-        run_study("mine.toml", request(here))
+        run_study("mine.toml", *request(here))
     assert seen == [0, 1]
     assert [row["method"] for row in json.loads(table.read_text())["rows"]] == ["fedavg"]
-    monkeypatch.setattr(study, "run_job", real)
+    monkeypatch.setattr(runner, "execute", real)
     said: list[str] = []
-    rows = run_study("mine.toml", request(here, said))
+    rows = run_study("mine.toml", *request(here, said))
     assert json.loads(table.read_text()) == {"study": "mine", "rows": rows}
     assert [row["method"] for row in rows] == ["fedavg", "local-only"]
     assert said[-1] == f"wrote {table}"
@@ -372,7 +386,7 @@ def test_every_grid_names_what_exists(name: str, columns: set[str], tmp_path: Pa
     paths = set()
     for point in one.points():
         settings = overlaid({**one.settings, **point}, {})
-        overrides = suite_overrides(settings, one.methods)
+        overrides = suite_overrides(settings, [load_method(name) for name in one.methods])
         for suite in one.suites:
             found = load_suite(suite, load_suite(suite).offline_dataset or None, overrides)
             target = load_entry(find("partitions", found.partition.name))
@@ -387,7 +401,9 @@ def test_every_grid_names_what_exists(name: str, columns: set[str], tmp_path: Pa
 def test_every_grid_s_data_can_be_divided_among_its_clients(name: str, tmp_path: Path) -> None:
     one = read_grid(STUDIES[name])
     for point in (one.points()[0], one.points()[-1]):
-        overrides = suite_overrides(overlaid({**one.settings, **point}, {}), one.methods)
+        overrides = suite_overrides(
+            overlaid({**one.settings, **point}, {}), [load_method(name) for name in one.methods]
+        )
         for suite in one.suites:
             found = load_suite(suite, load_suite(suite).offline_dataset or None, overrides)
             data = load_dataset(found.dataset, tmp_path)
@@ -514,7 +530,7 @@ TINY = {"samples": 60, "batch": 5, "test": 20, "batches": 4, "most": 4, "epochs"
 
 def test_influence_cost_gives_a_row_per_seed_and_q(tmp_path: Path) -> None:
     said: list[str] = []
-    rows = run_study("influence-cost", request(tmp_path, said, seeds=2, settings=TINY))
+    rows = run_study("influence-cost", *request(tmp_path, said, seeds=2, settings=TINY))
     assert [(row["seed"], row["q"]) for row in rows] == [(s, q) for s in (0, 1) for q in QS]
     for row in rows:
         assert row["dataset"] == "digits"
@@ -529,7 +545,7 @@ def test_influence_cost_gives_a_row_per_seed_and_q(tmp_path: Path) -> None:
     kept = json.loads((tmp_path / "out" / "studies" / "influence-cost.json").read_text())
     assert kept["rows"] == rows
     assert sum("batch 4/4" in line for line in said) == 2
-    again = run_study("influence-cost", request(tmp_path, settings=TINY))
+    again = run_study("influence-cost", *request(tmp_path, settings=TINY))
     assert [row["exact"] for row in again] == [row["exact"] for row in rows[:3]]
     assert [row["lazy"] for row in again] == [row["lazy"] for row in rows[:3]]
 
@@ -537,7 +553,7 @@ def test_influence_cost_gives_a_row_per_seed_and_q(tmp_path: Path) -> None:
 def test_influence_by_hand(tmp_path: Path) -> None:
     """Lazy: the trained model's loss less that after epochs on the batch alone, in plain torch."""
     settings = {**TINY, "batches": 2, "lr": 0.1}
-    row = run_study("influence-cost", request(tmp_path, settings=settings))[0]
+    row = run_study("influence-cost", *request(tmp_path, settings=settings))[0]
     data = load_dataset("digits", tmp_path)
     order = torch.as_tensor(rng(0, "influence-cost").permutation(len(data.y)))
     base, tested, batches = order[:60], order[60:80], order[80:90].reshape(2, 5)
@@ -571,7 +587,7 @@ def test_influence_by_hand(tmp_path: Path) -> None:
 
 
 def test_one_batch_correlates_with_nothing(tmp_path: Path) -> None:
-    rows = run_study("influence-cost", request(tmp_path, settings={**TINY, "batches": 1}))
+    rows = run_study("influence-cost", *request(tmp_path, settings={**TINY, "batches": 1}))
     assert [(row["pearson"], row["spearman"]) for row in rows] == [(None, None)] * 3
 
 
@@ -587,13 +603,13 @@ def test_a_measurement_s_settings_are_checked(
     tmp_path: Path, settings: dict[str, object], why: str
 ) -> None:
     with pytest.raises(UserError, match=why):
-        run_study("influence-cost", request(tmp_path, settings=settings))
+        run_study("influence-cost", *request(tmp_path, settings=settings))
     assert not (tmp_path / "out").exists()
 
 
 def test_a_measurement_without_its_data_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(MissingData):
-        run_study("influence-cost", request(tmp_path, dataset="mnist"))
+        run_study("influence-cost", *request(tmp_path, dataset="mnist"))
 
 
 # --- discrepancy --------------------------------------------------------------------------------
@@ -602,7 +618,7 @@ def test_a_measurement_without_its_data_is_one_line(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_discrepancy_gives_both_scales_and_all_pairs(tmp_path: Path) -> None:
     settings = {"clients": 6, "rounds": 2, "suite": "label-swap"}
-    rows = run_study("discrepancy", request(tmp_path, seeds=2, settings=settings))
+    rows = run_study("discrepancy", *request(tmp_path, seeds=2, settings=settings))
     assert [(row["seed"], row["scale"]) for row in rows] == [
         (0, "model"), (0, "tensor"), (1, "model"), (1, "tensor"),
     ]  # fmt: skip
@@ -619,7 +635,7 @@ def test_discrepancy_gives_both_scales_and_all_pairs(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_models_differ_as_labels_do(tmp_path: Path) -> None:
     settings = {"clients": 30, "rounds": 2}
-    rows = run_study("discrepancy", request(tmp_path, settings=settings))
+    rows = run_study("discrepancy", *request(tmp_path, settings=settings))
     assert [len(row["kld"]) for row in rows] == [435] * 2
     for row in rows:
         by_hand = np.corrcoef(row["kld"], row["discrepancy"])[0, 1]
@@ -629,7 +645,7 @@ def test_models_differ_as_labels_do(tmp_path: Path) -> None:
 
 def test_two_clients_are_too_few_to_correlate(tmp_path: Path) -> None:
     with pytest.raises(BadParameter, match="'clients' expects int, default 30; got 2"):
-        run_study("discrepancy", request(tmp_path, settings={"clients": 2}))
+        run_study("discrepancy", *request(tmp_path, settings={"clients": 2}))
 
 
 # --- the command line ---------------------------------------------------------------------------
@@ -708,10 +724,10 @@ def test_an_interrupted_study_says_how_to_go_on(
 ) -> None:
     (here / "mine.toml").write_text(GRID.format(suites='["small.toml"]', methods='["fedavg"]'))
 
-    def run_job(*_: Any) -> Result:
+    def execute(*_: Any) -> Result:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(study, "run_job", run_job)
+    monkeypatch.setattr(runner, "execute", execute)
     code, _, errors = typed("study", "mine.toml")
     assert code == 130
     assert errors.splitlines()[-1] == (
@@ -722,5 +738,5 @@ def test_an_interrupted_study_says_how_to_go_on(
 def test_a_study_runs_on_the_data_it_is_told(here: Path) -> None:
     rows, _ = played(grid(suites=["lacks.toml"]), request(here, dataset="digits"))
     assert [row["suite"] for row in rows] == ["lacks.toml"]
-    forced = replace(request(here), force=True)
+    forced = request(here, force=True)
     assert played(grid(), forced)[0][0]["seeds"] == 1

@@ -17,7 +17,7 @@ from toy import Play, bad, composition, toy_dataset, toy_suite
 
 import flbench as fl
 from flbench.cli.main import main
-from flbench.cli.run import run_all as run_jobs
+from flbench.cli.run import run_all as run_cells
 from flbench.engine.options import EngineOptions
 from flbench.errors import Diverged, PluginError, Undefined, UserError
 from flbench.leaderboard.pages import page
@@ -26,6 +26,7 @@ from flbench.results.schema import Skip
 from flbench.run.composition import compose
 from flbench.run.runner import execute
 from flbench.run.spec import RunSpec
+from flbench.sweeps.request import Cell, RunRequest
 
 
 def undefined() -> None:
@@ -190,7 +191,9 @@ def run_all(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
 
     def ran(*jobs: RunSpec) -> list[str]:
         said: list[str] = []
-        run_jobs(list(jobs), SimpleNamespace(say=said.append, close=lambda: None))  # type: ignore[arg-type]
+        asked = RunRequest()
+        console = SimpleNamespace(say=said.append, close=lambda: None)
+        run_cells(asked, [Cell(asked, job) for job in jobs], console)  # type: ignore[arg-type]
         return said
 
     return ran

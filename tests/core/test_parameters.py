@@ -16,8 +16,7 @@ from flbench.core.local_training import LocalTraining
 from flbench.core.parameters import checked, declared, parse
 from flbench.errors import BadParameter, PluginError, UnknownName, UserError
 from flbench.plugin.registry import entries, find, load_entry
-from flbench.run.composition import compose
-from flbench.run.settings import suite_overrides
+from flbench.run.composition import compose, load_method, suite_overrides
 from flbench.suite import fingerprint, load_suite, suite_field, suite_fields
 
 TOML = sorted(Path(flbench_benchmarks.__file__).parent.glob("*.toml"))
@@ -244,34 +243,39 @@ def test_a_method_s_own_objection_is_a_bad_parameter() -> None:
 # ---- what of --set is meant for the suite
 
 
+def overrides(settings: dict[str, object], names: list[str]) -> dict[str, object]:
+    """The suite's part of `--set` beside these methods."""
+    return suite_overrides(settings, [load_method(name) for name in names])
+
+
 def test_settings_are_told_apart() -> None:
     settings = {
         "epochs": 1, "local.lr": 0.5, "suite.rounds": 2, "clients": 7, "partition.groups": 3,
         "suite.model.hidden": 9, "pfedlia.warmup": 4, "xi": 0.1,
     }  # fmt: skip
-    assert suite_overrides(settings, ["pfedlia", "fedavg"]) == {
+    assert overrides(settings, ["pfedlia", "fedavg"]) == {
         "local.epochs": 1, "local.lr": 0.5, "rounds": 2, "clients": 7, "partition.groups": 3,
         "model.hidden": 9,
     }  # fmt: skip
 
 
 def test_a_setting_only_needs_one_of_the_command_s_methods() -> None:
-    assert suite_overrides({"xi": 0.1}, ["fedavg", "oracle+pfedlia"]) == {}
-    text = message(UnknownName, suite_overrides, {"xi": 0.1}, ["fedavg", "oracle"])
+    assert overrides({"xi": 0.1}, ["fedavg", "oracle+pfedlia"]) == {}
+    text = message(UnknownName, overrides, {"xi": 0.1}, ["fedavg", "oracle"])
     assert text.startswith("unknown parameter 'xi'")
 
 
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("key", ["rounds", "epochs"])
 def test_a_bare_key_that_suite_and_method_have_is_refused(key: str) -> None:
-    text = message(BadParameter, suite_overrides, {key: 2}, ["fedavg", "clash"])
+    text = message(BadParameter, overrides, {key: 2}, ["fedavg", "clash"])
     assert text == (
         f"--set {key}: both the suite and clash have it; write suite.{key} or clash.{key}"
     )
-    assert suite_overrides({f"clash.{key}": 2}, ["clash"]) == {}
+    assert overrides({f"clash.{key}": 2}, ["clash"]) == {}
     field = {"rounds": "rounds", "epochs": "local.epochs"}[key]
-    assert suite_overrides({f"suite.{key}": 2}, ["clash"]) == {field: 2}
-    assert suite_overrides({key: 2}, ["fedavg"]) == {field: 2}, "no clash, no question"
+    assert overrides({f"suite.{key}": 2}, ["clash"]) == {field: 2}
+    assert overrides({key: 2}, ["fedavg"]) == {field: 2}, "no clash, no question"
 
 
 @pytest.mark.usefixtures("installed")
@@ -282,20 +286,20 @@ def test_what_is_written_for_the_suite_does_not_reach_the_method() -> None:
 
 
 def test_an_unknown_key_lists_fields_of_methods_and_suite_and_suggests_the_nearest() -> None:
-    text = message(UnknownName, suite_overrides, {"pfedlia.warmupp": 1}, ["pfedlia"])
+    text = message(UnknownName, overrides, {"pfedlia.warmupp": 1}, ["pfedlia"])
     assert "did you mean 'pfedlia.warmup'?" in text
-    text = message(UnknownName, suite_overrides, {"round": 1}, ["oracle"])
+    text = message(UnknownName, overrides, {"round": 1}, ["oracle"])
     assert "did you mean 'rounds'?" in text
     assert "oracle.warmup" in text
     assert "local.lr" in text
-    message(UnknownName, suite_overrides, {"suite.warmup": 1}, ["oracle"])
-    message(UnknownName, suite_overrides, {"pfedlia.warmup": 1}, ["oracle"])
+    message(UnknownName, overrides, {"suite.warmup": 1}, ["oracle"])
+    message(UnknownName, overrides, {"pfedlia.warmup": 1}, ["oracle"])
 
 
 @pytest.mark.parametrize("key", ["name", "version", "summary", "changes", "paper", "local"])
 def test_what_a_suite_is_called_cannot_be_set(key: str) -> None:
     assert suite_field(key) is None
-    message(UnknownName, suite_overrides, {key: 1}, ["fedavg"])
+    message(UnknownName, overrides, {key: 1}, ["fedavg"])
 
 
 def test_keys_of_suites_are_resolved() -> None:

@@ -15,6 +15,7 @@ from methods_page import page, table
 from suites_page import page as suites_page
 from toy import install, python
 
+from flbench.cli import list as cli_list
 from flbench.cli.list import listing, plain
 from flbench.cli.main import main
 from flbench.core.parameters import declared
@@ -315,7 +316,7 @@ def test_the_list_can_be_read_by_machines(typed: Typed) -> None:
 
 def test_two_packages_of_one_name_are_both_told(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = dataclasses.replace(METHODS["oracle"], rivals=("theirs",))
-    monkeypatch.setattr("flbench.cli.list.entries", lambda kind: {"oracle": entry})
+    monkeypatch.setattr(cli_list, "entries", lambda kind: {"oracle": entry})
     told = listing("methods")
     assert told[1].endswith(f"[flbench {entry.version}, also offered by theirs]")
     rivals = f"flbench {entry.version} and theirs"

@@ -52,6 +52,7 @@ def trials(played: Played) -> list[int]:
     return [n["round"] for n in played.run.history.notes if n["name"] == "dc-pfl.trial"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [1, 3])
 def test_a_refused_trial_leaves_no_trace(play_toy: Play, alpha: int) -> None:
     runs, uploads = [], []
@@ -73,6 +74,7 @@ def test_a_refused_trial_leaves_no_trace(play_toy: Play, alpha: int) -> None:
     assert runs[0].run.history.curves["train_loss"] == runs[1].run.history.curves["train_loss"]
 
 
+@pytest.mark.slow
 def test_an_adopted_trial_averages_all_layers_of_the_new_groups(play_toy: Play) -> None:
     seen: list[Any] = []
     rule = DCPFL(tau=1, **ALL_LOW)
@@ -181,6 +183,7 @@ def per_round(played: Played, way: str) -> list[int]:
     return [int(b - a) for a, b in pairwise([0, *curve])]
 
 
+@pytest.mark.slow
 def test_low_layers_cost_one_model_every_alpha_rounds(play_toy: Play) -> None:  # T23
     settings = {"tau": 1, "t_start": 1, "lambda_step": 0, **ALL_LOW}
     played = play_toy("dc-pfl", settings=settings, rounds=10)
@@ -206,6 +209,7 @@ def test_a_high_layer_crosses_every_round(play_toy: Play) -> None:  # T23
     assert up[:-1] == down[1:], "what was averaged after a round goes down in the next"
 
 
+@pytest.mark.slow
 def test_bytes_of_early_rounds_nola_and_trials(play_toy: Play) -> None:  # T23
     assert NoLA().alpha == 1
     nola = play_toy("dc-pfl-nola", settings={"tau": 1, **ALL_LOW}, rounds=8)

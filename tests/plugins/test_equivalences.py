@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import pytest
 import torch
 from toy import CLIENTS, Play, Played, composition
 
@@ -145,6 +146,7 @@ def test_influence_is_what_each_row_client_saves(play_toy: Play) -> None:  # T17
     assert influence[~mates].mean() < 0 < influence[mates].mean()
 
 
+@pytest.mark.slow
 def test_composition_with_fedavg_is_the_method_itself(play_toy: Play) -> None:
     settings = {"warmup": 1, "probe_epochs": 3}
     alone, with_fedavg = (play_toy(m, settings=settings) for m in ("pfedlia", "pfedlia+fedavg"))

@@ -10,7 +10,7 @@ import pytest
 from flbench.errors import UnknownName
 from flbench.plugin.method_info import cards
 from flbench.plugin.registry import entries, find, load_entry
-from flbench.run.composition import compose, presets_of, without_preset
+from flbench.run.composition import compose, load_method, presets_of, without_preset
 
 METHODS = sorted(entries("methods"))
 
@@ -54,14 +54,16 @@ def test_of_composed_plugins_each_takes_its_own_preset() -> None:
 
 
 def test_methods_without_the_preset_are_named_and_keep_their_defaults() -> None:
-    assert without_preset("flis", ["fedavg", "flis-dc", "ifca+fedavgm"]) == ["fedavg"]
+    assert without_preset(
+        "flis", [load_method(name) for name in ("fedavg", "flis-dc", "ifca+fedavgm")]
+    ) == ["fedavg"]
     assert params("fedavg", "flis") == params("fedavg")
 
 
 def test_a_preset_nobody_has_is_refused_with_those_there_are() -> None:
     with pytest.raises(UnknownName, match=r"unknown preset of fedavg, flis-dc 'fils'; did you mean"
                        r" 'flis'\?"):  # fmt: skip
-        without_preset("fils", ["fedavg", "flis-dc"])
+        without_preset("fils", [load_method(name) for name in ("fedavg", "flis-dc")])
 
 
 def test_the_command_takes_a_preset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

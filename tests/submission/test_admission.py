@@ -509,9 +509,9 @@ def test_a_table_is_opened_on_purpose_only(
     assert asked(path, board, other, new_table=False) == [found], "they open it together"
     installed = {"toy": toy_suite()}
     monkeypatch.setattr(
-        "flbench.plugin.registry.entries", lambda kind: installed if kind == "suites" else {}
+        "flbench.submission.admission.entries", lambda kind: installed if kind == "suites" else {}
     )
-    monkeypatch.setattr("flbench.leaderboard.suite_info.suite_of", lambda name, _: installed[name])
+    monkeypatch.setattr("flbench.submission.admission.suite_of", lambda name, _: installed[name])
     assert asked(path, board, new_table=False) == []
     installed["toy"] = toy_suite(rounds=9)
     (found,) = asked(path, board, new_table=False)

@@ -18,10 +18,11 @@ from flbench.core.dataset import Dataset
 from flbench.results.difference import relative_distance
 from flbench.results.files import read_result, read_results, write_atomically
 from flbench.results.schema import Change, Result
+from flbench.run.runner import play
 from flbench.run.setup import prepare
 from flbench.submission.comparison import Part, compare
 from flbench.submission.consistency import as_written, job_of
-from flbench.submission.verification import TOLERANCE, engine_of, played
+from flbench.submission.verification import TOLERANCE, engine_of
 
 ROOT = Path(__file__).resolve().parents[2]
 METHODS: list[dict[str, Any]] = [
@@ -142,7 +143,8 @@ def test_a_method_is_told_the_whole_number_of_rounds(play_toy: Play) -> None:
     job = replace(whole.job, out=whole.job.out / "again")
     del heard[:]
     run, state = prepare(job, toy_dataset())
-    cut = played(job, run, state, 3)
+    run.checkpoint = None
+    cut = play(job, run, state, 3, target=None)
     assert heard == [(1, 5), (2, 5), (3, 5)]
     assert cut.curves["accuracy"] == whole.result.curves["accuracy"][:3]
     assert cut.curves["accuracy"][2] is None, "round 3 is not the last"

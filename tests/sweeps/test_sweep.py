@@ -12,24 +12,39 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import typer
 from rich.console import Console as Terminal
 from toy import Typed
 
 import flbench.run.runner
+from flbench.cli.options import run_request
+from flbench.cli.run import run
+from flbench.core.parameters import parse
+from flbench.engine.options import EngineOptions
 from flbench.errors import UserError
 from flbench.results.events import RoundRecord, RunInfo
-from flbench.results.schema import VOLATILE
-from flbench.sweeps.launchers import FAILED, connected, needs, played_remotely, received
-from flbench.sweeps.request import jobs_of, options
+from flbench.results.schema import VOLATILE, Tuning
+from flbench.sweeps.launchers import FAILED, connected, needs, received, run_remotely
+from flbench.sweeps.request import RunRequest, command, resolve, written
 from flbench.terminal.console import Console, SweepProgress
 
 QUICK = ("--rounds", "2", "--set", "clients=10")
 GRID = ("-p", "fedavg,local-only", "-s", "iid", "--seeds", "2", *QUICK)
+
+
+def request_of(words: Sequence[str]) -> RunRequest:
+    """What `flbench run` asks for when these words are typed after it."""
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    app.command()(run)
+    context = typer.main.get_command(app).make_context("flbench run", list(words))
+    return run_request(**context.params)
 
 
 def results(folder: Path) -> list[Path]:
@@ -124,9 +139,9 @@ def test_a_cell_is_given_the_settings_and_the_preset_that_concern_it(
     assert code == 0
     cells = [shlex.split(line) for line in out.splitlines()]
     assert all(cell[:2] == ["flbench", "run"] and cell[-1] == "--resume" for cell in cells)
-    alone = [job for cell in cells for job in jobs_of(Console(), **options(cell[2:]))]
-    together = jobs_of(Console(), **options(whole))
-    assert [job.path for job in alone] == [job.path for job in together]
+    alone = [cell for line in cells for cell in resolve(request_of(line[2:]), Console())]
+    together = resolve(request_of(whole), Console())
+    assert [cell.spec.path for cell in alone] == [cell.spec.path for cell in together]
     assert len(cells) == 16, "pfedlia+fedavg is pfedlia"
     assert "flis" in out
     assert err.count("note: fedavg has no preset 'flis'") == 1, "said once, not in every cell"
@@ -161,11 +176,52 @@ def test_a_mistake_is_told_before_anything_starts(
     assert not list(tmp_path.iterdir())
 
 
-def test_the_help_says_that_all_options_of_run_are_taken(typed: Typed) -> None:
+def test_all_options_of_run_are_taken(typed: Typed) -> None:
     code, out, _ = typed("sweep", "--help")
     assert code == 0
-    assert "All other options of `flbench run`" in out
-    assert "--launcher" in out
+    options = set(re.findall(r"--[a-z-]+", typed("run", "--help")[1]))
+    assert len(options) > 20
+    assert options | {"--launcher"} <= set(re.findall(r"--[a-z-]+", out))
+
+
+# --- the request --------------------------------------------------------------------------------
+
+
+VALUES = (
+    5,
+    0.5,
+    1e30,
+    True,
+    None,
+    "iid",
+    "5",
+    "none",
+    "true",
+    "a b",
+    [1, 0.5],
+    ["x"],
+    {"a": ["b"]},
+)
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_a_value_is_read_back_as_it_was(value: object) -> None:
+    assert parse(written(value)) == value
+    assert type(parse(written(value))) is type(value)
+
+
+def test_a_request_survives_as_text_and_as_a_command() -> None:
+    engine = EngineOptions("sequential", devices=2, compile=True, bank_budget=4096, threads=3)
+    asked = RunRequest(
+        ("fedavg", "pfedlia+fedavgm"), ("iid",), (0, 1), dict(zip("abcde", VALUES, strict=False)),
+        "flis", 3, "digits", Path("a root"), Path("an out"), engine, True, True, ("csv",),
+    )  # fmt: skip
+    assert request_of(shlex.split(command(asked))[2:]) == asked
+    tuning = Tuning(budget=3, tried=2, seeds=[1000], score="accuracy_validation")
+    tuned = replace(asked, tuning=tuning, seeds=(7, 3))
+    assert RunRequest.from_json(tuned.to_json()) == tuned
+    assert RunRequest.from_json(RunRequest().to_json()) == RunRequest()
+    assert request_of(shlex.split(command(RunRequest(("x",), ("y",))))[2:]).seeds == (0,)
 
 
 # --- what fails, what is skipped ----------------------------------------------------------------
@@ -193,12 +249,12 @@ def test_a_cell_that_diverges_stops_no_other_and_can_be_typed_again(
 def test_a_cell_that_breaks_stops_no_other(
     typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_job = flbench.runner.run_job
+    execute = flbench.run.runner.execute
 
     def breaks(job: Any, load: Any) -> Any:
-        return run_job(job, load) if job.seed else {}["no", job.seed]
+        return execute(job, load) if job.seed else {}["no", job.seed]
 
-    monkeypatch.setattr(flbench.runner, "run_job", breaks)
+    monkeypatch.setattr(flbench.run.runner, "execute", breaks)
     code, _, err = typed("sweep", *GRID)
     assert code == 1
     assert "fedavg on iid (digits), seed 0: failed, KeyError: ('no', 0)" in err
@@ -255,15 +311,15 @@ def test_data_that_are_missing_skip_a_cell_for_this_time_only(typed: Typed, tmp_
 def test_a_request_to_stop_says_what_is_kept(
     number: signal.Signals, typed: Typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_job = flbench.runner.run_job
+    execute = flbench.run.runner.execute
 
     def stopped(job: Any, load: Any) -> Any:
         if job.method.described.name != "fedavg":
             os.kill(os.getpid(), number)
             time.sleep(5)
-        return run_job(job, load)
+        return execute(job, load)
 
-    monkeypatch.setattr(flbench.runner, "run_job", stopped)
+    monkeypatch.setattr(flbench.run.runner, "execute", stopped)
     before = signal.getsignal(signal.SIGTERM)
     heard = signal.signal(signal.SIGINT, signal.default_int_handler)
     code, out, err = typed("sweep", *GRID)
@@ -423,7 +479,7 @@ def fake_ray(monkeypatch: pytest.MonkeyPatch, resources: Any, **more: Any) -> li
 
 def cell(**engine: Any) -> Any:
     engine = {"threads": 1, "accelerator": "auto", **engine}
-    return SimpleNamespace(job=SimpleNamespace(engine=SimpleNamespace(**engine)))
+    return SimpleNamespace(spec=SimpleNamespace(engine=SimpleNamespace(**engine)))
 
 
 def test_a_cluster_of_ones_own_has_room_for_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -475,14 +531,15 @@ def test_a_worker_plays_in_the_folder_of_the_sweep_with_its_environment(
 ) -> None:
     monkeypatch.chdir("/")
     monkeypatch.setenv("FLBENCH_DATA", "elsewhere")
-    words = ("--plugin", "fedavg", "--suite", "iid", *QUICK, "--resume")
-    outcome = played_remotely(words, str(tmp_path), {"FLBENCH_DATA": "here"})
+    asked = request_of(("--plugin", "fedavg", "--suite", "iid", *QUICK, "--resume"))
+    outcome = run_remotely(asked.to_json(), str(tmp_path), {"FLBENCH_DATA": "here"})
     assert outcome.result is not None
     assert (tmp_path / str(outcome.path)).is_file()
     assert os.environ["FLBENCH_DATA"] == "here"
-    missing = played_remotely(words, str(tmp_path / "none"), {})
+    missing = run_remotely(asked.to_json(), str(tmp_path / "none"), {})
     assert missing.why.startswith("the machine of a worker does not have /")
-    refused = played_remotely((*words, "--set", "x=1"), str(tmp_path), {})
+    wrong = replace(asked, settings={**asked.settings, "x": 1})
+    refused = run_remotely(wrong.to_json(), str(tmp_path), {})
     assert (refused.what, refused.code) == (FAILED, 1)
     assert refused.why.startswith("unknown parameter 'x'")
 
