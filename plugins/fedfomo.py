@@ -95,7 +95,7 @@ class FedFomo:
         return fl.Scores(values, ids, "clients", sources, {"fedfomo.q": q, "fedfomo.mix": mix})
 
     def candidates(self, q: Tensor, ids: Tensor, sources: Tensor, ctx: fl.Context) -> Tensor:
-        """Candidates of each client, shape (n, m), bool: itself, those with the best Q, random ones.
+        """Candidates of each client, shape (n, m), bool: itself, the best by Q, random ones.
 
         Args:
             q: affinities, shape (n, m).
