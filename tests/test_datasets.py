@@ -511,7 +511,7 @@ def test_digit_5_needs_two_domains(tmp_path: Path) -> None:
     write_usps(tmp_path)
     told = said(digit5.digit5, tmp_path, MissingData)
     assert "two or more of mnist, svhn, usps, synth-digits, mnist-m" in told
-    assert told.endswith("flbench data digit-5")
+    assert "flbench data digit-5" in told
 
 
 # --- Office-Caltech-10 --------------------------------------------------------------------------
@@ -690,13 +690,13 @@ def test_check_says_whether_files_are_the_originals(
     write_usps(tmp_path)
     with pytest.raises(UserError, match="expected 9,298 samples, got 10"):
         status.report(tmp_path, "usps", check=True)
-    assert status.md5_said("usps", tmp_path) == ["not the original by md5: usps.bz2 usps.t.bz2"]
+    assert status.compare_md5("usps", tmp_path) == ["not the original by md5: usps.bz2 usps.t.bz2"]
     write_svhn(tmp_path, monkeypatch, (12, 8))
-    assert status.md5_said("svhn", tmp_path) == ["the originals by md5"]
+    assert status.compare_md5("svhn", tmp_path) == ["the originals by md5"]
     write_batches(tmp_path, monkeypatch, "CIFAR100", 100)
-    assert status.md5_said("cifar100", tmp_path) == ["the originals by md5"]
-    assert status.md5_said("cifar10", tmp_path) == []
-    assert status.md5_said("digits", tmp_path) == []
+    assert status.compare_md5("cifar100", tmp_path) == ["the originals by md5"]
+    assert status.compare_md5("cifar10", tmp_path) == []
+    assert status.compare_md5("digits", tmp_path) == []
 
 
 def test_check_of_all_goes_over_what_is_there_and_fails_if_one_does(tmp_path: Path) -> None:

@@ -344,7 +344,7 @@ def test_a_library_that_refuses_is_one_line(
 
     offer(monkeypatch, load)
     told = said(lambda: status.download("oscar", tmp_path))
-    assert told == "OSCAR did not come: pass trust_remote_code=True"
+    assert told == "OSCAR could not be fetched: pass trust_remote_code=True"
     monkeypatch.setitem(sys.modules, "datasets", None)
     told = said(lambda: status.download("oscar", tmp_path), MissingData)
     assert told == "OSCAR comes through `datasets`: pip install flbench[text]"
