@@ -1,4 +1,4 @@
-"""The laws that hold for every method of flbench."""
+"""The checks of the conformance kit, which hold for every method of flbench."""
 
 from flbench.testing import Check, parametrize_with_checks
 
