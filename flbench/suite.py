@@ -83,9 +83,9 @@ class Suite(BaseModel):
     server_samples: int = Field(default=0, ge=0, description="samples the server owns")
     test_set: Literal["own", "labels", "proportional"] = Field(
         default="own",
-        description="what clients are tested on: a share of their own samples; or, of a pool that"
-        " nobody trains on (the original's test part), all samples of their labels, or"
-        " `test_samples` of them in their own proportions",
+        description="test samples of a client: a share of its own samples; or, from a pool that no"
+        " client trains on (the original test part), all samples of its labels, or `test_samples`"
+        " of them in its own proportions",
     )
     test_samples: Count = Field(
         default=200, description="test samples per client where test_set is proportional"
@@ -98,13 +98,13 @@ class Suite(BaseModel):
         default=0, ge=0, lt=1, description="share of the clients that join after the last round"
     )
     unseen_epochs: int = Field(
-        default=0, ge=0, description="local epochs each of those trains before it is judged again"
+        default=0, ge=0, description="local epochs of these clients before a second evaluation"
     )
     target: float | None = Field(
         default=None, gt=0, le=1, description="accuracy whose first round and cost are reported"
     )
     ft_epochs: int = Field(
-        default=0, ge=0, description="local epochs after which everybody is judged again at the end"
+        default=0, ge=0, description="local epochs of all clients before a last evaluation"
     )
     headline: Literal["last", "validation"] = Field(
         default="last", description="round the summary reports"
