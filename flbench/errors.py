@@ -1,15 +1,15 @@
-"""The errors flbench raises, and the one way to say "unknown name".
+"""The errors of flbench.
 
 FlbenchError
-├── UserError          the person can mend it: one line, exit code 1
+├── UserError          the user can correct it: one line, exit code 1
 │   ├── UnknownName    no such method, suite, data set, ...
-│   ├── BadParameter   a `--set` value, a suite field, a method parameter
-│   ├── MissingData    a data set's files are not where they should be
-│   ├── PluginError    a plugin raised, or answered a hook with the wrong thing
-│   └── Undefined      a method asked to run where it has no meaning: skipped, with the reason
-├── Diverged           a client's parameters left the finite numbers: exit code 3
-├── ProcessDied        one of several processes is gone; a checkpoint is on disk: exit code 4
-└── Interrupted        the person stopped the run; a checkpoint is on disk: exit code 130
+│   ├── BadParameter   a value of `--set`, a suite or a method does not fit
+│   ├── MissingData    files of a data set are missing
+│   ├── PluginError    a plugin raised an error, or returned a wrong result from a hook
+│   └── Undefined      a method is not defined for this setting: skipped, with the reason
+├── Diverged           a client's parameters are not finite: exit code 3
+├── ProcessDied        one of several processes died; a checkpoint is on disk: exit code 4
+└── Interrupted        the user stopped the run; a checkpoint is on disk: exit code 130
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from collections.abc import Iterable
 
 
 class FlbenchError(Exception):
-    """Root of everything flbench raises on purpose."""
+    """Base class of all errors that flbench raises on purpose."""
 
     exit_code = 1
 
 
 class UserError(FlbenchError):
-    """Something the person can mend; its text is one line: expected, came, what to type."""
+    """An error that the user can correct; one line: what was expected, what came, what to type."""
 
 
 class UnknownName(UserError):
-    """A name that no installed package offers, or that is declared nowhere."""
+    """A name that no installed package provides, or that is not declared."""
 
     def __init__(
         self, kind: str, name: str, known: Iterable[str], listed: str = "installed"
@@ -42,7 +42,7 @@ class UnknownName(UserError):
 
 
 class BadParameter(UserError):
-    """A value that does not fit the field it was given for."""
+    """A value that does not fit its field."""
 
 
 class MissingData(UserError):
@@ -50,14 +50,14 @@ class MissingData(UserError):
 
 
 class PluginError(UserError):
-    """A plugin raised, or answered a hook with something the hook cannot mean."""
+    """A plugin raised an error, or returned a wrong result from a hook."""
 
 
 class Undefined(UserError):
-    """A method is not defined here: FLIS without server data, SCAFFOLD with Adam.
+    """A method is not defined for this setting: FLIS without server data, SCAFFOLD with Adam.
 
-    Raised by a method in `setup`, or as soon as it can know. Of several runs the others go on, and
-    the reason is kept where the result would lie.
+    A method raises it in `setup`, or as soon as it knows. Other runs of the same command go on, and
+    a file in place of the result holds the reason.
     """
 
 
@@ -68,13 +68,13 @@ class Diverged(FlbenchError):
 
 
 class ProcessDied(FlbenchError):
-    """Another process of the run is gone; what the last whole round left lies on disk."""
+    """Another process of the run died; a checkpoint of the last complete round is on disk."""
 
     exit_code = 4
 
 
 class Interrupted(FlbenchError):
-    """The run was stopped by the person; its checkpoint lies on disk."""
+    """The user stopped the run; its checkpoint is on disk."""
 
     exit_code = 130
 
@@ -84,11 +84,11 @@ DEBUG = "FLBENCH_DEBUG"
 
 
 LONGEST = 500
-"""Characters of an error that are told."""
+"""Largest number of characters of an error's text."""
 
 
 def text_of(error: BaseException) -> str:
-    r"""An error's text as one line, cut where nobody would read on.
+    r"""Return an error's text as one line of at most LONGEST characters.
 
     Example:
         >>> text_of(ValueError("expected\n  a number"))
@@ -102,7 +102,7 @@ def text_of(error: BaseException) -> str:
 
 
 def in_one_line(error: BaseException) -> str:
-    """An error's type and text, whatever it says.
+    """Return an error's type and text as one line.
 
     Example:
         >>> in_one_line(KeyError("gone")), in_one_line(AssertionError())

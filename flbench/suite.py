@@ -1,8 +1,8 @@
-"""Suites: a benchmark setting as data. One TOML file is one suite.
+"""Suite: a benchmark setting as data, read from one TOML file.
 
-A suite names its data set, partition, network, clients, rounds and local training; it answers the
-`partition` hook and is otherwise read by the core. Section `[on.<data set>]` holds what differs
-when the suite runs on another data set.
+A suite names its data set, partition, network, clients, rounds and local training. It implements
+the `partition` hook; the core reads the other fields. Section `[on.<data set>]` holds the fields
+that differ when the suite runs on another data set.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class Component(BaseModel):
-    """Something named by entry point, and its parameters."""
+    """A partition or network: the name of its entry point, and its parameters."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
     name: str
 
     @property
     def params(self) -> dict[str, Any]:
-        """The parameters beside the name."""
+        """The parameters, without the name."""
         return dict(self.model_extra or {})
 
 
@@ -83,9 +83,9 @@ class Suite(BaseModel):
     server_samples: int = Field(default=0, ge=0, description="samples the server owns")
     test_set: Literal["own", "labels", "proportional"] = Field(
         default="own",
-        description="what clients are tested on: a share of their own samples; or, of a pool that"
-        " nobody trains on (the original's test part), all samples of their labels, or"
-        " `test_samples` of them in their own proportions",
+        description="test samples of a client: a share of its own samples; or, from a pool that no"
+        " client trains on (the original test part), all samples of its labels, or `test_samples`"
+        " of them in its own proportions",
     )
     test_samples: Count = Field(
         default=200, description="test samples per client where test_set is proportional"
@@ -98,13 +98,13 @@ class Suite(BaseModel):
         default=0, ge=0, lt=1, description="share of the clients that join after the last round"
     )
     unseen_epochs: int = Field(
-        default=0, ge=0, description="local epochs each of those trains before it is judged again"
+        default=0, ge=0, description="local epochs of these clients before a second evaluation"
     )
     target: float | None = Field(
         default=None, gt=0, le=1, description="accuracy whose first round and cost are reported"
     )
     ft_epochs: int = Field(
-        default=0, ge=0, description="local epochs after which everybody is judged again at the end"
+        default=0, ge=0, description="local epochs of all clients before a last evaluation"
     )
     headline: Literal["last", "validation"] = Field(
         default="last", description="round the summary reports"
@@ -114,41 +114,41 @@ class Suite(BaseModel):
     def split(
         self, labels: Indices, domains: Indices | None, clients: int, rng: np.random.Generator
     ) -> Partition:
-        """Answer the `partition` hook with the named function."""
+        """Implement the `partition` hook with the function that the suite names."""
         function = load_entry(find("partitions", self.partition.name))
         owner = f"partition '{self.partition.name}'"
         params = checked(owner, function, self.partition.params, skip=4)
-        answer: Partition = function(labels, domains, clients, rng, **params)
-        return answer
+        partition: Partition = function(labels, domains, clients, rng, **params)
+        return partition
 
     @property
     def training_clients(self) -> int:
-        """N, the clients that take part in training; the others join after the last round."""
+        """Number of clients that take part in training, N; the others join after the last round."""
         return self.clients - int(self.unseen * self.clients + 1e-9)
 
     @property
     def cohort_size(self) -> int:
-        """Clients sampled per round: max(1, floor(participation * N))."""
+        """Number of clients sampled per round: max(1, floor(participation * N))."""
         return max(1, int(self.participation * self.training_clients + 1e-9))
 
     def hash(self) -> str:
-        """Hash of everything that can change a number, 8 hex digits."""
+        """Hash of the fields that can change a number, 8 hexadecimal digits."""
         return fingerprint(self.settings())
 
     def settings(self) -> dict[str, Any]:
         """The fields that can change a number, as plain data.
 
-        Fields that were added later are left out where they change nothing, so that results
-        from before stay comparable.
+        Fields that were added later are left out at their defaults, so that older results have the
+        same hash.
         """
         later = ("unseen", "unseen_epochs", "test_set", "test_samples", "ft_epochs")
-        idle = {name for name in later if getattr(self, name) == Suite.model_fields[name].default}
-        told = {"summary", "changes", "paper", "printed", "target", "offline_dataset"}
-        return self.model_dump(mode="json", exclude=told | idle)
+        unused = {name for name in later if getattr(self, name) == Suite.model_fields[name].default}
+        descriptive = {"summary", "changes", "paper", "printed", "target", "offline_dataset"}
+        return self.model_dump(mode="json", exclude=descriptive | unused)
 
 
 def fingerprint(settings: Mapping[str, Any]) -> str:
-    """Hash of plain data, independent of key order, 8 hex digits."""
+    """Hash of plain data, independent of the order of keys, 8 hexadecimal digits."""
     text = json.dumps(settings, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
@@ -156,11 +156,11 @@ def fingerprint(settings: Mapping[str, Any]) -> str:
 def load_suite(
     name: str, dataset: str | None = None, overrides: Mapping[str, object] | None = None
 ) -> Suite:
-    """Load a suite by name and apply a data set's section and `--set` values.
+    """Load a suite and apply the data set's section and the `--set` values.
 
     Args:
         name: entry point of group `flbench.suites`, or the path of a TOML file.
-        dataset: another data set than the suite's own.
+        dataset: data set; None = the suite's own.
         overrides: dotted field -> value, as from `--set`.
 
     Raises:
@@ -186,24 +186,25 @@ def load_suite(
 
 
 def _refusal(name: str, problem: Any) -> UserError:  # noqa: ANN401 - pydantic's description
-    """One line for a field that does not fit: what was expected, its default, what came."""
-    place = [str(part) for part in problem["loc"]]
-    field = ".".join(place)
+    """The error of a field that does not fit: what was expected, its default, what came."""
+    path = [str(part) for part in problem["loc"]]
+    field = ".".join(path)
     if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         return UnknownName(f"field of suite '{name}'", field, suite_fields(), listed="there are")
     if problem["type"] == "missing":
         return BadParameter(f"suite '{name}': '{field}' is missing; it has no default")
-    said = f"{problem['msg'][0].lower()}{problem['msg'][1:]}"
-    known = Suite.model_fields.get(place[0])
+    expected = f"{problem['msg'][0].lower()}{problem['msg'][1:]}"
+    known = Suite.model_fields.get(path[0])
     default = known.default if known is not None and not known.is_required() else None
     if isinstance(default, LocalTraining):
-        default = getattr(default, place[-1], default)
-    told = "" if default is None else f", default {default!r}"
-    return BadParameter(f"suite '{name}': '{field}': {said}{told}; got {problem['input']!r}")
+        default = getattr(default, path[-1], default)
+    default_text = "" if default is None else f", default {default!r}"
+    got = f"got {problem['input']!r}"
+    return BadParameter(f"suite '{name}': '{field}': {expected}{default_text}; {got}")
 
 
 def suite_fields() -> list[str]:
-    """The fields `--set` may name; components take any parameter of what they name."""
+    """The fields that `--set` accepts; `partition` and `model` also take their own parameters."""
     local = [f"local.{name}" for name in LocalTraining.__dataclass_fields__]
     fixed = {
         "name",
@@ -219,7 +220,7 @@ def suite_fields() -> list[str]:
 
 
 def suite_field(key: str) -> str | None:
-    """Resolve a `--set` key to a suite's dotted field, or None: `epochs` is `local.epochs`."""
+    """The dotted suite field of a `--set` key, or None; `epochs` is `local.epochs`."""
     key = key.removeprefix("suite.")
     fields = suite_fields()
     if key in fields or key.startswith(("partition.", "model.")):
@@ -228,12 +229,13 @@ def suite_field(key: str) -> str | None:
 
 
 def _nested(key: str, value: object) -> dict[str, object]:
+    """Nested tables of a dotted key: `a.b` -> {a: {b: value}}."""
     first, _, rest = key.partition(".")
     return {first: _nested(rest, value) if rest else value}
 
 
 def _merge(table: dict[str, Any], other: Mapping[str, Any]) -> None:
-    """Lay `other` over `table`, in depth; naming another component drops the old parameters."""
+    """Merge `other` into `table`, in depth; another component name drops the old parameters."""
     for key, value in other.items():
         if isinstance(value, Mapping) and isinstance(table.get(key), dict):
             if value.get("name", table[key].get("name")) != table[key].get("name"):

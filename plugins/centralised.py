@@ -1,11 +1,11 @@
-"""Centralised: all clients' training data in one place, the line nobody without the data can draw.
+"""Centralised: one model trained on the training data of all clients, a reference for accuracy.
 
 The reference of Rokvic, Danassis, Faltings, "Lazy but effective: collaborative personalized
 federated learning with heterogeneous data", IJCNN 2025, section IV.
 
-    w <- LocalTrain(w, union of all D_i) for `epochs` epochs a round; everybody is judged by w
+    w <- LocalTrain(w, union of all D_i) for `epochs` epochs per round; all clients use w
 
-The clients' samples cross once, and are counted in scalars. It is never ranked.
+The clients' samples are sent once and counted in scalars. The method is never ranked.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Centralised:
     pools_data: ClassVar[bool] = True
     conformance: ClassVar[fl.Conformance] = fl.Conformance(
         fails={
-            "relabelled-clients": "the trainer goes by the name of client 0, whoever that is",
-            "bytes-add-up": "the trainer owns all data: nothing crosses",
+            "relabelled-clients": "the trainer has the random numbers of client 0",
+            "bytes-add-up": "the trainer has all data: no model is sent",
         }
     )
 
@@ -38,7 +38,7 @@ class Centralised:
 
     @fl.hookimpl
     def plan(self, ctx: fl.Context) -> Sequence[fl.Stage]:
-        """One trainer with everybody's samples."""
+        """One trainer with the samples of all clients, which are sent in round 1."""
         if ctx.round == 1:
             size = ctx.client_data(0)[0][0].numel()
             ctx.send("up", ctx.everybody, "samples", ctx.samples * (size + 1))
@@ -46,5 +46,5 @@ class Centralised:
 
     @fl.hookimpl
     def dispatch(self, ctx: fl.Context) -> fl.Start:
-        """No model crosses."""
+        """No model is sent."""
         return fl.Start(sent_mask=ctx.layout.none_mask)

@@ -1,18 +1,18 @@
-"""CFL: groups split in two where the clients' updates point apart.
+"""CFL: a group is split in two when its clients' updates have different directions.
 
 Sattler, Müller, Samek, "Clustered federated learning: model-agnostic distributed multitask
 optimization under privacy constraints", IEEE TNNLS 2020, arXiv 1910.01991.
 
     D_i = w_i - w_g;  split g if || mean D_i || < eps1 and max || D_i || > eps2
-    into the two groups with the smallest largest cosine across (single linkage);
-    each child goes on from w_g + mean of its members' D_i
+    into the two groups with the smallest largest cosine between them (single linkage);
+    each child group continues from w_g + mean of its members' D_i
 
-Norms are taken over the members that trained in this round (at least two); cosines over the
-latest update of every member, and a group of which some member was never heard does not split,
-because silence is no similarity. `full_on_split` lets everybody train once before a split is
-decided. Thresholds depend on network and learning rate; `eps_mode=relative` asks for a ratio of
-the two norms below 0.25 instead. Departures: uniform means by default; `linkage=complete` is the
-released rule, which misses the optimal cut; `gamma_max` demands a gap between the halves.
+Norms use the members that trained in this round (at least two). Cosines use the latest update of
+every member; a group with a member that has not trained yet does not split. `full_on_split` makes
+all clients train once before a split is decided. The thresholds depend on network and learning
+rate; `eps_mode=relative` compares the ratio of the two norms with 0.25 instead. Departures: uniform
+means by default; `linkage=complete` is the released rule, which misses the optimal cut;
+`gamma_max` requires a gap between the halves.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import flbench as fl
 
 @dataclass(frozen=True)
 class CFL:
-    """Groups split in two where the clients' updates point apart."""
+    """A group is split in two when its clients' updates have different directions."""
 
     paper: ClassVar[str] = "Sattler, Müller, Samek, IEEE TNNLS 2020"
     year: ClassVar[int] = 2020
@@ -51,7 +51,7 @@ class CFL:
     start_round: Annotated[int, Ge(0), "no split before this round is over"] = 20
     linkage: Annotated[Literal["single", "complete"], "how a group is cut in two"] = "single"
     gamma_max: Annotated[float, Ge(0), "least sqrt((1 - largest cosine across) / 2)"] = 0.0
-    full_on_split: Annotated[bool, "everybody trains once before a split"] = False
+    full_on_split: Annotated[bool, "all clients train once before a split"] = False
     path_select: Annotated[
         Literal["leaf", "val"], "the last model of a client's path, or the best"
     ] = "leaf"
@@ -59,25 +59,29 @@ class CFL:
 
     @fl.hookimpl
     def setup(self, ctx: fl.Context) -> fl.Setup:
-        """One group; no update heard; no split made."""
+        """One group, no update and no split."""
         if ctx.rounds <= self.start_round:
-            told = f"{ctx.rounds} rounds do not exceed start_round={self.start_round}"
-            ctx.warn(f"cfl: {told}: fedavg, no group splits")
+            reason = f"{ctx.rounds} rounds do not exceed start_round={self.start_round}"
+            ctx.warn(f"cfl: {reason}: fedavg, no group splits")
         size, width, device = ctx.layout.parameters, ctx.layout.width, ctx.initial.device
-        heard = torch.full((ctx.clients, size), torch.nan, device=device)
+        updates = torch.full((ctx.clients, size), torch.nan, device=device)
         memory = {
-            "cfl.updates": fl.Memory(heard, "client"),
+            # latest update of each client; NaN = it has not trained yet
+            "cfl.updates": fl.Memory(updates, "client"),
+            # round in which all clients train, for `full_on_split`; 0 = none
             "cfl.asked": fl.Memory(torch.tensor(0)),
+            # the tree: (group, its new child) of each split, the model and both mean updates then
             "cfl.splits": fl.Memory(torch.zeros(0, 2, dtype=torch.int64)),
             "cfl.parents": fl.Memory(torch.zeros(0, width, device=device)),
             "cfl.halves": fl.Memory(torch.zeros(0, 2, size, device=device)),
+            # whether each client was a member of the group of each split
             "cfl.path": fl.Memory(torch.zeros(ctx.clients, 0, dtype=torch.bool), "client"),
         }
         return fl.Setup(memory=memory)
 
     @fl.hookimpl
     def plan(self, state: fl.State, ctx: fl.Context) -> Sequence[fl.Stage] | None:
-        """Everybody trains when a split is about to be decided and that is asked for."""
+        """With `full_on_split`, all clients train in the round before a split."""
         if not self.full_on_split or int(state.memory["cfl.asked"]) != ctx.round:
             return None
         return (fl.Stage("train", ctx.everybody, ctx.local.epochs),)
@@ -86,7 +90,7 @@ class CFL:
     def score(
         self, state: fl.State, stage: fl.Stage, upload: fl.Upload | None, ctx: fl.Context
     ) -> fl.Scores | None:
-        """Cosines of the latest updates; NaN where none was heard."""
+        """Cosines of the latest updates; NaN for clients that have not trained yet."""
         if upload is None or stage.kind != "train":
             return None
         size, home = ctx.layout.parameters, state.membership.home
@@ -100,33 +104,34 @@ class CFL:
     def cluster(
         self, state: fl.State, stage: fl.Stage, scores: fl.Scores | None, ctx: fl.Context
     ) -> fl.Membership | None:
-        """Cut every group that is at rest as a whole but not in its parts."""
+        """Split every group whose mean update is short although single updates are long."""
         if scores is None or ctx.round <= self.start_round:
             return None
         home, memory = state.membership.home.clone(), dict(state.memory)
-        parent, asked = list(range(len(state.models))), False
+        parent, needs_all = list(range(len(state.models))), False
         for group in range(len(parent)):
             members = (home == group).nonzero()[:, 0]
             acted = members[torch.isin(members, stage.clients)]
-            if not self.at_odds(memory["cfl.updates"][acted], ctx.samples[acted], len(members)):
+            if not self.may_split(memory["cfl.updates"][acted], ctx.samples[acted], len(members)):
                 continue
             cosines = scores.values[members][:, members]
             if cosines.isnan().any() or (self.full_on_split and len(acted) < len(members)):
-                asked = True
+                needs_all = True
                 continue
             second = torch.as_tensor(fl.clustering.bipartition(cosines.numpy(), self.linkage))
-            across = float(cosines[second][:, ~second].max())
-            if ((1 - across) / 2) ** 0.5 < self.gamma_max:
+            between = float(cosines[second][:, ~second].max())
+            if ((1 - between) / 2) ** 0.5 < self.gamma_max:
                 continue
-            memory |= split(memory, state.models[group], group, len(parent), members, second)
-            home[members[second]] = len(parent)  # members maps places back to client ids
+            child = len(parent)
+            memory |= split(memory, state.models[group], group, child, members, second)
+            home[members[second]] = child
             parent.append(group)
-        kept = {name: memory[name] for name in memory if name.startswith("cfl.")}
-        kept["cfl.asked"] = torch.tensor(ctx.round + 1 if asked else 0)
-        return fl.Membership(home, parent=torch.tensor(parent), memory=kept)
+        own_memory = {name: memory[name] for name in memory if name.startswith("cfl.")}
+        own_memory["cfl.asked"] = torch.tensor(ctx.round + 1 if needs_all else 0)
+        return fl.Membership(home, parent=torch.tensor(parent), memory=own_memory)
 
-    def at_odds(self, updates: Tensor, samples: Tensor, members: int) -> bool:
-        """Whether a group's mean update is short and its longest one is not."""
+    def may_split(self, updates: Tensor, samples: Tensor, members: int) -> bool:
+        """Whether a group's mean update is short and its longest update is long."""
         if len(updates) < 2 or members <= self.min_size:
             return False
         shares = samples if self.weighting == "samples" else torch.ones_like(samples)
@@ -141,13 +146,13 @@ class CFL:
     def aggregate(
         self, state: fl.State, upload: fl.Upload, membership: fl.Membership, ctx: fl.Context
     ) -> fl.Models:
-        """w_g + mean D_i, which is the mean of the members' models: they started from one."""
+        """w_g + mean D_i, which is the mean of the members' models, as all start from w_g."""
         counters = ctx.layout.counters
         return fl.Models(fl.member_mean(state.models, upload, membership, counters, self.weighting))
 
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
-        """The leaf's model; on demand the best of the path; newcomers walk down the tree."""
+        """The leaf's model, or the best model of the path; newcomers descend the tree."""
         parents = state.memory["cfl.parents"]
         if not len(parents):
             return None
@@ -173,7 +178,16 @@ def split(
     members: Tensor,
     second: Tensor,
 ) -> dict[str, Tensor]:
-    """The tree with one more split: whom it cut, the model it cut at, where both halves pointed."""
+    """Add a split to the tree: the groups, the model before it, and the halves' mean updates.
+
+    Args:
+        memory: the tree so far.
+        model: the group's model, shape (W,).
+        group: row of the group, which the first half keeps.
+        child: row of the second half.
+        members: ids of the group's clients, shape (n,).
+        second: mask of the second half, shape (n,), bool.
+    """
     updates, path = memory["cfl.updates"][members], memory["cfl.path"]
     halves = torch.stack([updates[~second].mean(dim=0), updates[second].mean(dim=0)])
     passed = torch.zeros(len(path), 1, dtype=torch.bool)
@@ -187,15 +201,18 @@ def split(
 
 
 def descend(state: fl.State, clients: Tensor, ctx: fl.Context) -> Tensor:
-    """The row of each newcomer: at every split the half its own update points along."""
+    """The row of each newcomer: at every split the half with the more similar mean update."""
     row, size = torch.zeros(len(clients), dtype=torch.int64), ctx.layout.parameters
-    tree = zip(state.memory["cfl.splits"], state.memory["cfl.parents"], strict=True)
-    for (group, child), model, halves in (
-        (*node, half) for node, half in zip(tree, state.memory["cfl.halves"], strict=True)
-    ):
+    tree = zip(
+        state.memory["cfl.splits"],
+        state.memory["cfl.parents"],
+        state.memory["cfl.halves"],
+        strict=True,
+    )
+    for (group, child), model, halves in tree:
         here = (row == group).nonzero()[:, 0]
         if len(here):
             update = (ctx.train(model, clients[here]) - model)[:, :size]
-            along = fl.similarity.cosine(update, halves).cpu()
-            row[here] = torch.where(along[:, 1] > along[:, 0], child, group)
+            similarity = fl.similarity.cosine(update, halves).cpu()
+            row[here] = torch.where(similarity[:, 1] > similarity[:, 0], child, group)
     return row

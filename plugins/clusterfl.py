@@ -6,9 +6,9 @@ activity recognition", MobiSys 2021.
     min  sum_i f_i(w_i) + alpha ||W||_F^2 - beta ||F^T W||_F^2,   F_ik = 1 / sqrt(|G_k|) for members
     local gradient of client i:  grad f_i(u) + 2 alpha u - 2 beta (F F^T W)_i
 
-F F^T W holds each client's cluster mean; it is fixed during a round, in which everybody trains.
-Every `refresh` rounds F is made anew: k-means on the models' trainable scalars, or
-`clusterer=affinity`, from the divergences of the models' softened answers on the server's
+F F^T W holds each client's cluster mean; it is fixed during a round, in which all clients train.
+Every `refresh` rounds F is computed again: by k-means on the models' trainable scalars, or, with
+`clusterer=affinity`, from the divergences of the models' softened predictions on the server's
 samples: rows centred, their inner products (those of all principal components) clipped at 0,
 columns summing to 1. Departures: this direct form of the objective, not ADMM; no straggler is
 dropped.
@@ -42,12 +42,12 @@ class ClusterFL:
     alpha: Annotated[float, Ge(0), "weight of ||W||^2; at least beta keeps it convex"] = 1e-3
     beta: Annotated[float, Ge(0), "weight of the pull to the cluster's centre"] = 5e-4
     refresh: Annotated[int, Ge(1), "rounds between two clusterings"] = 3
-    clusterer: Annotated[Literal["kmeans", "affinity"], "on weights, or on answers"] = "kmeans"
-    temperature: Annotated[float, Gt(0), "softens the answers of `affinity`"] = 6.0
+    clusterer: Annotated[Literal["kmeans", "affinity"], "on weights, or on predictions"] = "kmeans"
+    temperature: Annotated[float, Gt(0), "of the softmax of predictions in `affinity`"] = 6.0
 
     @fl.hookimpl
     def setup(self, ctx: fl.Context) -> fl.Setup:
-        """One model per client; everybody is in one cluster until the first clustering."""
+        """One model per client; all clients are in one cluster until the first clustering."""
         if self.beta > self.alpha:
             ctx.warn(f"clusterfl: beta={self.beta} above alpha={self.alpha} is not convex")
         if self.clusterer == "affinity":
@@ -59,16 +59,19 @@ class ClusterFL:
 
     @fl.hookimpl
     def plan(self, ctx: fl.Context) -> Sequence[fl.Stage]:
-        """Everybody trains in every round."""
+        """All clients train in every round."""
         return (fl.Stage("train", ctx.everybody, ctx.local.epochs),)
 
     @fl.hookimpl
     def dispatch(self, state: fl.State, stage: fl.Stage, ctx: fl.Context) -> fl.Start:
-        """Own models stay; the centre goes down, the trained model up."""
+        """Clients start from their own models; the server sends only the centre."""
         f = state.memory["clusterfl.f"].to(state.models)
         centre = (f @ (f.T @ state.models[:, : ctx.layout.parameters]))[stage.clients]
-        nothing, everything = ctx.layout.none_mask, ctx.layout.all_mask
-        return fl.Start(sent_mask=nothing, returned_mask=everything, extras={"centre": centre})
+        return fl.Start(
+            sent_mask=ctx.layout.none_mask,
+            returned_mask=ctx.layout.all_mask,
+            extras={"centre": centre},
+        )
 
     @fl.hookimpl
     def local_term(self) -> Callable[[fl.ClientModule], Tensor]:
@@ -84,11 +87,11 @@ class ClusterFL:
     def score(
         self, state: fl.State, stage: fl.Stage, upload: fl.Upload | None, ctx: fl.Context
     ) -> fl.Scores | None:
-        """Every `refresh` rounds: negated distances of the trained models, or of their answers."""
+        """Every `refresh` rounds: negated distances of the trained models or their predictions."""
         if upload is None or stage.kind != "train" or ctx.round % self.refresh:
             return None
         models, ids = state.models.clone(), ctx.everybody
-        models[upload.ids] = upload.selected()  # whoever did not train is known by an older model
+        models[upload.ids] = upload.selected()
         if self.clusterer == "affinity":
             x, _ = ctx.server_data()
             values = -divergence(ctx.logits(models, x) / self.temperature)
@@ -105,7 +108,7 @@ class ClusterFL:
     def cluster(
         self, state: fl.State, scores: fl.Scores | None, ctx: fl.Context
     ) -> fl.Membership | None:
-        """Rows stay personal; the clusters are shown as who pulls whom."""
+        """Clients keep their rows; the weights show who is in one cluster."""
         if scores is None:
             return None
         f = state.memory["clusterfl.f"]
@@ -113,21 +116,21 @@ class ClusterFL:
 
     @fl.hookimpl
     def aggregate(self, state: fl.State, upload: fl.Upload) -> fl.Models:
-        """Everybody keeps what was trained."""
+        """Every client's row becomes its trained model."""
         rows = state.models.clone()
         rows[upload.ids] = upload.selected()
         return fl.Models(rows)
 
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
-        """Own model; a newcomer trains once and takes the nearest cluster's mean."""
+        """The client's own model; a newcomer trains once and takes the nearest cluster's mean."""
         if not ctx.joining:
             return None
         size, f = ctx.layout.parameters, state.memory["clusterfl.f"].to(state.models)
         centres = f @ (f.T @ state.models)
-        moved = ctx.train(ctx.initial, clients)
-        near = fl.similarity.neg_distance(moved[:, :size], centres[:, :size]).argmax(dim=1)
-        return fl.Personal(params=centres[near])
+        trained = ctx.train(ctx.initial, clients)
+        nearest = fl.similarity.neg_distance(trained[:, :size], centres[:, :size]).argmax(dim=1)
+        return fl.Personal(params=centres[nearest])
 
 
 def hard_indicator(labels: Tensor, k: int) -> Tensor:

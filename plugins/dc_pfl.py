@@ -1,20 +1,20 @@
-"""DC-PFL: groups are cut finer while that lowers the training loss, and alike layers cross rarely.
+"""DC-PFL: finer groups while they lower the training loss; similar layers are sent rarely.
 
 Liu, Huang, He, Cao, "Dynamic clustering for personalized federated learning on heterogeneous edge
 devices", arXiv 2508.01580 (2025).
 
     S(x) = (x - min x) / (max x - min x);  D = mean over rounds 1..t_start of mean |S(w_i) - S(w_j)|
-    groups(g): average linkage of D cut at g times its last merge; g = 1 at first
-    l'' of the loss, averaged over `window` rounds, gives its curve's radius
-    r = (1 + l'^2)^1.5 / l''; when r is smaller than in the t_obs rounds after it, g - step is
-    tried: every client trains the old and the new group's model, the lower mean loss wins; a
-    refused trial is repeated after t_sp rounds
-    a layer l of group g is low if its discrepancy D_gl < threshold D_g; low layers cross every
-    alpha-th round, the others every round; a client alone exchanges nothing
+    groups(g): average linkage of D, cut at g times the height of its last merge; g = 1 at first
+    r = (1 + l'^2)^1.5 / l'' is the radius of the curve of the loss l, averaged over `window` rounds
+    when r is smaller than in the t_obs rounds after it, a trial of g - step: every client trains
+    the model of its old and of its new group, and the grouping with the lower mean loss is kept;
+    a refused trial is repeated after t_sp rounds
+    layer l of group g is low if its discrepancy D_gl < threshold D_g; low layers are sent every
+    alpha-th round, the others every round; a client alone in its group sends and receives nothing
 
 Round t starts from the layers averaged after round t - 1. Departures: g is lowered (the text says
 the step is added) on an integer grid, to the next g that changes the groups; exactly `window`
-terms; r is infinite where l'' <= 0; trials come in rounds that start from complete models; all
+terms; r is infinite where l'' <= 0; trials are made in rounds that start from complete models; all
 clients take part in every round.
 """
 
@@ -35,7 +35,7 @@ Share = Annotated[float, Gt(0), Le(1)] | None
 
 @dataclass(frozen=True)
 class DCPFL:
-    """Groups cut finer while that lowers the loss; layers that are alike cross rarely."""
+    """Finer groups while they lower the loss; similar layers are sent rarely."""
 
     paper: ClassVar[str] = "Liu, Huang, He, Cao, arXiv 2508.01580"
     year: ClassVar[int] = 2025
@@ -48,20 +48,20 @@ class DCPFL:
     )
 
     tau: Annotated[int, Ge(1), "local epochs of a round"] = 5
-    alpha: Annotated[int, Ge(1), "low layers cross every alpha-th round"] = 3
-    lambda_step: Annotated[float, Ge(0), Le(1), "by how much g falls; 0 = no trials"] = 0.2
+    alpha: Annotated[int, Ge(1), "low layers are sent every alpha-th round"] = 3
+    lambda_step: Annotated[float, Ge(0), Le(1), "decrease of g in a trial; 0 = no trials"] = 0.2
     t_start: Annotated[int, Ge(1), "rounds in one group that measure the discrepancy"] = 5
     t_obs: Annotated[int, Ge(1), "rounds a smallest radius must hold"] = 3
     t_sp: Annotated[int, Ge(1), "rounds after which a refused trial is repeated"] = 6
     window: Annotated[int, Ge(1), "s, rounds the loss is averaged over"] = 5
     threshold: Annotated[float, Ge(0), "a layer is low below this share of D_g"] = 0.1
-    scale: Annotated[Literal["model", "tensor"], "what S scales at once"] = "model"
+    scale: Annotated[Literal["model", "tensor"], "unit that S scales"] = "model"
     trial_metric: Annotated[Literal["train", "val"], "whose loss decides a trial"] = "train"
     fixed: Annotated[Share, "g from t_start on, without trials"] = None
 
     @fl.hookimpl
     def setup(self, ctx: fl.Context) -> fl.Setup:
-        """One model per client in one group; nothing measured; g = 1."""
+        """One model per client, all in one group; g = 1."""
         n, layers = ctx.clients, len(ctx.layout.layers)
         if n < 2:
             raise fl.Undefined("groups need at least two clients")
@@ -82,36 +82,35 @@ class DCPFL:
 
     @fl.hookimpl
     def plan(self, state: fl.State, ctx: fl.Context) -> Sequence[fl.Stage]:
-        """Everybody trains; a trial has the batches of the round it replaces."""
+        """All clients train; a trial has the batches of the round that it replaces."""
         kind: fl.Kind = "trial" if int(state.memory["dc-pfl.trial"]) == ctx.round else "train"
         return (fl.Stage(kind, ctx.everybody, self.tau, name="train", losses=True),)
 
     @fl.hookimpl
     def dispatch(self, state: fl.State, stage: fl.Stage, ctx: fl.Context) -> fl.Start:
-        """Averaged layers go down, due ones up; a trial sends two models down and one back."""
+        """Averaged layers are sent, due layers return; a trial sends two models, returns one."""
         ctx.send("up", stage.clients, "loss", 2 if stage.kind == "trial" else 1)
-        down = ctx.layout.of_layers(state.memory["dc-pfl.crossed"])  # before a trial: all layers
+        averaged = ctx.layout.of_layers(state.memory["dc-pfl.crossed"])  # all layers in a trial
         if stage.kind != "trial":
-            return fl.Start(
-                sent_mask=down, returned_mask=ctx.layout.of_layers(self.due(state, ctx))
-            )
+            due = ctx.layout.of_layers(self.due(state, ctx))
+            return fl.Start(sent_mask=averaged, returned_mask=due)
         finer = fl.same_group(self.groups(state, self.finer(state))).double()
         last = state.memory["dc-pfl.last"]
         new = fl.weighted_mean(last, last, finer, ctx.layout.counters)
-        return fl.Start(torch.stack([state.models, new], dim=1), sent_mask=down)
+        return fl.Start(torch.stack([state.models, new], dim=1), sent_mask=averaged)
 
     def due(self, state: fl.State, ctx: fl.Context, adopted: bool = False) -> Tensor:
-        """Layers to be averaged after this round, shape (N, L), bool: all, or the high ones."""
+        """Layers that are averaged after this round, shape (N, L), bool: all, or those not low."""
         alone = state.membership.shares(ctx.everybody, ctx.clients).sum(dim=1) == 1
         return (adopted | self.complete(ctx) | ~state.memory["dc-pfl.low"]) & ~alone[:, None]
 
     def groups(self, state: fl.State, g: float) -> Tensor:
-        """Group of each client at g, shape (N,): the dendrogram cut at g times its last merge."""
+        """Group of each client at g, shape (N,): the dendrogram cut at g times its height."""
         merges = fl.clustering.dendrogram(state.memory["dc-pfl.discrepancy"].numpy())
         return torch.as_tensor(fl.clustering.cut(merges, g * merges[-1, 2]))
 
     def finer(self, state: fl.State) -> float:
-        """The lowest g that gives the next finer groups: where nothing is left to cut, 0."""
+        """The lowest g that gives the next finer groups; 0 if the groups cannot be finer."""
         step, steps = state.memory["dc-pfl.step"].tolist()
         finer = self.groups(state, (step - 1) / steps)
         while step > 1 and self.groups(state, (step - 2) / steps).equal(finer):
@@ -136,11 +135,11 @@ class DCPFL:
             return fl.Scores(-after, ids, "models", torch.arange(2), kept)
         summed = state.memory["dc-pfl.discrepancy"]
         if ctx.round <= self.t_start:
-            alike = self.alike(upload.selected(), ctx)
-            kept["dc-pfl.discrepancy"] = summed = summed - alike / self.t_start
+            summed = summed - self.neg_discrepancy(upload.selected(), ctx) / self.t_start
+            kept["dc-pfl.discrepancy"] = summed
         return fl.Scores(-summed, ids, "clients", ids, kept)
 
-    def alike(self, models: Tensor, ctx: fl.Context) -> Tensor:
+    def neg_discrepancy(self, models: Tensor, ctx: fl.Context) -> Tensor:
         """Negated discrepancy of all pairs of models, shape (n, n)."""
         tensors = [s.stop - s.start for s in ctx.layout.slots if s.kind == "parameter"]
         parts = tensors if self.scale == "tensor" else None
@@ -150,13 +149,14 @@ class DCPFL:
     def cluster(
         self, state: fl.State, stage: fl.Stage, scores: fl.Scores | None, ctx: fl.Context
     ) -> fl.Membership | None:
-        """Decide a trial, or see whether the loss curve asks for one."""
+        """Decide a trial, or start one where the loss curve bends."""
         if scores is None or ctx.round < self.t_start:
             return None
-        weights, kept = state.membership.weights, dict[str, Any]()
+        weights, updates = state.membership.weights, dict[str, Any]()
         step, steps = state.memory["dc-pfl.step"].tolist()
         losses = state.memory["dc-pfl.losses"][int(state.memory["dc-pfl.changed"]) : ctx.round]
-        free = step and not state.memory["dc-pfl.trial"] and ctx.round - self.t_obs > self.t_start
+        trial_planned = bool(state.memory["dc-pfl.trial"])
+        may_try = step and not trial_planned and ctx.round - self.t_obs > self.t_start
         radius = fl.elbow.radii(losses, self.window)[-1:].tolist()
         ctx.note("dc-pfl.radius", [r for r in radius if r < torch.inf])
         if ctx.round == self.t_start:
@@ -165,16 +165,16 @@ class DCPFL:
             if self.fixed is not None:
                 weights = fl.same_group(self.groups(state, self.fixed))
         elif stage.kind == "trial":
-            kept = {"trial": self.next_trial(ctx.round + self.t_sp)}
+            updates = {"trial": self.next_trial(ctx.round + self.t_sp)}
             old, new = scores.values.mean(dim=0).tolist()
             if new > old:
                 g = self.finer(state)
                 weights = fl.same_group(self.groups(state, g))
-                kept = {"step": [round(g * steps), steps], "changed": ctx.round, "trial": 0}
+                updates = {"step": [round(g * steps), steps], "changed": ctx.round, "trial": 0}
             ctx.note("dc-pfl.trial", [-old, -new])
-        elif free and fl.elbow.turned(losses, self.window, self.t_obs):
-            kept = {"trial": self.next_trial(ctx.round + 1)}
-        memory = {f"dc-pfl.{name}": torch.tensor(value) for name, value in kept.items()}
+        elif may_try and fl.elbow.turned(losses, self.window, self.t_obs):
+            updates = {"trial": self.next_trial(ctx.round + 1)}
+        memory = {f"dc-pfl.{name}": torch.tensor(value) for name, value in updates.items()}
         return fl.Membership(ctx.everybody, weights, memory=memory)
 
     def complete(self, ctx: fl.Context) -> bool:
@@ -182,46 +182,49 @@ class DCPFL:
         return ctx.round <= self.t_start or (ctx.round + 1) % self.alpha == 0
 
     def next_trial(self, round_: int) -> int:
-        """The first round from a given one that starts with all layers averaged."""
+        """The first round, from a given one on, that starts with all layers averaged."""
         return -(-round_ // self.alpha) * self.alpha
 
     @fl.hookimpl
     def aggregate(
         self, state: fl.State, upload: fl.Upload, membership: fl.Membership, ctx: fl.Context
     ) -> fl.Models:
-        """The uniform mean within groups of the layers that are due; the others stay local."""
+        """Average the layers that are due uniformly within groups; the others stay local."""
         adopted = int(state.memory["dc-pfl.changed"]) == ctx.round
-        trained, shares = upload.params[:, int(adopted)], membership.shares(upload.ids, ctx.clients)
+        trained = upload.params[:, int(adopted)]
+        shares = membership.shares(upload.ids, ctx.clients)
         mean = fl.weighted_mean(trained, trained, shares, ctx.layout.counters)
-        kept = {"dc-pfl.crossed": (crossed := self.due(state, ctx, adopted))}
+        due = self.due(state, ctx, adopted)
+        memory = {"dc-pfl.crossed": due}
         if adopted or self.complete(ctx):
-            kept["dc-pfl.last"] = trained
+            memory["dc-pfl.last"] = trained
             if ctx.round >= self.t_start:
                 layers = ctx.layout.layers & ctx.layout.trainable
-                apart = fl.similarity.layer_discrepancy(trained, mean, layers).cpu()
-                of_group = (shares / shares.sum(dim=1, keepdim=True)) @ apart
+                of_client = fl.similarity.layer_discrepancy(trained, mean, layers).cpu()
+                of_group = (shares / shares.sum(dim=1, keepdim=True)) @ of_client  # D_gl
                 low = of_group < self.threshold * of_group.mean(dim=1, keepdim=True)
-                kept["dc-pfl.low"] = low
-        averaged = ctx.layout.of_layers(crossed).to(mean.device)
-        return fl.Models(torch.where(averaged, mean, trained), kept)
+                memory["dc-pfl.low"] = low
+        averaged = ctx.layout.of_layers(due).to(mean.device)
+        return fl.Models(torch.where(averaged, mean, trained), memory)
 
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
-        """Own model; a newcomer trains the mean once and joins the least discrepant group."""
+        """The client's own model; a newcomer trains the mean once and joins the nearest group."""
         if not ctx.joining:
             return None
-        moved = ctx.train(state.models.double().mean(dim=0).float(), clients)
-        alike = self.alike(torch.cat([state.models, moved]), ctx)[ctx.clients :, : ctx.clients]
+        trained = ctx.train(state.models.double().mean(dim=0).float(), clients)
+        scores = self.neg_discrepancy(torch.cat([state.models, trained]), ctx)
+        scores = scores[ctx.clients :, : ctx.clients]
         labels = state.membership.labels()[: ctx.clients]
-        shares = (fl.similarity.best_group(alike, labels)[:, None] == labels).double()
-        return fl.Personal(params=fl.weighted_mean(moved, state.models, shares))
+        shares = (fl.similarity.best_group(scores, labels)[:, None] == labels).double()
+        return fl.Personal(params=fl.weighted_mean(trained, state.models, shares))
 
 
 @dataclass(frozen=True)
 class NoLA(DCPFL):
-    """Ablation of DC-PFL: every layer crosses in every round."""
+    """Ablation of DC-PFL: every layer is sent in every round."""
 
-    alpha: Annotated[int, Ge(1), "low layers cross every alpha-th round"] = 1
+    alpha: Annotated[int, Ge(1), "low layers are sent every alpha-th round"] = 1
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from decentralized data", AISTATS 2017.
 
     w <- sum_{i in S_t} n_i w_i / sum_{i in S_t} n_i
 
-It is what flbench's defaults do (`flbench/plugin/fedavg_defaults.py`), so it changes nothing.
+flbench's defaults are FedAvg (`flbench/plugin/fedavg_defaults.py`), so this class has no hooks.
 """
 
 from __future__ import annotations

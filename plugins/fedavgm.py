@@ -5,8 +5,8 @@ classification", arXiv 1909.06335 (2019).
 
     g = w - wbar;  v <- beta v + g;  w <- w - eta_s v          (Nesterov: w - eta_s (g + beta v))
 
-wbar is the sample-weighted mean of the uploads. Buffers are averaged plainly. Rows without uploads
-in a round, and their momentum, are kept.
+wbar is the sample-weighted mean of the uploads. Buffers are averaged without momentum. Rows without
+uploads in a round, and their momentum, are kept.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class FedAvgM:
 
     beta: Annotated[float, Ge(0), Lt(1), "momentum of the server"] = 0.9
     server_lr: Annotated[float, Gt(0), "learning rate of the server, eta_s"] = 1.0
-    nesterov: Annotated[bool, "look ahead along the momentum"] = False
+    nesterov: Annotated[bool, "Nesterov momentum"] = False
 
     @fl.hookimpl
     def setup(self, ctx: fl.Context) -> fl.Setup:

@@ -1,22 +1,22 @@
-"""FedC2I: every client mixes all models by how much each would be missed.
+"""FedC2I: every client mixes all models, weighted by the loss when each is left out.
 
 Tan, Long, Jiang, Zhang, "Influence-oriented personalized federated learning", arXiv 2410.03315
 (2024).
 
-    theta^-i, phi^-i   means over everybody but i                                    (Eq. 4, 7)
+    theta^-i, phi^-i   means over all clients but i                                  (Eq. 4, 7)
     l_m[i]    = CE of (theta^-i, phi_m) on one batch of client m
     lambda_m  = l_m^gamma / sum l_m^gamma                                            (Eq. 5)
     h_m[i, c] = CE of (theta_m, phi_m with row c of phi^-i); Lambda_m[., c] likewise   (Eq. 9)
     start     theta = sum_i lambda_m[i] theta_i,  phi_c = sum_i Lambda_m[i, c] phi_{i, c}  (Eq. 10)
 
-A larger loss without client i means a larger influence of i. theta is the body, phi the head, a
-row of which is a class's weights and bias. Everybody takes part in every round; a client is
-judged by its model after local training, and beside it by the mixed one. Departures: summation
-indices as the text means them; weights as softmax(gamma log l); BatchNorm statistics are mixed
-like the body.
+A larger loss without client i means a larger influence of i. theta is the body, phi the head; a
+row of the head is the weights and bias of a class. All clients take part in every round; a client
+is evaluated with its model after local training, and also with the mixed model. Departures:
+summation indices as the text describes them; weights as softmax(gamma log l); BatchNorm statistics
+are mixed like the body.
 
 Ablations (Table 3): `fedc2i-lambda` mixes the body alone, heads are averaged; `fedc2i-class-
-local` (the paper's Lambda/l) mixes heads, bodies stay; `fedc2i-class-global` (Lambda/g) mixes
+local` (the paper's Lambda/l) mixes heads, bodies stay local; `fedc2i-class-global` (Lambda/g) mixes
 heads, bodies are averaged.
 """
 
@@ -35,12 +35,12 @@ import flbench as fl
 
 Body = Literal["lambda", "mean", "local"]
 Head = Literal["Lambda", "lambda", "mean", "local"]
-FEW = 20  # clients whose influence is noted in every round; of more, the notes outgrow the result
+FEW = 20  # largest number of clients whose influence is noted in every round, for small results
 
 
 @dataclass(frozen=True)
 class FedC2I:
-    """Every client mixes all models, body and class by class, by how much each would be missed."""
+    """Every client mixes all models, the head class by class, by the loss when each is left out."""
 
     paper: ClassVar[str] = "Tan, Long, Jiang, Zhang, arXiv 2410.03315"
     year: ClassVar[int] = 2024
@@ -57,7 +57,7 @@ class FedC2I:
 
     @fl.hookimpl
     def setup(self, ctx: fl.Context) -> fl.Setup:
-        """One model per client, and what each client last mixed."""
+        """One model per client, and the model that each client last mixed."""
         if ctx.clients < 2:
             raise fl.Undefined("leaving one client out needs at least two")
         if ctx.layout.head_name is None:
@@ -67,21 +67,21 @@ class FedC2I:
 
     @fl.hookimpl
     def plan(self, ctx: fl.Context) -> Sequence[fl.Stage]:
-        """Everybody, in every round."""
+        """All clients train in every round."""
         return (fl.Stage("train", ctx.everybody, ctx.local.epochs),)
 
     @fl.hookimpl
     def score(
         self, state: fl.State, stage: fl.Stage, phase: fl.Phase, ctx: fl.Context
     ) -> fl.Scores | None:
-        """l: the loss of client m without client i, row m; what each client mixes from it."""
+        """Row m: l_m[i], the loss of client m without client i; also mix each client's model."""
         if phase == "after" or stage.kind != "train":
             return None
         without = left_out(state.models)
         exact = state.models.double()
-        mine = [self.mix(row, exact, without, m, ctx) for m, row in enumerate(state.models)]
-        mixed = torch.stack([row for row, _ in mine])
-        losses, ids = torch.stack([loss for _, loss in mine]).cpu(), ctx.everybody
+        results = [self.mix(row, exact, without, m, ctx) for m, row in enumerate(state.models)]
+        mixed = torch.stack([row for row, _ in results])
+        losses, ids = torch.stack([loss for _, loss in results]).cpu(), ctx.everybody
         if ctx.clients <= FEW and not losses[0].isnan().any():  # the paper's Fig. 3
             weights = influence(losses[0], self.gamma).round(decimals=4)
             ctx.note("fedc2i.influence_0", weights.tolist())
@@ -89,15 +89,23 @@ class FedC2I:
         return fl.Scores(losses, ids, "clients", ids, {"fedc2i.mixed": mixed})
 
     def scalars(self, ctx: fl.Context, others: int) -> int:
-        """Scalars a client downloads: everybody's part, their mean, or nothing."""
+        """Scalars that a client downloads: each part of all others, of their mean, or none."""
         parts = ((self.body, ctx.layout.body), (self.head, ctx.layout.head))
-        times = {"local": 0, "mean": 1}
-        return sum(times.get(how, others) * int(mask.sum()) for how, mask in parts)
+        copies = {"local": 0, "mean": 1}
+        return sum(copies.get(how, others) * int(mask.sum()) for how, mask in parts)
 
     def mix(
         self, own: Tensor, models: Tensor, without: Tensor, client: int, ctx: fl.Context
     ) -> tuple[Tensor, Tensor]:
-        """What one client starts from, shape (W,), and its l, shape (N,), NaN if it needs none."""
+        """The start of one client, shape (W,), and its losses l, shape (N,); NaN if not needed.
+
+        Args:
+            own: the client's model, shape (W,).
+            models: all models, shape (N, W).
+            without: the means with each client left out, shape (N, W).
+            client: its id.
+            ctx: the run's context.
+        """
         x, y = ctx.client_data(client, self.probe_split)
         if not len(y):
             raise fl.UserError(f"client {client} has no {self.probe_split} samples")
@@ -105,40 +113,41 @@ class FedC2I:
         batch = torch.as_tensor(rng.permutation(len(y))[: ctx.local.batch_size])
         x, y = x[batch], y[batch]
         body, head, counters = ctx.layout.body, ctx.layout.head, ctx.layout.counters
-        models, result = models.double(), own.double()
+        models, mixed = models.double(), own.double()
         losses = torch.full((len(models),), torch.nan, dtype=torch.float64)
         if "lambda" in (self.body, self.head):
-            logits = ctx.logits(torch.where(head.to(own.device), own, without), x).double()
-            losses = (
-                F.cross_entropy(logits.flatten(0, 1), y.repeat(len(logits)), reduction="none")
-                .view(len(logits), -1)
-                .mean(dim=1)
-            )
-            client_level = influence(losses, self.gamma)
+            own_head = torch.where(head.to(own.device), own, without)  # (theta^-i, phi_m)
+            logits = ctx.logits(own_head, x).double()
+            labels = y.repeat(len(logits))
+            per_sample = F.cross_entropy(logits.flatten(0, 1), labels, reduction="none")
+            losses = per_sample.view(len(logits), -1).mean(dim=1)
+            client_weights = influence(losses, self.gamma)  # lambda_m
         for how, mask in ((self.body, body), (self.head, head)):
             if how == "lambda":
-                result[mask] = (client_level @ models)[mask]
+                mixed[mask] = (client_weights @ models)[mask]
             elif how == "mean":
-                result[mask] = models.mean(dim=0)[mask]
+                mixed[mask] = models.mean(dim=0)[mask]
         if self.head == "Lambda":
-            by_class = influence(class_losses(own, without, x, y, ctx), self.gamma)
-            weights = by_class[:, class_of(ctx)]
-            result[head] = (weights * models[:, head]).sum(dim=0)
-        result[counters] = models[:, counters].amax(dim=0)
-        return result.float(), losses
+            class_weights = influence(class_losses(own, without, x, y, ctx), self.gamma)
+            scalar_weights = class_weights[:, class_of(ctx)]
+            mixed[head] = (scalar_weights * models[:, head]).sum(dim=0)
+        mixed[counters] = models[:, counters].amax(dim=0)
+        return mixed.float(), losses
 
     @fl.hookimpl
     def dispatch(self, state: fl.State, stage: fl.Stage, ctx: fl.Context) -> fl.Start:
-        """Clients start from what they mixed; what others may mix goes up."""
-        sent = ctx.layout.none_mask
-        for how, mask in ((self.body, ctx.layout.body), (self.head, ctx.layout.head)):
-            sent = sent | mask if how != "local" else sent
+        """Clients start from their mixed models and send the parts that others mix."""
+        uploaded = ctx.layout.none_mask
+        if self.body != "local":
+            uploaded = uploaded | ctx.layout.body
+        if self.head != "local":
+            uploaded = uploaded | ctx.layout.head
         mixed = state.memory["fedc2i.mixed"][stage.clients, None]
-        return fl.Start(params=mixed, sent_mask=ctx.layout.none_mask, returned_mask=sent)
+        return fl.Start(params=mixed, sent_mask=ctx.layout.none_mask, returned_mask=uploaded)
 
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
-        """The model after local training; a newcomer mixes once, as if it held the mean."""
+        """The model after local training; a newcomer mixes once, starting from the mean."""
         if ctx.joining:
             mean = state.models.double().mean(dim=0).float()
             without = left_out(state.models)
@@ -165,30 +174,32 @@ def influence(losses: Tensor, gamma: float) -> Tensor:
 
 
 def class_losses(own: Tensor, without: Tensor, x: Tensor, y: Tensor, ctx: fl.Context) -> Tensor:
-    """h[i, c]: loss of a client's model with class c's row of the head left-out-i's, shape (N, C).
+    """h[i, c]: loss of a client's model whose head has row c of phi^-i, shape (N, C).
 
-    One pass: replacing row c changes logit column c alone, so the loss is the log-sum of the other
-    columns and the new one, less the logit of the label.
+    Replacing row c changes only column c of the logits. So one pass is enough: the loss is the
+    log-sum-exp of the other columns and the new one, minus the logit of the label.
     """
     features = ctx.features(own[None], x)[0].double()
     logits = head_logits(features, own[None], ctx)[0]
-    changed = head_logits(features, without, ctx)
-    eye = torch.eye(logits.shape[1], dtype=torch.bool, device=logits.device)
-    rest = logits[:, None, :].masked_fill(eye, -torch.inf).logsumexp(dim=2)
-    labelled = torch.where(
-        F.one_hot(y, logits.shape[1]).bool(), changed, logits.gather(1, y[:, None])
-    )
-    return (torch.logaddexp(rest.expand_as(changed), changed) - labelled).mean(dim=1)
+    replaced = head_logits(features, without, ctx)
+    classes = logits.shape[1]
+    eye = torch.eye(classes, dtype=torch.bool, device=logits.device)
+    others = logits[:, None, :].masked_fill(eye, -torch.inf).logsumexp(dim=2)
+    is_label = F.one_hot(y, classes).bool()
+    label_logit = torch.where(is_label, replaced, logits.gather(1, y[:, None]))
+    log_sum = torch.logaddexp(others.expand_as(replaced), replaced)
+    return (log_sum - label_logit).mean(dim=1)
 
 
 def head_logits(features: Tensor, models: Tensor, ctx: fl.Context) -> Tensor:
     """Logits of the models' heads on features (b, d): shape (m, b, C), float64."""
-    found: Tensor = torch.zeros((), dtype=torch.float64, device=models.device)
+    logits: Tensor = torch.zeros((), dtype=torch.float64, device=models.device)
     for slot in ctx.layout.slots:
         if slot.head:
             part = models[:, slot.start : slot.stop].double().view(-1, *slot.shape)
-            found = found + (features @ part.mT if len(slot.shape) == 2 else part[:, None])
-    return found
+            is_weight = len(slot.shape) == 2
+            logits = logits + (features @ part.mT if is_weight else part[:, None])
+    return logits
 
 
 def class_of(ctx: fl.Context) -> Tensor:
@@ -211,7 +222,7 @@ class FedC2ILambda(FedC2I):
 
 @dataclass(frozen=True)
 class FedC2IClassLocal(FedC2I):
-    """Ablation of FedC2I: class-level influence mixes heads, bodies stay with their clients."""
+    """Ablation of FedC2I: class-level influence mixes heads, bodies stay local."""
 
     body: Annotated[Body, "how bodies are made"] = "local"
 

@@ -1,4 +1,4 @@
-"""FedNova: normalised averaging, so that clients that step more do not pull harder.
+"""FedNova: normalised averaging, so that clients with more steps have no larger weight.
 
 Wang, Liu, Liang, Joshi, Poor, "Tackling the objective inconsistency problem in heterogeneous
 federated optimization", NeurIPS 2020.
@@ -7,8 +7,8 @@ federated optimization", NeurIPS 2020.
     a_i = T_i (SGD); [T - rho (1 - rho^T) / (1 - rho)] / (1 - rho) (momentum rho);
           (1 - (1 - eta mu)^T) / (eta mu) (proximal term mu, where tau = sum p_i T_i)
 
-Buffers are averaged plainly. Departure: a proximal term and momentum together are refused; the
-released optimiser adds the term into the momentum buffer, which the paper does not describe.
+Buffers are averaged by sample counts. Departure: a proximal term together with momentum is refused;
+the released optimiser adds the term to the momentum buffer, which the paper does not describe.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import flbench as fl
 
 @dataclass(frozen=True)
 class FedNova:
-    """Normalised averaging: clients that step more do not pull harder."""
+    """Normalised averaging: clients with more steps have no larger weight."""
 
     paper: ClassVar[str] = "Wang, Liu, Liang, Joshi, Poor, NeurIPS 2020"
     year: ClassVar[int] = 2020
@@ -39,7 +39,7 @@ class FedNova:
 
     @fl.hookimpl
     def setup(self, ctx: fl.Context) -> None:
-        """Refuse what the normaliser is not defined for."""
+        """Refuse settings for which a_i is not defined."""
         if ctx.local.optimizer != "sgd":
             raise fl.Undefined(
                 f"FedNova is defined for SGD, the suite trains with {ctx.local.optimizer}"
@@ -52,15 +52,18 @@ class FedNova:
         """The proximal term, if there is one."""
         if not self.mu:
             return None
-        return lambda module: (
-            self.mu / 2 * (module.flat() - module.start[: len(module.flat())]).square().sum()
-        )
+
+        def term(module: fl.ClientModule) -> Tensor:
+            u = module.flat()
+            return self.mu / 2 * (u - module.start[: len(u)]).square().sum()
+
+        return term
 
     @fl.hookimpl
     def aggregate(
         self, state: fl.State, upload: fl.Upload, membership: fl.Membership, ctx: fl.Context
     ) -> fl.Models:
-        """Step by tau times the weighted mean of the normalised moves."""
+        """Step by tau times the weighted mean of the normalised updates."""
         if membership.weights is not None:
             raise fl.Undefined("FedNova needs disjoint groups: members start from one model")
         ctx.send("up", upload.ids, "a_i", 1)

@@ -5,19 +5,19 @@ clients", AAAI 2022.
 
     local loss   CE(head(z), y) + lambda mean_{batch, dim} (z - c_y)^2,  0 while c_y is unknown
     upload       c_{i,y}: mean feature of class y over client i's training samples, and its count
-    server       c_y <- mean of c_{i,y} over the clients that sent one; classes nobody sent are kept
+    server       c_y <- mean of c_{i,y} over the clients that sent one; other c_y are kept
 
-z is what enters the head. Every client keeps a model of its own. Judged by the head, and beside it
-by the nearest prototype among the client's classes (`predictor` says which is the main figure).
-Departures: the squared error is the mean over dimensions, not their sum; prototypes are taken after
-local training (`protos=running`: over the features seen while training, as released code does);
-`weighting=samples` weighs clients by their counts.
+z is the input of the head. Every client keeps a model of its own. Evaluated with the head and with
+the nearest prototype among the client's classes (`predictor` names the main figure). Departures:
+the squared error is the mean over dimensions, not their sum; prototypes are computed after local
+training (`protos=running`: from the features during training, as in released code);
+`weighting=samples` weights clients by their counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -32,7 +32,7 @@ FAR = -1e4
 
 
 class Prototypical(fl.ClientModule):
-    """Pulls features towards the prototypes it was told, and reports its own."""
+    """Adds the distance to the received prototypes to the loss, and uploads its own prototypes."""
 
     seen: Tensor
 
@@ -41,7 +41,7 @@ class Prototypical(fl.ClientModule):
     ) -> None:
         super().__init__(net, local)
         self.weight, self.running, self.shape = weight, running, table.shape
-        if running:  # buffers ride in the row, so that any executor carries them along
+        if running:  # a buffer is part of the row, which every executor handles
             self.register_buffer("seen", torch.zeros(table.shape[0], table.shape[1] + 1))
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:  # noqa: ANN401
@@ -49,7 +49,7 @@ class Prototypical(fl.ClientModule):
         x, y = batch
         z, logits = self.features(x)
         if self.running:
-            seen = self.seen.data  # autograd guards the row that BatchNorm's statistics are in, too
+            seen = self.seen.data  # .data: autograd must not track writes to the row's buffers
             if batch_idx == 0:
                 seen.zero_()
             seen.index_add_(0, y, torch.cat([z, torch.ones_like(z[:, :1])], dim=1).detach())
@@ -75,8 +75,8 @@ class Prototypical(fl.ClientModule):
 
 
 def nearest(module: fl.ClientModule, x: Tensor) -> Tensor:
-    """Logits that are the negated distances to the client's own classes' prototypes."""
-    known = module.received["mine"]
+    """Logits: the negated distances to the prototypes of the client's own classes."""
+    known = module.received["own"]
     z = module.features(x)[0]
     distances = torch.cdist(z, known.nan_to_num())
     return torch.where(known.isnan().any(dim=1), torch.full_like(distances, FAR), -distances)
@@ -94,13 +94,13 @@ class FedProto:
     conformance: ClassVar[fl.Conformance] = fl.Conformance(equals={"local-only": {"weight": 0.0}})
 
     weight: Annotated[float, Ge(0), "weight of the prototype distance"] = 1.0
-    protos: Annotated[Literal["end_pass", "running"], "when prototypes are taken"] = "end_pass"
+    protos: Annotated[Literal["end_pass", "running"], "when prototypes are computed"] = "end_pass"
     weighting: Annotated[fl.Weighting, "of the clients in a prototype's mean"] = "uniform"
-    predictor: Annotated[Literal["head", "nearest"], "what the main figure judges"] = "head"
+    predictor: Annotated[Literal["head", "nearest"], "predictor of the main figure"] = "head"
 
     @fl.hookimpl
     def client_module(self, net: nn.Module, ctx: fl.Context) -> fl.ClientModule:
-        """The module that knows prototypes."""
+        """The module that uses prototypes."""
         running = self.protos == "running"
         return Prototypical(net, ctx.local, self.weight, unknown(ctx), running)
 
@@ -111,7 +111,7 @@ class FedProto:
 
     @fl.hookimpl
     def dispatch(self, state: fl.State, stage: fl.Stage, ctx: fl.Context) -> fl.Start:
-        """Only the known prototypes go down; no parameter crosses."""
+        """The server sends only the known prototypes; no parameter is sent."""
         known = state.memory["fedproto.known"].expand(len(stage.clients), -1, -1)
         return fl.Start(sent_mask=ctx.layout.none_mask, extras={"known": known})
 
@@ -125,26 +125,27 @@ class FedProto:
         total = weights.nansum(dim=0)[:, None]
         mean = (weights[:, :, None] * sent).nansum(dim=0) / total
         known = state.memory["fedproto.known"]
-        fresh = torch.where(total > 0, mean.to(known), known)
+        known = torch.where(total > 0, mean.to(known), known)
         rows = fl.member_mean(state.models, upload, membership, ctx.layout.counters)
-        return fl.Models(rows, {"fedproto.known": fresh})
+        return fl.Models(rows, {"fedproto.known": known})
 
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
-        """Each client's own model, read by its head and by the nearest prototype."""
+        """Each client's own model, with its head and with the nearest prototype."""
         known = state.memory["fedproto.known"].expand(len(clients), -1, -1)
-        mine = torch.where((ctx.label_counts[clients] > 0)[:, :, None], known, torch.nan)
+        own_classes = (ctx.label_counts[clients] > 0)[:, :, None]
+        own = torch.where(own_classes, known, torch.nan)
         rows = ctx.initial.expand(len(clients), -1) if ctx.joining else state.models[clients]
-        told = {"known": known, "mine": mine}
-        head = fl.Personal(params=rows, extras=told)
-        near = fl.Personal(params=rows, extras=told, predictor=nearest)
+        extras = {"known": known, "own": own}
+        by_head = fl.Personal(params=rows, extras=extras)
+        by_prototype = fl.Personal(params=rows, extras=extras, predictor=nearest)
         if self.predictor == "head":
-            return fl.Personal(params=rows, extras=told, others={"nearest": near})
-        return fl.Personal(params=rows, extras=told, predictor=nearest, others={"head": head})
+            return replace(by_head, others={"nearest": by_prototype})
+        return replace(by_prototype, others={"head": by_head})
 
 
 def unknown(ctx: fl.Context) -> Tensor:
-    """A table of prototypes that nobody has sent yet: NaN, shape (C, d)."""
+    """A table of unknown prototypes: NaN, shape (C, d)."""
     wide = [slot.shape for slot in ctx.layout.slots if slot.head and len(slot.shape) == 2]
     if not wide:
         raise fl.Undefined("the network has no head, and prototypes are what enters it")

@@ -3,11 +3,11 @@
 Collins, Hassani, Mokhtari, Shakkottai, "Exploiting shared representations for personalized
 federated learning", ICML 2021.
 
-    download theta; E_h epochs move only phi_i, then E_b epochs only theta_i;
+    download theta; train only phi_i for E_h epochs, then only theta_i for E_b epochs;
     theta <- sum n_i theta_i / sum n_i;  the model of client i is [theta, phi_i]
 
-The masks act on the update, so momentum and weight decay cannot move the frozen part, and the
-optimiser is fresh in each phase; in the head's phase BatchNorm statistics stand still.
+The masks are applied to the update, so momentum and weight decay do not change the frozen part. The
+optimiser is reset in each phase; in the head's phase BatchNorm statistics are frozen.
 """
 
 from __future__ import annotations
@@ -25,22 +25,23 @@ import flbench as fl
 
 
 class HeadThenBody(fl.ClientModule):
-    """Moves the head, then the body."""
+    """Trains the head, then the body."""
 
     def __init__(self, net: nn.Module, local: fl.LocalTraining, head: Tensor, epochs: int) -> None:
         super().__init__(net, local)
-        self.moving_head, self.body_epochs = head, epochs
+        self.head_mask, self.body_epochs = head, epochs
 
     def phases(self, epochs: int) -> Sequence[fl.LocalPhase]:
-        """E - E_b epochs of the head, E_b of the body; the head alone where it is told so."""
+        """E - E_b epochs of the head, E_b of the body; with `head_only` the head alone."""
         if "head_only" in self.received:
-            return (fl.LocalPhase(epochs, self.moving_head),)
-        body = min(self.body_epochs, epochs)
-        head = fl.LocalPhase(epochs - body, self.moving_head)
-        return head, fl.LocalPhase(body, ~self.moving_head)
+            return (fl.LocalPhase(epochs, self.head_mask),)
+        body_epochs = min(self.body_epochs, epochs)
+        head = fl.LocalPhase(epochs - body_epochs, self.head_mask)
+        body = fl.LocalPhase(body_epochs, ~self.head_mask)
+        return head, body
 
     def on_phase_start(self, number: int) -> None:
-        """Freeze the body's statistics while the head moves."""
+        """Freeze the body's BatchNorm statistics while the head is trained."""
         for child in self.net.modules():
             if isinstance(child, _BatchNorm):
                 child.train(number == 1)
@@ -58,7 +59,7 @@ class FedRep:
     effort: ClassVar[tuple[str, ...]] = ("body_epochs", "final_head_epochs")
 
     body_epochs: Annotated[int, Ge(0), "E_b, epochs of the body; the head gets the others"] = 1
-    final_head_epochs: Annotated[int, Ge(0), "head epochs of everybody after the last round"] = 0
+    final_head_epochs: Annotated[int, Ge(0), "head epochs of all clients after the last round"] = 0
 
     @fl.hookimpl
     def setup(self, ctx: fl.Context) -> fl.Setup:
@@ -76,7 +77,7 @@ class FedRep:
 
     @fl.hookimpl
     def dispatch(self, state: fl.State, ctx: fl.Context) -> fl.Start:
-        """Only the body crosses, in both directions."""
+        """Only the body is sent, in both directions."""
         return fl.Start(sent_mask=ctx.layout.body)
 
     @fl.hookimpl
@@ -87,11 +88,11 @@ class FedRep:
 
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
-        """A newcomer has the initial head; after the last round heads may be trained once more."""
+        """A newcomer has the initial head; after the last round heads can be trained once more."""
         if ctx.joining:
             return fl.initial_for_newcomers(state, clients, ctx, ctx.layout.body)
         if not self.final_head_epochs or ctx.round != ctx.rounds:
             return None
         stage = fl.Stage("train", clients, self.final_head_epochs, name="final-heads")
-        told = {"head_only": torch.ones(len(clients))}
-        return fl.Personal(row=state.membership.home[clients], adaptation=stage, extras=told)
+        extras = {"head_only": torch.ones(len(clients))}
+        return fl.Personal(row=state.membership.home[clients], adaptation=stage, extras=extras)

@@ -4,13 +4,13 @@ Chen, Chao, "On bridging generic and personalized federated learning for image c
 ICLR 2022.
 
     z = theta(x);  G = phi(z);  Q = psi_i(z)
-    generic loss   CE(G + gamma log m_i, y)            moves theta and phi; m_i = class counts
-    personal loss  CE(stop(G) + psi_i(stop(z)), y)     moves psi_i
-    server         sample-weighted mean of (theta, phi); psi_i stays with its client
+    generic loss   CE(G + gamma log m_i, y)            trains theta and phi; m_i = class counts
+    personal loss  CE(stop(G) + psi_i(stop(z)), y)     trains psi_i
+    server         sample-weighted mean of (theta, phi); psi_i stays at client i
 
-Client i predicts by G + Q; `accuracy_generic` is the accuracy of G alone. Both losses come from one
-forward pass and one step. Departures: psi_i starts at zero, so an untrained client predicts as
-the generic model does (`psi=copy` starts from the head); no hypernetwork.
+Client i predicts with G + Q; `accuracy_generic` is the accuracy of G alone. Both losses use one
+forward pass and one step. Departures: psi_i starts at zero, so that an untrained client predicts
+like the generic model (`psi=copy` starts from the head); no hypernetwork.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import flbench as fl
 
 
 class TwoHeads(fl.ClientModule):
-    """A network with a second head that only the personal loss moves."""
+    """A network with a second head that only the personal loss trains."""
 
     def __init__(self, net: nn.Module, local: fl.LocalTraining, psi: nn.Linear) -> None:
         super().__init__(net, local)
@@ -68,26 +68,27 @@ class FedRoD:
         head = net.get_submodule(ctx.layout.head_name)
         assert isinstance(head, nn.Linear)
         psi = nn.Linear(head.in_features, head.out_features, bias=head.bias is not None)
-        for mine, theirs in zip(psi.parameters(), head.parameters(), strict=True):
-            mine.data = theirs.detach().clone() if self.psi == "copy" else torch.zeros_like(mine)
+        for target, source in zip(psi.parameters(), head.parameters(), strict=True):
+            copied = source.detach().clone()
+            target.data = copied if self.psi == "copy" else torch.zeros_like(target)
         return TwoHeads(net, ctx.local, psi)
 
     @fl.hookimpl
     def setup(self, ctx: fl.Context) -> fl.Setup:
         """Every client remembers its personal head."""
-        own = ctx.repeated(ctx.initial[personal(ctx)])
-        return fl.Setup(memory={"fedrod.psi": fl.Memory(own, "client")})
+        psi = ctx.repeated(ctx.initial[psi_mask(ctx)])
+        return fl.Setup(memory={"fedrod.psi": fl.Memory(psi, "client")})
 
     @fl.hookimpl
     def dispatch(self, state: fl.State, stage: fl.Stage, ctx: fl.Context) -> fl.Start:
-        """The generic model crosses; the personal head and the class counts are the client's."""
-        mine, ids = personal(ctx), stage.clients
+        """Send the generic model; clients have their own personal head and class counts."""
+        mask, ids = psi_mask(ctx), stage.clients
         rows = state.models[state.membership.home[ids]].clone()
-        rows[:, mine] = state.memory["fedrod.psi"][ids]
-        return fl.Start(params=rows[:, None], sent_mask=~mine, client_memory=self.told(ids, ctx))
+        rows[:, mask] = state.memory["fedrod.psi"][ids]
+        return fl.Start(params=rows[:, None], sent_mask=~mask, client_memory=self.prior(ids, ctx))
 
-    def told(self, ids: Tensor, ctx: fl.Context) -> dict[str, Tensor]:
-        """Gamma log m_i, shape (n, C); -inf where a client lacks a class."""
+    def prior(self, ids: Tensor, ctx: fl.Context) -> dict[str, Tensor]:
+        """Gamma log m_i, shape (n, C); -inf for classes that a client does not have."""
         counts = ctx.label_counts[ids].to(ctx.initial)
         return {"prior": self.gamma * counts.log()} if self.gamma else {}
 
@@ -95,26 +96,26 @@ class FedRoD:
     def aggregate(
         self, state: fl.State, upload: fl.Upload, membership: fl.Membership, ctx: fl.Context
     ) -> fl.Models:
-        """The mean of the generic models; the personal heads are put away."""
-        mine, psi = personal(ctx), state.memory["fedrod.psi"].clone()
-        psi[upload.ids] = upload.selected()[:, mine]
+        """Average the generic models; store the personal heads."""
+        mask, psi = psi_mask(ctx), state.memory["fedrod.psi"].clone()
+        psi[upload.ids] = upload.selected()[:, mask]
         rows = fl.member_mean(state.models, upload, membership, ctx.layout.counters)
-        rows[:, mine] = state.models[:, mine]
+        rows[:, mask] = state.models[:, mask]
         return fl.Models(rows, {"fedrod.psi": psi})
 
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
         """Generic model and personal head; a newcomer's is the initial one."""
-        mine, home = personal(ctx), state.membership.home[clients]
+        mask, home = psi_mask(ctx), state.membership.home[clients]
         rows = state.models[home].clone()
         if not ctx.joining:
-            rows[:, mine] = state.memory["fedrod.psi"][clients]
-        told = self.told(clients, ctx)
+            rows[:, mask] = state.memory["fedrod.psi"][clients]
         generic = fl.Personal(row=home, predictor=fl.ClientModule.forward)
-        return fl.Personal(params=rows, extras=told, others={"generic": generic})
+        prior = self.prior(clients, ctx)
+        return fl.Personal(params=rows, extras=prior, others={"generic": generic})
 
 
-def personal(ctx: fl.Context) -> Tensor:
+def psi_mask(ctx: fl.Context) -> Tensor:
     """Mask of the personal head's scalars, shape (W,), bool."""
     mask = ctx.layout.none_mask
     for slot in ctx.layout.slots:

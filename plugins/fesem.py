@@ -1,17 +1,17 @@
-"""FeSEM: every client belongs to the centre its trained model lies nearest to.
+"""FeSEM: every client belongs to the centre that is nearest to its trained model.
 
 Long, Xie, Shen, Zhou, Wang, Jiang, "Multi-center federated learning: clients clustering for
 better personalization", World Wide Web 2023, arXiv 2005.01026.
 
     E-step   a(i) = argmin_k || w_i - centre_k ||   over trainable scalars, after local training
-    M-step   centre_k <- mean of the cohort's w_i with a(i) = k; without any, it stays
+    M-step   centre_k <- mean of the cohort's w_i with a(i) = k; a centre without any is kept
 
-With K initial networks every client stays nearest to the one it came from, because training moves
-it less than they are apart. So, by default (`init=kmeans_first`), clients train from the common
-weights until k-means on their updates gives K centres w_0 + mean update; a client met later
-trains once from w_0 and joins the nearest centre. `init=random` shows the frozen assignments.
-Departures: sample weights (`weighting=uniform` as in the paper); clients never met are judged by
-the largest centre.
+With K initial networks every client stays nearest to the one it started from, because training
+changes it less than the distance between them. So, by default (`init=kmeans_first`), clients train
+from the common weights until k-means on their updates gives K centres w_0 + mean update; a client
+sampled later trains once from w_0 and joins the nearest centre. `init=random` shows the assignments
+that never change. Departures: sample weights (`weighting=uniform` as in the paper); clients that
+were never sampled are evaluated with the centre that has most clients.
 """
 
 from __future__ import annotations
@@ -40,13 +40,15 @@ class FeSEM:
     init: Annotated[Literal["kmeans_first", "random"], "where the centres come from"] = (
         "kmeans_first"
     )
-    fit_round: Annotated[int, Ge(1), "round of the k-means, or the first with K clients met"] = 1
+    fit_round: Annotated[
+        int, Ge(1), "least round of the k-means, which needs K sampled clients"
+    ] = 1
     feature: Annotated[Literal["all", "head"], "scalars that enter the distance"] = "all"
     weighting: Annotated[fl.Weighting, "of the clients in a centre's mean"] = "samples"
 
     @fl.hookimpl
     def setup(self, ctx: fl.Context) -> fl.Setup:
-        """K centres, all w_0 until the k-means; nobody belongs anywhere unless K is 1."""
+        """K centres, all w_0 until the k-means; clients are undecided unless K is 1."""
         models = ctx.initial.expand(self.k, -1).clone()
         if self.init == "random":
             for k in range(1, self.k):
@@ -67,32 +69,32 @@ class FeSEM:
 
     @fl.hookimpl
     def dispatch(self, state: fl.State, stage: fl.Stage, ctx: fl.Context) -> fl.Start:
-        """The home centre, or w_0 for whom has none."""
+        """The home centre, or w_0 for undecided clients."""
         home = state.membership.home[stage.clients]
         params = state.models[home.clamp(min=0)].clone()
         params[home < 0] = ctx.initial
-        if self.init == "random" and (home < 0).any():  # nothing common to start from: a random one
-            turn = torch.as_tensor(ctx.rng("fesem", ctx.round).integers(self.k, size=len(home)))
-            params[home < 0] = state.models[turn[home < 0]]
+        if self.init == "random" and (home < 0).any():  # an undecided client draws a centre
+            drawn = torch.as_tensor(ctx.rng("fesem", ctx.round).integers(self.k, size=len(home)))
+            params[home < 0] = state.models[drawn[home < 0]]
         return fl.Start(params=params[:, None])
 
     @fl.hookimpl
     def score(
         self, state: fl.State, stage: fl.Stage, upload: fl.Upload | None, ctx: fl.Context
     ) -> fl.Scores | None:
-        """Negated distance of every trained model to every centre; the moves, while needed."""
+        """Negated distance of every trained model to every centre; updates until the k-means."""
         if upload is None or stage.kind != "train":
             return None
         mask = ctx.layout.trainable & (ctx.layout.head if self.feature == "head" else True)
-        ids, kept = upload.ids, upload.selected()
-        values = fl.similarity.neg_distance(kept[:, mask], state.models[:, mask]).cpu()
+        ids, trained = upload.ids, upload.selected()
+        values = fl.similarity.neg_distance(trained[:, mask], state.models[:, mask]).cpu()
         memory = {}
         if int(state.memory["fesem.fitted"]) < 0:
-            moves = state.memory["fesem.moves"].clone()
-            moves[ids] = (kept - ctx.initial)[:, : ctx.layout.parameters]
-            met = int((~moves[:, 0].isnan()).sum())
-            memory["fesem.moves"] = moves
-            if ctx.round >= self.fit_round and met >= self.k:
+            updates = state.memory["fesem.moves"].clone()
+            updates[ids] = (trained - ctx.initial)[:, : ctx.layout.parameters]
+            sampled = int((~updates[:, 0].isnan()).sum())
+            memory["fesem.moves"] = updates
+            if ctx.round >= self.fit_round and sampled >= self.k:
                 memory["fesem.fitted"] = torch.tensor(ctx.round)
         return fl.Scores(values, ids, "models", torch.arange(self.k), memory)
 
@@ -105,12 +107,12 @@ class FeSEM:
         if scores is None or fitted < 0:
             return None
         if fitted == ctx.round:
-            moves = state.memory["fesem.moves"]
-            met = (~moves[:, 0].isnan()).nonzero()[:, 0]
-            mask = ctx.layout.head[: moves.shape[1]] if self.feature == "head" else slice(None)
-            rows = moves[met][:, mask].double().cpu().numpy()
+            updates = state.memory["fesem.moves"]
+            sampled = (~updates[:, 0].isnan()).nonzero()[:, 0]
+            mask = ctx.layout.head[: updates.shape[1]] if self.feature == "head" else slice(None)
+            rows = updates[sampled][:, mask].double().cpu().numpy()
             labels = fl.clustering.k_means(rows, self.k, ctx.rng("fesem-kmeans"))
-            home[met] = torch.as_tensor(labels)
+            home[sampled] = torch.as_tensor(labels)
         else:
             home[scores.row_ids] = scores.values.argmax(dim=1)
         return fl.Membership(home)
@@ -119,31 +121,30 @@ class FeSEM:
     def aggregate(
         self, state: fl.State, upload: fl.Upload, membership: fl.Membership, ctx: fl.Context
     ) -> fl.Models:
-        """The M-step; nobody's model counts before the k-means, which places the centres."""
+        """The M-step; in the round of the k-means, first the centres are set."""
         rows, fitted = state.models.clone(), int(state.memory["fesem.fitted"])
         if fitted == ctx.round:
-            moves = state.memory["fesem.moves"]
+            updates = state.memory["fesem.moves"]
             for k in range(self.k):
-                near = moves[membership.home == k]
-                if len(near):
-                    rows[k, : moves.shape[1]] += near.nanmean(dim=0)
+                members = updates[membership.home == k]
+                if len(members):
+                    rows[k, : updates.shape[1]] += members.nanmean(dim=0)
         counters = ctx.layout.counters
         rows = fl.member_mean(rows, upload, membership, counters, self.weighting)
-        done = {"fesem.moves": state.memory["fesem.moves"][:0]} if fitted == ctx.round else {}
-        return fl.Models(rows, done)
+        memory = {}
+        if fitted == ctx.round:  # the updates are not needed any more
+            memory["fesem.moves"] = state.memory["fesem.moves"][:0]
+        return fl.Models(rows, memory)
 
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
-        """The home centre; clients without one the largest, newcomers the nearest."""
+        """The home centre; the largest for undecided clients, the nearest for newcomers."""
         home = state.membership.home
         sizes = torch.bincount(home[home >= 0], minlength=self.k)
         row = torch.where(home < 0, sizes.argmax(), home)[clients]
         if ctx.joining and self.k > 1:
             mask = ctx.layout.trainable & (ctx.layout.head if self.feature == "head" else True)
-            moved = ctx.train(ctx.initial, clients)
-            row = (
-                fl.similarity.neg_distance(moved[:, mask], state.models[:, mask])
-                .cpu()
-                .argmax(dim=1)
-            )
+            trained = ctx.train(ctx.initial, clients)
+            scores = fl.similarity.neg_distance(trained[:, mask], state.models[:, mask])
+            row = scores.cpu().argmax(dim=1)
         return fl.Personal(row=row)

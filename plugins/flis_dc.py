@@ -1,17 +1,17 @@
-"""FLIS-DC: overlapping groups, found anew in every round by how alike models answer.
+"""FLIS-DC: overlapping groups in every round, by the similarity of the models' predictions.
 
 Morafah, Vahidian, Wang, Lin, "FLIS: clustered federated learning via inference similarity for
 non-IID data distribution", FL@NeurIPS 2022, arXiv 2208.09754.
 
-    every cohort client trains the model of last round's bank with the least loss on its data;
-    A[i, j] = <B_i, B_j> / (|B_i| |B_j|), B_i = answers of w_i on the server's samples
-    set_i = { j : A[i, j] >= beta } and i itself;  bank_i = sum_{j in set_i} n_j w_j / sum n_j
+    every cohort client trains the model of the last round with the least loss on its data;
+    A[i, j] = <B_i, B_j> / (|B_i| |B_j|), B_i = predictions of w_i on the server's samples
+    set_i = { j : A[i, j] >= beta } and i itself;  model_i = sum_{j in set_i} n_j w_j / sum n_j
 
-One model per cohort client is kept, equal ones too, and everybody downloads all of them.
-Departures: the released cosine, because the printed norm of the element-wise product accepts
-nobody; >= beta, so that beta = 0 is fedavg; clients choose by validation loss (three versions are
-published); the server's samples are the suite's, outside all clients'; `hard_accept` is the
-released code's 0.96.
+The server keeps one model per cohort client, equal models too, and clients download all of them.
+Departures: the released cosine, because with the printed norm of the element-wise product all sets
+are empty; >= beta, so that beta = 0 is fedavg; clients choose by validation loss (three versions
+are published); the server's samples are the suite's and belong to no client; `hard_accept` is 0.96
+in the released code.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class FlisDC:
         upload: fl.Upload | None,
         ctx: fl.Context,
     ) -> fl.Scores | None:
-        """Before: negated validation losses of the bank. After: agreement of the uploads."""
+        """Before training: negated validation losses. After: similarity of predictions."""
         ids = stage.clients
         if stage.kind != "train":
             return None
@@ -73,22 +73,21 @@ class FlisDC:
             ctx.send_models(ids, state.models.unique(dim=0) if self.dedup else state.models)
             losses = ctx.evaluate(state.models, ids)
             return fl.Scores(-losses, ids, "models", torch.arange(len(state.models)))
-        said = fl.similarity.predictions(
-            ctx.logits(upload.selected(), ctx.server_data()[0]), self.answers
-        )
-        alike = fl.similarity.prediction_agreement(said).cpu()
+        x, _ = ctx.server_data()
+        predictions = fl.similarity.predictions(ctx.logits(upload.selected(), x), self.answers)
+        agreement = fl.similarity.prediction_agreement(predictions).cpu()
         memory = {}
         if self.eval == "last_local":
             last = state.memory["flis-dc.last"].clone()
             last[ids] = upload.selected()
             memory["flis-dc.last"] = last
-        return fl.Scores(alike, ids, "clients", ids, memory)
+        return fl.Scores(agreement, ids, "clients", ids, memory)
 
     @fl.hookimpl
     def cluster(
         self, state: fl.State, scores: fl.Scores | None, ctx: fl.Context
     ) -> fl.Membership | None:
-        """Before: the best model of the bank. After: one overlapping group per cohort client."""
+        """Before training: the best model. After: one overlapping group per cohort client."""
         if scores is None:
             return None
         ids, n = scores.row_ids, len(scores.row_ids)
@@ -107,7 +106,7 @@ class FlisDC:
 
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
-        """The best model of the bank on the client's validation samples."""
+        """The best model on the client's validation samples, or its last trained model."""
         if self.eval == "last_local" and not ctx.joining:
             return fl.Personal(params=state.memory["flis-dc.last"][clients])
         return fl.Personal(row=ctx.evaluate(state.models, clients).argmin(dim=1))

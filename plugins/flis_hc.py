@@ -1,16 +1,16 @@
-"""FLIS-HC: disjoint groups, found once by how alike models answer.
+"""FLIS-HC: disjoint groups, found once by the similarity of the models' predictions.
 
 Morafah, Vahidian, Wang, Lin, "FLIS: clustered federated learning via inference similarity for
 non-IID data distribution", FL@NeurIPS 2022, arXiv 2208.09754.
 
-    before round 1 everybody trains from w_0 (a probe, counted in round 1) and uploads;
+    before round 1 all clients train from w_0 (a probe, counted in round 1) and upload;
     A as in FLIS-DC; hierarchical clustering of 1 - A, cut at 1 - beta; every group starts from w_0;
     then fedavg within each group
 
-The probe's models are thrown away. Departures: average linkage. `mode=released` is what the
-released script does instead, out of curiosity: no hierarchy and no groups; every client that was
-sampled averages the latest models, stale ones too, of those that agreed with its own in the probe
-to 0.96 or more, and starts from that mean the next time.
+The probe's models are not used further. Departure: average linkage. `mode=released` is what the
+released script does: no hierarchy and no groups; every sampled client averages the latest models,
+old ones too, of the clients whose predictions in the probe had a similarity of at least 0.96 with
+its own, and starts from that mean the next time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import flbench as fl
 
 PROBE = "flis"
 NEAR = 0.96
-"""The released code's built-in acceptance."""
+"""Least similarity of neighbours in the released code."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class FlisHC:
 
     @fl.hookimpl
     def setup(self, ctx: fl.Context) -> fl.Setup:
-        """The server must own samples; it keeps the probe's answers where newcomers will come."""
+        """The server must own samples; it stores the probe's predictions if newcomers join."""
         ctx.server_data()
         memory = {"flis-hc.answers": fl.Memory(torch.zeros(0))}
         if self.mode == "released":
@@ -62,36 +62,39 @@ class FlisHC:
 
     @fl.hookimpl
     def plan(self, ctx: fl.Context) -> Sequence[fl.Stage] | None:
-        """Everybody trains once before the first round."""
+        """All clients train once before the first round."""
         if ctx.round != 1:
             return None
         probe = fl.Stage("probe", ctx.everybody, ctx.local.epochs, name=PROBE)
         return probe, fl.Stage("train", ctx.cohort, ctx.local.epochs)
 
-    def ask(self, models: Tensor, ctx: fl.Context) -> Tensor:
-        """What models say about the server's samples, shape (n, M, C)."""
-        return fl.similarity.predictions(ctx.logits(models, ctx.server_data()[0]), self.answers)
+    def predictions(self, models: Tensor, ctx: fl.Context) -> Tensor:
+        """Predictions of models on the server's samples, shape (n, M, C)."""
+        x, _ = ctx.server_data()
+        return fl.similarity.predictions(ctx.logits(models, x), self.answers)
 
     @fl.hookimpl
     def score(
         self, state: fl.State, stage: fl.Stage, upload: fl.Upload | None, ctx: fl.Context
     ) -> fl.Scores | None:
-        """Agreement of the probe's models; in mode `released` also what clients now start from."""
+        """Similarity of the predictions of the probe; with `mode=released` also the next starts."""
         if upload is None or (stage.label != PROBE and self.mode == "paper"):
             return None
-        ids, kept = upload.ids, dict[str, Tensor]()
+        ids, memory = upload.ids, dict[str, Tensor]()
         if stage.label == PROBE:
-            said = self.ask(upload.selected(), ctx)
-            alike = fl.similarity.prediction_agreement(said).cpu()
-            kept = {"flis-hc.answers": said} if ctx.newcomers else {}
+            predictions = self.predictions(upload.selected(), ctx)
+            agreement = fl.similarity.prediction_agreement(predictions).cpu()
+            memory = {"flis-hc.answers": predictions} if ctx.newcomers else {}
         if self.mode == "paper":
-            return fl.Scores(alike, ids, "clients", ids, kept)
-        near = (alike >= NEAR).float() if stage.label == PROBE else state.memory["flis-hc.near"]
-        last, mean = (state.memory[f"flis-hc.{name}"].clone() for name in ("last", "mean"))
+            return fl.Scores(agreement, ids, "clients", ids, memory)
+        near = state.memory["flis-hc.near"]
+        if stage.label == PROBE:
+            near = (agreement >= NEAR).float()
+        last, mean = state.memory["flis-hc.last"].clone(), state.memory["flis-hc.mean"].clone()
         last[ids] = upload.selected()
         mean[ids] = fl.weighted_mean(mean[ids], last, near[ids] * ctx.samples, ctx.layout.counters)
-        kept |= {"flis-hc.near": near, "flis-hc.last": last, "flis-hc.mean": mean}
-        return fl.Scores(near, ctx.everybody, "clients", ctx.everybody, kept)
+        memory |= {"flis-hc.near": near, "flis-hc.last": last, "flis-hc.mean": mean}
+        return fl.Scores(near, ctx.everybody, "clients", ctx.everybody, memory)
 
     @fl.hookimpl
     def cluster(
@@ -105,7 +108,7 @@ class FlisHC:
         home = torch.zeros(ctx.clients, dtype=torch.int64)
         if ctx.clients > 1:
             merges = fl.clustering.dendrogram(1 - scores.values.numpy(), self.linkage)
-            # a mean of similarities is exact to 1e-16 only; beta = 0 must merge everybody
+            # 1e-9 for rounding errors of mean similarities; beta = 0 must give one group
             home = torch.as_tensor(fl.clustering.cut(merges, 1 - self.beta + 1e-9))
         ctx.send("up", ctx.everybody, "cluster", 1)
         return fl.Membership(home, parent=torch.zeros_like(home.unique()))
@@ -119,16 +122,18 @@ class FlisHC:
 
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
-        """The group's model; a newcomer trains from w_0 and joins whom it agrees with most."""
+        """The group's model; a newcomer trains from w_0 and joins the most similar group."""
         if self.mode == "released" and not ctx.joining:
             return fl.Personal(params=state.memory["flis-hc.mean"][clients])
         if not ctx.joining or (len(state.models) == 1 and self.mode == "paper"):
             return None
-        before = state.memory["flis-hc.answers"]
-        said = torch.cat([before, self.ask(ctx.train(ctx.initial, clients), ctx)])
-        alike = fl.similarity.prediction_agreement(said)[len(before) :, : len(before)].cpu()
+        of_clients = state.memory["flis-hc.answers"]
+        of_newcomers = self.predictions(ctx.train(ctx.initial, clients), ctx)
+        n = len(of_clients)
+        agreement = fl.similarity.prediction_agreement(torch.cat([of_clients, of_newcomers]))
+        agreement = agreement[n:, :n].cpu()
         if self.mode == "released":
-            likest = alike.argmax(dim=1)
-            return fl.Personal(params=state.memory["flis-hc.mean"][likest])
+            most_similar = agreement.argmax(dim=1)
+            return fl.Personal(params=state.memory["flis-hc.mean"][most_similar])
         home = state.membership.home[: ctx.clients]
-        return fl.Personal(row=fl.similarity.best_group(alike, home))
+        return fl.Personal(row=fl.similarity.best_group(agreement, home))

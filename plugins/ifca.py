@@ -3,14 +3,14 @@
 Ghosh, Chung, Yin, Ramchandran, "An efficient framework for clustered federated learning", NeurIPS
 2020.
 
-    a(i) = argmin_k f_i(w_k), found anew by every client that takes part, from all K models
-    w_k <- mean of the cohort's models with a(i) = k; without any, w_k stays
+    a(i) = argmin_k f_i(w_k), computed in every round by every client that takes part
+    w_k <- mean of the cohort's models with a(i) = k; without any, w_k is kept
 
-The first model has the common initial weights, the others weights of their own: K equal models
-would tie on the first for ever. `balanced` redraws them, as the authors do, until each attracts
-its share of the clients; `init=heads` keeps a common body, redraws heads and trains K random
-groups for an epoch first. Departure: sample-weighted means (the authors' CIFAR code averages
-uniformly).
+The first model has the common initial weights, the others have different initial weights: with K
+equal models all clients would choose the first in every round. `balanced` draws them again, as the
+authors do, until each model is chosen by its share of the clients; `init=heads` keeps a common
+body, draws new heads and trains K random groups for an epoch first. Departure: sample-weighted
+means (the authors' CIFAR code averages uniformly).
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class IFCA:
 
     k: Annotated[int, Ge(1), "K, number of models"] = 2
     init: Annotated[Literal["fresh", "heads"], "K initial networks, or heads on one body"] = "fresh"
-    balanced: Annotated[bool, "redraw, up to 20 times, until each attracts its share"] = False
+    balanced: Annotated[bool, "draw again, up to 20 times, until each model has its share"] = False
     split: Annotated[Literal["train", "validation"], "whose loss decides"] = "train"
     weighting: Annotated[fl.Weighting, "of the clients in a model's mean"] = "samples"
 
     @fl.hookimpl
     def setup(self, ctx: fl.Context) -> fl.Setup:
-        """K different models; where none fits better, everybody is on the first."""
+        """K different models; all clients start with the first."""
         least = max(0.4, 1 - 0.15 * self.k) / self.k  # the authors': .35 of two, .1 of four
         for attempt in range(TRIES):
             models = self.draw(attempt, ctx)
@@ -70,7 +70,7 @@ class IFCA:
         return models
 
     def shares(self, models: Tensor, ctx: fl.Context) -> Tensor:
-        """Share of the clients that each model attracts, shape (K,)."""
+        """Share of the clients that choose each model, shape (K,)."""
         chosen = ctx.evaluate(models, ctx.everybody, self.split).argmin(dim=1)
         return torch.bincount(chosen, minlength=self.k) / ctx.clients
 
@@ -103,23 +103,23 @@ class IFCA:
         scores: fl.Scores | None,
         ctx: fl.Context,
     ) -> fl.Membership | None:
-        """Every acting client moves to the best model, the first of equals."""
+        """Every acting client chooses the best model; ties give the first."""
         if stage.label == HEADS and phase == "before":
-            turn = torch.as_tensor(ctx.rng("ifca-heads").permutation(ctx.clients))
-            return self.grouped(turn % self.k, ctx)
+            shuffled = torch.as_tensor(ctx.rng("ifca-heads").permutation(ctx.clients))
+            return self.membership(shuffled % self.k, ctx)
         if scores is None:
             return None
         home = state.membership.home.clone()
         home[scores.row_ids] = scores.values.argmax(dim=1)
-        return self.grouped(home, ctx)
+        return self.membership(home, ctx)
 
-    def grouped(self, home: Tensor, ctx: fl.Context) -> fl.Membership:
-        """Disjoint groups; where means are to be uniform, shares undo the sample counts."""
+    def membership(self, home: Tensor, ctx: fl.Context) -> fl.Membership:
+        """Disjoint groups; for uniform means the weights divide by the sample counts."""
         if self.weighting == "samples":
             return fl.Membership(home)
         return fl.Membership(home, F.one_hot(home, self.k).T / ctx.samples.double())
 
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
-        """Everybody, newcomers too, picks the best model now."""
+        """All clients, newcomers too, choose the best model."""
         return fl.Personal(row=ctx.evaluate(state.models, clients, self.split).argmin(dim=1))

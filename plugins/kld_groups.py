@@ -1,16 +1,16 @@
-"""KLD groups: clients whose labels are distributed alike train together.
+"""KLD groups: clients with similar label distributions train together.
 
 The fixed and the naive dynamic grouping that motivate DC-PFL: Liu, Huang, He, Cao, "Dynamic
 clustering for personalized federated learning on heterogeneous edge devices", arXiv 2508.01580
 (2025), section II.
 
-    clients report their label counts; symmetric Kullback-Leibler divergence of every two;
+    clients send their label counts; symmetric Kullback-Leibler divergence of every pair;
     average linkage, cut at `gamma` nats (or into `groups` groups) after `after` rounds of fedavg;
-    then fedavg within each group, from the model there is
+    then fedavg within each group, from the current model
 
-`after=0` is the fixed grouping of its Fig. 2; `after=50` with two groups the naive dynamic one of
-Fig. 3. Departures: half a sample is added to every count, so that a label nobody holds leaves the
-divergence finite; values of gamma are therefore not the paper's.
+`after=0` is the fixed grouping of its Fig. 2; `after=50` with two groups the naive dynamic grouping
+of Fig. 3. Departures: half a sample is added to every count, so that the divergence is finite for a
+label that only one client holds; values of gamma are therefore not the paper's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import flbench as fl
 
 @dataclass(frozen=True)
 class KLDGroups:
-    """Fixed groups of clients whose label distributions are alike."""
+    """Fixed groups of clients with similar label distributions."""
 
     paper: ClassVar[str] = "Liu, Huang, He, Cao, arXiv 2508.01580"
     year: ClassVar[int] = 2025
@@ -37,19 +37,19 @@ class KLDGroups:
     conformance: ClassVar[fl.Conformance] = fl.Conformance(equals={"fedavg": {"groups": 1}})
 
     gamma: Annotated[float, Ge(0), "divergence, in nats, at which groups are cut"] = 1.0
-    groups: Annotated[Annotated[int, Ge(1)] | None, "so many groups, whatever gamma is"] = None
+    groups: Annotated[Annotated[int, Ge(1)] | None, "number of groups, in place of gamma"] = None
     after: Annotated[int, Ge(0), "rounds of fedavg before clients are grouped"] = 0
 
     @fl.hookimpl
     def setup(self, ctx: fl.Context) -> None:
-        """Say so when the groups never come into play."""
+        """Warn if there are too few rounds to group the clients."""
         if ctx.rounds <= self.after:
-            told = f"{ctx.rounds} rounds do not exceed after={self.after}"
-            ctx.warn(f"kld-groups: {told}: fedavg, nobody is grouped")
+            reason = f"{ctx.rounds} rounds do not exceed after={self.after}"
+            ctx.warn(f"kld-groups: {reason}: fedavg, nobody is grouped")
 
     @fl.hookimpl
     def cluster(self, state: fl.State, phase: fl.Phase, ctx: fl.Context) -> fl.Membership | None:
-        """Group once; every group starts from the one model there is."""
+        """Group the clients once; every group starts from the current model."""
         if ctx.round != self.after + 1 or phase != "before" or len(state.models) > 1:
             return None
         ctx.send("up", ctx.everybody, "label counts", ctx.classes)
@@ -58,19 +58,18 @@ class KLDGroups:
             merges = fl.clustering.dendrogram(fl.heterogeneity.kld(ctx.label_counts.numpy()))
             height = self.gamma
             if self.groups is not None:
-                made = max(0, ctx.clients - self.groups)
-                height = merges[made - 1, 2] if made else -1.0
+                merge_count = max(0, ctx.clients - self.groups)
+                height = merges[merge_count - 1, 2] if merge_count else -1.0
             home = torch.as_tensor(fl.clustering.cut(merges, height))
         return fl.Membership(home, parent=torch.zeros_like(home.unique()))
 
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
-        """A newcomer joins the group whose members' labels are nearest to its own."""
+        """A newcomer joins the group with the smallest mean divergence from it."""
         if not ctx.joining or len(state.models) == 1:
             return None
         counts = ctx.label_counts.numpy()
         known = np.arange(len(counts)) < ctx.clients
-        alike = torch.as_tensor(-fl.heterogeneity.kld(counts)[np.ix_(clients.numpy(), known)])
-        return fl.Personal(
-            row=fl.similarity.best_group(alike, state.membership.home[: ctx.clients])
-        )
+        divergence = fl.heterogeneity.kld(counts)[np.ix_(clients.numpy(), known)]
+        home = state.membership.home[: ctx.clients]
+        return fl.Personal(row=fl.similarity.best_group(torch.as_tensor(-divergence), home))

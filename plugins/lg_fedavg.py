@@ -1,13 +1,13 @@
-"""LG-FedAvg: some layers are averaged, the others stay with their client.
+"""LG-FedAvg: some layers are averaged, the others stay local.
 
 Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov, Morency, "Think locally, act globally:
 federated learning with local and global representations", arXiv 2001.01523 (2020).
 
-    start [q_i, s], train everything, upload s_i;  s <- sum n_i s_i / sum n_i;  q_i stays
+    start [q_i, s], train all layers, upload s_i;  s <- sum n_i s_i / sum n_i;  q_i stays local
 
-Paper, authors' scripts and re-implementations disagree on which layers are shared; here the last
-two of networks with three or more layers, else the last one, unless `k` and `share` say otherwise.
-Departures: sample weights by default (the authors average uniformly); no choice of the best model
+Paper, authors' scripts and re-implementations share different layers. Here the last two layers of
+networks with three or more layers are shared, else the last one; `k` and `share` change this.
+Departures: sample weights by default (the authors average uniformly); the best model is not chosen
 by test accuracy.
 """
 
@@ -27,7 +27,7 @@ Layers = Annotated[int, Ge(0)] | None
 
 @dataclass(frozen=True)
 class LgFedAvg:
-    """Some layers are averaged, the others stay with their client."""
+    """Some layers are averaged, the others stay local."""
 
     paper: ClassVar[str] = (
         "Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov, Morency, arXiv 2001.01523"
@@ -61,7 +61,7 @@ class LgFedAvg:
 
     @fl.hookimpl
     def dispatch(self, state: fl.State, ctx: fl.Context) -> fl.Start:
-        """Only the shared layers cross, in both directions."""
+        """Only the shared layers are sent, in both directions."""
         return fl.Start(sent_mask=self.shared(ctx))
 
     @fl.hookimpl
@@ -72,7 +72,7 @@ class LgFedAvg:
 
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
-        """A newcomer has the shared layers and initial others."""
-        return (
-            fl.initial_for_newcomers(state, clients, ctx, self.shared(ctx)) if ctx.joining else None
-        )
+        """A newcomer has the shared layers; its other layers are the initial ones."""
+        if not ctx.joining:
+            return None
+        return fl.initial_for_newcomers(state, clients, ctx, self.shared(ctx))

@@ -1,4 +1,4 @@
-"""Local-only: every client trains alone and nothing is exchanged.
+"""Local-only: every client trains its own model, and nothing is sent.
 
     w_i <- LocalTrain(w_i, D_i), all from the same w_0
 
@@ -19,7 +19,7 @@ import flbench as fl
 
 @dataclass(frozen=True)
 class LocalOnly:
-    """Every client trains alone; nothing is exchanged."""
+    """Every client trains its own model; nothing is sent."""
 
     paper: ClassVar[str] = "Rokvic, Danassis, Faltings, IJCNN 2025"
     year: ClassVar[int] = 2025
@@ -33,8 +33,8 @@ class LocalOnly:
 
     schedule: Annotated[
         Literal["matched", "full"],
-        "who trains in a round: 'matched' the sampled cohort, so that work equals that of"
-        " federated methods; 'full' everybody",
+        "clients that train in a round: 'matched' the sampled cohort, as in federated methods;"
+        " 'full' all clients",
     ] = "matched"
 
     @fl.hookimpl
@@ -44,21 +44,19 @@ class LocalOnly:
 
     @fl.hookimpl
     def plan(self, ctx: fl.Context) -> Sequence[fl.Stage] | None:
-        """Everybody, if asked for."""
+        """With `schedule=full` all clients train."""
         if self.schedule == "matched":
             return None
         return (fl.Stage("train", ctx.everybody, ctx.local.epochs),)
 
     @fl.hookimpl
     def dispatch(self, ctx: fl.Context) -> fl.Start:
-        """Nothing crosses, in either direction."""
+        """Nothing is sent, in both directions."""
         return fl.Start(sent_mask=ctx.layout.none_mask)
 
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
         """A newcomer has the initial weights."""
-        return (
-            fl.initial_for_newcomers(state, clients, ctx, ctx.layout.none_mask)
-            if ctx.joining
-            else None
-        )
+        if not ctx.joining:
+            return None
+        return fl.initial_for_newcomers(state, clients, ctx, ctx.layout.none_mask)

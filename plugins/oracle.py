@@ -5,7 +5,7 @@ heterogeneous data", IJCNN 2025, section IV-C.
 
     rounds 1..warmup: fedavg; then w_g <- sum_{i in S_t, g_i = g} n_i w_i / sum n_i
 
-Departure: the paper has no oracle row for the noisy setting; here it knows the main group.
+Departure: the paper has no oracle row for the noisy setting; here it uses the main group.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ class Oracle:
         params={"warmup": 1}, equals={"fedavg": {"warmup": 9}}
     )
 
-    warmup: Annotated[int, Ge(0), "rounds of fedavg before the groups are told"] = 20
+    warmup: Annotated[int, Ge(0), "rounds of fedavg before the groups are used"] = 20
 
     @fl.hookimpl
     def setup(self, ctx: fl.Context) -> fl.Setup | None:
-        """Ask for the groups at once; say so when they never come into play."""
+        """Read the groups, which must exist; warn if there are too few rounds to use them."""
         groups = len(ctx.true_groups.unique())
         if ctx.rounds <= self.warmup:
-            told = f"{ctx.rounds} rounds do not exceed warmup={self.warmup}"
-            ctx.warn(f"oracle: {told}: fedavg, the {groups} groups stay unused")
+            reason = f"{ctx.rounds} rounds do not exceed warmup={self.warmup}"
+            ctx.warn(f"oracle: {reason}: fedavg, the {groups} groups stay unused")
         return None
 
     @fl.hookimpl
@@ -58,7 +58,7 @@ class Oracle:
 
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
-        """A newcomer's group is told as well."""
+        """A newcomer has the model of its true group."""
         if not ctx.joining or len(state.models) == 1:
             return None
         return fl.Personal(row=torch.unique(ctx.true_groups, return_inverse=True)[1][clients])

@@ -1,4 +1,4 @@
-"""Per-FedAvg: one model from which every client adapts well in a step.
+"""Per-FedAvg: meta-learning of a model that every client adapts in one step.
 
 Fallah, Mokhtari, Ozdaglar, "Personalized federated learning with theoretical guarantees: a
 model-agnostic meta-learning approach", NeurIPS 2020.
@@ -10,12 +10,12 @@ Each local step takes fresh batches A (support), Q (query) and, but for `fo`, H 
     hf:     u <- u - beta (g - alpha [grad f(u + d g; H) - grad f(u - d g; H)] / 2d)
     exact:  u <- u - beta (g - alpha Hess f(u; H) g)
 
-The cohort's models are averaged uniformly. A client is judged by a copy that took `adapt_steps`
+The cohort's models are averaged uniformly. A client is evaluated with a copy after `adapt_steps`
 plain steps of size alpha on one fixed batch of its training data (or `adapt_epochs` epochs, with
 the suite's momentum). Departures: alpha and beta are the suite's learning rate unless given (the
 released 0.01 and 0.001 are slow); meta-steps are the suite's SGD with learning rate beta;
-`scale_delta` divides d by |g|, so that a large gradient is not probed far away. Passes that only
-look do not touch BatchNorm statistics.
+`scale_delta` divides d by |g|, so that the step of the finite difference has a fixed length. Only
+one pass per step updates BatchNorm statistics.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ Rate = Annotated[float, Gt(0)] | None
 
 
 class MetaStep(fl.ClientModule):
-    """Takes the step of the adapted model's gradient; adapts plainly where it is told so."""
+    """Makes meta-steps; with `adapt` in `received`, plain steps of size alpha."""
 
     method: PerFedAvg
     alpha: float
 
     @property
     def batches_per_step(self) -> int:  # type: ignore[override]
-        """Support and query; and a batch for the Hessian."""
+        """Support and query, and a batch for the Hessian unless `version` is "fo"."""
         return 2 if self.method.version == "fo" else 3
 
     def phases(self, epochs: int) -> tuple[fl.LocalPhase, ...]:
-        """Adaptation takes one batch a step, and no momentum from one epoch to the next."""
+        """Adaptation takes one batch per step; the momentum is reset in each epoch."""
         if "adapt" in self.received:
             return (fl.LocalPhase(1, None, 1),) * epochs
         return (fl.LocalPhase(epochs),)
@@ -68,10 +68,11 @@ class MetaStep(fl.ClientModule):
         step = g = self.slope(ahead, query)
         if hessian:
             step = moved(g, self.curved(here, g, hessian[0]), -alpha)
-        live = torch.stack([(step[name] * p).sum() for name, p in self.net.named_parameters()])
+        # A loss with the value of the query's loss and the gradient `step`.
+        inner = torch.stack([(step[name] * p).sum() for name, p in self.net.named_parameters()])
         if next(self.net.buffers(), None) is not None:
-            super().training_step(query, batch_idx)  # moves the statistics along, nothing else
-        return live.sum() - live.sum().detach() + value
+            super().training_step(query, batch_idx)  # only to update BatchNorm statistics
+        return inner.sum() - inner.sum().detach() + value
 
     def value(self, weights: Weights, batch: tuple[Tensor, Tensor]) -> Tensor:
         """Loss of other weights on a batch; statistics are those of the batch, and not kept."""
@@ -110,7 +111,7 @@ def moved(weights: Weights, direction: Weights, by: float | Tensor) -> Weights:
 
 @dataclass(frozen=True)
 class PerFedAvg:
-    """One model from which every client adapts well in a step."""
+    """Meta-learning of a model that every client adapts in one step."""
 
     paper: ClassVar[str] = "Fallah, Mokhtari, Ozdaglar, NeurIPS 2020"
     year: ClassVar[int] = 2020
@@ -123,7 +124,7 @@ class PerFedAvg:
     beta: Annotated[Rate, "learning rate of the meta-steps; none = the suite's lr"] = None
     delta: Annotated[float, Gt(0), "step of the finite difference of hf"] = 0.001
     scale_delta: Annotated[bool, "divide delta by the gradient's norm"] = False
-    adapt: Annotated[Literal["steps", "epochs"], "how a client adapts before it is judged"] = (
+    adapt: Annotated[Literal["steps", "epochs"], "unit of the adaptation before evaluation"] = (
         "steps"
     )
     adapt_steps: Annotated[int, Ge(0), "steps on one fixed batch, with adapt=steps"] = 1
@@ -131,7 +132,7 @@ class PerFedAvg:
 
     @fl.hookimpl
     def setup(self, ctx: fl.Context) -> None:
-        """Refuse data of which no client has batches enough for one step."""
+        """Refuse data of which no client has enough batches for one step."""
         if ctx.local.optimizer != "sgd":
             raise fl.Undefined(
                 f"Per-FedAvg is defined for SGD, the suite trains with {ctx.local.optimizer}"
@@ -166,9 +167,9 @@ class PerFedAvg:
 
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
-        """Each client adapts a copy; the model itself is judged beside it."""
+        """Each client adapts a copy; the model itself is evaluated as `meta`."""
         home = state.membership.home[clients]
-        steps = self.adapt == "steps"  # on a batch's worth of samples an epoch is a step
+        steps = self.adapt == "steps"  # with one batch of samples an epoch is a step
         stage = fl.Stage(
             "join" if ctx.joining else "train",
             clients,
@@ -176,5 +177,6 @@ class PerFedAvg:
             name="adapt",
             samples=ctx.local.batch_size if steps else None,
         )
-        told = {"adapt": torch.ones(len(clients))}
-        return fl.Personal(home, adaptation=stage, extras=told, others={"meta": fl.Personal(home)})
+        extras = {"adapt": torch.ones(len(clients))}
+        meta = fl.Personal(home)
+        return fl.Personal(home, adaptation=stage, extras=extras, others={"meta": meta})

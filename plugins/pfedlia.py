@@ -5,9 +5,9 @@ heterogeneous data", IJCNN 2025, arXiv 2505.02540.
 
     rounds 1..warmup: fedavg gives theta_0; then every client j trains a partial model theta_j from
     it (the probe) and every client i scores every j on its own validation split:
-    I[i, j] = L_i(theta_0) - L_i(theta_j); row i judges column j, positive = helpful (Eq. 1).
-    central: OPTICS on the rows of I groups the clients, fedavg goes on within each group;
-    peer: each client keeps the better half of a 2-means split of its row and averages those peers.
+    I[i, j] = L_i(theta_0) - L_i(theta_j); positive = theta_j helps client i (Eq. 1).
+    central: OPTICS on the rows of I groups the clients, then fedavg within each group;
+    peer: each client selects the upper group of a 2-means of its row and averages those peers.
 
 B1-B13 number what the paper leaves open. Departures: the mean over the split for Eq. 1's sum (B2);
 all N clients probe (B7), counted in bytes; BatchNorm statistics travel with a partial model (B10).
@@ -47,19 +47,21 @@ class PFedLIA:
     warmup: Annotated[int, Ge(1), "rounds of fedavg before the probe"] = 20
     probe_epochs: Annotated[int, Ge(0), "local epochs of a partial model, the paper's k"] = 20
     lia_samples: Annotated[Several, "B1: samples of the probe; none = all"] = None
-    features: Annotated[fl.clustering.Features, "B3: what OPTICS sees of the influences"] = "zrow"
+    features: Annotated[fl.clustering.Features, "B3: features of OPTICS"] = "zrow"
     min_samples: Annotated[Several, "B4: of OPTICS; none = a tenth of the clients"] = None
     xi: Annotated[float, Gt(0), Lt(1), "B4: steepness at which OPTICS ends a group"] = 0.05
-    noise: Annotated[fl.clustering.Noise, "B5: where OPTICS's noise points go"] = "nearest"
+    noise: Annotated[fl.clustering.Noise, "B5: group of OPTICS's noise points"] = "nearest"
     start: Annotated[Literal["theta0", "lia_mean"], "B6: where a group's model starts"] = "theta0"
     p2p_train: Annotated[Trained, "B8: a peer trains its own model or each receiver's"] = "gossip"
     kmeans_transform: Annotated[fl.clustering.Transform, "B9: applied before 2-means"] = "none"
     paper_leak: Annotated[bool, "B11: score on the test split, as the paper does"] = False
-    topology: Annotated[Literal["relay", "p2p"], "models pass the server or direct links"] = "relay"
+    topology: Annotated[Literal["relay", "p2p"], "models pass the server, or direct links"] = (
+        "relay"
+    )
 
     @fl.hookimpl
     def setup(self, ctx: fl.Context) -> fl.Setup:
-        """Keep the influence matrix; say so when the probe never comes."""
+        """Remember the influence matrix; warn if there are too few rounds for the probe."""
         if ctx.rounds <= self.warmup:
             ctx.warn(f"pfedlia: {ctx.rounds} rounds do not exceed warmup={self.warmup}: fedavg")
         influence = torch.zeros(ctx.clients, ctx.clients, dtype=torch.float64)
@@ -70,7 +72,7 @@ class PFedLIA:
 
     @fl.hookimpl
     def plan(self, ctx: fl.Context) -> tuple[fl.Stage, ...] | None:
-        """In the last round of the warm-up everybody trains a partial model as well."""
+        """In the last round of the warm-up all clients also train a partial model."""
         if ctx.round != self.warmup or ctx.rounds <= self.warmup:
             return None
         kind: fl.Kind = "probe" if self.start == "theta0" else "train"
@@ -79,25 +81,25 @@ class PFedLIA:
 
     @fl.hookimpl
     def dispatch(self, state: fl.State, stage: fl.Stage, ctx: fl.Context) -> fl.Start | None:
-        """Over direct links nothing passes the server; `per_receiver` trains receivers' rows."""
-        nothing = ctx.layout.none_mask if self.topology == "p2p" else None
-        chosen, ids = state.membership.weights, stage.clients
-        if chosen is None:
-            return fl.Start(returned_mask=nothing) if stage.label == PROBE else None
+        """Peers exchange models; with `p2p` directly, with `per_receiver` the receivers' models."""
+        mask = ctx.layout.none_mask if self.topology == "p2p" else None  # None = all scalars
+        peers, ids = state.membership.weights, stage.clients
+        if peers is None:
+            return fl.Start(returned_mask=mask) if stage.label == PROBE else None
         if self.topology == "p2p":
-            links = (chosen[:, ids] > 0).sum(dim=1) - torch.isin(ctx.everybody, ids).long()
-            times = 1 if self.p2p_train == "gossip" else 2  # there and back
-            ctx.send("peer", ctx.everybody, "model", times * links * ctx.layout.width)
+            links = (peers[:, ids] > 0).sum(dim=1) - torch.isin(ctx.everybody, ids).long()
+            transfers = 1 if self.p2p_train == "gossip" else 2  # to the peer and back
+            ctx.send("peer", ctx.everybody, "model", transfers * links * ctx.layout.width)
         if self.p2p_train == "gossip":
-            return fl.Start(sent_mask=nothing)
-        every, active = state.models.expand(len(ids), -1, -1), chosen[:, ids].T > 0
-        return fl.Start(params=every, active=active, rows=ctx.everybody, sent_mask=nothing)
+            return fl.Start(sent_mask=mask)
+        models, active = state.models.expand(len(ids), -1, -1), peers[:, ids].T > 0
+        return fl.Start(params=models, active=active, rows=ctx.everybody, sent_mask=mask)
 
     @fl.hookimpl
     def score(
         self, state: fl.State, stage: fl.Stage, upload: fl.Upload | None, ctx: fl.Context
     ) -> fl.Scores | None:
-        """I[i, j]: validation loss that client i saves by client j's partial model, in nats."""
+        """I[i, j]: decrease of client i's validation loss by j's partial model, in nats."""
         if stage.label != PROBE or upload is None:
             return None
         if len(state.models) > 1:
@@ -105,17 +107,17 @@ class PFedLIA:
         others = (ctx.clients - 1) * ctx.layout.width
         ctx.send("peer" if self.topology == "p2p" else "down", upload.ids, "partial models", others)
         probed = torch.cat([state.models, upload.selected()])
-        influence = saved(probed, upload.ids, ctx)
-        kept = {"pfedlia.influence": influence}
+        influence = loss_decrease(probed, upload.ids, ctx)
+        memory = {"pfedlia.influence": influence}
         if ctx.newcomers:
-            kept["pfedlia.probed"] = probed
-        return fl.Scores(influence, upload.ids, "clients", upload.ids, kept)
+            memory["pfedlia.probed"] = probed
+        return fl.Scores(influence, upload.ids, "clients", upload.ids, memory)
 
     @fl.hookimpl
     def cluster(
         self, stage: fl.Stage, scores: fl.Scores | None, ctx: fl.Context
     ) -> fl.Membership | None:
-        """Group once, right after the probe; every group starts from the one model there is."""
+        """Group the clients once, after the probe; every group starts from the warm-up model."""
         if stage.label != PROBE or scores is None:
             return None
         influence, ids = scores.values.numpy(), scores.row_ids
@@ -127,8 +129,8 @@ class PFedLIA:
             ctx.note("pfedlia.selected", sizes.tolist())
             return fl.Membership(ids, chosen.float(), parent=torch.zeros_like(ids))
         ctx.send("up", ids, "influence", ctx.clients)
-        how = (self.features, self.min_samples, self.xi, self.noise)
-        found = fl.clustering.optics_groups(influence, *how)
+        settings = (self.features, self.min_samples, self.xi, self.noise)
+        found = fl.clustering.optics_groups(influence, *settings)
         ctx.note("pfedlia.optics", {"noise": found.noise, "groups_by_min_samples": found.sweep})
         home = torch.as_tensor(found.labels)
         if not home.any():
@@ -137,24 +139,29 @@ class PFedLIA:
 
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
-        """The home model; a newcomer scores the stored partial models and joins by its own row."""
+        """The home model; a newcomer scores the stored partial models and joins by its row."""
         if not ctx.joining or len(state.models) == 1:
             return None
-        rows = saved(state.memory["pfedlia.probed"], clients, ctx)
+        rows = loss_decrease(state.memory["pfedlia.probed"], clients, ctx)
         if self.mode == "peer":
             helpful = [fl.clustering.two_means(row) for row in rows.numpy()]
             shares = torch.as_tensor(np.stack(helpful)).double() * ctx.samples[: ctx.clients]
             start = state.models[:1].expand(len(clients), -1)
             return fl.Personal(params=fl.weighted_mean(start, state.models, shares))
         known = fl.clustering.standardised_rows(state.memory["pfedlia.influence"].numpy())
-        distance = torch.cdist(
-            torch.as_tensor(fl.clustering.standardised_rows(rows.numpy())), torch.as_tensor(known)
-        )
+        new = fl.clustering.standardised_rows(rows.numpy())
+        distance = torch.cdist(torch.as_tensor(new), torch.as_tensor(known))
         home = state.membership.home[: ctx.clients]
         return fl.Personal(row=fl.similarity.best_group(-distance, home))
 
 
-def saved(probed: Tensor, clients: Tensor, ctx: fl.Context) -> Tensor:
-    """Validation loss saved by each partial model against the first row, shape (n, N), in nats."""
+def loss_decrease(probed: Tensor, clients: Tensor, ctx: fl.Context) -> Tensor:
+    """Decrease of the validation loss by each partial model, shape (n, N), in nats.
+
+    Args:
+        probed: theta_0, then the N partial models, shape (N + 1, W).
+        clients: ids, shape (n,).
+        ctx: the run's context.
+    """
     losses = ctx.evaluate(probed, clients)
     return losses[:, :1] - losses[:, 1:]

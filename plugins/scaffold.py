@@ -7,9 +7,9 @@ federated learning", ICML 2020, option II.
     afterwards    c_i' = c_i - c + (w - u) / (a_i eta);  upload u and c_i' - c_i
     server        w <- w + eta_g mean(u - w);  c <- c + 1/N sum(c_i' - c_i)
 
-All variates start at zero, so c is always the mean of the members' c_i; it is computed as that,
-which also gives every group its own after a split. Departures: a_i is T_i for plain SGD and the
-sum of momentum's weights otherwise (`momentum_fix`); a client's own T_i is used where they differ.
+All variates start at zero, so c is always the mean of the members' c_i. It is computed as this
+mean, so that after a split every group has its own c. Departures: a_i is T_i for plain SGD and the
+sum of momentum's weights otherwise (`momentum_fix`); each client uses its own T_i.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import flbench as fl
 
 
 class Corrected(fl.ClientModule):
-    """Reports how its control variate changed."""
+    """Uploads the change of its control variate."""
 
     momentum_fix = True
 
@@ -35,9 +35,10 @@ class Corrected(fl.ClientModule):
         if "c" not in self.received or not self.steps:
             return {}
         rho = self.local.momentum if self.momentum_fix else 0.0
-        moved = self.start[: len(self.received["c"])] - self.flat().detach()
-        weight = float(fl.effective_steps(torch.tensor(self.steps), rho)) * self.local.lr
-        return {"c_change": moved / weight - self.received["c"]}
+        update = self.start[: len(self.received["c"])] - self.flat().detach()
+        a_i = float(fl.effective_steps(torch.tensor(self.steps), rho))
+        weight = a_i * self.local.lr
+        return {"c_change": update / weight - self.received["c"]}
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Scaffold:
     kind: ClassVar[str] = "global"
 
     server_lr: Annotated[float, Gt(0), "learning rate of the server, eta_g"] = 1.0
-    momentum_fix: Annotated[bool, "divide by what momentum makes of the steps"] = True
+    momentum_fix: Annotated[bool, "a_i takes momentum into account"] = True
 
     @fl.hookimpl
     def setup(self, ctx: fl.Context) -> fl.Setup:
@@ -63,14 +64,14 @@ class Scaffold:
 
     @fl.hookimpl
     def client_module(self, net: nn.Module, ctx: fl.Context) -> fl.ClientModule:
-        """The module that reports its variate's change."""
+        """The module that uploads its variate's change."""
         module = Corrected(net, ctx.local)
         module.momentum_fix = self.momentum_fix
         return module
 
     @fl.hookimpl
     def dispatch(self, state: fl.State, stage: fl.Stage, ctx: fl.Context) -> fl.Start | None:
-        """Send c of the client's group; c_i is the client's own."""
+        """Send c of the client's group; clients store their own c_i."""
         if stage.kind == "probe":
             return None
         if state.membership.weights is not None:
@@ -89,7 +90,7 @@ class Scaffold:
     def aggregate(
         self, state: fl.State, upload: fl.Upload, membership: fl.Membership, ctx: fl.Context
     ) -> fl.Models:
-        """Step along the uniform mean of the moves; keep the clients' new variates."""
+        """Step along the uniform mean of the updates; store the clients' new variates."""
         counters, size = ctx.layout.counters, ctx.layout.parameters
         rows = fl.member_mean(state.models, upload, membership, counters, "uniform")
         if self.server_lr != 1:

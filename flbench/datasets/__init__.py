@@ -1,10 +1,11 @@
 """Built-in data sets: functions `(root) -> Dataset`, entry points of group `flbench.datasets`.
 
-A function `(root, argument) -> Dataset` is a door: `--dataset npz:FILE` gives it FILE.
+A function `(root, argument) -> Dataset` takes an argument: `--dataset npz:FILE` passes it FILE.
 
 `root` is the data root (`--data-root`, else the environment variable FLBENCH_DATA, else
-`~/.cache/flbench`). A loader returns all samples pooled, training and test parts of the original
-together: a suite makes its own splits.
+`~/.cache/flbench`). A loader returns all samples, training and test part of the original together,
+because a suite makes its own splits. `files` and `image_folder` read files; `status` is the report
+of `flbench data`.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from pathlib import Path
 
 
 def data_root(given: Path | None = None) -> Path:
-    """Where data sets are looked for."""
+    """The folder of the data sets' files."""
     return (given or Path(os.environ.get("FLBENCH_DATA") or "~/.cache/flbench")).expanduser()
 
 
 def survey(root: Path, name: str, check: bool, fetch: bool) -> None:
-    """Print what `flbench data` says."""
+    """Print the report of `flbench data`."""
     from flbench.datasets.status import report
 
     print("\n".join(report(root, name, check, fetch)))

@@ -2,10 +2,10 @@
 
 Source: A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images (2009).
 
-Read by torchvision from its files; these are pickles, so all their md5 are checked before any is
-opened. Where they are not there, one `.npz` file in `cifar10/` or `cifar100/` is read instead:
-x_train, y_train, x_test, y_test, of CIFAR-100 also y_train_coarse and y_test_coarse if it has
-them. It may hold a part of the data set: `flbench data` says how much.
+torchvision reads the files. They are pickles, so the md5 of all files are checked before one is
+opened. If they are missing, one `.npz` file in `cifar10/` or `cifar100/` is read instead, with the
+arrays x_train, y_train, x_test and y_test, for CIFAR-100 also y_train_coarse and y_test_coarse
+(optional). It may hold a part of the data set: `flbench data` shows how much.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ SUPERCLASSES = (
     (8, 13, 48, 58, 90),  # vehicles 1
     (41, 69, 81, 85, 89),  # vehicles 2
 )
-"""Classes of each of CIFAR-100's superclasses, both numbered by the alphabet."""
+"""Classes of each superclass of CIFAR-100, both numbered in alphabetical order."""
 
 
 def cifar10(root: Path) -> Dataset:
@@ -96,7 +96,7 @@ def cifar100(root: Path) -> Dataset:
 
 
 def superclass_of(y: Tensor) -> Tensor:
-    """Superclass of each of CIFAR-100's labels."""
+    """Superclass of each label of CIFAR-100, shape of `y`, int64."""
     table = torch.empty(100, dtype=torch.int64)
     for number, classes in enumerate(SUPERCLASSES):
         table[list(classes)] = number
@@ -104,7 +104,7 @@ def superclass_of(y: Tensor) -> Tensor:
 
 
 def found_pixels(name: str, kind: str, classes: int, root: Path) -> tuple[Pixels, Tensor | None]:
-    """Images as bytes, of torchvision's files or the .npz file; coarse labels if a file has them.
+    """Images from torchvision's files or the .npz file, and coarse labels if the latter has them.
 
     Raises:
         MissingData: neither is there.
@@ -125,7 +125,7 @@ def found_pixels(name: str, kind: str, classes: int, root: Path) -> tuple[Pixels
 
 
 def coarse_labels(path: Path, stored: dict[str, np.ndarray], y: Tensor) -> Tensor | None:
-    """Superclasses as an .npz file states them, or None where it does not."""
+    """Superclasses in an .npz file, shape (m,), or None without them."""
     if "y_train_coarse" not in stored or "y_test_coarse" not in stored:
         return None
     both = np.concatenate([stored["y_train_coarse"], stored["y_test_coarse"]])
@@ -138,7 +138,7 @@ def coarse_labels(path: Path, stored: dict[str, np.ndarray], y: Tensor) -> Tenso
 
 
 def torchvision_pixels(kind: str, root: Path) -> Pixels:
-    """Images of torchvision's files, none of which is opened unless all are the originals."""
+    """Images of torchvision's files; all md5 are checked before a file is opened."""
     from torchvision import datasets
     from torchvision.datasets.utils import check_integrity
 
@@ -159,15 +159,15 @@ def torchvision_pixels(kind: str, root: Path) -> Pixels:
 
 
 def md5_of(reader: Any) -> dict[str, str]:  # noqa: ANN401 - torchvision has no types
-    """md5 of one of torchvision's classes, by path under the root."""
+    """md5 of the files of a torchvision class, by path under the root."""
     listed = [*reader.train_list, *reader.test_list, (reader.meta["filename"], reader.meta["md5"])]
     return {f"{reader.base_folder}/{file}": md5 for file, md5 in listed}
 
 
 def found(name: str) -> Callable[[Path], Found | None]:
-    """A function that says which of a data set's two forms lies under a root."""
+    """A function that finds the files of a data set under a root."""
 
-    def look(root: Path) -> Found | None:
+    def find_files(root: Path) -> Found | None:
         files, whole = ABOUT[name].files, ABOUT[name].samples
         if all((root / file).is_file() for file in files):
             return Found(str(Path(files[0]).parent), whole, True)
@@ -177,11 +177,11 @@ def found(name: str) -> Callable[[Path], Found | None]:
         count = npz_samples(paths[0])
         return Found(f"{name}/{paths[0].name}", count, count == whole)
 
-    return look
+    return find_files
 
 
 def originals(kind: str) -> Callable[[], dict[str, str]]:
-    """A function that says the md5 of the original files."""
+    """A function that returns the md5 of the original files."""
 
     def listed() -> dict[str, str]:
         from torchvision import datasets

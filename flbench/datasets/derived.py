@@ -1,15 +1,15 @@
-"""Doors to another data set, changed: `rotated:NAME` and `label-swap:NAME`.
+"""Data sets derived from another data set: `rotated:NAME` and `label-swap:NAME`.
 
-The samples of the data set are dealt to four domains, evenly and at random with a fixed seed;
-which samples are its test part stays; domains of its own are forgotten. NAME may be a door too,
+The samples of the data set are divided evenly among four domains, at random with a fixed seed. The
+test part stays the same; the data set's own domains are dropped. NAME may itself have an argument,
 as in `rotated:npz:FILE`.
 
 rotated (feature shift, as in IFCA: A. Ghosh et al., NeurIPS 2020): the images of domain k are
-turned by k times 90 degrees counter-clockwise.
+rotated by k times 90 degrees counter-clockwise.
 
-label-swap (concept shift): in domain k labels trade places in pairs k apart: 0<->1, 2<->3, ... in
-domain 1; 0<->2, 1<->3, 4<->6, 5<->7, ... in domain 2; 0<->3, 1<->4, 2<->5, 6<->9, ... in
-domain 3; labels without a partner stay. In domain 0 all stay.
+label-swap (concept shift): in domain k pairs of labels whose distance is k are swapped: 0<->1,
+2<->3, ... in domain 1; 0<->2, 1<->3, 4<->6, 5<->7, ... in domain 2; 0<->3, 1<->4, 2<->5, 6<->9, ...
+in domain 3; labels without a partner stay the same. In domain 0 all labels stay the same.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ ABOUT = {
 
 
 def rotated(root: Path, argument: str) -> Dataset:
-    """Another data set in four domains, turned by 0, 90, 180 and 270 degrees: rotated:digits.
+    """Another data set in four domains, rotated by 0, 90, 180 and 270 degrees: rotated:digits.
 
     Raises:
-        UserError: its samples are no square images.
+        UserError: its samples are not square images.
     """
     pooled = load_dataset(argument, root)
     if pooled.x.ndim != 4 or pooled.x.shape[2] != pooled.x.shape[3]:
         shape = tuple(pooled.x.shape[1:])
         raise UserError(f"rotated:{argument} expects square images, got samples of shape {shape}")
-    domains = dealt(len(pooled.y))
+    domains = random_domains(len(pooled.y))
     x = torch.empty_like(pooled.x)
     for domain in range(DOMAINS):
         x[domains == domain] = torch.rot90(pooled.x[domains == domain], domain, dims=(2, 3))
@@ -56,7 +56,7 @@ def rotated(root: Path, argument: str) -> Dataset:
 
 
 def label_swap(root: Path, argument: str) -> Dataset:
-    """Another data set in four domains that disagree about labels: label-swap:digits.
+    """Another data set in four domains whose labels are swapped differently: label-swap:digits.
 
     Raises:
         UserError: it has fewer than four labels.
@@ -66,25 +66,26 @@ def label_swap(root: Path, argument: str) -> Dataset:
         raise UserError(
             f"label-swap:{argument} expects at least {DOMAINS} labels, got {pooled.classes}"
         )
-    domains = dealt(len(pooled.y))
+    domains = random_domains(len(pooled.y))
     tables = torch.stack([swapped(pooled.classes, domain) for domain in range(DOMAINS)])
     y = tables[domains, pooled.y]
     return replace(pooled, name=f"label-swap:{argument}", y=y, domains=domains)
 
 
-def swapped(classes: int, apart: int) -> Tensor:
-    """The label that each label becomes; those `apart` trade places, the lowest first.
+def swapped(classes: int, distance: int) -> Tensor:
+    """The new label of each label: pairs at this distance are swapped, the lowest first.
 
     >>> swapped(5, 1).tolist(), swapped(5, 2).tolist(), swapped(5, 0).tolist()
     ([1, 0, 3, 2, 4], [2, 3, 0, 1, 4], [0, 1, 2, 3, 4])
     """
     table = list(range(classes))
-    for label in range(classes - apart):
-        if table[label] == label and table[label + apart] == label + apart:
-            table[label], table[label + apart] = label + apart, label
+    for label in range(classes - distance):
+        partner = label + distance
+        if table[label] == label and table[partner] == partner:
+            table[label], table[partner] = partner, label
     return torch.tensor(table)
 
 
-def dealt(samples: int) -> Tensor:
-    """Domain of each sample, evenly and at random, the same each time."""
+def random_domains(samples: int) -> Tensor:
+    """Domain of each sample, shape (m,): evenly divided, at random with a fixed seed."""
     return torch.as_tensor(np.random.default_rng(0).permutation(samples) % DOMAINS)

@@ -1,16 +1,18 @@
-"""Digit-5 and the two of its domains that are no data sets of torchvision.
+"""Digit-5, and those of its domains that torchvision does not have: MNIST-M and SynthDigits.
 
-Digit-5: ten digits in five domains: MNIST, SVHN, USPS, SynthDigits, MNIST-M. It runs with the
-domains whose files are there; with fewer than five its name says which, as in
-`digit-5[mnist,usps,mnist-m]`, and a line is logged.
+Digit-5: ten digits in five domains: MNIST, SVHN, USPS, SynthDigits, MNIST-M. It uses the domains
+whose files are there; with fewer than five its name lists them, as in
+`digit-5[mnist,usps,mnist-m]`, and a warning is logged.
 
-Images are 3x32x32 in -1..1: grey ones repeated, others resized, bilinear. Of a domain at most
-5,000 samples of the training part and 9,000 of the test part are kept, drawn with a fixed seed.
+Images are 3x32x32 in -1..1: grey images are repeated to three channels, images of other sizes are
+resized (bilinear). Of a domain at most 5,000 training and 9,000 test samples are kept, drawn with a
+fixed seed.
 
-MNIST-M was made of MNIST's digits. Where its file says of which ones of MNIST's *test* part
-(`mnist_test_index`), samples of even index are its training part and of odd index its test part,
-and Digit-5 leaves those of even index out of MNIST's test part: nobody is tested on a digit that
-somebody was trained on. Without that array a sample's position takes the index's place.
+MNIST-M was made from MNIST's digits. If its file gives for each sample the index in MNIST's *test*
+part (`mnist_test_index`), samples with an even index are its training part and those with an odd
+index its test part, and Digit-5 removes the digits with an even index from MNIST's test part: no
+digit is in a training and in a test part. Without that array the position of a sample is used in
+place of the index.
 
 Sources: MNIST-M, SynthDigits: Y. Ganin, V. Lempitsky, ICML 2015.
 Digit-5: X. Peng et al., ICCV 2019.
@@ -48,7 +50,7 @@ from flbench.errors import MissingData
 
 DOMAINS = ("mnist", "svhn", "usps", "synth-digits", "mnist-m")
 KEPT = {False: 5_000, True: 9_000}
-"""Most samples of a domain's training part (False) and test part (True)."""
+"""Largest number of samples of a domain's training part (False) and test part (True)."""
 
 FOLDERS = {"mnist-m": "mnist_m", "synth-digits": "synth_digits"}
 FORM = "one .npz file (x, y; or x_train, y_train, x_test, y_test) or a folder of images per digit"
@@ -86,12 +88,12 @@ def synth_digits(root: Path) -> Dataset:
 
 
 def mnist_m_pixels(root: Path) -> tuple[Pixels, Tensor]:
-    """MNIST-M's images as bytes, and which of MNIST's test digits its training part shows."""
+    """MNIST-M's images, and the indices of MNIST's test digits that are in its training part."""
     return own_pixels("mnist-m", root)
 
 
 def own_pixels(name: str, root: Path) -> tuple[Pixels, Tensor]:
-    """Images as bytes, training part first, and which of MNIST's test digits that part shows.
+    """Images, training part first, and the indices of MNIST's test digits in that part.
 
     Raises:
         MissingData: neither an .npz file nor a folder of images is there.
@@ -115,11 +117,11 @@ def own_pixels(name: str, root: Path) -> tuple[Pixels, Tensor]:
         raise damaged(folder, f"mnist_test_index must be {len(pixels.y)} whole numbers")
     if index is not None and not 0 <= index.min() <= index.max() < 10_000:
         raise damaged(folder, f"mnist_test_index is 0..9999, got {index.min()}..{index.max()}")
-    places = torch.arange(len(pixels.y)) if index is None else torch.from_numpy(index).long()
-    order = torch.argsort(places % 2, stable=True)
-    test = places[order] % 2 == 1
-    shown = places[order][~test] if index is not None else places[:0]
-    return Pixels(pixels.x[order], pixels.y[order], test), shown
+    source = torch.arange(len(pixels.y)) if index is None else torch.from_numpy(index).long()
+    order = torch.argsort(source % 2, stable=True)
+    test = source[order] % 2 == 1
+    trained_on = source[order][~test] if index is not None else source[:0]
+    return Pixels(pixels.x[order], pixels.y[order], test), trained_on
 
 
 def digit5(root: Path) -> Dataset:
@@ -129,16 +131,16 @@ def digit5(root: Path) -> Dataset:
         MissingData: fewer than two domains are there.
     """
     found: dict[str, Pixels] = {}
-    shown = torch.empty(0, dtype=torch.int64)
-    for name in reversed(DOMAINS):  # MNIST last: it must not show what MNIST-M trains on
+    trained_on = torch.empty(0, dtype=torch.int64)
+    for name in reversed(DOMAINS):  # MNIST last, without the digits that MNIST-M trains on
         try:
             if name == "mnist-m":
-                pixels, shown = mnist_m_pixels(root)
+                pixels, trained_on = mnist_m_pixels(root)
             else:
                 pixels = READERS[name](root)
         except MissingData:
             continue
-        found[name] = kept(without(pixels, shown) if name == "mnist" else pixels)
+        found[name] = limit(without(pixels, trained_on) if name == "mnist" else pixels)
     present = [name for name in DOMAINS if name in found]
     if len(present) < 2:
         raise absent("digit-5", root, "the files of two or more of " + ", ".join(DOMAINS))
@@ -147,41 +149,41 @@ def digit5(root: Path) -> Dataset:
         name = f"digit-5[{','.join(present)}]"
         lacking = ", ".join(domain for domain in DOMAINS if domain not in found)
         logging.getLogger("flbench").warning("%s: no files of %s under %s", name, lacking, root)
-    domain = torch.cat([torch.full_like(found[one].y, at) for at, one in enumerate(present)])
-    y = torch.cat([found[one].y for one in present])
-    test = torch.cat([mask for one in present if (mask := found[one].test) is not None])
+    domain = torch.cat([torch.full_like(found[d].y, number) for number, d in enumerate(present)])
+    y = torch.cat([found[d].y for d in present])
+    test = torch.cat([mask for d in present if (mask := found[d].test) is not None])
     x = torch.empty((len(y), 3, 32, 32))
-    for at, one in enumerate(present):
-        x[domain == at] = square(found.pop(one).x)
+    for number, d in enumerate(present):
+        x[domain == number] = colour_32(found.pop(d).x)
     order = torch.argsort(test.long(), stable=True)
     return Dataset(name, x[order], y[order], 10, domain[order], test[order])
 
 
-def without(pixels: Pixels, shown: Tensor) -> Pixels:
-    """Images less those of the test part that are counted in `shown`."""
+def without(pixels: Pixels, removed: Tensor) -> Pixels:
+    """Images without some of the test part; `removed` holds positions in the test part."""
     assert pixels.test is not None
-    places = torch.nonzero(pixels.test)[:, 0]
-    stays = torch.ones(len(pixels.y), dtype=torch.bool)
-    stays[places[shown[shown < len(places)]]] = False
-    return Pixels(pixels.x[stays], pixels.y[stays], pixels.test[stays])
+    test_rows = torch.nonzero(pixels.test)[:, 0]
+    keep = torch.ones(len(pixels.y), dtype=torch.bool)
+    keep[test_rows[removed[removed < len(test_rows)]]] = False
+    return Pixels(pixels.x[keep], pixels.y[keep], pixels.test[keep])
 
 
-def kept(pixels: Pixels) -> Pixels:
-    """At most KEPT of each part, drawn with a fixed seed, in their order."""
+def limit(pixels: Pixels) -> Pixels:
+    """At most KEPT samples of each part, drawn with a fixed seed, in their order."""
     assert pixels.test is not None
     rng = np.random.default_rng(0)
     chosen = []
     for part, most in KEPT.items():
-        places = np.flatnonzero(pixels.test.numpy() == part)
-        if len(places) > most:
-            places = np.sort(rng.choice(places, most, replace=False))
-        chosen.append(torch.from_numpy(places))
+        rows = np.flatnonzero(pixels.test.numpy() == part)
+        if len(rows) > most:
+            rows = np.sort(rng.choice(rows, most, replace=False))
+        chosen.append(torch.from_numpy(rows))
     order = torch.cat(chosen)
     return Pixels(pixels.x[order], pixels.y[order], pixels.test[order])
 
 
-def square(x: Tensor) -> Tensor:
-    """Images as bytes -> 3x32x32 in -1..1."""
+def colour_32(x: Tensor) -> Tensor:
+    """Convert images from bytes, shape (m, 1 or 3, h, w), to -1..1, shape (m, 3, 32, 32)."""
     x = x.float().div_(127.5).sub_(1)
     if x.shape[2:] != (32, 32):
         x = F.interpolate(x, (32, 32), mode="bilinear", align_corners=False)
@@ -197,9 +199,9 @@ READERS: dict[str, Callable[[Path], Pixels]] = {
 
 
 def found_own(name: str) -> Callable[[Path], Found | None]:
-    """A function that says what lies under a root of MNIST-M or SynthDigits."""
+    """A function that finds the files of MNIST-M or SynthDigits under a root."""
 
-    def look(root: Path) -> Found | None:
+    def find_files(root: Path) -> Found | None:
         folder = root / FOLDERS[name]
         paths = sorted(folder.glob("*.npz"))
         if paths:
@@ -210,11 +212,11 @@ def found_own(name: str) -> Callable[[Path], Found | None]:
             return None
         return Found(where, count, count >= ABOUT[name].samples)
 
-    return look
+    return find_files
 
 
 def found_digit5(root: Path) -> Found | None:
-    """Which of Digit-5's domains lie under a root; fewer than two are none."""
+    """The domains of Digit-5 under a root; None with fewer than two."""
     present = [
         name
         for name in DOMAINS

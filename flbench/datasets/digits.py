@@ -1,10 +1,10 @@
-"""Handwritten digits: 1,797 real 8x8 grey images, embedded in scikit-learn.
+"""Handwritten digits of scikit-learn: 1,797 real 8x8 grey images; no files are needed.
 
 Source: E. Alpaydin, C. Kaynak, Optical Recognition of Handwritten Digits, UCI (its test part).
 
-`digits-shift` divides them among five domains, each of which changes how its images look: plain,
-shifted by a pixel, blurred, on a textured ground, faint. It stands in, offline, for collections of
-real domains such as Digit-5.
+`digits-shift` divides them among five domains with different images: unchanged (plain), shifted by
+a pixel, blurred, on a textured background, with low contrast (faint). It replaces data sets of real
+domains, such as Digit-5, where their files are missing.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ def digits_shift(root: Path) -> Dataset:
     texture = torch.as_tensor(generator.random((len(pooled.y), 1, 8, 8)), dtype=torch.float32)
     x = torch.empty_like(pooled.x)
     for number, name in enumerate(DOMAINS):
-        mine = domain == number
-        x[mine] = seen(name, pooled.x[mine], texture[mine])
+        rows = domain == number
+        x[rows] = transform(name, pooled.x[rows], texture[rows])
     return Dataset("digits-shift", x, pooled.y, pooled.classes, domain)
 
 
-def seen(domain: str, x: Tensor, texture: Tensor) -> Tensor:
+def transform(domain: str, x: Tensor, texture: Tensor) -> Tensor:
     """Images of one domain, shape (m, 1, 8, 8), between 0 and 1."""
     if domain == "shifted":
         return torch.roll(x, 1, dims=3)

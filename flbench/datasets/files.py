@@ -1,7 +1,7 @@
-"""What the loaders share: files found and read, images as bytes, images as a network gets them.
+"""Functions of the loaders: check and read files, and convert images to network inputs.
 
-Nothing here runs what is in a file: `.npz` is read with `allow_pickle=False`, images by Pillow.
-Whatever is wrong with a file is one line that names it.
+No code in a file is executed: `.npz` files are read with `allow_pickle=False`, images by Pillow. An
+error of a file is one line with its path.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from flbench.core.dataset import Dataset
 from flbench.errors import MissingData, UserError
 
 SIGNED = (0.5,), (0.5,)
-"""Mean and standard deviation that bring 0..1 to -1..1, where no other scale is published."""
+"""Mean and standard deviation that scale 0..1 to -1..1, where no other scale is published."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Pixels:
     Attributes:
         x: shape (m, channels, height, width), uint8; it may be a view.
         y: labels, shape (m,), int64.
-        test: which are of the test part, shape (m,), bool, or None.
+        test: mask of the test part, shape (m,), bool, or None.
     """
 
     x: Tensor
@@ -40,12 +40,12 @@ class Pixels:
 
 @dataclass(frozen=True)
 class Found:
-    """What lies under a data root of one data set.
+    """The files of one data set under a data root.
 
     Attributes:
-        where: the place, relative to the root.
-        samples: how many samples; 0 = unknown until it is loaded.
-        whole: whether it is all of the data set.
+        where: their path, relative to the root.
+        samples: number of samples; 0 = unknown until it is loaded.
+        whole: whether the data set is complete.
     """
 
     where: str
@@ -56,12 +56,14 @@ class Found:
 def expect(
     name: str, root: Path, files: Sequence[str], otherwise: str = "", also: str = ""
 ) -> None:
-    """Refuse to go on without files.
+    """Check that the files of a data set are there.
 
     Args:
+        name: the data set.
+        root: the data root.
         files: the files, relative to the root, all in one folder.
-        otherwise: what would do instead of them.
-        also: another command that fetches them.
+        otherwise: alternative to the files, for the message.
+        also: another command that fetches them, for the message.
 
     Raises:
         MissingData: one of them is not there.
@@ -72,26 +74,26 @@ def expect(
     listed = " and ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
     raise MissingData(
         f"data set '{name}' expects {listed} in {(root / files[0]).parent}{otherwise};"
-        " name their place with --data-root or FLBENCH_DATA, or fetch them with"
+        " set their folder with --data-root or FLBENCH_DATA, or fetch them with"
         f" flbench data {name} --fetch --data-root {shlex.quote(str(root))}{also}"
     )
 
 
 def absent(name: str, root: Path, expected: str) -> MissingData:
-    """The error where no command fetches the files."""
+    """The error for missing files that no command fetches."""
     return MissingData(
-        f"data set '{name}' expects {expected} under {root}; name their place with --data-root or"
-        f" FLBENCH_DATA; what to get is said by flbench data {name}"
+        f"data set '{name}' expects {expected} under {root}; set their folder with --data-root or"
+        f" FLBENCH_DATA; flbench data {name} shows where to get them"
     )
 
 
 def damaged(path: Path, why: object) -> UserError:
-    """The error of a file that is there and cannot be used."""
+    """The error for a file that cannot be used."""
     return UserError(f"{path} cannot be used: {' '.join(str(why).split())}")
 
 
 def joined(parts: Sequence[tuple[Tensor, Tensor]]) -> Pixels:
-    """A training and a test part, each (x, y), as one."""
+    """Join a training and a test part, each (x, y)."""
     (x, y), (x_test, y_test) = parts
     test = torch.arange(len(y) + len(y_test)) >= len(y)
     return Pixels(torch.cat([x, x_test]), torch.cat([y, y_test]).long(), test)
@@ -104,7 +106,7 @@ def scaled(
     scale: tuple[Sequence[float], Sequence[float]],
     domains: Tensor | None = None,
 ) -> Dataset:
-    """Images as a network gets them: float32, (x / 255 - mean) / std in each channel."""
+    """A data set of images, scaled to float32: (x / 255 - mean) / std in each channel."""
     x = torch.empty(pixels.x.shape, dtype=torch.float32).copy_(pixels.x)
     mean, std = (torch.tensor(numbers).view(-1, 1, 1) for numbers in scale)
     x.div_(255).sub_(mean).div_(std)
@@ -112,10 +114,10 @@ def scaled(
 
 
 def checked(path: Path, pixels: Pixels, classes: int) -> Pixels:
-    """The same images, if their labels are what they should be.
+    """Return the images if there is one label in 0..classes-1 per image.
 
     Raises:
-        UserError: there are none, or more or fewer labels than images, or others than these.
+        UserError: there are no images, another number of labels, or other labels.
     """
     if len(pixels.x) != len(pixels.y) or len(pixels.y) == 0:
         raise damaged(path, f"it has {len(pixels.x)} images and {len(pixels.y)} labels")
@@ -130,7 +132,7 @@ def arrays(path: Path) -> dict[str, np.ndarray]:
 
     Raises:
         MissingData: there is no such file.
-        UserError: it is none, or holds something else than numbers and text.
+        UserError: it is not an `.npz` file, or holds something else than numbers and text.
     """
     if not path.is_file():
         raise MissingData(f"there is no file {path}")
@@ -145,10 +147,10 @@ def arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def only_npz(folder: Path) -> Path | None:
-    """The `.npz` file of a folder, if it has one.
+    """The only `.npz` file of a folder, or None.
 
     Raises:
-        UserError: it has several.
+        UserError: the folder has several.
     """
     found = sorted(folder.glob("*.npz"))
     if len(found) > 1:
@@ -158,7 +160,7 @@ def only_npz(folder: Path) -> Path | None:
 
 
 def npz_samples(path: Path) -> int:
-    """How many labels an `.npz` file of images holds; its images are not read."""
+    """Number of labels in an `.npz` file of images; the images are not read."""
     try:
         with path.open("rb") as stream:
             stored = np.load(stream, allow_pickle=False)
@@ -183,9 +185,9 @@ def npz_pixels(path: Path, stored: dict[str, np.ndarray], classes: int) -> Pixel
             raise damaged(
                 path, f"x{suffix} must be uint8 (m, height, width, 1 or 3), got {x.dtype} {x.shape}"
             )
-        told = f"{y.dtype} {y.shape}"
         if y.dtype.kind not in "iu" or y.shape != x.shape[:1]:
-            raise damaged(path, f"y{suffix} must be {len(x)} whole numbers, got {told}")
+            got = f"{y.dtype} {y.shape}"
+            raise damaged(path, f"y{suffix} must be {len(x)} whole numbers, got {got}")
         parts.append(
             (torch.from_numpy(x).permute(0, 3, 1, 2), torch.from_numpy(y.astype(np.int64)))
         )

@@ -20,13 +20,13 @@ PARTS = ["test", "train"]
 
 
 @dataclass(frozen=True)
-class Pictures:
+class FolderImages:
     """All images of a folder.
 
     Attributes:
-        pixels: the images; training part first, where there are parts.
+        pixels: the images; training part first, where there are two parts.
         classes: names of the labels, in order.
-        domains: names of the domains, in order; none = the folder has none.
+        domains: names of the domains, in order; empty = the folder has no domains.
         domain: domain of each image, shape (m,), int64, or None.
     """
 
@@ -41,7 +41,7 @@ def listed(folder: Path) -> list[tuple[str, str, str, Path]]:
 
     Raises:
         MissingData: there is no such folder, or no image in it.
-        UserError: domains and classes stand on the same level.
+        UserError: some folders hold images and others hold folders.
     """
     if not folder.is_dir():
         raise MissingData(f"there is no folder {folder}")
@@ -85,42 +85,44 @@ def images(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def read(folder: Path, size: int | None = None, colour: bool = False) -> Pictures:
+def read(folder: Path, size: int | None = None, colour: bool = False) -> FolderImages:
     """Read all images of a folder.
 
     Args:
-        size: resize each to size x size; None = all must be of one size.
-        colour: three channels even if all are grey.
+        folder: the folder.
+        size: resize each image to size x size; None = all must have the same size.
+        colour: three channels even if all images are grey.
 
     Raises:
         MissingData: there is no such folder, or no image in it.
         UserError: a file cannot be read, or has another size than the first.
     """
     rows = listed(folder)
-    read = [opened(file, size) for _, _, _, file in rows]
-    for (_, _, _, file), array in zip(rows, read, strict=True):
-        if array.shape[:2] != read[0].shape[:2]:
-            (high, wide), (height, width) = read[0].shape[:2], array.shape[:2]
+    arrays = [opened(file, size) for _, _, _, file in rows]
+    first_height, first_width = arrays[0].shape[:2]
+    for (_, _, _, file), array in zip(rows, arrays, strict=True):
+        height, width = array.shape[:2]
+        if (height, width) != (first_height, first_width):
             raise UserError(
-                f"{file} is {width}x{height}, {rows[0][3]} is {wide}x{high}: images must be of one"
-                " size, or be resized by writing @SIZE after the folder"
+                f"{file} is {width}x{height}, {rows[0][3]} is {first_width}x{first_height}: images"
+                " must be of one size, or be resized by writing @SIZE after the folder"
             )
-    if colour or any(array.ndim == 3 for array in read):
-        read = [array if array.ndim == 3 else np.stack([array] * 3, axis=-1) for array in read]
-    x = torch.from_numpy(np.stack(read))
+    if colour or any(array.ndim == 3 for array in arrays):
+        arrays = [array if array.ndim == 3 else np.stack([array] * 3, axis=-1) for array in arrays]
+    x = torch.from_numpy(np.stack(arrays))
     x = x.permute(0, 3, 1, 2) if x.ndim == 4 else x[:, None]
     classes = ordered([kind for _, _, kind, _ in rows])
     domains = ordered([domain for _, domain, _, _ in rows])
     y = torch.tensor([classes.index(row[2]) for row in rows])
     test = torch.tensor([row[0] == "test" for row in rows]) if rows[0][0] else None
     if domains == [""]:
-        return Pictures(Pixels(x, y, test), classes, [], None)
+        return FolderImages(Pixels(x, y, test), classes, [], None)
     domain = torch.tensor([domains.index(row[1]) for row in rows])
-    return Pictures(Pixels(x, y, test), classes, domains, domain)
+    return FolderImages(Pixels(x, y, test), classes, domains, domain)
 
 
 def opened(file: Path, size: int | None) -> np.ndarray:
-    """One image as bytes: height x width if it is grey, else height x width x 3."""
+    """One image as bytes: shape (height, width) if it is grey, else (height, width, 3)."""
     from PIL import Image
 
     try:

@@ -1,10 +1,10 @@
-"""Office-Caltech-10: ten kinds of things at an office, as seen in four domains.
+"""Office-Caltech-10: ten classes of office objects in four domains.
 
 amazon (958 images of a shop), caltech (1,123 of Caltech-256), dslr (157) and webcam (295).
-As images, resized to 64x64 and brought to -1..1, or as the 800-bin SURF histograms of the authors.
+As images, resized to 64x64 and scaled to -1..1, or as the 800-bin SURF histograms of the authors.
 
-Histograms are used as the authors did: each is divided by its sum, then each bin is brought to
-mean 0 and standard deviation 1 within its domain (a bin that never varies becomes 0).
+Histograms are used as by the authors: each is divided by its sum, then each bin is scaled to mean 0
+and standard deviation 1 within its domain (a constant bin becomes 0).
 
 Source: B. Gong, Y. Shi, F. Sha, K. Grauman, Geodesic Flow Kernel, CVPR 2012.
 """
@@ -81,7 +81,7 @@ def surf(root: Path) -> Dataset:
 
 
 def histograms(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Histograms of one domain, shares of bins standardised, and labels from 0."""
+    """Standardised histograms of one domain, shape (m, 800), float32, and labels 0..9."""
     from scipy.io import loadmat
 
     try:
@@ -89,7 +89,7 @@ def histograms(path: Path) -> tuple[np.ndarray, np.ndarray]:
         counts, labels = table["fts"], table["labels"].reshape(-1).astype(np.int64) - 1
     except KeyError as error:
         raise damaged(path, f"it has no array {error}") from None
-    except Exception as error:  # whatever scipy says of a file that is no .mat
+    except Exception as error:  # scipy raises many types for a file that is not .mat
         raise damaged(path, error) from None
     if counts.shape != (len(labels), BINS) or not np.isfinite(counts.astype(np.float64)).all():
         raise damaged(path, f"fts must be {len(labels)} x {BINS} numbers, got {counts.shape}")
@@ -102,7 +102,7 @@ def histograms(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def found_images(root: Path) -> Found | None:
-    """What lies under a root of the images; nothing unless all four domains do."""
+    """The image folders under a root; None unless all four domains are there."""
     folder = root / FOLDER
     if not all((folder / domain).is_dir() for domain in DOMAINS):
         return None

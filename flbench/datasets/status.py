@@ -1,8 +1,9 @@
-"""What `flbench data` says: which data sets are there, whether they are whole, where to get more.
+"""The report of `flbench data`: which data sets are there and complete, and where to get others.
 
-A loader's module may say more of its data sets in tables by name: ABOUT (or one About), FOUND (a
-function of the root: what lies there, or None), FETCH (a function of the root that downloads) and
-MD5 (a function that gives the md5 of the original files, by path under the root).
+A loader's module can describe its data sets in tables by name: ABOUT (or one DatasetInfo), FOUND (a
+function of the root that returns the files found, or None), FETCH (a function of the root that
+downloads the files) and MD5 (a function that returns the md5 of the original files, by path under
+the root).
 """
 
 from __future__ import annotations
@@ -21,18 +22,20 @@ from flbench.errors import MissingData, PluginError, UserError
 from flbench.federation.loading import load_dataset, takes_argument
 from flbench.plugin.registry import entries, find, load_entry
 
-UNSAID = DatasetInfo(source="not said", licence="not said")
+UNKNOWN = DatasetInfo(source="not said", licence="not said")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One data set and what lies of it under a data root.
+    """One data set and its files under a data root.
 
     Attributes:
-        state: present, part, absent, door (it takes an argument), broken, or unknown (it does not
-            say where its files lie).
-        where: the place, relative to the root.
-        samples: how many, "24,000 of 60,000" of a part; "-" = known when it is loaded.
+        name: the data set.
+        state: present, part, absent, argument (the data set takes one), broken, or unknown (its
+            module does not name its files).
+        where: path of the files, relative to the root.
+        samples: number of samples, "24,000 of 60,000" for a part; "-" = unknown until it is loaded.
+        about: facts about the data set.
     """
 
     name: str
@@ -46,13 +49,14 @@ def report(root: Path, name: str = "", check: bool = False, fetch: bool = False)
     """The lines of `flbench data`.
 
     Args:
+        root: the data root.
         name: a data set; "" = all.
-        check: load it (of all: those that are there) and compare it with what is known of it.
+        check: load the data set, or all that are there, and check the number of samples and md5.
         fetch: download its files first.
 
     Raises:
-        UnknownName: nobody offers it.
-        UserError: it cannot be fetched, or is not what it should be.
+        UnknownName: no installed package has this data set.
+        UserError: it cannot be fetched, or the check fails.
     """
     if fetch:
         download(name, root)
@@ -64,16 +68,16 @@ def report(root: Path, name: str = "", check: bool = False, fetch: bool = False)
 
 
 def surveyed(name: str, root: Path) -> Row:
-    """What lies of one data set under a root; only file names and headers are looked at."""
+    """The state of one data set under a root, from file names and headers only."""
     entry = find("datasets", name)
     try:
         load = load_entry(entry)
     except PluginError as error:
-        return Row(name, "broken", str(error), "-", UNSAID)
+        return Row(name, "broken", str(error), "-", UNKNOWN)
     module = sys.modules[load.__module__]
-    about = of(module, "ABOUT", name) or UNSAID
+    about = of(module, "ABOUT", name) or UNKNOWN
     if takes_argument(load):
-        return Row(name, "door", about.fetch, "-", about)
+        return Row(name, "argument", about.fetch, "-", about)
     look = of(module, "FOUND", name)
     if look is None and about.fetch and not about.files:
         return Row(name, "unknown", "-", "-", about)
@@ -93,13 +97,13 @@ def surveyed(name: str, root: Path) -> Row:
 
 
 def of(module: ModuleType, constant: str, name: str) -> Any:  # noqa: ANN401 - as the constant is
-    """What a module says of one of its data sets, or None."""
-    said = getattr(module, constant, None)
-    return said.get(name) if isinstance(said, dict) else said
+    """The entry of one data set in a module's table, or None."""
+    table = getattr(module, constant, None)
+    return table.get(name) if isinstance(table, dict) else table
 
 
 def whole(about: DatasetInfo, root: Path) -> Found | None:
-    """All of a data set, if all its files are there."""
+    """The complete data set if all its files are there, else None."""
     if not about.files:
         return Found("built in", about.samples, True)
     if not all((root / file).exists() for file in about.files):
@@ -108,7 +112,7 @@ def whole(about: DatasetInfo, root: Path) -> Found | None:
 
 
 def table(rows: list[Row], root: Path) -> list[str]:
-    """One line for each data set, in columns."""
+    """A table with one line per data set."""
     head = ("name", "state", "where", "samples", "licence", "source")
     cells = [
         head,
@@ -120,26 +124,26 @@ def table(rows: list[Row], root: Path) -> list[str]:
 
 
 def details(row: Row, root: Path) -> list[str]:
-    """All that is known of one data set."""
+    """The lines about one data set."""
     files = ", ".join(row.about.files)
     fetch = row.about.fetch
     if row.about.files and fetch.startswith("flbench data"):
         command, mark, rest = fetch.partition(" --fetch")
         fetch = f"{command}{mark} --data-root {shlex.quote(str(root))}{rest}"
-    said = {
+    fields = {
         "state": row.state,
         "where": row.where,
         "samples": row.samples,
         "licence": row.about.licence,
         "source": row.about.source,
         "files": f"{files} under {root}" if files else "",
-        "door" if row.state == "door" else "to get it": fetch,
+        "to use it" if row.state == "argument" else "to get it": fetch,
     }
-    return [row.name, *(f"  {key:<9}  {value}" for key, value in said.items() if value)]
+    return [row.name, *(f"  {key:<9}  {value}" for key, value in fields.items() if value)]
 
 
 def checks(root: Path, name: str = "") -> list[str]:
-    """Load one data set, or all that are there, and compare with what is known of them.
+    """Load and check one data set, or all that are there.
 
     Raises:
         UserError: one of them cannot be loaded, or has another number of samples.
@@ -150,7 +154,7 @@ def checks(root: Path, name: str = "") -> list[str]:
     for row in [surveyed(one, root) for one in entries("datasets")]:
         if row.state == "absent":
             lines.append(f"{row.name}: absent")
-        elif row.state != "door":
+        elif row.state != "argument":
             try:
                 lines.append(checked(row.name, root))
             except MissingData:
@@ -163,10 +167,10 @@ def checks(root: Path, name: str = "") -> list[str]:
 
 
 def checked(name: str, root: Path) -> str:
-    """Load a data set and say what it is.
+    """Load a data set and describe it in one line.
 
     Raises:
-        UserError: it cannot be loaded, or has another number of samples than was found.
+        UserError: it cannot be loaded, or has another number of samples than expected.
     """
     row = surveyed(name.partition(":")[0], root)
     data = load_dataset(name, root)
@@ -174,20 +178,20 @@ def checked(name: str, root: Path) -> str:
     if row.state in ("present", "part") and expected.isdecimal() and count != int(expected):
         raise UserError(f"{name}: expected {int(expected):,} samples, got {count:,}")
     shape = "x".join(str(size) for size in data.x.shape[1:])
-    told = [f"{name}: {count:,} samples of {shape}", f"{data.classes} labels"]
+    facts = [f"{name}: {count:,} samples of {shape}", f"{data.classes} labels"]
     if data.domains is not None:
-        told.append(f"{len(data.domains.unique())} domains")
+        facts.append(f"{len(data.domains.unique())} domains")
     if data.test is not None:
-        told.append(f"{int(data.test.sum()):,} of the test part")
+        facts.append(f"{int(data.test.sum()):,} of the test part")
     if data.name != name:
-        told.append(f"loaded as {data.name}")
+        facts.append(f"loaded as {data.name}")
     if row.state == "part":
-        told.append(f"a part: {row.samples}" if " of " in row.samples else "a part")
-    return ", ".join([*told, *md5_said(row.name, root)])
+        facts.append(f"a part: {row.samples}" if " of " in row.samples else "a part")
+    return ", ".join([*facts, *compare_md5(row.name, root)])
 
 
-def md5_said(name: str, root: Path) -> list[str]:
-    """Whether files are the originals, where their md5 is known and they are there."""
+def compare_md5(name: str, root: Path) -> list[str]:
+    """A text on whether the files are the originals; empty if their md5 is unknown."""
     listed = of(sys.modules[load_entry(find("datasets", name)).__module__], "MD5", name)
     known = {root / file: md5 for file, md5 in (listed() if listed else {}).items()}
     if not known or not all(path.is_file() for path in known):
@@ -201,20 +205,20 @@ def md5_said(name: str, root: Path) -> list[str]:
 
 
 def download(name: str, root: Path) -> None:
-    """Fetch a data set's files into the data root.
+    """Download a data set's files into the data root.
 
     Raises:
-        UserError: it has none to fetch by a command, or they do not come.
+        UserError: no command downloads them, or the download fails.
     """
     if not name:
         raise UserError("--fetch expects the name of a data set: flbench data NAME --fetch")
     row = surveyed(name, root)
     get = of(sys.modules[load_entry(find("datasets", name)).__module__], "FETCH", name)
     if get is None:
-        told = row.about.fetch or "it needs no files"
-        raise UserError(f"data set '{name}' is not fetched by a command: {told}")
+        instead = row.about.fetch or "it needs no files"
+        raise UserError(f"data set '{name}' is not fetched by a command: {instead}")
     try:
         get(root)
     except (OSError, RuntimeError) as error:
-        told = " ".join(str(error).split())
-        raise UserError(f"data set '{name}' could not be fetched into {root}: {told}") from None
+        reason = " ".join(str(error).split())
+        raise UserError(f"data set '{name}' could not be fetched into {root}: {reason}") from None

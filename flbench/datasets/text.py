@@ -1,11 +1,11 @@
-"""Text: blocks of tokens to predict, one domain per language.
+"""Text data sets for next-token prediction, one domain per language.
 
-A sample is `context` tokens and the tokens that follow each of them. Texts are cut into blocks
-without overlap, so nothing of a test block is seen in training; a remainder shorter than a block is
-left out.
+A sample is a block of `context` tokens and, as labels, the token that follows each of them. Blocks
+do not overlap, so that no token of a test block is in training; a remainder shorter than a block is
+not used.
 
 Two vocabularies: GPT-2's 50,257 byte pairs, from `vocab.json` and `merges.txt`; or 2,000 byte
-pairs found in the texts themselves, small enough for a network that two cores can train.
+pairs learnt from the texts themselves, small enough for a network that two cores can train.
 """
 
 from __future__ import annotations
@@ -107,9 +107,10 @@ def oscar(root: Path) -> Dataset:
 
 
 def folder(root: Path, argument: str) -> Dataset:
-    """Door: a folder of UTF-8 text files, one domain per file.
+    """Your own texts: text:FOLDER with one UTF-8 text file per domain.
 
     Args:
+        root: not used.
         argument: the folder; relative to the working directory.
 
     Raises:
@@ -141,11 +142,11 @@ def bigrams(root: Path) -> Dataset:
 
 
 def read(where: Path, name: str) -> dict[str, str]:
-    """The three languages' texts.
+    """The texts of the three languages, language -> text.
 
     Args:
         where: the folder.
-        name: of the data set that asks.
+        name: name of the data set, for the message.
 
     Raises:
         MissingData: a file is not there.
@@ -170,16 +171,17 @@ def tokenised(
     context: int,
     tokenizer: ByteLevelBPETokenizer | None = None,
 ) -> Dataset:
-    """Texts as blocks of tokens.
+    """Tokenise texts and cut them into blocks.
 
     Args:
-        name: of the data set.
+        name: name of the data set.
         texts: domain -> text.
         context: tokens per sample.
-        tokenizer: None = 2,000 byte pairs of the texts themselves.
+        tokenizer: None = 2,000 byte pairs learnt from the texts themselves.
 
     Returns:
-        x and y of shape (m, context): y is x one token later; domains in the order of `texts`.
+        Dataset with x and y of shape (m, context), y shifted by one token; domains in the order of
+        `texts`.
 
     Raises:
         UserError: a text is shorter than a block.
@@ -199,7 +201,7 @@ def tokenised(
 
 
 def trained(texts: Iterable[str]) -> ByteLevelBPETokenizer:
-    """A byte-level byte-pair vocabulary of at most 2,000 entries, found in the texts."""
+    """A byte-level byte-pair tokeniser with at most 2,000 entries, learnt from the texts."""
     from tokenizers import ByteLevelBPETokenizer
 
     tokenizer = ByteLevelBPETokenizer()
@@ -213,7 +215,7 @@ def fetch(root: Path) -> None:
 
     Raises:
         MissingData: the library is not installed.
-        UserError: the library refuses.
+        UserError: the library raises an error.
     """
     try:
         from datasets import load_dataset
@@ -225,7 +227,8 @@ def fetch(root: Path) -> None:
         try:
             stream = load_dataset("oscar", name, split="train", streaming=True)
         except ValueError as error:
-            raise UserError(f"OSCAR did not come: {' '.join(str(error).split())}") from None
+            reason = " ".join(str(error).split())
+            raise UserError(f"OSCAR could not be fetched: {reason}") from None
         part = root / "oscar" / f"{language}.part"
         with part.open("w", encoding="utf-8") as file:
             for row in stream:
@@ -239,14 +242,15 @@ FETCH = {"oscar": fetch}
 
 
 def found(where: str, *others: str) -> Callable[[Path], Found | None]:
-    """A function that says whether the three languages and other files lie under a root."""
+    """A function that finds the three languages and other files under a root."""
 
-    def look(root: Path) -> Found | None:
-        any_of = [*LANGUAGES.values(), *((f"../{other}",) for other in others)]
-        there = all(any((root / where / file).is_file() for file in names) for names in any_of)
+    def find_files(root: Path) -> Found | None:
+        alternatives = [*LANGUAGES.values(), *((f"../{other}",) for other in others)]
+        folder = root / where
+        there = all(any((folder / file).is_file() for file in names) for names in alternatives)
         return Found(where, 0, True) if there else None
 
-    return look
+    return find_files
 
 
 FOUND = {

@@ -4,8 +4,8 @@ Sources: MNIST: Y. LeCun, C. Cortes, C. Burges, yann.lecun.com/exdb/mnist (1998)
 H. Xiao, K. Rasul, R. Vollgraf, arXiv 1708.07747 (2017). USPS: J. J. Hull, IEEE TPAMI 16(5)
 (1994), in LIBSVM's format. SVHN: Y. Netzer et al., NIPS workshop (2011).
 
-Nothing is downloaded in a run; `flbench data NAME --fetch` does. Each scale is mean and standard
-deviation of the pixels of the training part over 0..1, as commonly published for the set.
+A run never downloads files; `flbench data NAME --fetch` does. Each SCALE is the mean and standard
+deviation of the training part's pixels in 0..1, as commonly published for the data set.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def idx_pixels(name: str, kind: str, root: Path) -> Pixels:
 
     Raises:
         MissingData: one of them is not there.
-        UserError: one of them is not whole.
+        UserError: one of them is incomplete.
     """
     from torchvision import datasets
 
@@ -141,7 +141,7 @@ def svhn_pixels(root: Path) -> Pixels:
 
 
 def fetch(kind: str) -> Callable[[Path], object]:
-    """A function that downloads the files of one of torchvision's classes."""
+    """A function that downloads the files of a torchvision class."""
 
     def download(root: Path) -> object:
         from torchvision import datasets
@@ -169,14 +169,14 @@ def fetch_svhn(root: Path) -> None:
 
 
 def usps_md5() -> dict[str, str]:
-    """md5 of the original files, by path under the root, as torchvision knows them."""
+    """md5 of USPS's original files, by path under the root, from torchvision."""
     from torchvision.datasets import USPS
 
     return {f"USPS/{file}": md5 for _, file, md5 in USPS.split_list.values()}
 
 
 def svhn_md5() -> dict[str, str]:
-    """The same of SVHN."""
+    """md5 of SVHN's original files, by path under the root, from torchvision."""
     from torchvision.datasets import SVHN
 
     parts = [SVHN.split_list[part] for part in ("train", "test")]

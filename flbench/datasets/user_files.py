@@ -1,22 +1,21 @@
-"""Doors for anybody's data: `npz:FILE` and `images:FOLDER` (`images:FOLDER@SIZE`).
+"""Data sets from a user's files: `npz:FILE` and `images:FOLDER` (`images:FOLDER@SIZE`).
 
-A door is a data set's function that takes an argument: `(root, argument) -> Dataset`. Paths are
-relative to the current folder. Nothing is trained on unless it is what this page says.
+Paths are relative to the current folder. Files that do not follow these rules are refused.
 
-`npz:FILE`: arrays x_train, y_train, x_test, y_test, or x, y where there is no test part. Labels
-are whole numbers 0..C-1, each of which occurs. Samples are one of
+`npz:FILE`: arrays x_train, y_train, x_test, y_test, or x, y without a test part. Labels are
+integers 0..C-1, each of which occurs. Samples are one of
 
-- uint8: images, (m, height, width), (m, 1 or 3, height, width) or (m, height, width, 1 or 3);
-  they become (m, channels, height, width) in 0..1;
-- float: taken as they are, (m, ...); all finite;
-- other whole numbers: tokens, taken as they are.
+- uint8: images of shape (m, height, width), (m, 1 or 3, height, width) or
+  (m, height, width, 1 or 3); they become (m, channels, height, width) in 0..1;
+- float: samples of shape (m, ...), unchanged; all values are finite;
+- other integers: tokens, unchanged.
 
-Domains are whole numbers 0..D-1, one for each sample: `domains_train` and `domains_test`, or
-`domains` for the training part followed by the test part.
+Domains are integers 0..D-1, one for each sample: `domains_train` and `domains_test`, or `domains`
+for the training part followed by the test part.
 
-`images:FOLDER`: `<class>/` or `<domain>/<class>/`, either also below `train/` and `test/`. Classes
-and domains are numbered in the order of their names. Images become -1..1, with one channel if all
-are grey. They must be of one size, or are resized to SIZE x SIZE.
+`images:FOLDER`: folders `<class>/` or `<domain>/<class>/`, both also below `train/` and `test/`.
+Classes and domains are numbered in the order of their names. Images are scaled to -1..1, with one
+channel if all are grey. They must have one size, or are resized to SIZE x SIZE.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def npz(root: Path, argument: str) -> Dataset:
 
     Raises:
         MissingData: there is no such file.
-        UserError: an array is missing, or is not what it should be.
+        UserError: an array is missing, or has a wrong shape, type or value.
     """
     path = Path(argument).expanduser()
     stored = arrays(path)
@@ -66,7 +65,7 @@ def npz(root: Path, argument: str) -> Dataset:
 
 
 def as_samples(path: Path, key: str, array: np.ndarray) -> Tensor:
-    """Samples as a network gets them, shape (m, ...), float32 or int64."""
+    """Convert an array to samples, shape (m, ...), float32 or int64."""
     if array.ndim < 2 or array.size == 0:
         raise damaged(path, f"{key} must be samples of one or more numbers, got {array.shape}")
     if array.dtype == np.uint8:
@@ -88,14 +87,14 @@ def as_samples(path: Path, key: str, array: np.ndarray) -> Tensor:
 
 
 def whole(path: Path, key: str, array: np.ndarray) -> Tensor:
-    """Whole numbers, shape (m,)."""
+    """Check that an array holds integers, shape (m,), and convert it to int64."""
     if array.dtype.kind not in "iu" or array.ndim != 1:
         raise damaged(path, f"{key} must be m whole numbers, got {array.dtype} {array.shape}")
     return torch.from_numpy(array.astype(np.int64))
 
 
 def numbered(path: Path, what: str, y: Tensor) -> Tensor:
-    """The same numbers, if they are 0..C-1 and each of them occurs."""
+    """Return the numbers if they are 0..C-1 and each of them occurs."""
     low, high = int(y.min()), int(y.max())
     if low < 0 or high >= len(y):
         raise damaged(path, f"{what} must be 0..C-1, got {low}..{high}")
@@ -106,7 +105,7 @@ def numbered(path: Path, what: str, y: Tensor) -> Tensor:
 
 
 def domains_of(path: Path, stored: dict[str, np.ndarray], sizes: list[int]) -> Tensor | None:
-    """Domain of each sample, or None if the file names none."""
+    """Domain of each sample, shape (m,), or None if the file has no domains."""
     keys = [key for key in ("domains", "domains_train", "domains_test") if key in stored]
     if not keys:
         return None
@@ -125,7 +124,7 @@ def images(root: Path, argument: str) -> Dataset:
 
     Raises:
         MissingData: there is no such folder, or no image in it.
-        BadParameter: SIZE is no size.
+        BadParameter: SIZE is not a size in 1..1024.
         UserError: a file cannot be read, or images differ in size.
     """
     folder, at, size = argument.rpartition("@")

@@ -1,5 +1,6 @@
 """Built-in networks: functions `(shape, classes, **parameters) -> nn.Module`.
 
-Entry points of group `flbench.models`. `shape` is one sample's shape without the batch; the last
-`nn.Linear` of a network is its head, everything before it its body.
+One network per module; each is an entry point of group `flbench.models`. `shape` is the shape of a
+sample without the batch dimension. The last `nn.Linear` of a network is its head, all layers before
+it are its body. `image_input` checks and adapts images; `pretrained` reads weights from files.
 """

@@ -40,5 +40,5 @@ def build(
 
 
 def _left(side: int) -> int:
-    """What two 5x5 convolutions and two poolings leave of a side: 13 of 64, 5 of 32."""
+    """Side length after two 5x5 convolutions and two poolings: 13 for 64, 5 for 32."""
     return ((side - 4) // 2 - 4) // 2

@@ -73,14 +73,14 @@ def build(
     except Exception as error:
         if folder is None:
             raise
-        raise SOURCE.unfit(folder, f"settings that make none ({type(error).__name__})") from None
+        raise SOURCE.unfit(folder, f"settings of no GPT-2 ({type(error).__name__})") from None
     if shape[0] > config.n_positions:
         raise UserError(
             f"gpt2 expects samples of at most {config.n_positions} tokens, its context, got samples"
             f" of shape {shape}"
         )
     if folder is not None:
-        _take(folder, net)
+        _load_weights(folder, net)
     return Tokens(net)
 
 
@@ -93,7 +93,7 @@ def attend(
     scaling: float,
     **_: object,
 ) -> tuple[Tensor, Tensor]:
-    """Attention whose dropout is the module's layer, not a function: executors can replace it.
+    """Attention whose dropout is a layer of the module, so that executors can replace it.
 
     Args:
         module: the attention, with the layer `attn_dropout`.
@@ -102,7 +102,7 @@ def attend(
         scaling: of the logits.
 
     Returns:
-        What is attended to, shape (b, T, heads, d), and the weights, (b, heads, T, T).
+        The output, shape (b, T, heads, d), and the attention weights, shape (b, heads, T, T).
     """
     weights = F.softmax(query @ key.transpose(-1, -2) * scaling + mask, dim=-1).to(value.dtype)
     dropped: Tensor = module.get_submodule("attn_dropout")(weights)
@@ -110,7 +110,7 @@ def attend(
 
 
 class Tokens(nn.Module):
-    """A transformer whose embedding is its output layer too.
+    """A transformer whose embedding is also its output layer.
 
     Args:
         transformer: GPT-2 without an output layer.
@@ -121,10 +121,10 @@ class Tokens(nn.Module):
         self.transformer = transformer
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return every position's next-token logits, (b, T) int64 -> (b, T, V)."""
-        ahead = torch.full((x.shape[-1], x.shape[-1]), -torch.inf, device=x.device).triu(1)
-        read = self.transformer(x, attention_mask=ahead[None, None], use_cache=False)
-        return F.linear(read.last_hidden_state, self.transformer.wte.weight)
+        """Return the next-token logits of every position, (b, T) int64 -> (b, T, V)."""
+        causal = torch.full((x.shape[-1], x.shape[-1]), -torch.inf, device=x.device).triu(1)
+        output = self.transformer(x, attention_mask=causal[None, None], use_cache=False)
+        return F.linear(output.last_hidden_state, self.transformer.wte.weight)
 
 
 def _settings(folder: Path, classes: int) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def _settings(folder: Path, classes: int) -> dict[str, Any]:
     return dict(held)
 
 
-def _take(folder: Path, net: GPT2Model) -> None:
+def _load_weights(folder: Path, net: GPT2Model) -> None:
     """Copy a pretrained folder's weights into a network, in place."""
     path = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
     if path is None:

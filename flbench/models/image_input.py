@@ -1,4 +1,4 @@
-"""What built-in networks for images have in common: what they expect, and how images are fitted."""
+"""Input of the built-in networks for images: a check of the shape, and an adapter."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from flbench.errors import UserError
 def expect_images(
     model: str, shape: tuple[int, ...], least: int, channels: tuple[int, ...] = ()
 ) -> None:
-    """Check that samples are images a network can see.
+    """Check that samples are images that a network accepts.
 
     Args:
-        model: the network's name.
-        shape: one sample's shape.
+        model: name of the network.
+        shape: shape of a sample.
         least: smallest height and width.
-        channels: numbers of channels it takes; none = any.
+        channels: accepted numbers of channels; empty = any.
 
     Raises:
-        UserError: they are not.
+        UserError: the samples are not such images.
     """
     if len(shape) == 3 and min(shape[1:]) >= least and (not channels or shape[0] in channels):
         return
@@ -31,10 +31,10 @@ def expect_images(
 
 
 class ImageAdapter(nn.Module):
-    """Fits a batch of images to a network: three channels, and a size.
+    """Converts a batch of images to three channels and a given size.
 
     Args:
-        size: height and width to resize to, bilinearly; None = they stay as they are.
+        size: height and width after bilinear resizing; None = the size is unchanged.
     """
 
     def __init__(self, size: int | None = None) -> None:
@@ -48,5 +48,5 @@ class ImageAdapter(nn.Module):
         return x.expand(-1, 3, -1, -1)
 
     def fitted(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of one sample that went through."""
+        """The shape of a sample after the conversion."""
         return (3, *(shape[1:] if self.size is None else (self.size, self.size)))

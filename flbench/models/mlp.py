@@ -16,7 +16,7 @@ def build(
     hidden: Annotated[int, Field(ge=1)] = 64,
     norm: bool = False,
 ) -> nn.Module:
-    """Perceptron with one hidden layer of `hidden` rectified units, after BatchNorm if wanted."""
+    """Perceptron with one hidden layer of `hidden` rectified units, with BatchNorm if `norm`."""
     normed = [nn.BatchNorm1d(hidden)] if norm else []
     body = nn.Sequential(nn.Flatten(), nn.Linear(prod(shape), hidden), *normed, nn.ReLU())
     return nn.Sequential(OrderedDict(body=body, head=nn.Linear(hidden, classes)))

@@ -1,4 +1,4 @@
-"""Pretrained weights from files: read safely, compared name by name, copied in."""
+"""Pretrained weights: read a file safely, compare names and shapes, copy them into a network."""
 
 from __future__ import annotations
 
@@ -23,39 +23,39 @@ UNREADABLE = (
 
 @dataclass(frozen=True)
 class PretrainedWeights:
-    """Where a network's weights come from, and what is said when they do not.
+    """The source of a network's pretrained weights, and the errors of its files.
 
     Attributes:
-        model: the network's name.
-        expected: what the file should hold.
-        parameter: the network's parameter that names it.
+        model: name of the network.
+        expected: what the file must hold.
+        parameter: parameter of the network that names the file.
     """
 
     model: str
     expected: str
     parameter: str
 
-    def says(self, path: Path, came: str) -> str:
-        """One line: expected, came, what to type."""
+    def message(self, path: Path, came: str) -> str:
+        """One line: what was expected, what came, what to type."""
         return (
             f"{self.model} expects {self.expected} in {path}, got {came};"
             f" name it with --set model.{self.parameter}=PATH, or none for random weights"
         )
 
     def missing(self, path: Path, came: str = "no such file") -> MissingData:
-        """The error for a file that is not there."""
-        return MissingData(self.says(path, came))
+        """The error for a missing file."""
+        return MissingData(self.message(path, came))
 
     def unfit(self, path: Path, came: str) -> UserError:
         """The error for a file that holds something else."""
-        return UserError(self.says(path, came))
+        return UserError(self.message(path, came))
 
     def read(self, path: Path) -> dict[str, Tensor]:
-        """Read a file of named tensors, .safetensors or torch's own; no code in it is run.
+        """Read named tensors from a .safetensors or torch file; no code in the file is executed.
 
         Raises:
-            MissingData: it is not there.
-            UserError: it is something else.
+            MissingData: there is no such file.
+            UserError: the file holds something else.
         """
         if not path.is_file():
             raise self.missing(path)
@@ -80,7 +80,7 @@ class PretrainedWeights:
             path: the file they were read from.
             given: tensors by name.
             net: the network.
-            fresh: beginnings of names that are left as they are.
+            fresh: prefixes of names whose tensors are not copied.
 
         Raises:
             UserError: names or shapes differ.

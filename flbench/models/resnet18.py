@@ -30,10 +30,10 @@ def build(
         int | None, Field(ge=8), "resize images to this height and width; none = as they are"
     ] = None,
 ) -> nn.Module:
-    """ResNet-18 of torchvision: 11,181,642 parameters with ten classes; pretrained if asked.
+    """ResNet-18 of torchvision: 11,181,642 parameters with ten classes; optionally pretrained.
 
-    Grey images are repeated to three channels. Pretrained or not, the head is new, and so is the
-    first convolution of the stem for small images, which has another shape.
+    Grey images are repeated to three channels. The head is never pretrained, nor is the first
+    convolution of the stem "cifar", which has another shape.
 
     Raises:
         MissingData: the file of weights is not there.

@@ -38,13 +38,13 @@ def _block(inputs: int, outputs: int) -> nn.Sequential:
 
 
 class _Residual(nn.Module):
-    """Two blocks whose answer is added to what came in."""
+    """Two blocks whose output is added to their input."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.blocks = nn.Sequential(_block(channels, channels), _block(channels, channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return maps of the shape that came in."""
-        added: Tensor = x + self.blocks(x)
-        return added
+        """Return feature maps of the shape of the input."""
+        output: Tensor = x + self.blocks(x)
+        return output

@@ -5,9 +5,9 @@ Algorithm 1.
 
     global     w   <- w   - eta grad f_i(w), then averaged
     own        v_i <- v_i - eta grad_v f_i(alpha v_i + (1 - alpha) w)
-    judged by  alpha v_i + (1 - alpha) w
+    predicts with  alpha v_i + (1 - alpha) w
 
-Departure: alpha is a parameter; the paper's own step for it is left out.
+Departure: alpha is a parameter; the paper's update of alpha is not implemented.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ import flbench as fl
 
 
 class Mixture(fl.ClientModule):
-    """The global network, and the client's own beside it."""
+    """The global network and the client's own network."""
 
     def __init__(self, net: nn.Module, local: fl.LocalTraining, alpha: float) -> None:
         super().__init__(net, local)
         self.own, self.alpha = copy.deepcopy(net), alpha
 
     def predict(self, x: Tensor) -> Tensor:
-        """Logits of the mixture, shape (b, C); the global part is held still."""
+        """Logits of the mixture, shape (b, C), without gradients for the global network."""
         pairs = zip(self.own.named_parameters(), self.net.parameters(), strict=True)
         mixed = {n: self.alpha * v + (1 - self.alpha) * w.detach() for (n, v), w in pairs}
         logits: Tensor = functional_call(self.own, mixed, (x,))
         return logits
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:  # noqa: ANN401
-        """The global model's loss, and the mixture's."""
+        """The loss of the global model plus the loss of the mixture."""
         x, y = batch
         return fl.cross_entropy(self(x), y) + fl.cross_entropy(self.predict(x), y)
 
@@ -67,22 +67,24 @@ class APFL:
 
     @fl.hookimpl
     def dispatch(self, ctx: fl.Context) -> fl.Start:
-        """Only the global model crosses, in both directions."""
-        return fl.Start(sent_mask=of_all(ctx))
+        """Only the global model is sent, in both directions."""
+        return fl.Start(sent_mask=global_mask(ctx))
 
     @fl.hookimpl
     def aggregate(self, state: fl.State, upload: fl.Upload, ctx: fl.Context) -> fl.Models:
-        """The mean of the global models goes into every row; own models stay where they are."""
-        shared, counters = of_all(ctx), ctx.layout.counters
+        """The mean of the global models goes into every row; own models stay local."""
+        shared, counters = global_mask(ctx), ctx.layout.counters
         return fl.Models(fl.partial_mean(state.models, upload, shared, counters))
 
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
         """A newcomer mixes the global model with the initial one."""
-        return fl.initial_for_newcomers(state, clients, ctx, of_all(ctx)) if ctx.joining else None
+        if not ctx.joining:
+            return None
+        return fl.initial_for_newcomers(state, clients, ctx, global_mask(ctx))
 
 
-def of_all(ctx: fl.Context) -> Tensor:
+def global_mask(ctx: fl.Context) -> Tensor:
     """Mask of the global model's scalars, shape (W,), bool."""
     mask = ctx.layout.none_mask
     for slot in ctx.layout.slots:

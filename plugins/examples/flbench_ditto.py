@@ -4,9 +4,9 @@ Li, Hu, Beirami, Smith, "Ditto: fair and robust federated learning through perso
 2021, Algorithm 1.
 
     global     w   <- FedAvg
-    personal   v_i <- v_i - eta (grad f_i(v_i) + lam (v_i - w)),   w = what client i downloaded
+    personal   v_i <- v_i - eta (grad f_i(v_i) + lam (v_i - w)),   w = the downloaded model
 
-Departure: both are trained at once, on the same batches. The network holds w, a copy of it v_i.
+Departure: both are trained at once, on the same batches. The network holds w, its copy holds v_i.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ import flbench as fl
 
 
 class Pair(fl.ClientModule):
-    """The global network, and the client's own beside it."""
+    """The global network and the client's own network."""
 
     def __init__(self, net: nn.Module, local: fl.LocalTraining, lam: float) -> None:
         super().__init__(net, local)
         self.own, self.lam = copy.deepcopy(net), lam
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:  # noqa: ANN401
-        """Both losses, and the pull of the global model on the own one."""
+        """Both losses, and the squared distance of the own model from the global one."""
         x, y = batch
-        mine = torch.cat([part.reshape(-1) for part in self.own.parameters()])
-        pull = (mine - self.start[: len(mine)]).square().sum()
+        own = torch.cat([part.reshape(-1) for part in self.own.parameters()])
+        distance = (own - self.start[: len(own)]).square().sum()
         losses = fl.cross_entropy(self(x), y) + fl.cross_entropy(self.own(x), y)
-        return losses + self.lam / 2 * pull
+        return losses + self.lam / 2 * distance
 
     def predict(self, x: Tensor) -> Tensor:
-        """Clients are judged by their own model."""
+        """Clients predict with their own model."""
         logits: Tensor = self.own(x)
         return logits
 
@@ -53,7 +53,7 @@ class Ditto:
     row_per_client: ClassVar[bool] = True
     conformance: ClassVar[fl.Conformance] = fl.Conformance(equals={"local-only": {"lam": 0.0}})
 
-    lam: Annotated[float, Ge(0), "strength of the pull; 0 = training alone"] = 0.1
+    lam: Annotated[float, Ge(0), "weight of the distance; 0 = local training only"] = 0.1
 
     @fl.hookimpl
     def setup(self, ctx: fl.Context) -> fl.Setup:
@@ -67,13 +67,13 @@ class Ditto:
 
     @fl.hookimpl
     def dispatch(self, ctx: fl.Context) -> fl.Start:
-        """Only the global model crosses, in both directions."""
-        return fl.Start(sent_mask=of_all(ctx))
+        """Only the global model is sent, in both directions."""
+        return fl.Start(sent_mask=global_mask(ctx))
 
     @fl.hookimpl
     def aggregate(self, state: fl.State, upload: fl.Upload, ctx: fl.Context) -> fl.Models:
-        """The mean of the global models goes into every row; own models stay where they are."""
-        shared, counters = of_all(ctx), ctx.layout.counters
+        """The mean of the global models goes into every row; own models stay local."""
+        shared, counters = global_mask(ctx), ctx.layout.counters
         return fl.Models(fl.partial_mean(state.models, upload, shared, counters))
 
     @fl.hookimpl
@@ -82,11 +82,11 @@ class Ditto:
         if not ctx.joining:
             return None
         row = state.models[0].clone()
-        row[~of_all(ctx)] = row[of_all(ctx)]
+        row[~global_mask(ctx)] = row[global_mask(ctx)]
         return fl.Personal(params=row.expand(len(clients), -1))
 
 
-def of_all(ctx: fl.Context) -> Tensor:
+def global_mask(ctx: fl.Context) -> Tensor:
     """Mask of the global model's scalars, shape (W,), bool."""
     mask = ctx.layout.none_mask
     for slot in ctx.layout.slots:

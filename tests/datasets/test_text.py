@@ -344,7 +344,7 @@ def test_a_library_that_refuses_is_one_line(
 
     offer(monkeypatch, load)
     told = said(lambda: status.download("oscar", tmp_path))
-    assert told == "OSCAR did not come: pass trust_remote_code=True"
+    assert told == "OSCAR could not be fetched: pass trust_remote_code=True"
     monkeypatch.setitem(sys.modules, "datasets", None)
     told = said(lambda: status.download("oscar", tmp_path), MissingData)
     assert told == "OSCAR comes through `datasets`: pip install flbench[text]"
@@ -375,7 +375,7 @@ def test_data_says_which_texts_are_there(tmp_path: Path) -> None:
     assert status.surveyed("oscar", tmp_path).state == "present"
     row = status.surveyed("bigrams", tmp_path)
     assert (row.state, row.where, row.samples) == ("present", "built in", "900")
-    assert status.surveyed("text", tmp_path).state == "door"
+    assert status.surveyed("text", tmp_path).state == "argument"
     assert "--dataset text:FOLDER" in "\n".join(status.report(tmp_path, "text"))
     assert "flbench data oscar --fetch" in "\n".join(status.report(tmp_path, "oscar"))
 

@@ -97,7 +97,7 @@ def test_a_group_at_rest_whose_members_are_not_is_at_odds(
     updates: Any, samples: Any, members: int, settings: Any, expected: bool
 ) -> None:
     rule = CFL(**settings)
-    found = rule.at_odds(torch.tensor(updates).float(), torch.tensor(samples), members)
+    found = rule.may_split(torch.tensor(updates).float(), torch.tensor(samples), members)
     assert found is expected
 
 

@@ -425,9 +425,9 @@ def test_a_released_newcomer_gets_the_mean_of_whom_it_agrees_with_most() -> None
 def test_what_is_compared_is_what_was_asked_for() -> None:
     logits = torch.tensor([[[0.0, 1.0]]])
     ctx = SimpleNamespace(server_data=lambda: (None, None), logits=lambda models, x: logits)
-    soft = FlisHC(answers="softmax").ask(torch.zeros(1, 1), ctx)
+    soft = FlisHC(answers="softmax").predictions(torch.zeros(1, 1), ctx)
     assert soft.flatten().tolist() == pytest.approx([0.26894, 0.73106], abs=1e-5)
-    assert FlisHC().ask(torch.zeros(1, 1), ctx).flatten().tolist() == [0, 1]
+    assert FlisHC().predictions(torch.zeros(1, 1), ctx).flatten().tolist() == [0, 1]
 
 
 def test_released_newcomers_get_the_mean_of_whom_they_agree_with_most(play_toy: Play) -> None:

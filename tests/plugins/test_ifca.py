@@ -138,9 +138,9 @@ def test_shares_are_of_all_clients() -> None:
 
 def test_uniform_shares_undo_the_sample_counts() -> None:
     _, ctx = quadratic([0.0] * 3, [])[0]
-    found = IFCA(weighting="uniform").grouped(torch.tensor([1, 0, 1]), ctx)
+    found = IFCA(weighting="uniform").membership(torch.tensor([1, 0, 1]), ctx)
     assert (found.weights * ctx.samples).tolist() == [[0, 1, 0], [1, 0, 1]]
-    assert IFCA().grouped(torch.tensor([1, 0, 1]), ctx).weights is None
+    assert IFCA().membership(torch.tensor([1, 0, 1]), ctx).weights is None
     assert IFCA() == IFCA(2, "fresh", False, "train", "samples")
 
 
