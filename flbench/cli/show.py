@@ -69,11 +69,11 @@ def show_suite(
     for key, told in list(summary(counts).items())[: 2 if counts.shape[1] == 1 else None]:
         print(f"  {key}: {told}")  # of one label, or none, sizes are all there is to say
     if plot:
-        from flbench.figures.partition import draw
+        from flbench.figures.partition import draw_partition
         from flbench.results.files import write_atomically
 
         title = f"{suite.name} on {suite.dataset}, seed {seed}"
-        write_atomically(target, draw(counts, groups, title))
+        write_atomically(target, draw_partition(counts, groups, title))
         print(f"wrote {target}")
 
 
