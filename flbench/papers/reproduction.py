@@ -1,4 +1,4 @@
-"""Reproduction: the cells of a paper's table, what is there of them, and what they say."""
+"""Reproduction: the runs of a paper's table, their results, and a verdict on each number."""
 
 from __future__ import annotations
 
@@ -26,23 +26,118 @@ Verdict = Literal["reproduced", "same ordering", "not reproduced", "not run"]
 VERDICTS: tuple[Verdict, ...] = ("reproduced", "same ordering", "not reproduced", "not run")
 
 
+COLUMNS = ("method", "paper", "ours", "difference", "seeds", "verdict")
+
+
+@dataclass(frozen=True)
+class ReproductionRequest:
+    """How a table is to be reproduced.
+
+    Attributes:
+        scale: name of one of the table's scales.
+        seeds: instead of the scale's number of seeds.
+        settings: `--set KEY=VALUE` of the user; they override those of the scale.
+        dataset: only this data set.
+        others: further arguments of `flbench run`, such as `--out DIR`.
+    """
+
+    scale: str
+    seeds: int | None = None
+    settings: Sequence[str] = ()
+    dataset: str | None = None
+    others: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The cells that give one published number, or why there are none."""
+
+    printed: PublishedValue
+    cells: tuple[Cell, ...] = ()
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A published number, our results, and the verdict.
+
+    Attributes:
+        values: our numbers, by seed; shorter than `results` if a run has no such number.
+        why: why nothing was run.
+    """
+
+    printed: PublishedValue
+    results: tuple[Result, ...]
+    values: tuple[float, ...]
+    verdict: Verdict
+    why: str = ""
+
+
+def planned(table: PaperTable, request: ReproductionRequest, progress: SweepProgress) -> list[Plan]:
+    """The cells of a table, for each published number.
+
+    Raises:
+        UserError: a setting belongs neither to the suite nor to the method.
+    """
+    wanted = [one for one in numbers(table) if request.dataset in (None, one.dataset)]
+    scale = table.scale.get(request.scale)
+    if scale is None:
+        return [Plan(one, why=f"this table has no scale '{request.scale}'") for one in wanted]
+    given = {pair.partition("=")[0].strip() for pair in request.settings}
+    lacking = [f"--set {key}=..., {what}" for key, what in scale.needs.items() if key not in given]
+    if lacking:
+        return [Plan(one, why=f"needs {'; '.join(lacking)}") for one in wanted]
+    return [_plan(one, scale, request, progress) for one in wanted]
+
+
+def _plan(
+    printed: PublishedValue, scale: Scale, request: ReproductionRequest, progress: SweepProgress
+) -> Plan:
+    if printed.dataset not in scale.on:
+        return Plan(printed, why=f"{printed.dataset} is not part of this scale")
+    from flbench.plugin.registry import find
+    from flbench.run.composition import presets_of
+
+    plugin, own = plugin_of(printed.method)
+    settings = {**scale.settings, **scale.on[printed.dataset]}
+    pairs = [f"{key}={_text(value)}" for key, value in settings.items()]
+    pairs += [f"{key}={value}" for key, value in own.items()]
+    known = presets_of(load_entry(find("methods", plugin)))
+    preset = scale.preset if scale.preset in known else None
+    cells = cells_of(
+        progress,
+        [plugin],
+        [printed.suite],
+        range(request.seeds or scale.seeds),
+        [*pairs, *request.settings],
+        preset,
+        ["--dataset", printed.dataset, *request.others],
+    )
+    return Plan(printed, tuple(cells))
+
+
+def _text(value: Any) -> str:  # noqa: ANN401 - a TOML value
+    return value if isinstance(value, str) else json.dumps(value)
+
+
 def verdict(
     printed: PublishedValue,
     ours: Mapping[str, list[float]],
     column: Mapping[str, PublishedValue],
     tolerance: float,
 ) -> Verdict:
-    """Judge one number.
+    """The verdict on one number.
 
-    *Reproduced*: the mean over seeds is as near as the tolerance, or the paper's own deviation.
-    *Same ordering*: it is not, but against every other method of its column that the paper sets
-    apart by more than that, and that was run, ours is on the same side; at least one is needed.
+    *Reproduced*: the mean over seeds differs by at most the tolerance or the paper's own deviation.
+    *Same ordering*: it differs by more, but it is on the same side as in the paper of every other
+    method of its column that was run and differs by more than that in the paper; there must be at
+    least one such method.
 
     Args:
         printed: the number.
         ours: method -> our values by seed, of the same suite and data set.
-        column: method -> what the paper prints there.
-        tolerance: absolute of numbers up to 1, else a share of the printed number.
+        column: method -> the published number.
+        tolerance: absolute for numbers up to 1, else relative to the published number.
     """
     if not ours.get(printed.method):
         return "not run"
@@ -63,124 +158,30 @@ def verdict(
 
 
 def margin(printed: PublishedValue, tolerance: float) -> float:
-    """How far from a printed number is still the same.
+    """The largest difference from a published number that counts as equal.
 
     Example:
-        >>> margin(Printed("suite", "data", "method", 0.5, std=0.05), 0.03)
+        >>> margin(PublishedValue("suite", "data", "method", 0.5, std=0.05), 0.03)
         0.05
-        >>> margin(Printed("suite", "data", "method", 40, std=None), 0.1)
+        >>> margin(PublishedValue("suite", "data", "method", 40, std=None), 0.1)
         4.0
     """
     scale = 1.0 if abs(printed.value) <= 1 else abs(printed.value)
     return max(tolerance * scale, printed.std or 0.0)
 
 
-COLUMNS = ("method", "paper", "ours", "difference", "seeds", "verdict")
-
-
-@dataclass(frozen=True)
-class ReproductionRequest:
-    """How a table is asked for.
-
-    Attributes:
-        scale: name of one of the table's scales.
-        seeds: instead of the scale's number of seeds.
-        settings: `--set KEY=VALUE` of the person, over the card's.
-        dataset: this data set alone.
-        others: further words for `flbench run`, such as `--out DIR`.
-    """
-
-    scale: str
-    seeds: int | None = None
-    settings: Sequence[str] = ()
-    dataset: str | None = None
-    others: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The cells that give one printed number, or why there are none."""
-
-    printed: PublishedValue
-    cells: tuple[Cell, ...] = ()
-    why: str = ""
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """What came of one printed number.
-
-    Attributes:
-        values: ours, by seed; shorter than `results` where a run has no such number.
-        why: why nothing was run.
-    """
-
-    printed: PublishedValue
-    results: tuple[Result, ...]
-    values: tuple[float, ...]
-    verdict: Verdict
-    why: str = ""
-
-
-def planned(grid: PaperTable, asked: ReproductionRequest, overview: SweepProgress) -> list[Plan]:
-    """The cells of a table, number by number.
-
-    Raises:
-        UserError: a setting that fits neither the suite nor the method.
-    """
-    wanted = [one for one in numbers(grid) if asked.dataset in (None, one.dataset)]
-    scale = grid.scale.get(asked.scale)
-    if scale is None:
-        return [Plan(one, why=f"this table has no scale '{asked.scale}'") for one in wanted]
-    given = {pair.partition("=")[0].strip() for pair in asked.settings}
-    lacking = [f"--set {key}=..., {what}" for key, what in scale.needs.items() if key not in given]
-    if lacking:
-        return [Plan(one, why=f"needs {'; '.join(lacking)}") for one in wanted]
-    return [_plan(one, scale, asked, overview) for one in wanted]
-
-
-def _plan(
-    printed: PublishedValue, scale: Scale, asked: ReproductionRequest, overview: SweepProgress
-) -> Plan:
-    if printed.dataset not in scale.on:
-        return Plan(printed, why=f"{printed.dataset} is not part of this scale")
-    from flbench.plugin.registry import find
-    from flbench.run.composition import presets_of
-
-    plugin, own = plugin_of(printed.method)
-    settings = {**scale.settings, **scale.on[printed.dataset]}
-    pairs = [f"{key}={_text(value)}" for key, value in settings.items()]
-    pairs += [f"{key}={value}" for key, value in own.items()]
-    known = presets_of(load_entry(find("methods", plugin)))
-    preset = scale.preset if scale.preset in known else None
-    cells = cells_of(
-        overview,
-        [plugin],
-        [printed.suite],
-        range(asked.seeds or scale.seeds),
-        [*pairs, *asked.settings],
-        preset,
-        ["--dataset", printed.dataset, *asked.others],
-    )
-    return Plan(printed, tuple(cells))
-
-
-def _text(value: Any) -> str:  # noqa: ANN401 - a TOML value
-    return value if isinstance(value, str) else json.dumps(value)
-
-
 def findings(
-    grid: PaperTable, plans: Sequence[Plan], outcomes: Mapping[Cell, Outcome] | None = None
+    table: PaperTable, plans: Sequence[Plan], outcomes: Mapping[Cell, Outcome] | None = None
 ) -> list[Comparison]:
-    """What is there of a table, judged.
+    """Compare the existing results of a table with the paper.
 
     Args:
-        outcomes: what became of the cells that were just run, for the reasons why some are missing.
+        outcomes: outcomes of the cells that were just run; they explain missing results.
     """
     known = outcomes or {}
-    results = [tuple(_there(plan, known)) for plan in plans]
+    results = [tuple(_results_of(plan, known)) for plan in plans]
     values = [
-        tuple(float(v) for one in found if (v := one.summary.get(grid.column)) is not None)
+        tuple(float(v) for one in found if (v := one.summary.get(table.column)) is not None)
         for found in results
     ]
     columns: dict[tuple[str, str], dict[str, PublishedValue]] = {}
@@ -189,19 +190,19 @@ def findings(
         key, method = (plan.printed.suite, plan.printed.dataset), plan.printed.method
         columns.setdefault(key, {})[method] = plan.printed
         ours.setdefault(key, {})[method] = list(own)
-    judged = []
+    comparisons = []
     for plan, found, own in zip(plans, results, values, strict=True):
         key = plan.printed.suite, plan.printed.dataset
-        said = verdict(plan.printed, ours[key], columns[key], grid.tolerance)
-        if said == "not run" and found:
-            said = "not reproduced"  # it ran, and never got there
+        text = verdict(plan.printed, ours[key], columns[key], table.tolerance)
+        if text == "not run" and found:
+            text = "not reproduced"  # it ran, but has no such number
         why = "" if found else _why(plan, known)
-        judged.append(Comparison(plan.printed, found, own, said, why))
-    return judged
+        comparisons.append(Comparison(plan.printed, found, own, text, why))
+    return comparisons
 
 
-def _there(plan: Plan, outcomes: Mapping[Cell, Outcome]) -> Iterator[Result]:
-    """The results of a plan: of cells that were just run, or that lie there."""
+def _results_of(plan: Plan, outcomes: Mapping[Cell, Outcome]) -> Iterator[Result]:
+    """The results of a plan: of cells that were just run, or on disk."""
     for cell in plan.cells:
         outcome = outcomes.get(cell)
         if outcome is not None and outcome.result is not None:
@@ -217,7 +218,7 @@ def _why(plan: Plan, outcomes: Mapping[Cell, Outcome]) -> str:
 
 
 def by_part(found: Sequence[Comparison]) -> dict[tuple[str, str], list[Comparison]]:
-    """Findings by suite and data set, in order."""
+    """Comparisons by suite and data set, in order."""
     parts: dict[tuple[str, str], list[Comparison]] = {}
     for one in found:
         parts.setdefault((one.printed.suite, one.printed.dataset), []).append(one)
@@ -225,19 +226,19 @@ def by_part(found: Sequence[Comparison]) -> dict[tuple[str, str], list[Compariso
 
 
 def where_results_lie(out: Path, root: Path | None) -> list[str]:
-    """The words of `flbench run` for two folders."""
+    """The arguments of `flbench run` for two folders."""
     return ["--out", str(out), *([] if root is None else ["--data-root", str(root)])]
 
 
 def cells(one: Comparison) -> tuple[str, ...]:
-    """Method, paper, ours, difference, seeds, verdict; of what was not run, the reason."""
+    """The cells of a table row: COLUMNS; the verdict includes the reason if nothing was run."""
     number, std = one.printed.value, one.printed.std
     digits = 4 if abs(number) <= 1 else 1
     printed = f"{number:.{digits}f}" + ("" if std is None else f" ± {std:.{digits}f}")
     seeds = ", ".join(str(result.seed) for result in one.results) or "-"
-    said = f"{one.verdict}: {one.why}" if one.why else one.verdict
+    text = f"{one.verdict}: {one.why}" if one.why else one.verdict
     if not one.values:
-        return one.printed.method, printed, "never" if one.results else "-", "-", seeds, said
+        return one.printed.method, printed, "never" if one.results else "-", "-", seeds, text
     spread = f" ± {stdev(one.values):.{digits}f}" if len(one.values) > 1 else ""
     ours = f"{mean(one.values):.{digits}f}{spread}"
     return (
@@ -246,5 +247,5 @@ def cells(one: Comparison) -> tuple[str, ...]:
         ours,
         f"{mean(one.values) - number:+.{digits}f}",
         seeds,
-        said,
+        text,
     )
