@@ -1,4 +1,4 @@
-"""The command line. Nothing heavy is imported before a command needs it."""
+"""The command line. Large packages are imported only by the commands that need them."""
 
 from __future__ import annotations
 
@@ -35,58 +35,33 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-
 app.command()(run)
-
-
 app.command(context_settings=PASSES_ON)(sweep)
-
-
 app.command()(check)
-
-
 app.command()(new)
-
-
 app.command(context_settings=SPEED_PASSES_ON)(speed)
-
-
 app.command()(reproduce)
-
-
 app.command()(tune)
-
-
 app.command()(diff)
-
-
 app.command()(leaderboard)
-
-
 app.command()(plot)
-
-
 app.command()(sync)
-
-
 app.command()(submit)
-
-
 app.command()(verify)
-
-
 app.add_typer(show, name="show")
 
 
 def main() -> None:
-    """Entry point of the console script: one clear line for what the person can mend."""
+    """Entry point of the console script; an error of the user is printed in one line."""
     try:
         app()
     except FlbenchError as error:
         if os.environ.get(DEBUG):
             traceback.print_exception(error)
         print(f"flbench: {error}", file=sys.stderr)
-        if isinstance(error, ProcessDied):  # threads that talked to the dead cannot be joined
+        if isinstance(
+            error, ProcessDied
+        ):  # threads that wait for the dead process cannot be joined
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(error.exit_code)

@@ -29,7 +29,7 @@ Seeds = Annotated[int | None, typer.Option(min=1, help="run seeds 0..N-1")]
 
 Root = Annotated[
     Path | None,
-    typer.Option(help="where data sets lie [default: $FLBENCH_DATA, else ~/.cache/flbench]"),
+    typer.Option(help="folder of the data sets [default: $FLBENCH_DATA, else ~/.cache/flbench]"),
 ]
 
 
