@@ -80,7 +80,7 @@ class Interrupted(FlbenchError):
 
 
 DEBUG = "FLBENCH_DEBUG"
-"""Where this is set, errors come with their traceback, and hooks may talk to a person (pdb)."""
+"""Environment variable: where it is set, errors are shown with their traceback."""
 
 
 LONGEST = 500

@@ -1,8 +1,17 @@
-"""Metrics: pure functions of per-client arrays and group labels."""
+"""Metrics: what is reported of a run, as one table, and the functions behind it.
+
+`METRICS` has a row for every number in a result's summary. The history of a run, result files, the
+check of submitted files, the leaderboard, the terminal and the documentation read it. A new metric
+is one row; a result file from before it has it computed from the file's arrays when it is shown.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -11,30 +20,124 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 
-def accuracy_summary(correct: Ints, judged: Ints) -> dict[str, float]:
-    """Accuracy over clients.
+Curve = Sequence[float | None]
+"""One number per round; None = not measured in that round."""
 
-    Args:
-        correct: correct answers per client, shape (N,).
-        judged: test samples per client, shape (N,), > 0.
 
-    Returns:
-        `accuracy_mean` (unweighted over clients), `accuracy_micro` (over samples),
-        `accuracy_std_clients` (ddof=0: all clients are there), `accuracy_worst_decile` (the 10th
-        percentile over clients) and `accuracy_worst`.
+Value = float | int | None
 
-    Example:
-        >>> accuracy_summary(np.array([1, 2]), np.array([1, 4]))["accuracy_mean"]
-        0.75
+
+@dataclass(frozen=True)
+class Newcomers:
+    """Clients that joined after the last round: arrays, index = newcomer.
+
+    Attributes:
+        correct: correct answers of the model they got.
+        correct_tuned: the same after some local epochs.
+        tested: test samples.
     """
-    each = correct / judged
-    return {
-        "accuracy_mean": float(each.mean()),
-        "accuracy_micro": float(correct.sum() / judged.sum()),
-        "accuracy_std_clients": float(each.std()),
-        "accuracy_worst_decile": float(np.percentile(each, 10)),
-        "accuracy_worst": float(each.min()),
-    }
+
+    correct: Ints
+    correct_tuned: Ints
+    tested: Ints
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What metrics are computed from. A run has it, and so has a result file.
+
+    Attributes:
+        correct: correct answers per client at the reported round, shape (N,).
+        tested: test samples per client, shape (N,), > 0.
+        loss: sum of the losses on the test samples per client, in nats, shape (N,).
+        labels: group label per client, shape (N,); -1 = undecided. None = not known.
+        groups: true group per client, shape (N,), or None.
+        curves: name -> one number per round.
+        memberships: labels of all clients after each change of the groups, first to last.
+        target: the accuracy whose first round and cost are reported, or None.
+        newcomers: clients that joined after the last round, or None.
+        is_text: whether samples are sequences of tokens.
+    """
+
+    correct: Ints
+    tested: Ints
+    loss: Floats
+    labels: Ints | None = None
+    groups: Ints | None = None
+    curves: Mapping[str, Curve] = field(default_factory=dict)
+    memberships: Sequence[Ints] = ()
+    target: float | None = None
+    newcomers: Newcomers | None = None
+    is_text: bool = False
+
+    def accuracies(self) -> Floats:
+        """Accuracy per client, shape (N,)."""
+        return self.correct / self.tested
+
+    def known(self, curve: str) -> list[float]:
+        """A curve's numbers in the rounds in which it was measured."""
+        return [value for value in self.curves.get(curve, ()) if value is not None]
+
+    def clustering(self, name: str) -> Value:
+        """One number of `clustering_summary`; None where no labels are known."""
+        if self.labels is None:
+            return None
+        groups = None if self.groups is None else tuple(self.groups.tolist())
+        return _clustering(tuple(self.labels.tolist()), groups)[name]
+
+    def to_target(self, name: str) -> Value:
+        """One number of `to_target`."""
+        return to_target(self.curves, len(self.tested), self.target)[name]
+
+
+Function = Callable[[Outcome], Value]
+
+
+Family = Literal["accuracy", "groups", "cost", "newcomers", ""]
+"""Where a metric's column stands in a table."""
+
+
+Place = Literal["terminal", "pages", "html"]
+"""Tables: of commands, on the leaderboard's Markdown pages, on its web page."""
+
+
+EVERYWHERE: tuple[Place, ...] = ("terminal", "pages", "html")
+
+
+BOARD: tuple[Place, ...] = ("pages", "html")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One number that is reported of a run.
+
+    Attributes:
+        name: key in a result's summary.
+        function: computes it; None = it needs the models or the data, so the run measures it.
+        heading: of its column.
+        digits: decimals in its column.
+        higher_is_better: None = neither.
+        doc: one line for the documentation.
+        family: where its column stands.
+        tables: the tables that have a column for it.
+        curve: name of its curve, if it is measured at every evaluation.
+        spread: whether its column shows the deviation over seeds beside the mean.
+        optional: whether its column is left out where no row has it.
+        applies: whether a run has it at all; where not, its summary lacks the key.
+    """
+
+    name: str
+    function: Function | None
+    heading: str
+    digits: int
+    higher_is_better: bool | None
+    doc: str
+    family: Family = ""
+    tables: tuple[Place, ...] = ()
+    curve: str = ""
+    spread: bool = False
+    optional: bool = False
+    applies: Callable[[Outcome], bool] = lambda outcome: True
 
 
 def clustering_summary(labels: Ints, groups: Ints | None) -> Mapping[str, float | int | None]:
@@ -62,6 +165,12 @@ def clustering_summary(labels: Ints, groups: Ints | None) -> Mapping[str, float 
     }
 
 
+@lru_cache(maxsize=1)
+def _clustering(labels: tuple[int, ...], groups: tuple[int, ...] | None) -> Mapping[str, Value]:
+    """The same once per grouping: groups stay for many rounds, and several metrics ask."""
+    return clustering_summary(np.array(labels), None if groups is None else np.array(groups))
+
+
 def churn(before: Ints, after: Ints) -> float:
     """Share of clients that moved to another group, under the best matching of group names.
 
@@ -79,6 +188,12 @@ def churn(before: Ints, after: Ints) -> float:
     together = contingency_matrix(before, after)
     rows, columns = linear_sum_assignment(together, maximize=True)
     return float(1 - together[rows, columns].sum() / len(before))
+
+
+def mean_churn(outcome: Outcome) -> float:
+    """Share of clients that move to another group between two evaluations, on average."""
+    moved = sum(churn(a, b) for a, b in pairwise(outcome.memberships))
+    return moved / max(1, len(outcome.known("accuracy")) - 1)
 
 
 BINS = 15
@@ -100,7 +215,7 @@ def calibration_error(table: Floats) -> float:
 
 
 def to_target(
-    curves: Mapping[str, list[float | None]], clients: int, target: float | None
+    curves: Mapping[str, Curve], clients: int, target: float | None
 ) -> dict[str, float | None]:
     """First round that reaches an accuracy, and what had crossed until then.
 
@@ -186,3 +301,217 @@ def link_seconds(bytes_moved: int, bits_per_second: float = 2e6) -> float:
         0.992096
     """
     return bytes_moved * 8 / bits_per_second
+
+
+def perplexity(loss: float) -> float | None:
+    """Of text: the exponential of the mean loss per token; None where it is too large."""
+    return float(np.exp(loss)) if loss < 700 else None
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    """Mean of what was measured; None where nothing was."""
+    return float(np.mean(values)) if values else None
+
+
+def _mean_accuracy(correct: Ints, tested: Ints) -> float:
+    """Unweighted mean over clients."""
+    return float(np.mean(np.divide(correct, tested)))
+
+
+def _mean_loss(outcome: Outcome) -> float:
+    """Unweighted mean over clients of the mean loss, in nats."""
+    return float(np.mean(np.divide(outcome.loss, outcome.tested)))
+
+
+def _megabytes(outcome: Outcome) -> float | None:
+    """Sent and received per client in the whole run, all directions."""
+    totals = [outcome.known(f"bytes_{way}") for way in ("down", "up", "peer")]
+    if not any(totals):
+        return None
+    return sum(curve[-1] for curve in totals if curve) / len(outcome.tested) / 1e6
+
+
+def _link_seconds(outcome: Outcome) -> float:
+    """Time in which the slowest client of each round receives, added up."""
+    return link_seconds(sum(int(value) for value in outcome.known("slowest_down")))
+
+
+def _of_newcomers(name: Literal["correct", "correct_tuned"]) -> Function:
+    def mean_of_newcomers(outcome: Outcome) -> Value:
+        if (joined := outcome.newcomers) is None:
+            return None
+        return _mean_accuracy(getattr(joined, name), joined.tested)
+
+    return mean_of_newcomers
+
+
+def _has_target(outcome: Outcome) -> bool:
+    return outcome.target is not None
+
+
+def _has_newcomers(outcome: Outcome) -> bool:
+    return outcome.newcomers is not None
+
+
+HEADLINE = "accuracy_mean"
+"""The metric that rows are ranked by."""
+
+
+METRICS = (
+    Metric(
+        HEADLINE, lambda run: float(run.accuracies().mean()), "accuracy", 4, True,
+        "mean over clients of test accuracy, unweighted",
+        family="accuracy", tables=EVERYWHERE, curve="accuracy", spread=True,
+    ),
+    Metric(
+        "accuracy_micro", lambda run: float(run.correct.sum() / run.tested.sum()),
+        "accuracy, micro", 4, True, "accuracy over all clients' test samples",
+    ),
+    Metric(
+        "accuracy_std_clients", lambda run: float(run.accuracies().std()),
+        "std over clients", 4, False, "standard deviation over clients (ddof = 0)",
+    ),
+    Metric(
+        "accuracy_worst_decile", lambda run: float(np.percentile(run.accuracies(), 10)),
+        "worst decile", 4, True, "10th percentile of accuracy over clients",
+        family="accuracy", tables=EVERYWHERE,
+    ),
+    Metric(
+        "accuracy_worst", lambda run: float(run.accuracies().min()),
+        "worst client", 4, True, "accuracy of the worst client",
+    ),
+    Metric(
+        "ari", lambda run: run.clustering("ari"), "ARI", 3, True,
+        "adjusted Rand index of the groups found against the true ones",
+        family="groups", tables=EVERYWHERE, curve="ari",
+    ),
+    Metric(
+        "groups", lambda run: run.clustering("groups"), "groups", 1, None,
+        "number of groups found; the undecided count as one",
+        family="groups", tables=BOARD, curve="groups",
+    ),
+    Metric(
+        "noise", lambda run: run.clustering("noise"), "undecided", 1, False,
+        "number of clients in no group",
+    ),
+    Metric(
+        "nmi", lambda run: run.clustering("nmi"), "NMI", 3, True,
+        "normalised mutual information of the groups found and the true ones",
+    ),
+    Metric(
+        "purity", lambda run: run.clustering("purity"), "purity", 3, True,
+        "share of clients whose group is mostly of their true group",
+    ),
+    Metric("round", None, "round", 0, None, "the round that the summary reports"),
+    Metric(
+        "loss_mean", _mean_loss, "loss", 4, False, "mean over clients of test loss, in nats",
+        curve="loss",
+    ),
+    Metric("accuracy_last", None, "accuracy, last", 4, True, "mean accuracy at the last round"),
+    Metric(
+        "accuracy_chosen", None, "accuracy, chosen", 4, True,
+        "mean accuracy at the round with the best validation accuracy",
+    ),
+    Metric(
+        "accuracy_best_test", lambda run: max(run.known("accuracy"), default=None),
+        "accuracy, best", 4, True,
+        "best mean test accuracy of all rounds; too good, as it is chosen on test data",
+    ),
+    Metric(
+        "accuracy_last10", lambda run: _mean(run.known("accuracy")[-10:]),
+        "accuracy, last 10", 4, True, "mean over the last ten evaluations",
+    ),
+    Metric(
+        "selection_error_mean", lambda run: _mean(run.known("selection_error")),
+        "selection error", 3, False, "mean over rounds of `selection_error`",
+    ),
+    Metric("ece", None, "ECE", 4, False, "expected calibration error over 15 bins"),
+    Metric(
+        "churn", mean_churn, "churn", 4, None,
+        "share of clients that move to another group between two evaluations, on average",
+    ),
+    Metric(
+        "mb_per_client", _megabytes, "MB/client", 2, False,
+        "megabytes sent and received per client in the whole run",
+        family="cost", tables=EVERYWHERE,
+    ),
+    Metric(
+        "link_seconds", _link_seconds, "link seconds", 1, False,
+        "seconds in which the slowest client of each round receives at 2 Mbit/s, added up",
+        applies=lambda run: "slowest_down" in run.curves,
+    ),
+    Metric(
+        "target", lambda run: run.target, "target", 4, None, "the accuracy to be reached",
+        applies=_has_target,
+    ),
+    Metric(
+        "rounds_to_target", lambda run: run.to_target("rounds_to_target"),
+        "rounds to target", 0, False, "first round that reaches the target", applies=_has_target,
+    ),
+    Metric(
+        "megabits_to_target", lambda run: run.to_target("megabits_to_target"),
+        "Mbit to target", 2, False, "megabits per client until then", applies=_has_target,
+    ),
+    Metric(
+        "megabits_to_target_flis", None, "Mbit to target (FLIS)", 2, False,
+        "the same as FLIS's tables count it",
+    ),
+    Metric(
+        "accuracy_fine_tuned", None, "accuracy, fine-tuned", 4, True,
+        "mean accuracy after `ft_epochs` local epochs at the end",
+    ),
+    Metric(
+        "perplexity", lambda run: perplexity(_mean_loss(run)), "perplexity", 1, False,
+        "of text: the exponential of the mean loss", applies=lambda run: run.is_text,
+    ),
+    Metric(
+        "selection_error", None, "selection error, last", 3, False,
+        "wrong and missing members per client where groups overlap, in the last round",
+    ),
+    Metric("selection_false_positives", None, "wrong members", 3, False, "its wrong members"),
+    Metric("selection_false_negatives", None, "missing members", 3, False, "its missing members"),
+    Metric(
+        "kld", None, "KLD", 3, None,
+        "mean Kullback-Leibler divergence of clients' labels from all labels",
+    ),
+    Metric(
+        "unseen_accuracy", _of_newcomers("correct"), "unseen", 4, True,
+        "mean accuracy of clients that joined after the last round",
+        family="newcomers", tables=EVERYWHERE, spread=True, optional=True, applies=_has_newcomers,
+    ),
+    Metric(
+        "unseen_accuracy_tuned", _of_newcomers("correct_tuned"), "unseen, tuned", 4, True,
+        "the same after some local epochs",
+        family="newcomers", tables=EVERYWHERE, spread=True, optional=True, applies=_has_newcomers,
+    ),
+)  # fmt: skip
+"""Every number of a result's summary."""
+
+
+def computed(outcome: Outcome) -> dict[str, Value]:
+    """Every metric that follows from an outcome, by name.
+
+    Example:
+        >>> outcome = Outcome(np.array([1, 2]), np.array([1, 4]), np.zeros(2))
+        >>> computed(outcome)["accuracy_mean"]
+        0.75
+    """
+    return {
+        metric.name: metric.function(outcome)
+        for metric in METRICS
+        if metric.function is not None and metric.applies(outcome)
+    }
+
+
+def measured(outcome: Outcome | None) -> dict[str, Value]:
+    """One round's numbers of the metrics that have a curve; None where nothing was evaluated."""
+    return {
+        metric.curve: None if outcome is None else metric.function(outcome)
+        for metric in METRICS
+        if metric.curve and metric.function is not None
+    }
+
+
+def columns_of(place: Place) -> list[Metric]:
+    """The metrics that have a column in a table, in order."""
+    return [metric for metric in METRICS if place in metric.tables]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import sys
+import time
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -38,11 +41,59 @@ def typed(
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`pytest --uneven`: the toy's logits depend on who shares the pass (`uneven.py`)."""
-    parser.addoption("--uneven", action="store_true", help="play the toy with tests/uneven.py")
+    """Options of these tests."""
+    parser.addoption("--uneven", action="store_true", help="play the toy with support/uneven.py")
+    parser.addoption(
+        "--cpu-limit",
+        type=float,
+        default=1.0,
+        metavar="SECONDS",
+        help="CPU time that a test may take that is not marked slow; 0 = any (default: 1)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Replace the perceptron, in this process."""
+    """`pytest --uneven`: the toy's logits depend on who shares the pass (`uneven.py`).
+
+    Fabric reads the metadata of all installed packages whenever a run begins; here it does so once.
+    """
     if config.getoption("--uneven"):
         mlp.build = uneven.build
+    from lightning.fabric import fabric  # after flbench, see core/torchvision_compat.py
+
+    fabric._load_external_callbacks = functools.cache(fabric._load_external_callbacks)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Fail a test that passes, is not marked slow, and takes more CPU time than `--cpu-limit`.
+
+    CPU time and not seconds, so that a test does not fail for waiting. The limit grows with the
+    time that this machine needs for a fixed loop just then. A test that imports libraries first is
+    let off: the next one finds them imported.
+    """
+    before, modules = time.process_time(), len(sys.modules)
+    outcome = yield
+    spent, limit = time.process_time() - before, item.config.getoption("--cpu-limit")
+    slow = item.get_closest_marker("slow") is not None
+    if limit and not slow and spent > limit and len(sys.modules) - modules < IMPORTS:
+        limit *= slowness()
+        if spent > limit:
+            line = f"it took {spent:.1f} s of CPU time, expected at most {limit:.1f} s:"
+            pytest.fail(f"{line} make it smaller or mark it slow", pytrace=False)
+    return outcome
+
+
+IMPORTS = 20
+"""So many modules that a test imports first excuse its time."""
+
+FIXED = 0.05
+"""CPU seconds of `slowness`'s loop on a quiet machine of 2 GHz."""
+
+
+def slowness() -> float:
+    """How many times longer than `FIXED` a fixed loop takes now; at least 1."""
+    before, total = time.process_time(), 0
+    for number in range(1_000_000):
+        total += number
+    return max(1.0, (time.process_time() - before) / FIXED)

@@ -2,45 +2,58 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
 from flbench.metrics import (
     BINS,
-    accuracy_summary,
+    METRICS,
+    Newcomers,
+    Outcome,
     calibration_error,
     churn,
     clustering_error,
     clustering_summary,
+    computed,
     flis_compat,
     link_seconds,
+    measured,
     megabits_per_client,
     to_target,
 )
 from flbench.models.lenet5 import build
 
 
+def accuracies(correct: Any, tested: Any) -> dict[str, Any]:
+    """The metrics that need nothing but right answers."""
+    found = computed(Outcome(correct, tested, np.zeros(len(tested))))
+    names = ("mean", "micro", "std_clients", "worst_decile", "worst")
+    return {f"accuracy_{name}": found[f"accuracy_{name}"] for name in names}
+
+
 def test_accuracy_over_clients_by_hand() -> None:
-    found = accuracy_summary(np.array([3, 1, 8]), np.array([4, 2, 8]))  # .75, .5, 1
+    found = accuracies(np.array([3, 1, 8]), np.array([4, 2, 8]))  # .75, .5, 1
     assert found["accuracy_mean"] == 0.75
     assert found["accuracy_micro"] == pytest.approx(12 / 14)
     assert found["accuracy_std_clients"] == pytest.approx((0.125 / 3) ** 0.5), "ddof=0"
     assert found["accuracy_worst_decile"] == pytest.approx(0.55), "a fifth of the way .5 to .75"
     assert found["accuracy_worst"] == 0.5
     assert set(map(type, found.values())) == {float}
-    assert len(found) == 5
 
 
 def test_the_worst_decile_of_eleven_clients_is_the_second_worst() -> None:
     correct = np.array([100, 0, 90, 80, 70, 60, 50, 40, 30, 20, 10])
-    found = accuracy_summary(correct, np.full(11, 100))
+    found = accuracies(correct, np.full(11, 100))
     assert found["accuracy_worst_decile"] == pytest.approx(0.1)
     assert found["accuracy_worst"] == 0.0
 
 
 def test_mean_and_micro_agree_where_test_sets_are_equally_large() -> None:
-    found = accuracy_summary(np.array([3, 1, 4]), np.array([5, 5, 5]))
+    found = accuracies(np.array([3, 1, 4]), np.array([5, 5, 5]))
     assert found["accuracy_mean"] == pytest.approx(found["accuracy_micro"])
 
 
@@ -195,3 +208,66 @@ def test_flis_counts_every_lenet_as_the_coloured_one() -> None:
     assert grey == pytest.approx(0.2843, abs=1e-4)
     assert flis_compat(grey, 44_426) == pytest.approx(0.39684, abs=1e-5)
     assert flis_compat(1.0, 6_621_540) == 1.0
+
+
+# --- the table -----------------------------------------------------------------------------------
+
+
+def outcome(**changes: Any) -> Outcome:
+    """Two clients, one group each, after three rounds of which the second was not evaluated."""
+    curves = {
+        "accuracy": [0.5, None, 0.75], "bytes_down": [1_000_000, 2_000_000, 3_000_000],
+        "bytes_up": [0, 0, 1_000_000], "bytes_peer": [0, 0, 0], "slowest_down": [250_000, None, 0],
+        "selection_error": [None, None, None],
+    }  # fmt: skip
+    found = Outcome(
+        correct=np.array([1, 4]), tested=np.array([2, 4]), loss=np.array([4.0, 2.0]),
+        labels=np.array([0, 1]), groups=np.array([0, 1]), curves=curves,
+        memberships=[np.array([0, 0]), np.array([0, 1])],
+    )  # fmt: skip
+    return replace(found, **changes)
+
+
+def test_the_metrics_of_an_outcome_by_hand() -> None:
+    found = computed(outcome())
+    assert (found["accuracy_mean"], found["loss_mean"]) == (0.75, 1.25)
+    assert (found["groups"], found["noise"], found["ari"], found["nmi"]) == (2, 0, 1.0, 1.0)
+    assert (found["accuracy_best_test"], found["accuracy_last10"]) == (0.75, 0.625)
+    assert found["churn"] == 0.5, "one of two clients moved, once between two evaluations"
+    assert (found["mb_per_client"], found["link_seconds"]) == (2.0, 1.0)
+    assert found["selection_error_mean"] is None
+
+
+def test_metrics_that_do_not_apply_are_left_out() -> None:
+    plain = computed(outcome())
+    joined = Newcomers(np.array([1, 1]), np.array([2, 1]), np.array([2, 4]))
+    more = computed(outcome(target=0.6, newcomers=joined, is_text=True))
+    assert {name: more[name] for name in more.keys() - plain.keys()} == {
+        "target": 0.6,
+        "rounds_to_target": 3,
+        "megabits_to_target": 16.0,
+        "perplexity": pytest.approx(np.exp(1.25)),
+        "unseen_accuracy": 0.375,
+        "unseen_accuracy_tuned": 0.625,
+    }
+
+
+def test_without_groups_and_curves_there_is_still_accuracy() -> None:
+    bare = Outcome(np.array([1]), np.array([2]), np.zeros(1))
+    found = computed(bare)
+    assert found["accuracy_mean"] == 0.5
+    assert {found[name] for name in ("ari", "groups", "mb_per_client", "accuracy_last10")} == {None}
+
+
+def test_a_round_measures_the_metrics_that_have_a_curve() -> None:
+    assert measured(outcome()) == {"accuracy": 0.75, "ari": 1.0, "groups": 2, "loss": 1.25}
+    assert measured(None) == dict.fromkeys(("accuracy", "ari", "groups", "loss"))
+
+
+def test_the_table_is_sound() -> None:
+    names = [metric.name for metric in METRICS]
+    assert len(set(names)) == len(names)
+    for metric in METRICS:
+        assert metric.heading
+        assert metric.doc
+        assert bool(metric.tables) == bool(metric.family), "a column has a place"

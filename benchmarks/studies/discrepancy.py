@@ -7,12 +7,12 @@ divergence of their labels; the paper prints .895 for 30 clients.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import numpy as np
 from annotated_types import Ge
 
-from flbench.engine.options import EngineOptions
 from flbench.federation.loading import load_dataset
 from flbench.run.composition import compose
 from flbench.run.rounds import run_rounds
@@ -20,14 +20,16 @@ from flbench.run.runner import resolve_dataset
 from flbench.run.setup import prepare
 from flbench.run.spec import RunSpec
 from flbench.suite import load_suite
-from flbench.sweeps.study import Request, Table, correlations
+from flbench.sweeps.request import RunRequest
+from flbench.sweeps.study import Table, correlations
 from flbench.toolbox.heterogeneity import kld
 
 AtLeastThree = Annotated[int, Ge(3)]
 
 
 def run(
-    request: Request,
+    request: RunRequest,
+    say: Callable[[str], None],
     suite: str = "primary-secondary-mid",
     clients: AtLeastThree = 30,
     rounds: Annotated[int, Ge(2)] = 5,
@@ -36,6 +38,7 @@ def run(
 
     Args:
         request: seeds and data set.
+        say: shows a line of progress.
         suite: name of the suite.
         clients: number of clients.
         rounds: the discrepancy is averaged over these first rounds.
@@ -45,17 +48,17 @@ def run(
         pairs.
     """
     rows: Table = []
-    for seed in range(request.seeds):
+    for seed in request.seeds:
         for scale in ("model", "tensor"):
             overrides = {"clients": clients, "rounds": rounds, "participation": 1.0}
             job = RunSpec(
                 suite=load_suite(suite, request.dataset, overrides),
                 method=compose("dc-pfl", {"t_start": rounds, "scale": scale}),
                 seed=seed,
-                data_root=request.data_root,
+                data_root=request.root,
                 out=request.out,
-                engine=EngineOptions(threads=request.threads),
-                say=request.say,
+                engine=request.engine,
+                say=say,
             )
             job, load = resolve_dataset(job, load_dataset)
             run, state = prepare(job, load(job.suite.dataset, job.data_root))

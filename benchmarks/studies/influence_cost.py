@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -30,13 +30,15 @@ from flbench.core.seeding import rng, torch_seed
 from flbench.errors import Diverged, UserError
 from flbench.federation.loading import load_dataset
 from flbench.plugin.registry import find, load_entry
-from flbench.sweeps.study import Request, Table, correlations
+from flbench.sweeps.request import RunRequest
+from flbench.sweeps.study import Table, correlations
 
 Positive = Annotated[int, Ge(1)]
 
 
 def run(
-    request: Request,
+    request: RunRequest,
+    say: Callable[[str], None],
     samples: Positive = 990,
     batch: Positive = 10,
     test: Positive = 100,
@@ -51,6 +53,7 @@ def run(
 
     Args:
         request: seeds and data set (digits unless another is named).
+        say: shows a line of progress.
         samples: size of D_0.
         batch: size of each batch.
         test: size of the test set.
@@ -68,7 +71,7 @@ def run(
     Raises:
         UserError: the data set has too few samples.
     """
-    dataset = load_dataset(request.dataset or "digits", request.data_root)
+    dataset = load_dataset(request.dataset or "digits", request.root)
     needed, have = samples + test + batch * batches, len(dataset.y)
     if needed > have:
         raise UserError(
@@ -76,7 +79,7 @@ def run(
             f" + test + batch * batches are {needed}"
         )
     rows: Table = []
-    for seed in range(request.seeds):
+    for seed in request.seeds:
         order = torch.as_tensor(rng(seed, "influence-cost").permutation(len(dataset.y)))
         base, tested = order[:samples], order[samples : samples + test]
         rest = order[samples + test :][: batch * batches].reshape(-1, batch)
@@ -100,7 +103,7 @@ def run(
                 exact[q].append((loss - second[q].loss, second[q].seconds, second[q].epochs))
                 after, seconds = trainer.some_epochs(weights, x, y, epochs, seed)
                 lazy[q].append((loss - after, seconds))
-            request.say(f"influence-cost, seed {seed}: batch {number + 1}/{len(rest)}")
+            say(f"influence-cost, seed {seed}: batch {number + 1}/{len(rest)}")
         for q in QS:
             one, other = np.array(exact[q]), np.array(lazy[q])
             rows.append(

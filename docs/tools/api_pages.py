@@ -6,6 +6,7 @@ A page of `docs/reference` holds one comment, which is replaced before the page 
     <!-- autodoc: modules -->      every module of `flbench.__all__`, with what is in it
     <!-- autodoc: hooks -->        every hook, in the order of its module
     <!-- autodoc: testing -->      every name of `flbench.testing.__all__`
+    <!-- autodoc: metrics -->      every row of `flbench.metrics.METRICS`
 
 The comment is invisible on a code-hosting site.
 
@@ -29,6 +30,7 @@ from sphinx.application import Sphinx
 
 import flbench
 import flbench.testing
+from flbench.metrics import METRICS
 
 MARK = re.compile(r"^<!-- autodoc: (\w+) -->$", re.MULTILINE)
 GROUPS = {"class": "Classes", "function": "Functions", "data": "Types and constants"}
@@ -95,6 +97,16 @@ def hooks() -> str:
     return page([*text, *(f".. autofunction:: {module.__name__}.{name}\n" for name in found)])
 
 
+def metrics() -> str:
+    """The table of metrics, as a Markdown table."""
+    better = {True: "higher", False: "lower", None: "-"}
+    lines = ["| key | column | better | what it is |", "|---|---|---|---|"]
+    for metric in METRICS:
+        cells = (f"`{metric.name}`", metric.heading, better[metric.higher_is_better], metric.doc)
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def literal(line: str) -> str:
     """A line with Markdown's code as literals, without substitutions (`|x|`) or a list (`N.`)."""
     line = re.sub(r": (\w)\.$", r": \1\\.", line)
@@ -132,6 +144,7 @@ def fill(app: Sphinx, docname: str, source: list[str]) -> None:
         "modules": lambda: "\n".join(modules()),
         "hooks": hooks,
         "testing": lambda: names(flbench.testing),
+        "metrics": metrics,
     }
     if docname.startswith("docs/reference/"):
         source[0] = MARK.sub(lambda mark: pages[mark[1]](), source[0])

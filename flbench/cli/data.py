@@ -6,11 +6,9 @@ from typing import Annotated
 
 import typer
 
-from flbench.cli.main import app
 from flbench.cli.options import Root
 
 
-@app.command()
 def data(
     name: Annotated[str, typer.Argument(help="a data set; none = all of them")] = "",
     data_root: Root = None,

@@ -19,6 +19,7 @@ def diff(
 
     Exit code 1 if they cannot be in one table.
     """
+    from flbench.metrics import columns_of
     from flbench.results.files import read_result
 
     paths = _chosen(one, other)
@@ -30,10 +31,11 @@ def diff(
     print(verdict(found) + unlike(a, b, found))
     for one_ in found:
         print(f"  {one_.field}: {one_.one} | {one_.other}")
-    for key in ("accuracy_mean", "accuracy_worst_decile", "ari", "mb_per_client"):
-        values = (a.summary.get(key), b.summary.get(key))
-        shown = " | ".join("-" if value is None else f"{value:.4f}" for value in values)
-        print(f"  {key}: {shown}")
+    for metric in columns_of("terminal"):
+        values = [result.metrics().get(metric.name) for result in (a, b)]
+        if not metric.optional or values != [None, None]:
+            shown = " | ".join("-" if value is None else f"{value:.4f}" for value in values)
+            print(f"  {metric.name}: {shown}")
     if any(d.kind == "table" for d in found):
         raise typer.Exit(1)
 

@@ -1,4 +1,4 @@
-"""`flbench list`: what is installed, and what of it is broken."""
+"""`flbench list`: what is installed, and which names cannot be used."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ from typing import Annotated
 
 import typer
 
-from flbench.cli.main import app
-from flbench.errors import UserError
+from flbench.errors import UnknownName
 from flbench.plugin.diagnostics import diagnose
-from flbench.plugin.entry import Entry
-from flbench.plugin.method_info import Card, card
+from flbench.plugin.entry import KINDS, Entry
+from flbench.plugin.method_info import card
 from flbench.plugin.registry import entries, summary_of
 
 
-@app.command("list")
 def list_(
     kind: Annotated[
         str,
@@ -24,21 +22,11 @@ def list_(
         ),
     ] = "",
     json: Annotated[bool, typer.Option("--json", help="machine-readable")] = False,
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="methods or suites as a page of docs/")
-    ] = False,
     load: Annotated[
-        bool, typer.Option("--load", help="import each as well, in a process apart")
+        bool, typer.Option("--load", help="import each in a separate process as well")
     ] = False,
 ) -> None:
-    """List what is installed, and what of it is broken; nothing is imported unless asked for."""
-    from flbench.cli.list import listing, page, plain
-    from flbench.errors import UnknownName
-    from flbench.gazette import suites_page
-    from flbench.plugin.entry import KINDS
-    from flbench.plugin.method_info import cards
-    from flbench.plugin.registry import entries
-
+    """List what is installed, and why a name cannot be used; only --load imports it."""
     if kind and kind not in KINDS:
         raise UnknownName("kind", kind, KINDS)
     kinds = [kind] if kind else KINDS
@@ -47,12 +35,7 @@ def list_(
         from flbench.run import import_probe
 
         tried = import_probe.tried([entry for one in kinds for entry in entries(one).values()])
-    if markdown:
-        pages = {"methods": lambda: page(cards()), "suites": suites_page}
-        if kind not in pages:
-            raise UserError("--markdown describes methods or suites: type flbench list methods")
-        print(pages[kind](), end="")
-    elif json:
+    if json:
         import json as text
 
         print(text.dumps({one: plain(one, tried) for one in kinds}, indent=2))
@@ -66,11 +49,11 @@ Reasons = Mapping[tuple[str, str], str]
 
 
 def listing(kind: str, details: bool = False, tried: Reasons | None = None) -> list[str]:
-    """Lines that list what is installed of one kind; what is broken with the reason.
+    """Lines that list what is installed of one kind, with the reason where a name is broken.
 
     Args:
-        details: methods with their cards.
-        tried: what importing them came to (`flbench.run.import_probe`); None = not imported.
+        details: whether methods are listed with kind, paper and hooks.
+        tried: why imports failed (`flbench.run.import_probe`); None = not imported.
     """
     found = entries(kind)
     width = max((len(name) for name in found), default=0)
@@ -82,20 +65,20 @@ def listing(kind: str, details: bool = False, tried: Reasons | None = None) -> l
         if details and kind == "methods":
             about = card(entry)
             hooks = f"hooks: {', '.join(about.hooks) or 'none'}"
-            told = "; ".join(filter(None, (about.kind, about.source, hooks)))
-            lines.append(f"  {'':<{width}}  {told}")
+            about_it = "; ".join(filter(None, (about.kind, about.source, hooks)))
+            lines.append(f"  {'':<{width}}  {about_it}")
         if why := why_broken(entry, tried):
             lines.append(f"  {'':<{width}}  broken: {why}")
     return lines
 
 
 def why_broken(entry: Entry, tried: Reasons | None = None) -> str:
-    """Why a name cannot be used: by its text, or else by what its import came to."""
+    """Why a name cannot be used: by its metadata, or else by its import."""
     return diagnose(entry) or (tried or {}).get((entry.kind, entry.name), "")
 
 
 def plain(kind: str, tried: Reasons | None = None) -> list[dict[str, object]]:
-    """The same as JSON-plain rows; "broken" is empty where nothing is known."""
+    """The same as rows of plain data; "broken" is empty where nothing is known to be wrong."""
     rows = []
     for entry in entries(kind).values():
         row: dict[str, object] = {
@@ -111,46 +94,3 @@ def plain(kind: str, tried: Reasons | None = None) -> list[dict[str, object]]:
             row["hooks"] = list(about.hooks)
         rows.append(row)
     return rows
-
-
-def table(found: list[Card]) -> list[str]:
-    """Markdown: one row per method."""
-    lines = ["| method | what it is | kind | paper | hooks |", "|---|---|---|---|---|"]
-    for one in found:
-        cells = (f"`{one.name}`", one.summary, one.kind, one.source, ", ".join(one.hooks))
-        lines.append(f"| {' | '.join(_cell(cell) for cell in cells)} |")
-    return lines
-
-
-def page(found: list[Card]) -> str:
-    """Markdown: the table, then every method's documentation and parameters."""
-    lines = [
-        "# Methods",
-        "",
-        "Generated by `flbench list methods --markdown` from what the plugins say; do not edit.",
-        "",
-        *table(found),
-    ]
-    told: dict[str, str] = {}
-    for one in found:
-        summary = f"{one.summary} *{one.source or 'no paper named'}*".strip()
-        lines += ["", f"## {one.name}", "", summary]
-        if one.text in told:
-            lines += ["", f"See [{told[one.text]}](#{told[one.text]}), of which it is a variant."]
-        elif one.text:
-            told[one.text] = one.name
-            lines += ["", "```text", one.text, "```"]
-        if one.parameters:
-            lines += ["", "| parameter | type | default | meaning |", "|---|---|---|---|"]
-        for p in one.parameters:
-            cells = (f"`{p.name}`", f"`{p.type}`", f"`{p.default}`" if p.default else "", p.doc)
-            lines.append(f"| {' | '.join(_cell(cell) for cell in cells)} |")
-        lines += [""] if one.presets else []
-        for name, values in one.presets.items():
-            told_values = ", ".join(f"`{key}={value}`" for key, value in values.items())
-            lines.append(f"- `--preset {name}`: {told_values or 'the defaults'}")
-    return "\n".join(lines) + "\n"
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|") or "-"

@@ -11,17 +11,19 @@ import typer
 
 from flbench import __version__
 from flbench.cli.check import check
+from flbench.cli.data import data
 from flbench.cli.diff import diff
 from flbench.cli.leaderboard import leaderboard
+from flbench.cli.list import list_
 from flbench.cli.new import new
 from flbench.cli.plot import plot
 from flbench.cli.reproduce import reproduce
 from flbench.cli.run import run
 from flbench.cli.show import show
-from flbench.cli.speed import PASSES_ON as SPEED_PASSES_ON
-from flbench.cli.speed import speed
+from flbench.cli.speed import PASSES_ON, speed
+from flbench.cli.study import study
 from flbench.cli.submit import submit
-from flbench.cli.sweep import PASSES_ON, sweep
+from flbench.cli.sweep import sweep
 from flbench.cli.sync import sync
 from flbench.cli.tune import tune
 from flbench.cli.verify import verify
@@ -36,10 +38,13 @@ app = typer.Typer(
 )
 
 app.command()(run)
-app.command(context_settings=PASSES_ON)(sweep)
+app.command()(sweep)
+app.command("list")(list_)
+app.command()(data)
+app.command()(study)
 app.command()(check)
 app.command()(new)
-app.command(context_settings=SPEED_PASSES_ON)(speed)
+app.command(context_settings=PASSES_ON)(speed)
 app.command()(reproduce)
 app.command()(tune)
 app.command()(diff)

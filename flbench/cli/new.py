@@ -136,7 +136,7 @@ def words(name: str, kind: str, licence: str, author: str, year: int) -> dict[st
         class_of(f"my-{kind}"): class_of(name),
         "2026 The authors": f"{year} {author}",
         '"The authors"': f'"{author}"',
-        "flbench>=0.1.0": f"flbench>={__version__}",
+        "flbench>=0.2.0": f"flbench>={__version__}",
         terms.format("MIT"): "" if licence == "none" else terms.format(licence),
         "Licence: MIT.": f"Licence: {licence}.",
     }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flbench.cli.options import Out, Root, Settings
+from flbench.cli.options import Out, Root, Settings, read_settings
 from flbench.errors import UnknownName
 
 if TYPE_CHECKING:
@@ -37,7 +37,9 @@ def reproduce(
     ] = False,
 ) -> None:
     """Run what is missing of a paper's tables; print ours beside the paper's, with a verdict."""
+    from flbench.engine.options import EngineOptions
     from flbench.papers.paper import SCALES, load_paper
+    from flbench.sweeps.request import RunRequest
 
     card = load_paper(paper)
     if scale not in SCALES:
@@ -48,26 +50,26 @@ def reproduce(
         raise UnknownName(f"data set of '{card.name}'", dataset, known, listed="there are")
     from flbench.terminal.console import SweepProgress
 
-    overview = SweepProgress()
+    progress = SweepProgress()
     if markdown:
         from flbench.papers.page import page
 
-        print(page(card, out, overview), end="")
+        print(page(card, out, progress), end="")
         return
-    with overview.waiting("importing torch and lightning"):
-        from flbench.papers.reproduction import (
-            ReproductionRequest,
-            findings,
-            planned,
-            where_results_lie,
-        )
-        from flbench.sweeps.sweep import play
+    with progress.waiting("importing torch and lightning"):
+        from flbench.papers.reproduction import findings, planned
+        from flbench.sweeps.sweep import run_missing
 
-    others = [*where_results_lie(out, data_root), "--threads", str(threads)]
-    asked = ReproductionRequest(scale, seeds, settings or (), dataset, others)
-    plans = {name: planned(grid, asked, overview) for name, grid in chosen.items()}
+    request = RunRequest(
+        settings=read_settings(settings or []),
+        dataset=dataset,
+        data_root=data_root,
+        out=out,
+        engine=EngineOptions(threads=threads),
+    )
+    plans = {name: planned(grid, scale, request, seeds, progress) for name, grid in chosen.items()}
     every = [cell for part in plans.values() for plan in part for cell in plan.cells]
-    outcomes = {} if no_run else play(every, overview)
+    outcomes = {} if no_run else run_missing(every, progress)
     total: Counter[str] = Counter()
     for name, grid in chosen.items():
         found = findings(grid, plans[name], outcomes)

@@ -156,7 +156,8 @@ def show_result(file: Path) -> None:
     if result.tuning is not None:
         _print_all("tuned", result.tuning.model_dump())
     _print_all("fingerprint", marks.model_dump())
-    _print_all("summary", {key: value and round(value, 4) for key, value in result.summary.items()})
+    metrics = result.metrics().items()
+    _print_all("summary", {key: value and round(value, 4) for key, value in metrics})
     for way, items in result.bytes.items():
         _print_all(f"bytes {way}", items)
     _print_all("seconds", result.seconds)

@@ -7,13 +7,10 @@ from typing import Annotated
 
 import typer
 
-from flbench.cli.main import app
-from flbench.cli.options import Out, Root, Settings
+from flbench.cli.options import Out, Root, Settings, read_settings
 from flbench.errors import Interrupted
-from flbench.sweeps.request import read_settings
 
 
-@app.command()
 def study(
     name: Annotated[str, typer.Argument(help="a study (flbench list studies), or a TOML file")],
     seeds: Annotated[int, typer.Option(min=1, help="seeds 0..N-1")] = 1,
@@ -26,19 +23,27 @@ def study(
     force: Annotated[bool, typer.Option("--force", help="compute complete cells again")] = False,
 ) -> None:
     """Run a study: a grid of runs, or a measurement; cells that are complete are not run again."""
-    chosen = read_settings(settings or [])
+    from flbench.engine.options import EngineOptions
+    from flbench.sweeps.request import RunRequest
     from flbench.terminal.console import Console
+
+    request = RunRequest(
+        seeds=tuple(range(seeds)),
+        settings=read_settings(settings or []),
+        dataset=dataset,
+        data_root=data_root,
+        out=out,
+        engine=EngineOptions(threads=threads),
+        resume=resume,
+        force=force,
+    )
 
     console = Console()
     with console.waiting("importing torch and lightning"):
-        from flbench.datasets import data_root as locate
-        from flbench.sweeps.study import Request, run_study
+        from flbench.sweeps.study import run_study
         from flbench.terminal.tables import print_rows
-    root, say = locate(data_root), console.say
-    sinks = (("console", console),)
-    request = Request(seeds, root, out, chosen, dataset, force, resume, threads, sinks, say)
     try:
-        rows = run_study(name, request)
+        rows = run_study(name, request, console)
     except KeyboardInterrupt:
         raise Interrupted("interrupted; complete cells are kept, type the same again") from None
     finally:

@@ -3,22 +3,48 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flbench.cli.options import Plugins, Preset, Seed, Seeds, Settings, Suites
+from flbench.cli.options import (
+    Accelerator,
+    BankBudget,
+    Compile,
+    DatasetName,
+    Devices,
+    Executor,
+    Force,
+    Nodes,
+    Out,
+    Plugins,
+    Precision,
+    Preset,
+    Resume,
+    Root,
+    Rounds,
+    Seed,
+    Seeds,
+    Settings,
+    Sinks,
+    Suites,
+    Threads,
+    run_request,
+)
 from flbench.errors import UnknownName, UserError
 from flbench.sweeps.launchers import FAILED, run_locally, run_on_ray
-from flbench.sweeps.request import jobs_of, options, words
-from flbench.sweeps.sweep import LAUNCHERS, Outcomes, cells_of, recalled, summary, watched
+from flbench.sweeps.request import Cell, resolve
+from flbench.sweeps.sweep import Outcomes, recalled, run_missing, summary
 
 if TYPE_CHECKING:
     from flbench.terminal.console import SweepProgress
 
 
-PASSES_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
-"""How the command must be registered: what it does not know itself is for `flbench run`."""
+LAUNCHERS = ("local", "ray", "print")
 
 
 def sweep(
@@ -27,8 +53,23 @@ def sweep(
     suite: Suites,
     seed: Seed = None,
     seeds: Seeds = None,
+    rounds: Rounds = None,
     settings: Settings = None,
     preset: Preset = None,
+    dataset: DatasetName = None,
+    data_root: Root = None,
+    out: Out = Path("flbench-results"),
+    executor: Executor = "auto",
+    accelerator: Accelerator = "auto",
+    devices: Devices = 1,
+    nodes: Nodes = 1,
+    precision: Precision = "32-true",
+    compiled: Compile = False,
+    bank_budget: BankBudget = None,
+    threads: Threads = 1,
+    resume: Resume = False,
+    force: Force = False,
+    sink: Sinks = None,
     launcher: Annotated[
         str, typer.Option(help="local, ray, or print (the commands, one a line)")
     ] = "local",
@@ -41,9 +82,9 @@ def sweep(
 ) -> None:
     """Run every method on every suite with every seed; what is complete is not run again.
 
-    All other options of `flbench run` (--rounds, --dataset, --out, --executor, --threads, --force,
-    ...) are taken as well and hold for every cell; `flbench run --help` explains them. A sweep
-    that was stopped goes on when the same is typed again.
+    A cell is one method on one suite with one seed; all options of `flbench run` hold for every
+    cell. A sweep that was stopped goes on when the same is typed again: cells begin at their
+    checkpoints with or without --resume.
     """
     if launcher not in LAUNCHERS:
         raise UnknownName("launcher", launcher, LAUNCHERS, listed="there are")
@@ -51,29 +92,32 @@ def sweep(
         raise typer.BadParameter("--workers and --address belong to --launcher ray")
     from flbench.terminal.console import SweepProgress
 
-    overview = SweepProgress()
-    count = ["--seeds", str(seeds)] if seeds is not None else []
-    one = ["--seed", str(seed)] if seed is not None else []
-    chosen = words(plugin, suite, settings or [], preset, [*one, *count, *context.args])
-    whole = jobs_of(overview, **options(chosen))  # refuses what is wrong, before anything starts
-    if launcher != "print" and any(job.engine.devices * job.engine.nodes > 1 for job in whole):
+    progress = SweepProgress()
+    own = ("launcher", "workers", "address")
+    request = run_request(**{key: v for key, v in context.params.items() if key not in own})
+    if launcher != "print" and devices * nodes > 1:
         raise UserError(
             "--devices, --nodes: here a cell is one process; --launcher print gives the commands"
         )
-    numbers = range(seeds) if seeds is not None else [seed or 0]
-    cells = cells_of(overview, plugin, suite, numbers, settings or [], preset, context.args)
-    known = {cell: outcome for cell in cells if (outcome := recalled(cell.job)) is not None}
-    waiting = [cell for cell in cells if cell not in known]
+    cells = resolve(replace(request, resume=True), progress)
     if launcher == "print":
-        print("".join(f"{cell.command}\n" for cell in waiting), end="")
-        overview.tell(f"{summary(known.values(), len(cells))}; {len(waiting)} to run")
+        print_commands(cells, progress)
         return
-    far = launcher == "ray" and waiting
-    played = run_on_ray(waiting, workers, address) if far else run_locally(waiting)
-    conclude(watched(cells, known, played, overview), overview)
+    launch = partial(run_on_ray, workers=workers, address=address)
+    outcomes = run_missing(cells, progress, launch if launcher == "ray" else run_locally)
+    conclude(outcomes, progress)
 
 
-def conclude(outcomes: Outcomes, overview: SweepProgress) -> None:
+def print_commands(cells: Sequence[Cell], progress: SweepProgress) -> None:
+    """Print what to type for each cell that is not complete."""
+    outcomes = {cell: recalled(cell.spec) for cell in cells}
+    known = [one for one in outcomes.values() if one is not None]
+    waiting = [cell for cell, one in outcomes.items() if one is None]
+    print("".join(f"{cell.command}\n" for cell in waiting), end="")
+    progress.tell(f"{summary(known, len(cells))}; {len(waiting)} to run")
+
+
+def conclude(outcomes: Outcomes, progress: SweepProgress) -> None:
     """Print the table, the summary and how to run failed cells again; exit as `run` would."""
     from flbench.terminal.tables import print_table
 
@@ -86,9 +130,9 @@ def conclude(outcomes: Outcomes, overview: SweepProgress) -> None:
         print_table(finished)
         sys.stdout.flush()
     failed = [cell for cell, one in outcomes.items() if one.what == FAILED]
-    overview.tell(summary(outcomes.values(), len(outcomes)))
+    progress.tell(summary(outcomes.values(), len(outcomes)))
     for cell in failed:
-        overview.tell(f"  failed: {cell.command}")
+        progress.tell(f"  failed: {cell.command}")
     code = max((outcomes[cell].code for cell in failed), default=0 if finished else 1)
     if code:
         raise typer.Exit(code)

@@ -5,21 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flbench.cli.options import Out, Root, Settings
+from flbench.cli.options import Out, Root, Settings, read_settings
 from flbench.core.parameters import parse
 from flbench.errors import UserError
-from flbench.plugin.registry import load_entry
 from flbench.sweeps.tuning import FIRST_SEED, SCORE, Point, Trial, _order, _score, grid_of, points
 
 if TYPE_CHECKING:
     from flbench.results.schema import Tuning
-    from flbench.sweeps.launchers import Cell
-    from flbench.terminal.console import SweepProgress
+    from flbench.sweeps.request import Cell
 
 
 def tune(
@@ -41,60 +40,65 @@ def tune(
     threads: Annotated[int, typer.Option(min=1, help="CPU threads of torch")] = 1,
 ) -> None:
     """Search a method's parameters on tuning seeds; score the best, and the defaults, on others."""
-    from flbench.core.parameters import declared
-    from flbench.plugin.registry import find
+    from flbench.engine.options import EngineOptions
+    from flbench.sweeps.request import RunRequest, resolve
     from flbench.terminal.console import SweepProgress
 
-    overview = SweepProgress()
-    with overview.waiting("importing torch and lightning"):
+    progress = SweepProgress()
+    with progress.waiting("importing torch and lightning"):
         from flbench.cli.sweep import conclude
-        from flbench.sweeps.sweep import play
+        from flbench.run.composition import load_method
+        from flbench.sweeps.sweep import run_missing
 
-        kind = load_entry(find("methods", method))
-    given = {pair.partition("=")[0].strip().removeprefix(f"{method}.") for pair in settings or []}
-    free = {name: one for name, one in declared(kind).items() if name not in given}
-    grid = grid_of(free, getattr(kind, "effort", ()), dict(_values(pair) for pair in tried or []))
+        load = cache(load_method)
+        plugin, *others = load(method).plugins
+    if others:
+        raise UserError(f"flbench tune takes one method, got '{method}'")
+    given = read_settings(settings or [])
+    asked = {key.removeprefix(f"{method}.") for key in given}
+    free = {name: one for name, one in plugin.fields.items() if name not in asked}
+    effort = getattr(plugin.kind, "effort", ())
+    grid = grid_of(free, effort, dict(_values(pair) for pair in tried or []))
     if not grid:
         raise UserError(f"{method} has no number to tune; name values with --try KEY=V1,V2")
-    told = {"rounds": rounds, "dataset": dataset, "data-root": data_root, "threads": threads}
-    typed = [word for k, v in told.items() if v is not None for word in (f"--{k}", str(v))]
-    typed += [word for pair in settings or [] for word in ("--set", pair)]
+    base = RunRequest(
+        methods=(method,),
+        suites=(suite,),
+        settings=given,
+        rounds=rounds,
+        dataset=dataset,
+        data_root=data_root,
+        engine=EngineOptions(threads=threads),
+        resume=True,
+    )
 
-    def cell(point: Point, seed: int, folder: Path, tuning: Tuning | None = None) -> Cell:
-        texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in point.items()}
-        chosen = [word for k, v in texts.items() for word in ("--set", f"{method}.{k}={v}")]
-        places = ["--seed", str(seed), "--out", str(folder), "--resume"]
-        return _cell(["-p", method, "-s", suite, *typed, *chosen, *places], tuning, overview)
+    def cells(
+        point: Point, seeds: Sequence[int], folder: Path, tuning: Tuning | None = None
+    ) -> list[Cell]:
+        chosen = {**given, **{f"{method}.{key}": value for key, value in point.items()}}
+        one = replace(base, settings=chosen, seeds=tuple(seeds), out=folder, tuning=tuning)
+        return resolve(one, progress, load)
 
     drawn = points(grid, budget, f"{method}/{suite}")
     numbers = list(range(FIRST_SEED, FIRST_SEED + tuning_seeds))
-    wanted = [[cell(point, seed, trials) for seed in numbers] for point in drawn]
-    overview.tell(f"{len(drawn)} sets of {', '.join(grid)}; {tuning_seeds} tuning seeds each")
-    outcomes = play([one for cells in wanted for one in cells], overview)
+    wanted = [cells(point, numbers, trials) for point in drawn]
+    progress.tell(f"{len(drawn)} sets of {', '.join(grid)}; {tuning_seeds} tuning seeds each")
+    outcomes = run_missing([cell for trial in wanted for cell in trial], progress)
     pairs = zip(drawn, wanted, strict=True)
-    judged = sorted((Trial(point, _score(cells, outcomes)) for point, cells in pairs), key=_order)
+    judged = sorted((Trial(point, _score(trial, outcomes)) for point, trial in pairs), key=_order)
     report = _write(judged, method, wanted[0][0])
     for one in judged:
         shown = "failed" if one.score is None else f"{one.score:.4f}"
-        overview.tell(f"  {shown}  {_shown(one.params)}")
+        progress.tell(f"  {shown}  {_shown(one.params)}")
     best = judged[0]
     if best.score is None:
         raise UserError(f"no trial came to an end; see {report}")
-    overview.tell(f"best {SCORE}: {_shown(best.params)}; all trials are in {report}")
+    progress.tell(f"best {SCORE}: {_shown(best.params)}; all trials are in {report}")
     from flbench.results.schema import Tuning
 
     found = Tuning(budget=budget, tried=len(drawn), seeds=numbers, score=SCORE)
-    scored = [cell({}, seed, out) for seed in range(seeds)]
-    scored += [cell(best.params, seed, out, found) for seed in range(seeds)]
-    conclude(play(scored, overview), overview)
-
-
-def _cell(arguments: Sequence[str], tuning: Tuning | None, overview: SweepProgress) -> Cell:
-    from flbench.sweeps.launchers import Cell
-    from flbench.sweeps.request import jobs_of, options
-
-    (job,) = jobs_of(overview, **options(arguments))
-    return Cell(tuple(arguments), replace(job, tuning=tuning))
+    scored = [*cells({}, range(seeds), out), *cells(best.params, range(seeds), out, found)]
+    conclude(run_missing(scored, progress), progress)
 
 
 def _values(pair: str) -> tuple[str, list[Any]]:
@@ -113,9 +117,9 @@ def _write(judged: Sequence[Trial], method: str, cell: Cell) -> Path:
     """Write all trials and their scores down; return where."""
     from flbench.results.files import write_atomically
 
-    suite = cell.job.suite
+    suite = cell.spec.suite
     about = {"method": method, "suite": suite.name, "dataset": suite.dataset, "score": SCORE}
     table = {**about, "settings": suite.settings(), "trials": [asdict(one) for one in judged]}
-    path = cell.job.path.parents[2] / f"{method}.json"
+    path = cell.spec.path.parents[2] / f"{method}.json"
     write_atomically(path, f"{json.dumps(table, indent=1)}\n".encode())
     return path

@@ -1,8 +1,9 @@
-"""ClientModule: what one client does with one batch.
+"""ClientModule: local training and prediction of a client.
 
 One ClientModule serves all clients of a run: the executor copies a client's row in, sets what the
-server told it, trains, and copies the row out. A method that changes the local objective answers
-`client_module` with a subclass, or adds a term to the loss with `local_term`.
+client received from the server, trains, and copies the row out. A method that changes the local
+objective returns a subclass from the hook `client_module`, or adds a term to the loss with the hook
+`local_term`.
 """
 
 from __future__ import annotations
@@ -27,13 +28,14 @@ from lightning.pytorch import LightningModule  # after torchvision_compat, which
 
 @dataclass(frozen=True)
 class LocalPhase:
-    """A run of epochs in which only some scalars move (FedRep's head, then body).
+    """Consecutive epochs in which the same scalars are trained (FedRep: the head, then the body).
 
     Attributes:
         epochs: epochs of this phase.
-        mask: scalars of the row that may move, shape (W,), bool; None = all. The mask acts on the
-            update, not on the gradient, so momentum and weight decay cannot move the others.
-        batches_per_step: batches one step takes in this phase; None = the module's.
+        mask: scalars of the row that are trained, shape (W,), bool; None = all. The mask is applied
+            to the update, not to the gradient, so momentum and weight decay do not change the
+            other scalars.
+        batches_per_step: batches per optimiser step in this phase; None = the module's value.
     """
 
     epochs: int
@@ -42,11 +44,11 @@ class LocalPhase:
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """Mean cross-entropy in nats, a scalar: over samples, of text over tokens.
+    """Mean cross-entropy in nats, a scalar; the mean is over samples, for text over tokens.
 
     Args:
         logits: shape (b, C), or (b, T, C).
-        y: labels, shape (b,), or next tokens, (b, T).
+        y: labels, shape (b,), or next tokens, shape (b, T).
     """
     return F.cross_entropy(logits.movedim(-1, 1), y)
 
@@ -56,15 +58,16 @@ class ClientModule(LightningModule):
 
     Attributes:
         net: the network, shared by all clients.
-        local: epochs, batch size, learning rate, ... of the suite.
-        received: what this client was told (`Start.extras`) and remembers (`Start.own`).
+        local: the suite's settings of local training: epochs, batch size, learning rate, ...
+        received: tensors of this client: those that the server sent (`Start.extras`) and those of
+            its own memory (`Start.client_memory`).
         start: the row this client started from, shape (W,).
         steps: optimiser steps made since then, for `on_local_end`.
-        made_by: the plugin that answered `client_module`.
+        provided_by: the plugin that returned this module from `client_module`.
     """
 
     batches_per_step: ClassVar[int] = 1
-    """How many batches one step takes; above 1, `batch` is a tuple of batches (Per-FedAvg)."""
+    """Batches per optimiser step; above 1, `batch` is a tuple of batches (Per-FedAvg)."""
 
     def __init__(self, net: nn.Module, local: LocalTraining) -> None:
         super().__init__()
@@ -76,21 +79,21 @@ class ClientModule(LightningModule):
         self.provided_by = ""
 
     def forward(self, x: Tensor) -> Any:  # noqa: ANN401 - Lightning leaves the output open
-        """Return the logits of samples `x`, shape (b, classes); of text (b, T, classes)."""
+        """Return the logits of samples `x`, shape (b, classes); for text (b, T, classes)."""
         return self.net(x)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:  # noqa: ANN401 - see above
         """Return the loss of one `batch`, (x, y), a scalar in nats.
 
         Args:
-            batch: samples and labels; a tuple of such pairs where a step takes several.
-            batch_idx: counts the steps of a phase.
+            batch: samples and labels; a tuple of such pairs where a step takes several batches.
+            batch_idx: number of the step within its phase, from 0.
         """
         x, y = batch
         return cross_entropy(self(x), y)
 
     def features(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what enters the head, shape (b, d), and the logits, shape (b, classes).
+        """Return the input of the head, shape (b, d), and the logits, shape (b, classes).
 
         The head is the network's last `nn.Linear`.
 
@@ -98,34 +101,35 @@ class ClientModule(LightningModule):
             x: samples, shape (b, ...).
 
         Raises:
-            Undefined: the network has none.
+            Undefined: the network has no head.
         """
-        caught: list[Tensor] = []
+        head_inputs: list[Tensor] = []
         name = head_of(self.net)
         if name is None:
             raise Undefined("the network has no head: no part of it is an nn.Linear")
         hook = self.net.get_submodule(name).register_forward_pre_hook(
-            lambda _, inputs: caught.append(inputs[0])
+            lambda _, inputs: head_inputs.append(inputs[0])
         )
         try:
-            logits: Tensor = type(self).forward(self, x)  # never compiled: that would miss the hook
+            # Not the compiled forward, which would not call the hook.
+            logits: Tensor = type(self).forward(self, x)
         finally:
             hook.remove()
-        return caught[0], logits
+        return head_inputs[0], logits
 
     def predict(self, x: Tensor) -> Tensor:
-        """Return the logits by which this client is judged on samples `x`, shape (b, classes)."""
+        """Return the logits that are evaluated for samples `x`, shape (b, classes)."""
         logits: Tensor = self(x)
         return logits
 
     def measure(self, logits: Tensor, y: Tensor) -> Tensor:
-        """Return loss sum, number correct and number judged of each sample, shape (b, 3).
+        """Return loss sum, number correct and number of predictions per sample, shape (b, 3).
 
-        A sample is judged once, text once per token.
+        A sample has one prediction; a text sample has one per token.
 
         Args:
-            logits: shape (b, classes); of text (b, T, classes).
-            y: labels, shape (b,); of text the next tokens, shape (b, T).
+            logits: shape (b, classes); for text (b, T, classes).
+            y: labels, shape (b,); for text the next tokens, shape (b, T).
         """
         loss = F.cross_entropy(logits.movedim(-1, 1), y, reduction="none")
         correct = (logits.argmax(dim=-1) == y).to(loss.dtype)
@@ -151,21 +155,21 @@ class ClientModule(LightningModule):
         )
 
     def phases(self, epochs: int) -> Sequence[LocalPhase]:
-        """Cut the stage's epochs into phases; their epochs sum to `epochs`."""
+        """Divide the stage's epochs into phases; the phases' epochs sum to `epochs`."""
         return (LocalPhase(epochs),)
 
     def on_phase_start(self, number: int) -> None:
-        """Called before phase `number`, from 0, in training mode: here BatchNorm may be frozen."""
+        """Prepare phase `number`, from 0, in training mode; for example freeze BatchNorm here."""
 
     def on_local_end(self, x: Tensor, y: Tensor) -> Extras:
         """Return what to upload beside the parameters: name -> tensor of any shape, NaN = not sent.
 
         Args:
             x: the client's training samples, shape (m, ...).
-            y: their labels, shape (m,); of text shape (m, T).
+            y: their labels, shape (m,); for text shape (m, T).
         """
         return {}
 
     def flat(self) -> Tensor:
-        """The trainable parameters as one differentiable vector, shape (P,)."""
+        """Return the trainable parameters as one differentiable vector, shape (P,)."""
         return torch.cat([parameter.reshape(-1) for parameter in self.parameters()])

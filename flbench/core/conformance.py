@@ -1,4 +1,4 @@
-"""Conformance: what a method's author declares to the conformance kit."""
+"""Conformance: what the author of a method declares for the conformance kit."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Conformance:
-    """What the conformance kit should know of a method: its class constant `conformance`.
+    """How the conformance kit runs a method: the class constant `conformance` of the method.
 
     Attributes:
-        params: parameters with which everything special about the method happens within a few
-            rounds of a very small federation.
-        rounds: number of rounds that this takes; at least 2.
-        suite: fields of the small federation's suite that the method needs with another value.
-        equals: other method -> parameters with which this method equals it: models bit for bit,
-            evaluated numbers to rounding.
-        fails: check -> why it is known to fail; shown, and an error once it passes.
+        params: parameters with which every special step of the method happens within a few rounds
+            of a very small federation.
+        rounds: number of rounds that these steps need; at least 2.
+        suite: fields of the small federation's suite to replace, as in `--set`.
+        equals: other method -> parameters with which this method is equal to that one: models bit
+            for bit, evaluated figures up to rounding.
+        fails: check -> reason why it is known to fail. The reason is shown; if the check passes,
+            that is an error.
 
     Example:
         >>> Conformance(equals={"fedavg": {"mu": 0.0}}).rounds

@@ -1,14 +1,16 @@
-"""Context: everything a method may know about the run, and the three things it may do.
+"""Context: everything a method may know about the run, and what it may ask of it.
 
 A hook gets the context of its round. It holds no test sample and no true group; `true_groups`
 answers only to a method that declares `uses_true_groups = True`, and the result then says so.
+A run implements it in `flbench.run.context`; a test of a plugin can implement it with numbers of
+its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import torch
@@ -18,48 +20,12 @@ from flbench.core import seeding
 from flbench.core.layout import ParameterLayout
 from flbench.core.local_training import LocalTraining
 from flbench.core.types import Direction, Plain
-from flbench.errors import Undefined, UserError
 
-
-class Services(Protocol):
-    """What the orchestrator does on behalf of a method."""
-
-    def evaluate(self, models: Tensor, clients: Tensor, split: str) -> Tensor:
-        """Mean losses, shape (len(clients), len(models))."""
-
-    def data(self, owner: int, split: str) -> tuple[Tensor, Tensor]:
-        """Visible samples of a client, or the server's."""
-
-    def logits(self, models: Tensor, x: Tensor) -> Tensor:
-        """Logits, shape (len(models), len(x), classes)."""
-
-    def features(self, models: Tensor, x: Tensor) -> Tensor:
-        """Inputs of the head, shape (len(models), len(x), d)."""
-
-    def train(self, models: Tensor, clients: Tensor, epochs: int, round_: int) -> Tensor:
-        """Trained models of newcomers, shape (len(clients), W)."""
-
-    def fresh(self, index: int) -> Tensor:
-        """Other initial weights, shape (W,)."""
-
-    def repeated(self, row: Tensor, times: int) -> Tensor:
-        """Equal rows, shape (times, W)."""
-
-    def send(self, direction: Direction, clients: Tensor, item: str, scalars: Tensor | int) -> None:
-        """Count scalars that cross."""
-
-    def send_models(self, clients: Tensor, models: Tensor) -> None:
-        """Count whole models sent down."""
-
-    def note(self, name: str, value: Plain) -> None:
-        """Keep a diagnostic in the round's record."""
-
-    def warn(self, message: str) -> None:
-        """Tell the person something."""
+Split = Literal["train", "validation"]
 
 
 @dataclass(frozen=True)
-class Context:
+class Context(ABC):
     """The run as a method sees it in one round.
 
     Attributes:
@@ -74,8 +40,6 @@ class Context:
         layout: places and masks of the row.
         initial: the common initial weights, shape (W,).
         local: the suite's local training.
-        services: what `evaluate`, `send`, `note` and `warn` stand on.
-        truth: the hidden groups' door.
         newcomers: M, clients that will join after the last round; their ids will be N..N+M-1.
         joining: whether `personalise` is asked for them now. `samples`, `label_counts`,
             `evaluate`, `client_data` and `true_groups` then know them too; memories do not.
@@ -94,8 +58,6 @@ class Context:
     layout: ParameterLayout
     initial: Tensor
     local: LocalTraining
-    services: Services
-    truth: Callable[[], Tensor | None] | None = None
     newcomers: int = 0
     joining: bool = False
     pools_data: bool = False
@@ -120,11 +82,12 @@ class Context:
             address = (*address, dict(enumerate(self.names or ())).get(client, client))
         return seeding.rng(self.seed, "method", purpose, *address)
 
+    @abstractmethod
     def evaluate(
         self,
         models: Tensor,
         clients: Tensor,
-        split: Literal["train", "validation"] = "validation",
+        split: Split = "validation",
     ) -> Tensor:
         """Cross-evaluation: the mean loss of every model on every client's split.
 
@@ -141,10 +104,8 @@ class Context:
         Raises:
             UserError: another split; test samples are out of reach.
         """
-        if split not in ("train", "validation"):
-            raise UserError(f"split: expected 'train' or 'validation', got '{split}'")
-        return self.services.evaluate(models, clients, split)
 
+    @abstractmethod
     def train(self, models: Tensor, clients: Tensor, epochs: int | None = None) -> Tensor:
         """Let newcomers train locally, so that a rule that looks at trained models can see one.
 
@@ -162,15 +123,9 @@ class Context:
         Raises:
             UserError: nobody is joining.
         """
-        if not self.joining:
-            raise UserError("ctx.train serves newcomers: ask `ctx.joining` first")
-        starts = models.expand(len(clients), self.layout.width)
-        wanted = self.local.epochs if epochs is None else epochs
-        return self.services.train(starts, clients, wanted, self.round)
 
-    def client_data(
-        self, client: int, split: Literal["train", "validation"] = "train"
-    ) -> tuple[Tensor, Tensor]:
+    @abstractmethod
+    def client_data(self, client: int, split: Split = "train") -> tuple[Tensor, Tensor]:
         """Samples and labels of one client, for what a method computes at the client (FedC2I).
 
         Args:
@@ -183,30 +138,28 @@ class Context:
         Raises:
             UserError: another split; test samples are out of reach.
         """
-        if split not in ("train", "validation"):
-            raise UserError(f"split: expected 'train' or 'validation', got '{split}'")
-        return self.services.data(client, split)
 
+    @abstractmethod
     def server_data(self) -> tuple[Tensor, Tensor]:
         """Samples and labels that the server owns, shapes as in `client_data` (FLIS).
 
         Raises:
             Undefined: the suite's `server_samples` is 0.
         """
-        return self.services.data(0, "server")
 
+    @abstractmethod
     def logits(self, models: Tensor, x: Tensor) -> Tensor:
         """Logits of `models`, shape (m, W), on samples `x`, shape (b, ...): shape (m, b, C)."""
-        return self.services.logits(models, x)
 
+    @abstractmethod
     def features(self, models: Tensor, x: Tensor) -> Tensor:
         """What enters the head of `models`, shape (m, W), on samples `x`, (b, ...): (m, b, d)."""
-        return self.services.features(models, x)
 
+    @abstractmethod
     def fresh_initial(self, index: int) -> Tensor:
         """Initial weights other than `initial`, one set per `index` >= 1, shape (W,) (IFCA)."""
-        return self.services.fresh(index)
 
+    @abstractmethod
     def repeated(self, row: Tensor, times: int | None = None) -> Tensor:
         """A table of equal rows for `setup`, such as one model per client.
 
@@ -217,8 +170,8 @@ class Context:
             row: shape (W,).
             times: None = one for each client.
         """
-        return self.services.repeated(row, self.clients if times is None else times)
 
+    @abstractmethod
     def send(self, direction: Direction, clients: Tensor, item: str, scalars: Tensor | int) -> None:
         """Count something that crosses beside `Start` and `Upload`.
 
@@ -229,25 +182,25 @@ class Context:
             scalars: how many scalars each of them moves, shape (n,), or one number for all; 4
                 bytes a scalar.
         """
-        self.services.send(direction, clients, item, scalars)
 
+    @abstractmethod
     def send_models(self, clients: Tensor, models: Tensor) -> None:
         """Send whole `models`, shape (m, W), to each of some `clients`, ids of shape (n,) (IFCA).
 
         A model that a client holds already is not counted again when it starts from it in the
         same round.
         """
-        self.services.send_models(clients, models)
 
+    @abstractmethod
     def note(self, name: str, value: Plain) -> None:
         """Keep a plain `value` in this round's record under "<method>.`name`"."""
-        self.services.note(name, value)
 
+    @abstractmethod
     def warn(self, message: str) -> None:
         """Tell the person a `message`, one line they should know; it is kept in the result."""
-        self.services.warn(message)
 
     @property
+    @abstractmethod
     def true_groups(self) -> Tensor:
         """True group of each client, shape (N,), for methods that openly use the truth.
 
@@ -255,9 +208,3 @@ class Context:
             UserError: the method does not declare `uses_true_groups`.
             Undefined: there are no groups.
         """
-        if self.truth is None:
-            raise UserError("true groups are hidden; a method asks with `uses_true_groups = True`")
-        groups = self.truth()
-        if groups is None:
-            raise Undefined("this partition has no true groups: choose another suite or method")
-        return groups

@@ -1,4 +1,4 @@
-"""A data set before anybody owns it, and a partition of it."""
+"""Dataset, what is known about it, and a partition of it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Dataset:
-    """A pooled data set; nobody's data yet.
+    """All samples of a data set, before they are divided among clients.
 
     Attributes:
-        name: the name it is asked for by.
+        name: the name, as in `--dataset`.
         x: samples, shape (m, ...), float32 (or int64 tokens).
-        y: labels, shape (m,), int64 in 0..classes-1; of text the next tokens, shape (m, T).
-        classes: number of labels; of text the size of the vocabulary.
+        y: labels, shape (m,), int64 in 0..classes-1; for text the next tokens, shape (m, T).
+        classes: number of labels; for text the size of the vocabulary.
         domains: domain of each sample, shape (m,), int64, or None. A data set without domains
-            may name another coarse grouping here (CIFAR-100: the superclass).
-        test: which samples are the original's test part, shape (m,), bool, or None where the
-            original has none.
+            may give another coarse grouping here (CIFAR-100: the superclass).
+        test: mask of the original test samples, shape (m,), bool, or None where the original has
+            no test part.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Dataset:
 
     @property
     def labels(self) -> Tensor:
-        """What samples are dealt and split by, shape (m,): the label; of text the domain."""
+        """Strata of partitions and splits, shape (m,): labels, or for text domains."""
         if self.y.ndim == 1:
             return self.y
         return torch.zeros(len(self.y)).long() if self.domains is None else self.domains
@@ -44,14 +44,14 @@ class Dataset:
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """What a loader's module says of its data set, in a constant named ABOUT.
+    """Facts about a data set; a loader's module gives them in a constant named ABOUT.
 
     Attributes:
-        source: who made it and where it is described.
-        licence: its licence, or the terms it is shared under.
-        files: where the files lie under the data root; none = embedded or generated.
-        samples: how many samples the whole has; 0 = depends on the files.
-        fetch: what to type, or where to look, to get the files.
+        source: the authors and where the data set is described.
+        licence: its licence, or the terms under which it is shared.
+        files: paths of the files under the data root; empty = embedded or generated.
+        samples: number of samples of the complete data set; 0 = depends on the files.
+        fetch: the command that gets the files, or where to find them.
     """
 
     source: str
@@ -63,11 +63,11 @@ class DatasetInfo:
 
 @dataclass(frozen=True)
 class Partition:
-    """Which sample belongs to which client.
+    """The samples of each client.
 
     Attributes:
         clients: N arrays, the sample indices of each client, shape (n_i,), int64.
-        groups: true group of each client, shape (N,), int64, or None where there is none.
+        groups: true group of each client, shape (N,), int64, or None without true groups.
     """
 
     clients: tuple[Indices, ...]

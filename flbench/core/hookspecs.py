@@ -1,30 +1,30 @@
-"""The contract between flbench and its plugins: the hooks, and nothing else.
+"""The hooks: the functions through which plugins take part in a run.
 
     run_started
     │
     partition            samples -> clients                          once
-    setup                first bank, membership, memory              once
-    client_module        what one client does with one batch         once
+    setup                first models, membership, memory            once
+    client_module        loss and prediction of a client             once
     │
     ├─ round 1..R ────────────────────────────────────────────────────────────────────┐
     │   plan             the stages of this round                                     │
     │   ├─ for each stage ──────────────────────────────────────────────────────┐     │
     │   │   score, cluster   phase "before" training                            │     │
-    │   │   dispatch         what each acting client starts from and is told    │     │
+    │   │   dispatch         what each acting client starts from and receives   │     │
     │   │   local_term       added to every batch's loss                        │     │
     │   │   ... local training of the stage's clients ...                       │     │
     │   │   score, cluster   phase "after" training                             │     │
-    │   │   aggregate        the new bank (kinds "train" and "trial" only)      │     │
+    │   │   aggregate        the new models (see `Stage.aggregates`)            │     │
     │   └───────────────────────────────────────────────────────────────────────┘     │
-    │   personalise      the model each client is judged by                           │
-    │   round_finished   sinks listen                                                 │
+    │   personalise      the model with which each client is evaluated                │
+    │   round_finished   sinks record the round                                       │
     └─────────────────────────────────────────────────────────────────────────────────┘
     run_finished
 
-Order: pluggy asks the plugin named last first; then earlier ones; then the suite; then the
-defaults, which are FedAvg. "First" below means the first answer that is not None counts; "all"
-means every answer is merged. A hook may take any subset of its arguments. Hooks are called per
-round, never per batch, and must not change what they are given.
+Order: pluggy calls the plugin named last first, then the earlier ones, then the suite, then the
+defaults, which are FedAvg. "First" below means that the first result that is not None is used;
+"all" means that all results are merged. A hook may take any subset of its arguments. Hooks are
+called once per round or stage, never per batch, and must not change their arguments.
 """
 
 from __future__ import annotations
@@ -61,50 +61,50 @@ hookspec = pluggy.HookspecMarker("flbench")
 
 
 hookimpl = pluggy.HookimplMarker("flbench")
-"""Marks a method of a plugin as its answer to the hook of that name, or of `specname`."""
+"""Marks a method of a plugin as its implementation of the hook of that name, or of `specname`."""
 
 
 @hookspec(firstresult=True)
 def partition(
     labels: Indices, domains: Indices | None, clients: int, rng: np.random.Generator
 ) -> Partition | None:
-    """Say which sample belongs to which client. First; default: the suite's partition.
+    """Divide the samples among the clients. First; default: the suite's partition.
 
     Args:
         labels: label of each pooled sample, shape (m,).
         domains: domain of each sample, shape (m,), or None.
-        clients: N.
+        clients: number of clients, N.
         rng: the only source of randomness to use.
     """
 
 
 @hookspec
 def setup(ctx: Context) -> Setup | None:
-    """Declare the first bank, the first membership and what is to be remembered.
+    """Declare the first model bank, the first membership and the memory of the method.
 
-    All, merged: memories add up (a name twice is an error); the bank and the membership of the
-    plugin named last count; memory of scope "model" with one entry is given to every row.
-    Default: one row of common initial weights that serves everybody.
+    All, merged: memories are joined (a name used twice is an error); the bank and the membership
+    come from the plugin named last; memory of scope "model" with one entry is copied to every row.
+    Default: one row with the common initial weights, used by all clients.
     """
 
 
 @hookspec(firstresult=True)
 def plan(state: State, ctx: Context) -> Sequence[Stage] | None:
-    """Say what happens in this round, in order. First; default: the cohort trains."""
+    """Return the stages of this round, in order. First; default: the cohort trains."""
 
 
 @hookspec
 def dispatch(state: State, stage: Stage, ctx: Context) -> Start | None:
-    """Say what each acting client starts from and is told.
+    """Return what each acting client starts from and receives.
 
-    For each field of `Start` the first answer counts; `extras` and `own` of all are merged.
-    Default: the client's home model, which crosses whole.
+    For each field of `Start` the first result is used; `extras` and `client_memory` of all are
+    merged. Default: the client's home model, of which every scalar is sent.
     """
 
 
 @hookspec(firstresult=True)
 def client_module(net: nn.Module, ctx: Context) -> ClientModule | None:
-    """Return the LightningModule that trains on one client. First; default: cross-entropy."""
+    """Return the LightningModule that clients train. First; default: cross-entropy."""
 
 
 @hookspec
@@ -116,7 +116,7 @@ def local_term(state: State, stage: Stage, ctx: Context) -> Callable[[ClientModu
 def score(
     state: State, stage: Stage, phase: Phase, upload: Upload | None, ctx: Context
 ) -> Scores | None:
-    """Measure who benefits from what. First; default: no scores.
+    """Measure how useful models or other clients are to each client. First; default: no scores.
 
     Args:
         phase: "before" local training (`upload` is None) or "after" it.
@@ -127,25 +127,25 @@ def score(
 def cluster(
     state: State, stage: Stage, phase: Phase, scores: Scores | None, ctx: Context
 ) -> Membership | None:
-    """Decide who is served by which model. First; default: unchanged.
+    """Assign clients to models. First; default: unchanged.
 
-    Where the number of rows changes, `Membership.parent` says which old row each new one is
-    copied from.
+    Where the number of rows changes, `Membership.parent` names the old row from which each new row
+    is copied.
     """
 
 
 @hookspec(firstresult=True)
 def aggregate(state: State, upload: Upload, membership: Membership, ctx: Context) -> Models | None:
-    """Make the new bank from the uploads. First.
+    """Compute the new model bank from the uploads. First.
 
-    Default: each row is the sample-weighted mean of its members' uploads; a row without any
+    Default: each row is the sample-weighted mean of its members' uploads; a row without uploads
     keeps its values.
     """
 
 
 @hookspec(firstresult=True)
 def personalise(state: State, clients: Tensor, ctx: Context) -> Personal | None:
-    """Say which model each client is judged by. First; default: its home model.
+    """Return the model with which each client is evaluated. First; default: its home model.
 
     Args:
         clients: ids, shape (n,).
@@ -154,14 +154,14 @@ def personalise(state: State, clients: Tensor, ctx: Context) -> Personal | None:
 
 @hookspec
 def run_started(info: RunInfo) -> None:
-    """Sinks: a run begins."""
+    """Called for sinks when a run starts."""
 
 
 @hookspec
 def round_finished(record: RoundRecord, state: State) -> None:
-    """Sinks: a round is over; `record` is plain data."""
+    """Called for sinks at the end of each round; `record` is plain data."""
 
 
 @hookspec
 def run_finished(result: Result, path: str) -> None:
-    """Sinks: the run is over and its result lies at `path`."""
+    """Called for sinks when the run is over; its result file is at `path`."""

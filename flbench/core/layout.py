@@ -1,7 +1,7 @@
-"""ParameterLayout: where each tensor of a network lies in its flat row.
+"""ParameterLayout: the position of each tensor of a network in its flat row.
 
-A row holds the P trainable scalars first and the B buffer scalars (BatchNorm statistics) behind
-them, in module order. All server algebra is done on rows; a layer is a slice of one.
+A row holds first the P trainable scalars, then the B buffer scalars (BatchNorm statistics), in
+module order. The server computes with rows; a layer is a slice of a row.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Slot:
-    """One tensor's place: `row[start:stop].view(shape)`.
+    """The position of one tensor: `row[start:stop].view(shape)`.
 
-    `kind` is "counter" for integer buffers such as BatchNorm's `num_batches_tracked`; they ride
-    along as floats (exact below 2**24) and are never averaged.
+    `kind` is "counter" for integer buffers such as BatchNorm's `num_batches_tracked`; they are
+    stored as floats (exact below 2**24) and are never averaged.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Slot:
 
 
 def head_of(module: nn.Module) -> str | None:
-    """Name of the submodule that is the head: the last `nn.Linear`; None = there is none."""
+    """Name of the submodule that is the head: the last `nn.Linear`, or None."""
     linears = [name for name, child in module.named_modules() if type(child) is nn.Linear]
     return linears[-1] if linears else None
 
@@ -61,10 +61,10 @@ class ParameterLayout:
 
     @classmethod
     def of(cls, module: nn.Module, head: str | None = None) -> ParameterLayout:
-        """Lay out a module.
+        """Compute the layout of a module.
 
         Args:
-            module: any module; shared tensors are counted once.
+            module: any module; a tensor that several submodules share has one position.
             head: name of the submodule that is the head; None = the last `nn.Linear`.
         """
         head = head_of(module) if head is None else head
@@ -108,17 +108,17 @@ class ParameterLayout:
 
     @cached_property
     def trainable(self) -> Tensor:
-        """Mask of the P trainable scalars, shape (W,), bool: what geometry may look at."""
+        """Mask of the P trainable scalars, shape (W,), bool; distances use only these."""
         return torch.arange(self.width) < self.parameters
 
     @cached_property
     def counters(self) -> Tensor:
-        """Mask of integer buffers, shape (W,), bool: the maximum is kept, never the mean."""
+        """Mask of the integer buffers, shape (W,), bool; aggregation takes their maximum."""
         return self._mask(slot for slot in self.slots if slot.kind == "counter")
 
     @cached_property
     def layers(self) -> Tensor:
-        """Mask of each layer with parameters, its buffers too, in order, shape (L, W), bool."""
+        """Masks of the layers with parameters, buffers included, in order, shape (L, W), bool."""
         names = dict.fromkeys(slot.layer for slot in self.slots if slot.kind == "parameter")
         return torch.stack([self._mask(s for s in self.slots if s.layer == n) for n in names])
 
@@ -128,12 +128,12 @@ class ParameterLayout:
 
     @property
     def all_mask(self) -> Tensor:
-        """All True, shape (W,)."""
+        """The mask of all scalars: all True, shape (W,)."""
         return torch.ones(self.width, dtype=torch.bool)
 
     @property
     def none_mask(self) -> Tensor:
-        """All False, shape (W,)."""
+        """The mask of no scalar: all False, shape (W,)."""
         return torch.zeros(self.width, dtype=torch.bool)
 
     def flatten(self, module: nn.Module) -> Tensor:
@@ -142,7 +142,7 @@ class ParameterLayout:
         return torch.cat([tensors[slot.name].detach().reshape(-1).float() for slot in self.slots])
 
     def unflatten(self, row: Tensor) -> dict[str, Tensor]:
-        """Views of a `row`, shape (W,), by tensor name; counters are cast to int64 (a copy)."""
+        """Return views of a `row`, shape (W,), by tensor name; counters are int64 copies."""
         views = {s.name: row[..., s.start : s.stop].view(s.shape) for s in self.slots}
         return {
             s.name: views[s.name].long() if s.kind == "counter" else views[s.name]

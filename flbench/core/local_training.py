@@ -10,15 +10,15 @@ from pydantic import Field
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """How every client trains, unless its ClientModule says otherwise.
+    """The settings of local training, for all clients whose ClientModule does not change them.
 
     Attributes:
         epochs: passes over the client's training samples.
-        batch_size: samples per batch; the last one may be smaller.
+        batch_size: samples per batch; the last batch may be smaller.
         lr: learning rate.
-        momentum: of SGD.
+        momentum: momentum of SGD.
         weight_decay: L2 penalty, decoupled with "adamw".
-        optimizer: its state begins anew for every client and stage.
+        optimizer: name of the optimiser; its state is reset for every client and stage.
     """
 
     epochs: Annotated[int, Field(ge=1)] = 5

@@ -1,7 +1,7 @@
-"""Parameters with types: what `--set`, suite files and plugins' fields have in common.
+"""Typed parameters of methods, partitions and models, as set by `--set` and suite files.
 
-A method is a frozen dataclass, a partition or a model is a function; either way the declared
-parameters are those of its signature. Values are checked by pydantic against the annotation.
+A method is a frozen dataclass, a partition or a model is a function; in both cases the declared
+parameters are those of the signature. Pydantic checks values against the annotations.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from flbench.errors import BadParameter, UnknownName
 
 Presets = Mapping[str, Mapping[str, object]]
-"""A method's presets, a class constant: name -> parameter -> value; the rest are the defaults."""
+"""A method's presets: name -> parameter -> value; other parameters keep their defaults."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Parameter:
 
     @property
     def type(self) -> str:
-        """The type as a person would write it."""
+        """The type, as text for messages."""
         hint = _bare(self.hint)
         if typing.get_origin(hint) in (typing.Union, types.UnionType):
             parts = [_bare(part) for part in typing.get_args(hint)]
@@ -39,7 +39,7 @@ class Parameter:
         return _name(hint)
 
     def check(self, owner: str, value: object) -> Any:  # noqa: ANN401 - any declared type
-        """Return the value as the declared type, or say what was expected.
+        """Return the value as the declared type.
 
         Raises:
             BadParameter: the value does not fit.
@@ -47,7 +47,7 @@ class Parameter:
         from pydantic import TypeAdapter, ValidationError
 
         try:
-            # Strictly, a truth value is no number; otherwise lists may become tuples and so on.
+            # Strict mode refuses a bool where a number is expected; lax mode converts lists etc.
             strict = isinstance(value, bool) or None
             return TypeAdapter(self.hint).validate_python(value, strict=strict)
         except ValidationError as error:
@@ -60,7 +60,7 @@ class Parameter:
 
 
 def _bare(hint: Any) -> Any:  # noqa: ANN401 - any annotation
-    """An annotation without its notes."""
+    """The type of an `Annotated` type, or the annotation itself."""
     return typing.get_args(hint)[0] if hasattr(hint, "__metadata__") else hint
 
 

@@ -1,9 +1,9 @@
-"""Randomness with an address instead of a history.
+"""Seeding: each random generator is derived from an address, not from earlier draws.
 
-Every generator is derived from `(run seed, purpose, *address)`, never drawn from another one and
-never shared. The method's name is no part of any address, so all methods of one seed see the same
-partition, initial weights, cohorts and batch orders, and neither the executor nor the number of
-processes nor the order of the clients can change a number.
+Every generator depends only on `(run seed, purpose, *address)`; generators are never shared. The
+name of the method is not part of any address, so all methods with one seed have the same
+partition, initial weights, cohorts and batch orders. Neither the executor nor the number of
+processes nor the order of the clients changes a number.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ def _digest(seed: int, purpose: str, address: tuple[int | str, ...]) -> int:
 
 
 def rng(seed: int, purpose: str, *address: int | str) -> np.random.Generator:
-    """Return the generator that lives at one address.
+    """Return the generator of one address.
 
     Args:
         seed: the run's seed.
-        purpose: what the numbers are for: "partition", "cohort", "batches", ...
-        *address: where: round, client, stage, epoch, ...
+        purpose: what the numbers are used for: "partition", "cohort", "batches", ...
+        *address: round, client, stage, epoch, ...
 
     Example:
         >>> int(rng(0, "cohort", 3).integers(100)) == int(rng(0, "cohort", 3).integers(100))

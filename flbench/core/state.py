@@ -1,8 +1,8 @@
-"""The data that flow through a run: frozen, with their shapes.
+"""The data of a run that hooks receive and return: frozen dataclasses, with their shapes.
 
-Letters used everywhere: N clients of the federation, n acting in a stage, K models in the server's
-bank, c candidate models per client, P trainable scalars, B buffer scalars, W = P + B the width of a
-row. Client ids are int64; model rows are float32; scores and losses are float64.
+Letters in all shapes: N clients of the federation, n clients acting in a stage, K models in the
+server's bank, c candidate models per client, P trainable scalars, B buffer scalars, W = P + B the
+width of a row. Client ids are int64; model rows are float32; scores and losses are float64.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from flbench.core.model_bank import take
-from flbench.core.types import Extras, Kind, Scope
+from flbench.core.types import STAGE_KINDS, Extras, Kind, Scope
 
 if TYPE_CHECKING:
     from flbench.core.client import ClientModule
@@ -23,14 +23,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Membership:
-    """Who is served by which model, and whose uploads that model averages.
+    """The model of each client, and the weights with which each model averages the uploads.
 
     Attributes:
-        home: row of the model that serves each client, shape (N,), int64; -1 = undecided.
+        home: row of each client's model, shape (N,), int64; -1 = undecided.
         weights: share of client j in row k, shape (K, N), >= 0; rows may overlap. None = one-hot
             of `home`. The default `aggregate` multiplies it by the clients' sample counts.
-        parent: where `cluster` changes the rows: the old row each new row starts from, shape (K,).
-        memory: what the method wants remembered; keys are "<method>.<name>".
+        parent: where `cluster` changes the rows: the old row each new row is copied from, shape
+            (K,).
+        memory: new values of the method's memory, "<method>.<name>" -> tensor.
     """
 
     home: Tensor
@@ -39,17 +40,17 @@ class Membership:
     memory: Extras = field(default_factory=dict)
 
     def shares(self, ids: Tensor, rows: int) -> Tensor:
-        """Shares of clients `ids`, shape (n,), in each of so many `rows`: (rows, n), float64."""
+        """Shares of clients `ids`, shape (n,), in rows 0..rows-1: shape (rows, n), float64."""
         if self.weights is not None:
             return self.weights[:, ids].double()
-        mine: Tensor = (self.home[ids] == torch.arange(rows)[:, None]).double()
-        return mine
+        one_hot: Tensor = (self.home[ids] == torch.arange(rows)[:, None]).double()
+        return one_hot
 
     def labels(self) -> Tensor:
-        """Group label of each client, shape (N,): equal where the models they use are equal.
+        """Group label of each client, shape (N,): clients with equal models have equal labels.
 
-        With `weights`, two clients share a group if the rows that serve them average the same
-        clients, which makes a peer-to-peer selection comparable with a partition.
+        With `weights`, two clients are in one group if their rows average the same clients with
+        the same weights, so that a peer-to-peer selection can be compared with a partition.
         """
         if self.weights is None:
             return self.home
@@ -59,15 +60,15 @@ class Membership:
 
 @dataclass(frozen=True)
 class State:
-    """All there is between two rounds; saving it is the checkpoint.
+    """The complete state of a run between two rounds; a checkpoint saves it.
 
     Attributes:
-        round: rounds completed.
-        models: the server's bank, shape (K, W); where clients have rows of their own, a
-            `flbench.core.model_bank.Bank`.
-        membership: who uses which row.
-        memory: what methods remember, "<method>.<name>" -> tensor.
-        scopes: for each memory its first dimension: "run" (none), "model" (K), "client" (N).
+        round: number of completed rounds.
+        models: the server's bank, shape (K, W); where each client has a row of its own, a
+            `flbench.core.model_bank.ModelBank`.
+        membership: which client uses which row.
+        memory: memory of the methods, "<method>.<name>" -> tensor.
+        scopes: first dimension of each memory: "run" (none), "model" (K), "client" (N).
     """
 
     round: int
@@ -77,14 +78,14 @@ class State:
     scopes: Mapping[str, Scope] = field(default_factory=dict)
 
     def remember(self, memory: Extras) -> State:
-        """Return the state with some memories replaced, those that `memory` names."""
+        """Return the state with the memories that `memory` names replaced."""
         return replace(self, memory={**self.memory, **memory}) if memory else self
 
     def regroup(self, membership: Membership | None) -> State:
         """Return the state under a new membership.
 
         Where `membership.parent` is given, models and all memory of scope "model" are re-indexed
-        by it, so that state kept per group follows the groups.
+        by it, so that every new group continues with the state of its parent.
         """
         if membership is None:
             return self
@@ -101,9 +102,9 @@ class State:
 
 @dataclass(frozen=True)
 class Memory:
-    """Something a method wants kept between rounds: its first value and its `scope`.
+    """A value that a method keeps between rounds: its initial value and its `scope`.
 
-    Of `value` the shape begins with K where the scope is "model", with N where it is "client".
+    The first dimension of `value` is K for the scope "model" and N for the scope "client".
     """
 
     value: Tensor
@@ -112,11 +113,11 @@ class Memory:
 
 @dataclass(frozen=True)
 class Setup:
-    """What a method adds to State(0); the answers of all plugins are merged.
+    """What a method adds to the state before round 1; the results of all plugins are merged.
 
     Attributes:
         models: the first bank, shape (K, W); None = one row, the common initial weights.
-        membership: the first membership; None = everybody on row 0.
+        membership: the first membership; None = all clients use row 0.
         memory: "<method>.<name>" -> Memory.
     """
 
@@ -131,7 +132,7 @@ class Stage:
 
     Attributes:
         kind: "train" (uploads are aggregated), "probe" (they are not), "trial" (several candidates
-            per client, aggregated), "join" (newcomers; the state is frozen).
+            per client, aggregated), "join" (newcomers; the state is frozen); see `STAGE_KINDS`.
         clients: ids of the acting clients, ascending, shape (n,).
         epochs: local epochs; 0 = nobody moves.
         name: part of the batches' address; two stages of one round need two names.
@@ -154,20 +155,31 @@ class Stage:
         """The stage's name, or its kind where it has none."""
         return self.name or self.kind
 
+    @property
+    def aggregates(self) -> bool:
+        """Whether the bank is aggregated from the stage's uploads."""
+        return STAGE_KINDS[self.kind].aggregates
+
+    @property
+    def uses_local_terms(self) -> bool:
+        """Whether methods add terms to the local objective."""
+        return STAGE_KINDS[self.kind].uses_local_terms
+
 
 @dataclass(frozen=True)
 class Start:
-    """What each acting client starts from and is told. Plugins' answers are merged field by field.
+    """What each acting client starts from and receives; results are merged field by field.
 
     Attributes:
         params: models to train, shape (n, c, W).
-        active: which candidates exist, shape (n, c) bool; None = all.
-        rows: the row of the bank that each candidate is trained for, shape (c,); None = the
-            candidates compete and one is kept.
-        crosses: scalars sent down, shape (W,) or (n, W) bool; None = everything.
-        returns: scalars sent up after training, shape as `crosses`; None = the same.
-        extras: told by the server, name -> (n, ...); counted in the ledger, NaN = not sent.
-        own: what the clients remember themselves, name -> (n, ...); free.
+        active: which candidates are trained, shape (n, c), bool; None = all.
+        rows: the row of the bank that each candidate belongs to, shape (c,); None = the candidates
+            are alternatives, of which each client keeps one.
+        sent_mask: scalars sent to the clients, shape (W,) or (n, W), bool; None = all.
+        returned_mask: scalars sent back after training, shape as `sent_mask`; None = the same.
+        extras: tensors sent by the server, name -> (n, ...); their bytes are counted, NaN = not
+            sent.
+        client_memory: tensors that the clients themselves store, name -> (n, ...); not counted.
     """
 
     params: Tensor | None = None
@@ -181,9 +193,9 @@ class Start:
 
 @dataclass(frozen=True)
 class Dispatched:
-    """A `Start` with every field filled in: what the engine trains from (fields as there).
+    """A `Start` with all fields filled in, as executors receive it.
 
-    `crosses` and `returns` have shape (n, W); `rows` may still be None.
+    `sent_mask` and `returned_mask` have shape (n, W); `rows` may be None.
     """
 
     params: Tensor
@@ -197,20 +209,21 @@ class Dispatched:
 
 @dataclass(frozen=True)
 class Upload:
-    """What came out of local training.
+    """The result of local training.
 
     Attributes:
         ids: client ids, ascending, shape (n,).
         params: trained models, shape (n, c, W).
-        active: which candidates were trained, shape (n, c) bool.
-        samples: training samples used, shape (n,), int64.
-        steps: optimiser steps made, shape (n,), int64.
+        active: which candidates were trained, shape (n, c), bool.
+        samples: number of training samples used, shape (n,), int64.
+        steps: number of optimiser steps made, shape (n,), int64.
         loss: mean training loss over the batches of the stage, shape (n,), float64, nats.
-        loss_start: loss on the training split before training, shape (n, c); NaN = not asked.
+        loss_start: loss on the training split before training, shape (n, c), nats; NaN = not
+            measured.
         loss_end: the same after training, shape (n, c).
-        chosen: which candidate each client keeps, shape (n,), int64.
-        rows: as in `Start`: the row each candidate is for, shape (c,), or None.
-        extras: what the ClientModules reported, name -> (n, ...); NaN = not sent.
+        chosen: the candidate that each client keeps, shape (n,), int64.
+        rows: as in `Start`: the row that each candidate belongs to, shape (c,), or None.
+        extras: what `ClientModule.on_local_end` returned, name -> (n, ...); NaN = not sent.
     """
 
     ids: Tensor
@@ -226,7 +239,7 @@ class Upload:
     extras: Extras = field(default_factory=dict)
 
     def selected(self) -> Tensor:
-        """The candidate each client keeps, shape (n, W); only to be read."""
+        """The candidate that each client keeps, shape (n, W); read-only."""
         if self.params.shape[1] == 1:
             return self.params[:, 0]
         return self.params[torch.arange(len(self.ids)), self.chosen]
@@ -234,14 +247,15 @@ class Upload:
 
 @dataclass(frozen=True)
 class Scores:
-    """Who benefits from what: higher is better, row i is judged by client `row_ids[i]`.
+    """How useful each model or client is to each client: higher is better.
 
     Attributes:
-        values: shape (n, m), float64; NaN = not asked.
-        row_ids: judging clients, shape (n,).
-        columns: whether columns are models of the bank or other clients.
-        column_ids: their rows or ids, shape (m,).
-        memory: what the method wants remembered.
+        values: row i holds the scores that client `row_ids[i]` gives, shape (n, m), float64;
+            NaN = not measured.
+        row_ids: ids of the clients that give the scores, shape (n,).
+        columns: whether the columns are models of the bank or clients.
+        column_ids: rows of the bank, or client ids, shape (m,).
+        memory: new values of the method's memory, "<method>.<name>" -> tensor.
     """
 
     values: Tensor
@@ -253,7 +267,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class Models:
-    """The bank after aggregation: `rows`, shape (K, W); `memory` as in `Membership`."""
+    """The model bank after aggregation: `rows`, shape (K, W); `memory` as in `Membership`."""
 
     rows: Tensor
     memory: Extras = field(default_factory=dict)
@@ -261,16 +275,16 @@ class Models:
 
 @dataclass(frozen=True)
 class Personal:
-    """The model each asked client is judged by: exactly one of `row` and `params` is given.
+    """The model with which each client is evaluated; exactly one of `row` and `params` is given.
 
     Attributes:
         row: row of the bank per client, shape (n,).
         params: explicit models, shape (n, W).
-        adaptation: local training made before judging, on a copy; None = none.
-        predictor: `(module, x) -> logits`, where the module's own prediction is not meant.
-        extras: per-client context that `module.received` holds while predicting, name -> (n, ...).
-        others: further models to judge beside this one, reported as `accuracy_<name>` (the generic
-            model of FedRoD, the nearest-prototype rule of FedProto).
+        adaptation: local training of a copy before the evaluation; None = none.
+        predictor: `(module, x) -> logits`, used in place of `module.predict`.
+        extras: tensors in `module.received` during prediction, name -> (n, ...).
+        others: further models to evaluate, reported as `accuracy_<name>` (the generic model of
+            FedRoD, the nearest-prototype rule of FedProto).
     """
 
     row: Tensor | None = None
@@ -281,7 +295,7 @@ class Personal:
     others: Mapping[str, Personal] = field(default_factory=dict)
 
     def models(self, state: State) -> Tensor:
-        """The models themselves, shape (n, W); rows of a bank are not copied."""
+        """The evaluated models, shape (n, W); rows of a bank are not copied."""
         if self.params is not None:
             return self.params
         assert self.row is not None

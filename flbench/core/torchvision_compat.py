@@ -2,9 +2,9 @@
 
 The torchvision wheels on PyPI are compiled against CUDA; next to a CPU-only torch their operator
 library does not load, and the import fails with `operator torchvision::nms does not exist`.
-torchmetrics (hence lightning) and transformers import torchvision too. Declaring the two missing
-schemas makes data sets, models and transforms work; only the box operators themselves stay
-unusable. Where the operators are present this does nothing.
+torchmetrics (hence lightning) and transformers also import torchvision. With the two missing
+schemas declared, data sets, models and transforms work; only the box operators themselves do not.
+Where the operators are present this module does nothing.
 
 Import this module before lightning, torchmetrics, transformers or torchvision.
 """

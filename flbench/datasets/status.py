@@ -18,7 +18,7 @@ from typing import Any
 from flbench.core.dataset import DatasetInfo
 from flbench.datasets.files import Found
 from flbench.errors import MissingData, PluginError, UserError
-from flbench.federation.loading import is_door, load_dataset
+from flbench.federation.loading import load_dataset, takes_argument
 from flbench.plugin.registry import entries, find, load_entry
 
 UNSAID = DatasetInfo(source="not said", licence="not said")
@@ -72,7 +72,7 @@ def surveyed(name: str, root: Path) -> Row:
         return Row(name, "broken", str(error), "-", UNSAID)
     module = sys.modules[load.__module__]
     about = of(module, "ABOUT", name) or UNSAID
-    if is_door(load):
+    if takes_argument(load):
         return Row(name, "door", about.fetch, "-", about)
     look = of(module, "FOUND", name)
     if look is None and about.fetch and not about.files:

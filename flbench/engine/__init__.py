@@ -1,7 +1,9 @@
-"""The engine: local training and evaluation on one shared Fabric.
+"""The engine: local training and evaluation of models.
 
-`workspace` holds the one module of a run; `sequential` trains the clients of a stage one by one,
-`vectorised` many at once (`lanes`, `dropout`), `sharded` on several processes (`ranks`, `devices`);
-`batches` fixes what they train on; `cross_eval` judges models on clients' data; `ledger` counts
-what crosses.
+`options` holds what a run is computed with; `fabric` starts Lightning Fabric; `process_group` and
+`processes` connect the processes of a run. `workspace` holds the one module of a run. Executors
+train the clients of a stage: `sequential` one by one, `vectorised` many at once (with `dropout`),
+`distributed` on several processes. `batches` fixes the order of the samples, `batchnorm` what
+happens to BatchNorm statistics, `cross_evaluation` evaluates models on clients' data, and
+`communication` counts the bytes sent.
 """

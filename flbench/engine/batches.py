@@ -1,6 +1,6 @@
-"""The order of mini-batches: addressed by seed, round, client, stage and epoch.
+"""The order of mini-batches, which depends on seed, round, client, stage and epoch only.
 
-Every executor asks here, so all of them train on the same batches.
+All executors use these functions, so all of them train on the same batches.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from flbench.core.state import Stage
 
 
 def subset(samples: int, stage: Stage, seed: int, client: int) -> Indices:
-    """Positions a stage trains on: all, or a fixed random subset of `stage.samples` of them."""
+    """Positions of the samples a stage trains on: all, or a fixed random subset of them."""
     if stage.samples is None or stage.samples >= samples:
         return np.arange(samples)
     chosen = rng(seed, "subset", stage.label, client).permutation(samples)[: stage.samples]
@@ -25,18 +25,23 @@ def subset(samples: int, stage: Stage, seed: int, client: int) -> Indices:
 def steps(samples: int, batch_size: int, per_step: int, *, skip_single: bool) -> list[list[slice]]:
     """The optimiser steps of one epoch, each a list of `per_step` slices of the epoch's order.
 
-    The last short batch is kept; a batch of one sample is skipped where BatchNorm could not take
-    it; batches that do not fill a step are left out.
+    A short last batch is kept. Batches that do not fill a step are not used.
+
+    Args:
+        samples: number of samples.
+        batch_size: samples per batch.
+        per_step: batches per step.
+        skip_single: skip a last batch of one sample, which BatchNorm cannot process.
     """
-    cuts = [slice(at, min(at + batch_size, samples)) for at in range(0, samples, batch_size)]
-    if skip_single and cuts and cuts[-1].stop - cuts[-1].start == 1:
-        cuts.pop()
-    whole = len(cuts) - len(cuts) % per_step
-    return [cuts[at : at + per_step] for at in range(0, whole, per_step)]
+    batches = [slice(at, min(at + batch_size, samples)) for at in range(0, samples, batch_size)]
+    if skip_single and batches and batches[-1].stop - batches[-1].start == 1:
+        batches.pop()
+    used = len(batches) - len(batches) % per_step
+    return [batches[at : at + per_step] for at in range(0, used, per_step)]
 
 
 def orders(samples: int, epochs: int, seed: int, *address: int | str) -> Iterator[Indices]:
-    """The shuffled order of the samples in each epoch; the address is (round, client, stage)."""
+    """The shuffled order of the samples in each epoch; address: round, client, stage, phase."""
     generator = rng(seed, "batches", *address)
     for _ in range(epochs):
         yield generator.permutation(samples)

@@ -1,8 +1,7 @@
-"""What happens to BatchNorm statistics: `global`, `local` or `reset`.
+"""The policy for BatchNorm statistics: `global`, `local` or `reset`.
 
-`global`: they are averaged like parameters and nothing here does anything. `local`: every client
-keeps its own, in the memory "buffers.own", and they never cross. `reset`: every round starts from
-the initial ones.
+`global`: they are averaged like parameters. `local`: every client keeps its own statistics, in the
+memory "buffers.own", and they are never sent. `reset`: every round starts from the initial ones.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ OWN = "buffers.own"
 def declare(
     policy: Policy, layout: ParameterLayout, initial: Tensor, clients: int, store: RowStore
 ) -> dict[str, Memory]:
-    """The memory the policy needs, shape (N, B)."""
+    """The memory that the policy needs: shape (N, B) for `local`, else none."""
     if policy != "local" or not layout.buffers:
         return {}
-    own = ModelBank.repeated(initial[layout.parameters :], clients, store)
-    return {OWN: Memory(own, "client")}
+    buffers = ModelBank.repeated(initial[layout.parameters :], clients, store)
+    return {OWN: Memory(buffers, "client")}
 
 
 def before_training(
@@ -40,7 +39,7 @@ def before_training(
     layout: ParameterLayout,
     initial: Tensor,
 ) -> Dispatched:
-    """Put the buffers into the start that the policy says."""
+    """Put the buffers of the policy into the start."""
     if policy == "global" or not layout.buffers:
         return start
     params = start.params.clone()
@@ -48,34 +47,33 @@ def before_training(
         params[..., layout.parameters :] = initial[layout.parameters :]
         return replace(start, params=params)
     params[..., layout.parameters :] = state.memory[OWN][ids][:, None, :]
-    only = layout.trainable
     return replace(
         start,
         params=params,
-        sent_mask=start.sent_mask & only,
-        returned_mask=start.returned_mask & only,
+        sent_mask=start.sent_mask & layout.trainable,
+        returned_mask=start.returned_mask & layout.trainable,
     )
 
 
 def after_training(policy: Policy, state: State, upload: Upload, layout: ParameterLayout) -> State:
-    """Let each client keep its own buffers."""
+    """Store each acting client's own buffers."""
     if policy != "local" or not layout.buffers:
         return state
-    own = state.memory[OWN].clone()
-    own[upload.ids] = upload.selected()[:, layout.parameters :]
-    return state.remember({OWN: own})
+    buffers = state.memory[OWN].clone()
+    buffers[upload.ids] = upload.selected()[:, layout.parameters :]
+    return state.remember({OWN: buffers})
 
 
-def when_judged(
+def before_evaluation(
     policy: Policy, personal: Personal, state: State, ids: Tensor, layout: ParameterLayout
 ) -> Personal:
-    """Judge each client with its own buffers."""
+    """Put each client's own buffers into the models that are evaluated."""
     if policy != "local" or not layout.buffers:
         return personal
     rows = personal.models(state).clone()
     rows[:, layout.parameters :] = state.memory[OWN][ids]
     others = {
-        name: when_judged(policy, other, state, ids, layout)
+        name: before_evaluation(policy, other, state, ids, layout)
         for name, other in personal.others.items()
     }
     return replace(personal, row=None, params=rows, others=others)

@@ -1,7 +1,7 @@
-"""The ledger: every scalar that crosses between server and clients is counted here, once.
+"""CommunicationLedger: counts every scalar sent between server and clients, once.
 
-Four bytes a scalar, whatever its type; NaN in an extra is a scalar that is not sent. A model that
-a client already received in this round is not sent to it again.
+A scalar has four bytes, independent of its type; NaN in an extra is a scalar that is not sent. A
+model that a client already received in this round is not sent to it again.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class CommunicationLedger:
 
     Attributes:
         clients: N.
-        totals: direction -> item -> bytes since the run began.
-        per_client: direction -> bytes at each client's end, shape (N,), int64.
+        totals: direction -> item -> bytes since the start of the run.
+        per_client: direction -> bytes that each client sends or receives, shape (N,), int64.
     """
 
     clients: int
     totals: dict[str, dict[str, int]] = field(default_factory=dict)
     per_client: dict[str, Tensor] = field(default_factory=dict)
-    _before: dict[str, Tensor] = field(default_factory=dict)
+    _round_start: dict[str, Tensor] = field(default_factory=dict)
     _received: dict[int, list[Tensor]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -43,16 +43,28 @@ class CommunicationLedger:
             self.per_client.setdefault(direction, torch.zeros(self.clients, dtype=torch.int64))
 
     def open_round(self) -> None:
-        """Forget which models the clients hold: a new round begins."""
+        """Start a new round: the clients hold no model of it yet."""
         self._received.clear()
-        self._before = {way: moved.clone() for way, moved in self.per_client.items()}
+        self._round_start = {
+            direction: count.clone() for direction, count in self.per_client.items()
+        }
 
     def slowest(self, direction: Direction) -> int:
-        """Most bytes at one client's end in this round: what parallel links wait for."""
-        return int((self.per_client[direction] - self._before[direction]).max())
+        """Largest number of bytes of one client in this round; parallel links wait for it."""
+        return int((self.per_client[direction] - self._round_start[direction]).max())
 
     def send(self, direction: Direction, clients: Tensor, item: str, scalars: Tensor | int) -> None:
-        """Count `scalars[i]` scalars (or one number for all) at the end of `clients[i]`."""
+        """Count scalars that clients send or receive.
+
+        Args:
+            direction: "down" (received from the server), "up" or "peer".
+            clients: ids, shape (n,).
+            item: name under which the bytes are reported.
+            scalars: number of scalars of each client, shape (n,), or one number for all.
+
+        Raises:
+            UserError: an unknown direction, or not one number >= 0 per client.
+        """
         if direction not in DIRECTIONS:
             raise UserError(
                 f"direction: expected one of {', '.join(DIRECTIONS)}, got '{direction}'"
@@ -69,50 +81,50 @@ class CommunicationLedger:
         table[item] = table.get(item, 0) + int(sizes.sum())
 
     def send_models(self, clients: Tensor, models: Tensor) -> None:
-        """Send whole models, shape (m, W), to each of some clients."""
+        """Count complete models, shape (m, W), that each of some clients receives."""
         self.send("down", clients, "model", models.numel())
         for client in clients.tolist():
             self._received.setdefault(client, []).extend(models)
 
     def start(self, start: Dispatched, stage: Stage) -> None:
         """Count what the acting clients receive at the start of a stage."""
-        scalars, widths = [], count(start.sent_mask)
-        for place, client in enumerate(stage.clients.tolist()):
-            width = int(widths[place])
-            held = self._received.setdefault(client, [])
-            rows = [
-                row for row, on in zip(start.params[place], start.active[place], strict=True) if on
+        scalars, widths = [], count_true(start.sent_mask)
+        for i, client in enumerate(stage.clients.tolist()):
+            width = int(widths[i])
+            received = self._received.setdefault(client, [])
+            candidates = [
+                row for row, on in zip(start.params[i], start.active[i], strict=True) if on
             ]
-            news = [row for row in rows if not any(torch.equal(row, old) for old in held)]
-            if width == len(start.sent_mask[place]):
-                held.extend(news)
-            scalars.append(width * len(news))
+            new = [row for row in candidates if not any(torch.equal(row, old) for old in received)]
+            if width == len(start.sent_mask[i]):  # only complete models count as received
+                received.extend(new)
+            scalars.append(width * len(new))
         self.send("down", stage.clients, "model", torch.tensor(scalars, dtype=torch.int64))
         for name, tensor in start.extras.items():
-            self.send("down", stage.clients, name, _each(tensor))
+            self.send("down", stage.clients, name, _sent_scalars(tensor))
 
     def upload(self, upload: Upload, start: Dispatched) -> None:
         """Count what the acting clients send back: the extras, and the candidate they keep.
 
-        Candidates that are for different rows of the bank are all sent.
+        Candidates that belong to different rows of the bank are all sent.
         """
         models = 1 if upload.rows is None else upload.active.sum(dim=1)
-        self.send("up", upload.ids, "model", models * count(start.returned_mask))
+        self.send("up", upload.ids, "model", models * count_true(start.returned_mask))
         for name, tensor in upload.extras.items():
-            self.send("up", upload.ids, name, _each(tensor))
+            self.send("up", upload.ids, name, _sent_scalars(tensor))
 
     def total(self, direction: Direction) -> int:
-        """Bytes since the run began."""
+        """Bytes since the start of the run."""
         return sum(self.totals[direction].values())
 
 
-def count(masks: Tensor) -> Tensor:
-    """True scalars of each mask, shape (n, W) -> (n,); one that was expanded is counted once."""
+def count_true(masks: Tensor) -> Tensor:
+    """Number of True scalars of each mask, shape (n, W) -> (n,); an expanded mask is read once."""
     if len(masks) and masks.stride(0) == 0:
         return masks[:1].count_nonzero().expand(len(masks)).cpu()
     return torch.tensor([int(mask.count_nonzero()) for mask in masks], dtype=torch.int64)
 
 
-def _each(tensor: Tensor) -> Tensor:
-    """Scalars per client of a tensor whose first dimension is the clients; NaN = not sent."""
+def _sent_scalars(tensor: Tensor) -> Tensor:
+    """Number of scalars per client, shape (n, ...) -> (n,); NaN = not sent."""
     return (~tensor.isnan()).reshape(len(tensor), -1).sum(dim=1).cpu()

@@ -1,7 +1,7 @@
-"""The sharded executor: the clients of a stage are dealt to the processes of a run.
+"""The distributed executor: the processes of a run share the clients of a stage.
 
-Every process trains its own clients with the executor it would use alone; then all of them hold the
-whole upload, in ascending client order, as if one process had trained everybody.
+Every process trains its part of the clients with the executor of a single process; then the uploads
+are exchanged, so that all processes hold the complete upload in ascending client order.
 """
 
 from __future__ import annotations
@@ -18,76 +18,81 @@ from flbench.engine.sequential import Sequential, Term
 from flbench.errors import PluginError
 
 KNOWN = ("ids", "active", "rows")
-"""Fields of an upload that every process knows before anybody has trained."""
+"""Fields of an upload that every process knows before the training."""
 
 
 FIELDS = tuple(f.name for f in fields(Upload) if f.name not in (*KNOWN, "params", "extras"))
+"""Fields of an upload that are exchanged as bytes together with the extras."""
 
 
 class DistributedExecutor(Sequential):
-    """Trains with the help of the other processes.
+    """Trains the clients of a stage on all processes of the run.
 
     Args:
-        inner: trains this process's clients.
-        ranks: the processes.
+        inner: the executor that trains this process's clients.
+        group: the processes of the run.
     """
 
-    def __init__(self, inner: Sequential, ranks: ProcessGroup) -> None:
+    def __init__(self, inner: Sequential, group: ProcessGroup) -> None:
         super().__init__(inner.workspace, inner.samples, inner.seed)
         self.inner = inner
-        self.ranks = ranks
+        self.group = group
 
     def fit(self, start: Dispatched, stage: Stage, terms: Sequence[Term], round_: int) -> Upload:
         """Train every acting client from its start; see `Sequential.fit`."""
         self.inner.samples = self.samples
         weights = [
-            len(self.owned(client, stage)) * int(start.active[place].sum())
-            for place, client in enumerate(stage.clients.tolist())
+            len(self.owned(client, stage)) * int(start.active[i].sum())
+            for i, client in enumerate(stage.clients.tolist())
         ]
-        dealt = self.ranks.assign(weights)
-        mine = torch.tensor(dealt[self.ranks.rank], dtype=torch.int64)
-        part, few = of_some(start, mine), replace(stage, clients=stage.clients[mine])
-        upload = self.ranks.attempt(lambda: self.inner.fit(part, few, terms, round_))
-        tensors = named(upload)
-        params = self.ranks.stack(upload.params, dealt)
-        shapes = self.ranks.all_gather_object(
+        assigned = self.group.assign(weights)
+        own = torch.tensor(assigned[self.group.rank], dtype=torch.int64)
+        own_start = select_clients(start, own)
+        own_stage = replace(stage, clients=stage.clients[own])
+        upload = self.group.attempt(lambda: self.inner.fit(own_start, own_stage, terms, round_))
+        tensors = exchanged_tensors(upload)
+        params = self.group.stack(upload.params, assigned)
+        columns_of_ranks = self.group.all_gather_object(
             {name: Column.of(tensor) for name, tensor in tensors.items()}
         )
-        columns = common(shapes, dealt, f"round {round_}: stage '{stage.label}'")
-        rows = self.ranks.stack(packed(tensors, columns), dealt)
-        whole = unpacked(rows, columns)
+        where = f"round {round_}: stage '{stage.label}'"
+        columns = common_columns(columns_of_ranks, assigned, where)
+        rows = self.group.stack(pack(tensors, columns), assigned)
+        complete = unpack(rows, columns)
         device = self.workspace.device
         return Upload(
             ids=stage.clients,
             active=start.active,
             rows=start.rows,
             params=params.to(device),
-            extras={name[1:]: whole[name].to(device) for name in columns if name[0] == "+"},
-            **{name: whole[name].to(tensors[name].device) for name in FIELDS},
+            extras={name[1:]: complete[name].to(device) for name in columns if name[0] == "+"},
+            **{name: complete[name].to(tensors[name].device) for name in FIELDS},
         )
 
 
-def of_some(start: Dispatched, places: Tensor) -> Dispatched:
+def select_clients(start: Dispatched, positions: Tensor) -> Dispatched:
     """The start of some of the acting clients.
 
     Args:
-        places: which of them, shape (k,).
+        start: the start of all acting clients.
+        positions: positions of the clients among the acting ones, shape (k,).
     """
 
-    def taken(table: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name: value[places.to(value.device)] for name, value in table.items()}
+    def select(table: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: value[positions.to(value.device)] for name, value in table.items()}
 
+    per_client = ("params", "active", "sent_mask", "returned_mask")
     return Dispatched(
-        **taken({n: getattr(start, n) for n in ("params", "active", "sent_mask", "returned_mask")}),
+        **select({name: getattr(start, name) for name in per_client}),
         rows=start.rows,
-        extras=taken(start.extras),
-        client_memory=taken(start.client_memory),
+        extras=select(start.extras),
+        client_memory=select(start.client_memory),
     )
 
 
 @dataclass(frozen=True)
 class Column:
-    """What a client's entry in one of an upload's tensors looks like."""
+    """Shape and type of a client's entry in one tensor of an upload."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -103,35 +108,35 @@ class Column:
         return torch.Size(self.shape).numel() * self.dtype.itemsize
 
 
-def named(upload: Upload) -> dict[str, Tensor]:
-    """The tensors of an upload that others have to be told; names of extras begin with a plus."""
+def exchanged_tensors(upload: Upload) -> dict[str, Tensor]:
+    """The tensors of an upload that are exchanged; names of extras begin with a plus sign."""
     extras = {f"+{name}": tensor for name, tensor in upload.extras.items()}
     return {name: getattr(upload, name) for name in FIELDS} | extras
 
 
-def common(
-    shapes: Sequence[Mapping[str, Column]], dealt: Sequence[Sequence[int]], where: str
+def common_columns(
+    columns_of_ranks: Sequence[Mapping[str, Column]], assigned: Sequence[Sequence[int]], where: str
 ) -> dict[str, Column]:
-    """The columns of the whole upload: those of whoever trained somebody.
+    """The columns of the complete upload: those of the processes that trained clients.
 
     Args:
-        shapes: of every process; one without clients does not know the extras.
-        dealt: the places of every process.
+        columns_of_ranks: columns of every process; one without clients does not know the extras.
+        assigned: positions of every process's clients.
         where: round and stage, for the message.
 
     Raises:
-        PluginError: clients report different things.
+        PluginError: the columns of clients differ.
     """
-    known = [dict(table) for table, places in zip(shapes, dealt, strict=True) if places]
-    for table in known[1:]:
-        if table != known[0]:
-            odd = sorted(n for n in known[0] | table if known[0].get(n) != table.get(n))
+    known = [dict(columns) for columns, own in zip(columns_of_ranks, assigned, strict=True) if own]
+    for columns in known[1:]:
+        if columns != known[0]:
+            odd = sorted(n for n in known[0] | columns if known[0].get(n) != columns.get(n))
             raise PluginError(f"{where}: clients differ in what they upload: {', '.join(odd)}")
-    return known[0] if known else dict(shapes[0])
+    return known[0] if known else dict(columns_of_ranks[0])
 
 
-def packed(tensors: Mapping[str, Tensor], columns: Mapping[str, Column]) -> Tensor:
-    """The clients' entries as bytes, one row a client, shape (k, bytes), uint8."""
+def pack(tensors: Mapping[str, Tensor], columns: Mapping[str, Column]) -> Tensor:
+    """The clients' entries as bytes, one row per client, shape (k, bytes), uint8."""
     count = len(tensors["samples"])
     if not count:
         return torch.zeros(0, sum(column.bytes for column in columns.values()), dtype=torch.uint8)
@@ -139,8 +144,8 @@ def packed(tensors: Mapping[str, Tensor], columns: Mapping[str, Column]) -> Tens
     return torch.cat([part.view(count, -1).view(torch.uint8) for part in rows], dim=1)
 
 
-def unpacked(rows: Tensor, columns: Mapping[str, Column]) -> dict[str, Tensor]:
-    """The tensors that `packed` was given, of all clients."""
+def unpack(rows: Tensor, columns: Mapping[str, Column]) -> dict[str, Tensor]:
+    """The tensors that were packed, of all clients."""
     parts = rows.split([column.bytes for column in columns.values()], dim=1)
     return {
         name: part.flatten().clone().view(column.dtype).view(len(rows), *column.shape)

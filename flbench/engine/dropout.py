@@ -1,8 +1,8 @@
-"""Dropout that draws for each client what that client would draw alone.
+"""Dropout with the same random numbers for a client in the sequential and vectorised executors.
 
-Trained alone, a client draws from torch's own generator, seeded by the client's address. Trained
-beside others, each lane has a generator of its own with the same seed, and `torch.func.vmap` hands
-every call to all of them in turn.
+The sequential executor draws from torch's default generator, seeded for each client. In the
+vectorised executor each lane has a generator of its own with the same seed, and the rule for
+`torch.func.vmap` draws for all lanes one after the other.
 """
 
 from __future__ import annotations
@@ -18,45 +18,46 @@ KINDS: dict[type[nn.Module], int] = {
     nn.Dropout2d: 2,
     nn.Dropout3d: 3,
 }
-"""What is replaced, and how many dimensions behind the channel are dropped together."""
+"""Dropout layers that are replaced -> number of last dimensions that are dropped together."""
 
 
 class LaneRandomness:
-    """Whose numbers are drawn now.
+    """The random generators of the lanes that are trained now.
 
     Attributes:
-        generators: one a lane; empty = torch's own.
-        token: anything that has the lanes as a batch dimension inside `vmap`.
+        generators: one per lane; empty = torch's default generator.
+        lane_marker: a scalar that inside `vmap` has the lanes as its batch dimension, so that
+            `vmap` calls the rule of `_Draw`.
     """
 
     def __init__(self) -> None:
         self.generators: list[torch.Generator] = []
-        self.token = torch.zeros(())
+        self.lane_marker = torch.zeros(())
 
 
 class LaneDropout(nn.Module):
-    """Stands for a dropout layer of torch, and draws the same numbers in any company.
+    """Replaces a dropout layer of torch; a client's random numbers do not depend on other lanes.
 
     Args:
-        p: share that is dropped.
-        together: dimensions behind the channel that are dropped together.
-        dice: whose numbers are drawn.
+        p: probability with which a scalar is dropped.
+        together: number of last dimensions that are dropped together.
+        randomness: the generators of the lanes.
     """
 
-    def __init__(self, p: float, together: int, dice: LaneRandomness) -> None:
+    def __init__(self, p: float, together: int, randomness: LaneRandomness) -> None:
         super().__init__()
         self.p = p
         self.together = together
-        self.dice = dice
+        self.randomness = randomness
 
     def forward(self, x: Tensor) -> Tensor:
-        """Drop, and scale what is kept, where the module trains."""
+        """Drop scalars and scale the others, in training mode only."""
         if not self.training or not self.p:
             return x
         shape = x.shape[: x.ndim - self.together] + (1,) * self.together
         like = torch.empty(shape, dtype=x.dtype, device=x.device)
         keep: Tensor = _Draw.apply(  # type: ignore[no-untyped-call]
-            like, self.dice.token, self.p, self.dice.generators
+            like, self.randomness.lane_marker, self.p, self.randomness.generators
         )
         return x * (keep / (1 - self.p) if self.p < 1 else keep)
 
@@ -65,7 +66,9 @@ class _Draw(torch.autograd.Function):
     """Zeros and ones, the ones with probability 1 - p; no gradient."""
 
     @staticmethod
-    def forward(like: Tensor, token: Tensor, p: float, generators: list[torch.Generator]) -> Tensor:
+    def forward(
+        like: Tensor, lane_marker: Tensor, p: float, generators: list[torch.Generator]
+    ) -> Tensor:
         return torch.empty_like(like).bernoulli_(1 - p)
 
     @staticmethod
@@ -81,7 +84,7 @@ class _Draw(torch.autograd.Function):
         info: Any,  # noqa: ANN401 - torch leaves its type open
         in_dims: tuple[int | None, ...],
         like: Tensor,
-        token: Tensor,
+        lane_marker: Tensor,
         p: float,
         generators: list[torch.Generator],
     ) -> tuple[Tensor, int]:
@@ -90,12 +93,12 @@ class _Draw(torch.autograd.Function):
         return torch.stack(drawn), 0
 
 
-def by_lane(module: nn.Module) -> LaneRandomness:
-    """Replace the dropout layers of a module, in place; return what they draw from."""
-    dice = LaneRandomness()
+def replace_dropout(module: nn.Module) -> LaneRandomness:
+    """Replace the dropout layers of a module, in place; return their generators."""
+    randomness = LaneRandomness()
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
             together = KINDS.get(type(child))
             if together is not None and isinstance(child.p, float | int):
-                setattr(parent, name, LaneDropout(child.p, together, dice))
-    return dice
+                setattr(parent, name, LaneDropout(child.p, together, randomness))
+    return randomness

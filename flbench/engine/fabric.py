@@ -1,8 +1,8 @@
-"""Devices: how a run gets its Fabric, and the other processes if it has several devices.
+"""Lightning Fabric of a run, and the start of the other processes if it has several devices.
 
-Every process executes the same command, on one device each. Fabric starts the others of a machine,
-or finds that torchrun, SLURM or `fabric run` has started them already. They exchange tensors and
-small objects through gloo, on CPUs: it notices a closed connection at once, where NCCL would wait.
+Every process executes the same command on one device. Fabric starts the other processes of a
+machine, or torchrun, SLURM or `fabric run` has started them already. They exchange tensors and
+small objects through gloo on CPUs, which detects a closed connection at once; NCCL would wait.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from lightning.fabric.strategies.launchers.subprocess_script import _SubprocessS
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 PRECISIONS = ("32-true", "bf16-mixed")
-"""What `--precision` may be; "16-mixed" would carry its loss scale from client to client."""
+"""Values of `--precision`; not "16-mixed", whose loss scale would pass from client to client."""
 
 
-MEETING = timedelta(minutes=10)
+START_TIMEOUT = timedelta(minutes=10)
 """How long processes wait for one another at the start."""
 
 
@@ -47,8 +47,8 @@ def join_process_group(engine: EngineOptions) -> ProcessGroup:
     """The processes of a run; the first call starts the others, or waits for them.
 
     Raises:
-        UserError: an accelerator, a precision or a number of devices that cannot be had.
-        ProcessDied: not all of them came.
+        UserError: the accelerator, precision or number of devices is not available.
+        ProcessDied: not all processes connected.
     """
     if engine.devices * engine.nodes == 1:
         return ALONE
@@ -58,11 +58,11 @@ def join_process_group(engine: EngineOptions) -> ProcessGroup:
 
 
 def open_fabric(engine: EngineOptions) -> Fabric:
-    """A run's one Fabric, launched.
+    """Create and launch the one Fabric of a run.
 
     Raises:
-        UserError: an accelerator, a precision or a number of devices that cannot be had.
-        ProcessDied: not all processes came.
+        UserError: the accelerator, precision or number of devices is not available.
+        ProcessDied: not all processes connected.
     """
     if engine.precision not in PRECISIONS:
         raise UserError(f"--precision {engine.precision}: expected {' or '.join(PRECISIONS)}")
@@ -84,13 +84,17 @@ def open_fabric(engine: EngineOptions) -> Fabric:
             devices = f" --devices {engine.devices}" if several else ""
             text = " ".join(str(error).split())
             raise UserError(f"--accelerator {engine.accelerator}{devices}: {text}") from None
-        if os.environ.get("LT_CLI_USED") != "1":  # `fabric run` has launched it
+        if os.environ.get("LT_CLI_USED") != "1":  # 1 = `fabric run` has launched it
             fabric.launch()
     return fabric
 
 
 def _check_launcher(engine: EngineOptions) -> None:
-    """Refuse to be one of several processes that know nothing of one another."""
+    """Refuse another number of processes than torchrun started.
+
+    Raises:
+        UserError: the numbers differ.
+    """
     asked = engine.devices * engine.nodes
     if dist.is_torchelastic_launched() and int(os.environ["WORLD_SIZE"]) != asked:
         raise UserError(
@@ -100,10 +104,10 @@ def _check_launcher(engine: EngineOptions) -> None:
 
 
 class IndependentDDPStrategy(DDPStrategy):
-    """A process per device, each training clients of its own: no gradient is ever exchanged."""
+    """One process per device, each with its own clients; gradients are never exchanged."""
 
     def setup_environment(self) -> None:
-        """Choose the device and meet the other processes."""
+        """Choose the device and connect to the other processes."""
         assert self.accelerator is not None and self.cluster_environment is not None
         self.accelerator.setup_device(self.root_device)
         self._set_world_ranks()
@@ -113,11 +117,13 @@ class IndependentDDPStrategy(DDPStrategy):
         os.environ["MASTER_PORT"] = str(self.cluster_environment.main_port)
         try:
             dist.init_process_group(
-                "gloo", rank=self.global_rank, world_size=self.world_size, timeout=MEETING
+                "gloo", rank=self.global_rank, world_size=self.world_size, timeout=START_TIMEOUT
             )
         except RuntimeError as error:
             text = " ".join(str(error).split())
-            raise ProcessDied(f"the {self.world_size} processes did not meet: {text}") from None
+            raise ProcessDied(
+                f"the {self.world_size} processes could not connect: {text}"
+            ) from None
 
     def setup_module(self, module: nn.Module) -> nn.Module:  # type: ignore[override]
         """Leave the module as it is."""
@@ -129,10 +135,10 @@ class IndependentDDPStrategy(DDPStrategy):
 
 
 class Launcher(_SubprocessScriptLauncher):
-    """Starts this command once per further device of this machine, unless somebody has."""
+    """Starts this command once per further device of this machine, unless a launcher did so."""
 
     def launch(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        """Start the others, then call the function, in which all of them meet."""
+        """Start the other processes, then call the function, in which all of them connect."""
         environment = self.cluster_environment
         try:
             environment.validate_settings(self.num_processes, self.num_nodes)
@@ -143,18 +149,18 @@ class Launcher(_SubprocessScriptLauncher):
             return function(*args, **kwargs)
         self._call_children_scripts()
         CHILDREN.extend(self.procs)
-        met = threading.Event()
-        threading.Thread(target=_watch, args=(self.procs, met), daemon=True).start()
+        connected = threading.Event()
+        threading.Thread(target=_watch, args=(self.procs, connected), daemon=True).start()
         try:
             return function(*args, **kwargs)
         finally:
-            met.set()
+            connected.set()
 
 
-def _watch(children: list[subprocess.Popen[bytes]], met: threading.Event) -> None:
-    """End everything if a process ends before all have met: the meeting cannot be called off."""
-    while not met.wait(0.2):
-        if any(child.poll() is not None for child in children) and not met.is_set():
+def _watch(children: list[subprocess.Popen[bytes]], connected: threading.Event) -> None:
+    """End the run if a process ends before all are connected, which cannot be cancelled."""
+    while not connected.wait(0.2):
+        if any(child.poll() is not None for child in children) and not connected.is_set():
             terminate_workers()
             print("flbench: a process of this run died before it began", file=sys.stderr)
             sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""EngineOptions: what a run is computed with."""
+"""EngineOptions: executor, devices, precision and memory of a run."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ UNITS = {"": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """What a run is computed with. It changes times, not results, but for `precision`.
+    """How a run is computed. Only `precision` changes results; the other options change times.
 
     Attributes:
         executor: how the clients of a stage are trained: auto, sequential or vectorised.
-        accelerator: what Fabric runs on: auto, cpu, cuda, ...
-        devices: processes on each machine, one a device; the clients of a stage are dealt to them.
-        nodes: machines.
-        precision: Fabric's name of the arithmetic of forward and backward passes.
-        compile: let torch.compile translate the network.
-        bank_budget: bytes of models that are kept in memory; None = half of the machine's.
-        threads: CPU threads of torch. One is fastest for small networks, and keeps sums in the
-            same order on every machine.
+        accelerator: accelerator of Fabric: auto, cpu, cuda, ...
+        devices: number of processes per machine, one per device; they share the clients of a
+            stage.
+        nodes: number of machines.
+        precision: Fabric's name of the precision of forward and backward passes.
+        compile: compile the network with torch.compile.
+        bank_budget: bytes of models kept in memory; None = half of the machine's memory.
+        threads: CPU threads of torch. One is fastest for small networks, and gives sums the same
+            order on every machine.
     """
 
     executor: str = "auto"
@@ -40,10 +41,10 @@ class EngineOptions:
 
 
 def size(text: str) -> int:
-    """Bytes, from "8GB" or "512 MB" or a plain number.
+    """Convert a size such as "8GB", "512 MB" or "4096" to bytes.
 
     Raises:
-        BadParameter: it is no size.
+        BadParameter: the text is not a size.
 
     Example:
         >>> size("1.5 MB"), size("4096")

@@ -1,7 +1,7 @@
-"""Ranks: the processes of a run, how work is dealt to them, and what they tell one another.
+"""ProcessGroup: the processes of a run, the division of work among them, and their communication.
 
-What one process would do for a list of things, each process does for its share of the list; then
-all of them know everything. For one process every method here is trivial.
+Each process works on its share of a list; then the results are exchanged, so that all processes
+have all of them. With one process no method communicates.
 """
 
 from __future__ import annotations
@@ -33,37 +33,42 @@ T = TypeVar("T")
 
 
 BLOCK = 2**24
-"""Bytes that are told at once."""
+"""Bytes of a broadcast."""
 
 
 SHARED = 2**25
-"""Bytes from which processes of one machine write to one table instead of telling each other."""
+"""Bytes from which processes of one machine use shared memory instead of broadcasts."""
 
 
 MEMORY = "/dev/shm"
+"""Folder of files in shared memory."""
 
 
 PATIENCE = timedelta(hours=2)
 """How long a process waits for one that is alive; one that died is noticed at once."""
 
 
-def deal(weights: Sequence[int], hands: int) -> list[list[int]]:
-    """Deal the heaviest weight first, each to the hand that holds least.
+def assign(weights: Sequence[int], processes: int) -> list[list[int]]:
+    """Divide items among processes: the heaviest item first, each to the least loaded process.
+
+    Args:
+        weights: weight of each item.
+        processes: number of processes.
 
     Returns:
-        A list of places per hand, ascending; every place is in exactly one of them.
+        The items of each process, ascending; every item is in exactly one list.
 
     Example:
-        >>> deal([5, 1, 4, 2], 2)
+        >>> assign([5, 1, 4, 2], 2)
         [[0, 1], [2, 3]]
     """
-    heap = [(0, hand) for hand in range(hands)]
-    dealt: list[list[int]] = [[] for _ in range(hands)]
-    for place in sorted(range(len(weights)), key=lambda place: (-weights[place], place)):
-        load, hand = heap[0]
-        dealt[hand].append(place)
-        heapq.heapreplace(heap, (load + weights[place], hand))
-    return [sorted(places) for places in dealt]
+    heap = [(0, process) for process in range(processes)]
+    assigned: list[list[int]] = [[] for _ in range(processes)]
+    for item in sorted(range(len(weights)), key=lambda item: (-weights[item], item)):
+        load, process = heap[0]
+        assigned[process].append(item)
+        heapq.heapreplace(heap, (load + weights[item], process))
+    return [sorted(items) for items in assigned]
 
 
 @dataclass(frozen=True)
@@ -71,8 +76,8 @@ class ProcessGroup:
     """The processes of a run.
 
     Attributes:
-        rank: the number of this one, from 0.
-        size: how many there are.
+        rank: the number of this process, from 0.
+        size: number of processes.
     """
 
     rank: int = 0
@@ -85,22 +90,22 @@ class ProcessGroup:
 
     @property
     def is_rank_zero(self) -> bool:
-        """Whether this is the process that speaks and writes."""
+        """Whether this process has rank 0, which prints and writes files."""
         return self.rank == 0
 
     def assign(self, weights: Sequence[int]) -> list[list[int]]:
-        """Places of each process's part of a list, ascending; see `deal`."""
-        return deal(weights, self.size)
+        """The items of each process, ascending; see the function `assign`."""
+        return assign(weights, self.size)
 
     def share(self, weights: Sequence[int]) -> list[int]:
-        """Places of this process's part of a list, ascending."""
+        """The items of this process, ascending."""
         return self.assign(weights)[self.rank]
 
     def attempt(self, work: Callable[[], T]) -> T:
-        """Do one's own part of something; if any process fails, all fail alike.
+        """Do this process's part of the work; if one process fails, all raise its error.
 
         Raises:
-            FlbenchError: what the first process that failed has raised.
+            FlbenchError: the error of the first process that failed.
         """
         if self.size == 1:
             return work()
@@ -111,32 +116,32 @@ class ProcessGroup:
             raise
         except FlbenchError as error:
             failure = type(error), str(error)
-        for found in self.all_gather_object(failure):
-            if found is not None:
-                raise _again(*found)
+        for failed in self.all_gather_object(failure):
+            if failed is not None:
+                raise _rebuilt(*failed)
         return done
 
-    def broadcast_object(self, thing: T) -> T:
-        """What the first process says."""
-        return self.all_gather_object(thing)[0]
+    def broadcast_object(self, value: T) -> T:
+        """The value of rank 0."""
+        return self.all_gather_object(value)[0]
 
-    def all_gather_object(self, thing: T) -> list[T]:
-        """Every process's small thing, in their order."""
+    def all_gather_object(self, value: T) -> list[T]:
+        """The small values of all processes, by rank."""
         if self.size == 1:
-            return [thing]
-        things: list[T | None] = [None] * self.size
-        _met(lambda: dist.all_gather_object(things, thing, group=_group()))
-        return things  # type: ignore[return-value] # every place is filled
+            return [value]
+        values: list[T | None] = [None] * self.size
+        _communicate(lambda: dist.all_gather_object(values, value, group=_group()))
+        return values  # type: ignore[return-value] # every entry is filled
 
     def all_gather(self, table: Tensor) -> Tensor:
-        """Every process's tensor of one shape and type, stacked on the CPU: (size, ...)."""
-        mine = table.detach().cpu().contiguous()
-        heard = mine.new_empty(self.size, *mine.shape)
-        _met(lambda: dist.all_gather(list(heard.unbind()), mine, group=_group()))
-        return heard
+        """The tensors of all processes, of one shape and type, stacked on the CPU: (size, ...)."""
+        own = table.detach().cpu().contiguous()
+        gathered = own.new_empty(self.size, *own.shape)
+        _communicate(lambda: dist.all_gather(list(gathered.unbind()), own, group=_group()))
+        return gathered
 
     def all_reduce_sum(self, table: Tensor) -> Tensor:
-        """Add up tables that are zero but where a process has filled in its own part.
+        """Sum tables that are zero outside the part that a process has computed.
 
         Args:
             table: any shape, the same in all processes; it is overwritten.
@@ -145,88 +150,88 @@ class ProcessGroup:
             table.copy_(self.all_gather(table).sum(dim=0))
         return table
 
-    def stack(self, mine: Tensor, places: Sequence[Sequence[int]]) -> Tensor:
-        """Put rows that the processes hold into one order.
+    def stack(self, own: Tensor, positions: Sequence[Sequence[int]]) -> Tensor:
+        """Collect the rows of all processes in one order.
 
         Args:
-            mine: this process's rows, shape (len(places[rank]), ...).
-            places: where each process's rows belong.
+            own: this process's rows, shape (len(positions[rank]), ...).
+            positions: positions of each process's rows in the result.
 
         Returns:
-            All rows on the CPU, shape (sum of lengths, ...), bit for bit; only to be read, as
-            processes of one machine may share them.
+            All rows on the CPU, shape (sum of lengths, ...), bit for bit; read-only, because
+            processes of one machine may share the memory.
         """
-        shape = (sum(map(len, places)), *mine.shape[1:])
-        whole = torch.empty(shape, dtype=mine.dtype, device="meta")
-        large = whole.nbytes >= max(1, SHARED)
-        desk = (
-            self.broadcast_object(_desk(whole.nbytes) if large and self.is_rank_zero else None)
-            if large
-            else None
-        )
-        table = None if desk is None else self._shared(desk, whole)
-        if table is not None:
-            table[list(places[self.rank])] = mine.detach().cpu()
-            self.all_gather_object(None)  # all have written
-            return table
-        whole = torch.empty(shape, dtype=mine.dtype)
-        step = max(1, BLOCK // max(1, mine[:1].nbytes or whole[:1].nbytes))
-        for source, part in enumerate(places):
-            for at in range(0, len(part), step):
-                some = list(part[at : at + step])
-                block = torch.empty_like(whole[: len(some)])
+        shape = (sum(map(len, positions)), *own.shape[1:])
+        like = torch.empty(shape, dtype=own.dtype, device="meta")
+        if like.nbytes >= max(1, SHARED):
+            name = self.broadcast_object(_shared_file(like.nbytes) if self.is_rank_zero else None)
+            shared = None if name is None else self._map_shared(name, like)
+            if shared is not None:
+                shared[list(positions[self.rank])] = own.detach().cpu()
+                self.all_gather_object(None)  # wait until all processes have written
+                return shared
+        rows = torch.empty(shape, dtype=own.dtype)
+        step = max(1, BLOCK // max(1, own[:1].nbytes or rows[:1].nbytes))
+        for source, source_positions in enumerate(positions):
+            for at in range(0, len(source_positions), step):
+                some = list(source_positions[at : at + step])
+                block = torch.empty_like(rows[: len(some)])
                 if source == self.rank:
-                    block = mine[at : at + step].detach().cpu().contiguous()
-                whole[some] = self.broadcast(block, source)
-        return whole
+                    block = own[at : at + step].detach().cpu().contiguous()
+                rows[some] = self.broadcast(block, source)
+        return rows
 
-    def _shared(self, desk: str, like: Tensor) -> Tensor | None:
-        """A file as a tensor that all processes see; None = they are on several machines."""
+    def _map_shared(self, name: str, like: Tensor) -> Tensor | None:
+        """A file as a tensor that all processes share; None = they are on several machines."""
         try:
             if len(set(self.all_gather_object(_machine()))) > 1:
                 return None
-            flat = torch.from_file(desk, shared=True, size=like.numel(), dtype=like.dtype)
-            self.all_gather_object(None)  # all have it, and it needs no name any more
+            flat = torch.from_file(name, shared=True, size=like.numel(), dtype=like.dtype)
+            self.all_gather_object(None)  # wait until all have mapped it, then unlink it
             return flat.view(like.shape)
         finally:
             if self.is_rank_zero:
-                os.unlink(desk)
+                os.unlink(name)
 
     def broadcast(self, block: Tensor, source: int) -> Tensor:
-        """One process's tensor, in all of them; the others give one to write it to."""
-        _met(lambda: dist.broadcast(block, source, group=_group()))
+        """Send a tensor from one process to all; the others pass a tensor to write it to."""
+        _communicate(lambda: dist.broadcast(block, source, group=_group()))
         return block
 
 
-def _desk(size: int) -> str | None:
-    """A new file of a size in this machine's shared memory; None = there is no room for it."""
+ALONE = ProcessGroup()
+"""The process group of a run with one process."""
+
+
+def _shared_file(size: int) -> str | None:
+    """A new file in this machine's shared memory; None = there is not enough room."""
     if not os.path.isdir(MEMORY) or shutil.disk_usage(MEMORY).free < 2 * size:
         return None
-    number, name = tempfile.mkstemp(prefix="flbench-", dir=MEMORY)
-    os.ftruncate(number, size)
-    os.close(number)
+    descriptor, name = tempfile.mkstemp(prefix="flbench-", dir=MEMORY)
+    os.ftruncate(descriptor, size)
+    os.close(descriptor)
     return name
 
 
 def _machine() -> str:
-    """Something that no other machine says."""
+    """A text that identifies this machine."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     return f"{platform.node()} {boot.read_text() if boot.is_file() else uuid.getnode()}"
 
 
-ALONE = ProcessGroup()
-"""One process."""
-
-
-def _again(kind: type[FlbenchError], text: str) -> FlbenchError:
-    """An error of another process."""
+def _rebuilt(kind: type[FlbenchError], text: str) -> FlbenchError:
+    """The error that another process raised."""
     error = kind.__new__(kind)
     error.args = (text,)
     return error
 
 
-def _met(exchange: Callable[[], object]) -> None:
-    """Exchange something with all processes: the one place where a dead one is noticed."""
+def _communicate(exchange: Callable[[], object]) -> None:
+    """Communicate with all processes.
+
+    Raises:
+        ProcessDied: one of them is gone.
+    """
     try:
         exchange()
     except RuntimeError:
@@ -235,6 +240,6 @@ def _met(exchange: Callable[[], object]) -> None:
 
 @cache
 def _group() -> dist.ProcessGroup:
-    """All processes, with more patience than they had at the start."""
+    """All processes, with a longer timeout than at the start."""
     group: dist.ProcessGroup = dist.new_group(timeout=PATIENCE)
     return group

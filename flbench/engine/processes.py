@@ -1,7 +1,8 @@
-"""Company: one command that runs as several processes, of which one speaks.
+"""Output and exit codes of a command that runs as several processes.
 
-Every process executes the same command. The first one prints, tells the sinks and writes files; the
-others are silent. Nothing heavy is imported here, so that silence can begin before torch is there.
+Every process executes the same command. Rank 0 prints, calls the sinks and writes files; the others
+print nothing. This module imports nothing heavy, so that their output is off before torch is
+imported.
 """
 
 from __future__ import annotations
@@ -18,32 +19,32 @@ from flbench.errors import FlbenchError, Interrupted, ProcessDied
 NUMBERS = (
     "RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "JSM_NAMESPACE_RANK",
 )  # fmt: skip
-"""Where launchers say which process this is; the first one is 0 by all of them."""
+"""Environment variables in which launchers give the rank; all of them are 0 for rank 0."""
 
 
 CHILDREN: list[subprocess.Popen[bytes]] = []
-"""The processes that this one started."""
+"""The processes that this process started."""
 
 
 GRACE = 10.0
-"""Seconds a process gets to end by itself, before it is killed."""
+"""Seconds that a process has to end before it is killed."""
 
 
 def is_rank_zero(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether this is the process that speaks."""
+    """Whether this process has rank 0, by the environment variables of its launcher."""
     return all(environ.get(name, "0") == "0" for name in NUMBERS)
 
 
 @contextmanager
 def rank_zero_output(devices: int, nodes: int) -> Iterator[None]:
-    """Surround a command that may run as several processes.
+    """Run a command that may have several processes, with output from rank 0 only.
 
-    All but the first are silent within and leave with the exit code of what was raised. None of
-    the processes that were started here outlives the block.
+    The other processes print nothing within the block, and an error ends them with its exit code.
+    All processes that this process started have ended after the block.
 
     Args:
-        devices: processes of each machine.
-        nodes: machines.
+        devices: processes per machine.
+        nodes: number of machines.
     """
     if devices * nodes == 1:
         yield
@@ -54,29 +55,29 @@ def rank_zero_output(devices: int, nodes: int) -> Iterator[None]:
         finally:
             terminate_workers()
     else:
-        with _silence(parent=os.getppid()):
+        with _no_output(parent=os.getppid()):
             yield
 
 
 @contextmanager
-def _silence(parent: int) -> Iterator[None]:
-    """Say nothing; what is raised becomes an exit code, unless nobody else is left to report it."""
+def _no_output(parent: int) -> Iterator[None]:
+    """Print nothing and turn errors into exit codes; if the parent died, raise `ProcessDied`."""
     with ExitStack() as stack:
-        nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
-        stack.enter_context(redirect_stdout(nowhere))
-        stack.enter_context(redirect_stderr(nowhere))
+        devnull = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
+        stack.enter_context(redirect_stdout(devnull))
+        stack.enter_context(redirect_stderr(devnull))
         try:
             yield
         except FlbenchError as error:
-            if isinstance(error, ProcessDied) and _orphaned(parent):
+            if isinstance(error, ProcessDied) and _parent_died(parent):
                 raise
             sys.exit(error.exit_code)
         except KeyboardInterrupt:
             sys.exit(Interrupted.exit_code)
 
 
-def _orphaned(parent: int, patience: float = 1.0) -> bool:
-    """Whether the process that started this one is gone; it closes its sockets a little earlier."""
+def _parent_died(parent: int, patience: float = 1.0) -> bool:
+    """Whether the parent process is gone; wait for it, because its sockets close before it ends."""
     end = time.monotonic() + patience
     while os.getppid() == parent and time.monotonic() < end:
         time.sleep(0.02)
@@ -84,7 +85,7 @@ def _orphaned(parent: int, patience: float = 1.0) -> bool:
 
 
 def _wait_for(children: list[subprocess.Popen[bytes]]) -> None:
-    """Let processes end by themselves."""
+    """Wait until processes end, at most GRACE seconds for all."""
     end = time.monotonic() + GRACE
     for child in children:
         try:
@@ -94,7 +95,7 @@ def _wait_for(children: list[subprocess.Popen[bytes]]) -> None:
 
 
 def terminate_workers() -> None:
-    """End the processes that this one started."""
+    """End the processes that this process started; kill those that do not end in time."""
     for child in CHILDREN:
         if child.poll() is None:
             child.terminate()

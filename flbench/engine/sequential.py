@@ -1,4 +1,4 @@
-"""The sequential executor: the clients of a stage, one after the other, on one device."""
+"""The sequential executor: trains the clients of a stage one after the other, on one device."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ IDLE = Outcome(0, torch.nan, torch.nan, torch.nan, {})
 
 
 class Sequential:
-    """Trains any ClientModule; the reference the other executors are compared with.
+    """Trains any ClientModule; the other executors must give its results.
 
     Args:
         workspace: the run's one module.
@@ -60,10 +60,10 @@ class Sequential:
         """Train every acting client from its start.
 
         Args:
-            start: checked and complete (`checks.dispatch`).
-            stage: who trains, for how long.
-            terms: added to every batch's loss.
-            round_: part of the batches' address.
+            start: the validated start of all acting clients.
+            stage: the acting clients and their epochs.
+            terms: functions whose values are added to every batch's loss.
+            round_: number of the round, for random addresses.
 
         Raises:
             PluginError: the ClientModule or a term failed; names client, stage and round.
@@ -73,19 +73,19 @@ class Sequential:
         used: list[int] = []
         cuda = [self.workspace.device] if self.workspace.device.type == "cuda" else []
         with torch.random.fork_rng(devices=cuda):
-            for place, client in enumerate(stage.clients.tolist()):
+            for i, client in enumerate(stage.clients.tolist()):
                 rows = self.owned(client, stage)
-                told = {
-                    name: tensor[place].to(self.workspace.device)
+                received = {
+                    name: tensor[i].to(self.workspace.device)
                     for name, tensor in {**start.client_memory, **start.extras}.items()
                 }
                 used.append(len(rows))
                 outcomes.append([])
-                for candidate, row in enumerate(start.params[place]):
-                    out, outcome = trained[place, candidate], IDLE
-                    if start.active[place, candidate]:
+                for candidate, row in enumerate(start.params[i]):
+                    out, outcome = trained[i, candidate], IDLE
+                    if start.active[i, candidate]:
                         try:
-                            outcome = self._train(client, row, rows, told, stage, terms, round_)
+                            outcome = self._train(client, row, rows, received, stage, terms, round_)
                         except FlbenchError:
                             raise
                         except (Exception, SystemExit) as error:
@@ -105,7 +105,7 @@ class Sequential:
         client: int,
         row: Tensor,
         rows: Tensor,
-        told: dict[str, Tensor],
+        received: dict[str, Tensor],
         stage: Stage,
         terms: Sequence[Term],
         round_: int,
@@ -116,20 +116,21 @@ class Sequential:
         name = pool.name(client)
         space.seed(torch_seed(self.seed, "dropout", round_, name, stage.label))
         space.load(row)
-        module.start, module.received = row, told
+        module.start, module.received = row, received
         loss_start = mean_loss(space, pool.x[rows], pool.y[rows]) if stage.losses else torch.nan
         module.train()
-        total, count = torch.zeros((), dtype=torch.float64, device=space.device), 0
+        loss_sum = torch.zeros((), dtype=torch.float64, device=space.device)
+        step_count = 0
         for number, phase in enumerate(module.phases(stage.epochs)):
             batches = steps(
                 len(rows), module.local.batch_size,
                 phase.batches_per_step or module.batches_per_step,
                 skip_single=space.has_batchnorm,
             )  # fmt: skip
-            space.forget()
+            space.reset_optimizer()
             module.on_phase_start(number)
             address = (round_, name, stage.label, number)
-            taken = 0
+            phase_steps = 0
             for order in orders(len(rows), phase.epochs, self.seed, *address):
                 shuffled = rows[torch.as_tensor(order)]
                 x, y = pool.x[shuffled], pool.y[shuffled]
@@ -138,34 +139,34 @@ class Sequential:
                     batch = parts[0] if len(parts) == 1 else tuple(parts)
                     before = space.snapshot() if phase.mask is not None else None
                     with fabric.autocast():
-                        loss = module.training_step(batch, taken)
+                        loss = module.training_step(batch, phase_steps)
                         for term in terms:
                             loss = loss + term(module)
-                    space.drop_gradients()
+                    space.clear_gradients()
                     fabric.backward(loss)
                     optimizer.step()
                     if before is not None and phase.mask is not None:
-                        space.hold(before, phase.mask.to(space.device))
-                    total += loss.detach()
-                    taken += 1
-            count += taken
+                        space.restore_frozen(before, phase.mask.to(space.device))
+                    loss_sum += loss.detach()
+                    phase_steps += 1
+            step_count += phase_steps
         loss_end = mean_loss(space, pool.x[rows], pool.y[rows]) if stage.losses else torch.nan
-        module.steps = count
+        module.steps = step_count
         return Outcome(
-            steps=count,
-            loss=float(total) / count if count else torch.nan,
+            steps=step_count,
+            loss=float(loss_sum) / step_count if step_count else torch.nan,
             loss_start=loss_start,
             loss_end=loss_end,
-            extras=self._report(rows),
+            extras=self._extras(rows),
         )
 
-    def _report(self, rows: Tensor) -> Extras:
-        """What the module wants uploaded beside its parameters, given its rows of the pool."""
+    def _extras(self, rows: Tensor) -> Extras:
+        """What the client uploads beside its parameters, from its rows of the pool."""
         module = self.workspace.module
         if type(module).on_local_end is ClientModule.on_local_end:
             return {}
-        answer = module.on_local_end(self.samples.x[rows], self.samples.y[rows])
-        return {name: value.detach().clone() for name, value in answer.items()}
+        extras = module.on_local_end(self.samples.x[rows], self.samples.y[rows])
+        return {name: value.detach().clone() for name, value in extras.items()}
 
 
 def stack_upload(
@@ -175,7 +176,15 @@ def stack_upload(
     used: list[int],
     outcomes: list[list[Outcome]],
 ) -> Upload:
-    """Stack what the clients report; steps, loss and extras are the first candidate's."""
+    """Build the upload; steps, loss and extras are those of a client's first trained candidate.
+
+    Args:
+        stage: the stage.
+        start: the start of its clients.
+        trained: trained models, shape (n, c, W).
+        used: number of training samples of each client.
+        outcomes: outcome of each client and candidate.
+    """
     acting, candidates, _ = trained.shape
     first = [next((o for o in row if o is not IDLE), IDLE) for row in outcomes]
     names = first[0].extras if first else {}

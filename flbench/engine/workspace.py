@@ -1,8 +1,8 @@
 """Workspace: the one ClientModule of a run, its optimiser and its Fabric.
 
-Parameters and float buffers of the module are views of one flat tensor, so putting a client's
-model in or taking it out is one copy, and Fabric sees a single module however many clients there
-are (`Fabric.setup` keeps every module it was ever given).
+Parameters and float buffers of the module are views of one flat tensor, so loading or reading a
+client's model is one copy. Fabric has a single module for all clients, because `Fabric.setup` keeps
+every module that it gets.
 """
 
 from __future__ import annotations
@@ -13,23 +13,26 @@ from torch import Tensor, nn
 
 from flbench.core.client import ClientModule
 from flbench.core.layout import ParameterLayout
-from flbench.engine.dropout import by_lane
+from flbench.engine.dropout import replace_dropout
 from flbench.errors import PluginError
 
 
 class Workspace:
-    """A ClientModule on its device, addressed as a flat row.
+    """A ClientModule on its device, read and written as a flat row.
 
     Args:
         fabric: the run's Fabric, launched.
         module: the run's one ClientModule.
-        layout: its row.
+        layout: the layout of the module's row.
+
+    Raises:
+        PluginError: `configure_optimizers` does not return one optimiser.
     """
 
     def __init__(self, fabric: Fabric, module: ClientModule, layout: ParameterLayout) -> None:
         self.fabric = fabric
         self.layout = layout
-        self.dice = by_lane(module)
+        self.lane_randomness = replace_dropout(module)
         optimizer = module.configure_optimizers()
         if not isinstance(optimizer, torch.optim.Optimizer):
             name = type(optimizer).__name__
@@ -61,57 +64,57 @@ class Workspace:
                 self._counters.append((slice(slot.start, slot.stop), buffers[slot.name]))
 
     def compile(self) -> None:
-        """Let torch.compile translate the network's forward and backward pass."""
+        """Compile the forward and backward pass with torch.compile."""
         setattr(self.module, "forward", torch.compile(self.module.forward))  # noqa: B010 - mypy
 
     @property
     def device(self) -> torch.device:
-        """Where everything runs."""
+        """The device of the module."""
         return self.fabric.device
 
     @property
     def row(self) -> Tensor:
-        """The flat tensor the module's tensors are views of, shape (W,)."""
+        """The flat tensor of which the module's tensors are views, shape (W,)."""
         return self._flat
 
     @torch.no_grad()
     def load(self, row: Tensor) -> None:
-        """Put a model in: row of shape (W,)."""
+        """Copy a model, shape (W,), into the module."""
         self._flat.copy_(row)
-        for place, counter in self._counters:
-            counter.copy_(row[place].view(counter.shape))
+        for section, counter in self._counters:
+            counter.copy_(row[section].view(counter.shape))
 
     @torch.no_grad()
     def read(self, out: Tensor) -> None:
-        """Take the model out into `out`, shape (W,)."""
-        for place, counter in self._counters:
-            self._flat[place] = counter.reshape(-1).to(self._flat.dtype)
+        """Copy the module's model into `out`, shape (W,)."""
+        for section, counter in self._counters:
+            self._flat[section] = counter.reshape(-1).to(self._flat.dtype)
         out.copy_(self._flat)
 
     def snapshot(self) -> Tensor:
-        """A copy of the model as it is, counters included, shape (W,)."""
+        """A copy of the module's model, counters included, shape (W,)."""
         out = torch.empty_like(self._flat)
         self.read(out)
         return out
 
-    def hold(self, before: Tensor, moves: Tensor) -> None:
-        """Put back what may not move: `moves` is a mask, `before` a snapshot, shape (W,)."""
-        self.load(torch.where(moves, self.snapshot(), before))
+    def restore_frozen(self, before: Tensor, trained: Tensor) -> None:
+        """Restore the scalars outside the mask `trained` from the snapshot `before`, shape (W,)."""
+        self.load(torch.where(trained, self.snapshot(), before))
 
-    def forget(self) -> None:
-        """Clear the optimiser's state: every client starts with a fresh one."""
+    def reset_optimizer(self) -> None:
+        """Clear the optimiser's state, before every client and phase."""
         self.optimizer.state.clear()
 
-    def drop_gradients(self) -> None:
-        """What `optimizer.zero_grad` does, without its profiling hooks."""
+    def clear_gradients(self) -> None:
+        """Clear the gradients; faster than `optimizer.zero_grad`, which runs profiling hooks."""
         for parameter in self._parameters:
             parameter.grad = None
 
     def seed(self, seed: int) -> None:
-        """Seed torch's generator for dropout and the like, on this device.
+        """Seed torch's default generator on this device, for example for dropout.
 
-        `torch.manual_seed` would also queue a call with its stack trace for every accelerator
-        that is not in use, once per client, for ever.
+        `torch.manual_seed` also queues a call with its stack trace for every accelerator that is
+        not in use, once per client, and never frees them.
         """
         torch.default_generator.manual_seed(seed)
         if self.device.type == "cuda":

@@ -1,1 +1,5 @@
-"""The federation: clients' samples, their splits, test sets and newcomers."""
+"""The federation: the clients' samples, divided into training, validation and test sets.
+
+`loading` loads a data set by name; `build` divides it as a suite says; `federation` holds the
+result and splits every client's samples; `test_sets` draws test sets from a common pool.
+"""

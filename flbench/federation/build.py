@@ -1,4 +1,4 @@
-"""Divide a data set among clients: partition, server samples, newcomers, test sets."""
+"""Build a federation from a data set: server samples, partition, newcomers, test sets."""
 
 from __future__ import annotations
 
@@ -15,48 +15,57 @@ from flbench.suite import Suite
 
 
 def divide(suite: Suite, hooks: HookCaller, dataset: Dataset, seed: int) -> Federation:
-    """Partition the data set and split every client's share."""
+    """Divide a data set among server, test pool and clients, and split the clients' samples.
+
+    Newcomers become the last clients, so that training clients have ids 0..N-1.
+    """
     labels = dataset.labels.numpy()
     domains = None if dataset.domains is None else dataset.domains.numpy()
-    pool, source, share = np.arange(0), np.arange(len(labels)), 0.1
+
+    # The server's samples come from the test pool if there is one, else from all samples.
+    test_pool, server_source, server_share = np.arange(0), np.arange(len(labels)), 0.1
     if suite.test_set != "own":
-        source, share = test_sets.test_pool(dataset, suite.test_fraction, seed), 0.25
-        pool = source
+        test_pool = test_sets.test_pool(dataset, suite.test_fraction, seed)
+        server_source, server_share = test_pool, 0.25
     server = np.arange(0)
     if suite.server_samples:
-        draw = rng(seed, "server-samples")
-        server = source[server_indices(labels[source], suite.server_samples, draw, share)]
-    pool = np.setdiff1d(pool, server)
-    left = np.setdiff1d(np.arange(len(labels)), np.concatenate([server, pool]))
+        generator = rng(seed, "server-samples")
+        source_labels = labels[server_source]
+        positions = server_indices(source_labels, suite.server_samples, generator, server_share)
+        server = server_source[positions]
+    test_pool = np.setdiff1d(test_pool, server)
+
+    rest = np.setdiff1d(np.arange(len(labels)), np.concatenate([server, test_pool]))
     partition = hooks.partition(
-        labels[left],
-        None if domains is None else domains[left],
+        labels[rest],
+        None if domains is None else domains[rest],
         suite.clients,
         rng(seed, "partition"),
     )
-    guests = set(
-        rng(seed, "newcomers").permutation(suite.clients)[suite.training_clients :].tolist()
-    )
-    order = sorted(range(suite.clients), key=lambda client: (client in guests, client))
+    shuffled = rng(seed, "newcomers").permutation(suite.clients)
+    newcomers = set(shuffled[suite.training_clients :].tolist())
+    order = sorted(range(suite.clients), key=lambda client: (client in newcomers, client))
     groups = partition.groups
-    owned = replace(
+    ordered = replace(
         partition,
-        clients=tuple(left[partition.clients[client]] for client in order),
+        clients=tuple(rest[partition.clients[client]] for client in order),
         groups=None if groups is None else np.asarray(groups)[order],
     )
+
     tests = None
     if suite.test_set == "labels":
-        tests = test_sets.by_labels(test_sets.kinds(dataset), pool, owned.clients)
+        tests = test_sets.by_labels(test_sets.kinds(dataset), test_pool, ordered.clients)
     elif suite.test_set == "proportional":
-        wanted = suite.test_samples
-        tests = test_sets.proportional(test_sets.kinds(dataset), pool, owned.clients, wanted, seed)
+        tests = test_sets.proportional(
+            test_sets.kinds(dataset), test_pool, ordered.clients, suite.test_samples, seed
+        )
     return federate(
         dataset,
-        owned,
+        ordered,
         seed,
         test_fraction=suite.test_fraction,
         validation_fraction=suite.validation_fraction,
         server=server,
-        newcomers=len(guests),
+        newcomers=len(newcomers),
         tests=tests,
     )

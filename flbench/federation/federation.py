@@ -1,8 +1,8 @@
-"""Federation: every client's data, split once for all methods.
+"""Federation: the data of all clients, split in the same way for all methods.
 
-What methods may touch (`visible`: training and validation samples, the server's samples) and what
-only the evaluation sees (`held_out`: test samples, true groups) are two objects with two pools of
-tensors, so no method can reach a test sample through the first.
+The data that methods may use (`visible`: training and validation samples, the server's samples) and
+the data for the evaluation alone (`held_out`: test samples) are two objects with separate tensors,
+so that a method cannot reach a test sample through the first.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from flbench.partitions.sharding import split_off
 
 @dataclass(frozen=True)
 class Samples:
-    """A pool of samples and, per split, the rows of it that each client owns.
+    """A pool of samples and, for each split, the rows of the pool that belong to each client.
 
     Attributes:
         x: samples, shape (m, ...).
         y: labels, shape (m,), int64.
-        splits: split name -> one int64 row tensor per client.
-        names: what each client is called in the addresses of its random streams; None = its id.
+        splits: split name -> one int64 tensor of rows per client.
+        names: number of each client in the addresses of random generators; None = its id.
     """
 
     x: Tensor
@@ -38,11 +38,11 @@ class Samples:
     names: tuple[int, ...] | None = None
 
     def name(self, client: int) -> int:
-        """The number that stands for a client in random addresses."""
+        """The number of a client in the addresses of random generators."""
         return client if self.names is None else self.names[client]
 
     def called(self, names: Tensor) -> Tensor:
-        """Ids of the clients with some names, ascending, shape (n,), int64."""
+        """Ids of the clients with these names, ascending, shape (n,), int64."""
         if self.names is None:
             return names
         return torch.tensor(sorted(self.names.index(name) for name in names.tolist()))
@@ -52,10 +52,10 @@ class Samples:
         return torch.tensor([len(rows) for rows in self.splits[split]])
 
     def joined(self, other: Samples) -> Samples:
-        """One pool of both: the other's lists behind mine; of its splits only those I have."""
-        shift = len(self.y)
+        """One pool with the clients of both, these first; other splits than these are dropped."""
+        offset = len(self.y)
         splits = {
-            name: (*lists, *(rows + shift for rows in other.splits.get(name, ())))
+            name: (*lists, *(rows + offset for rows in other.splits.get(name, ())))
             for name, lists in self.splits.items()
         }
         x, y = torch.cat([self.x, other.x]), torch.cat([self.y, other.y])
@@ -68,11 +68,11 @@ class Samples:
 
 @dataclass(frozen=True)
 class Newcomers:
-    """Clients that no method meets before the last round is over.
+    """Clients that join after the last round.
 
     Attributes:
         visible: splits "train" and "validation", one list per newcomer, in a pool of their own.
-        held_out: split "test", in another.
+        held_out: split "test", in another pool.
         groups: true group per newcomer, shape (M,), int64, or None.
     """
 
@@ -81,21 +81,21 @@ class Newcomers:
     groups: Tensor | None
 
     def __len__(self) -> int:
-        """M."""
+        """Number of newcomers, M."""
         return len(self.held_out.splits["test"])
 
 
 @dataclass(frozen=True)
 class Federation:
-    """All clients' data, split.
+    """The split data of all clients.
 
     Attributes:
-        visible: splits "train" and "validation", and "server" (one list) if the suite has any.
+        visible: splits "train" and "validation", and "server" (one list) if the server has samples.
         held_out: split "test".
         groups: true group per client, shape (N,), int64, or None.
         classes: number of labels.
-        fingerprint: hashes of the data and of every index list, hex.
-        newcomers: clients held out of training, or None.
+        fingerprint: hashes of the data and of all index lists, hexadecimal.
+        newcomers: clients that do not take part in training, or None.
     """
 
     visible: Samples
@@ -107,17 +107,17 @@ class Federation:
 
     @property
     def clients(self) -> int:
-        """N."""
+        """Number of clients that take part in training, N."""
         return len(self.held_out.splits["test"])
 
     def relabelled(self, order: Sequence[int]) -> Federation:
-        """The same federation under other ids: client i is what client `order[i]` was.
+        """The same federation with other client ids: client i is the former client `order[i]`.
 
-        Its samples, its group and its random streams go with it, so whatever a method makes of the
-        clients must come out relabelled, and otherwise the same. Newcomers stay where they are.
+        A client keeps its samples, its group and its random generators, so the results of a method
+        must be the same up to the ids. Newcomers keep their ids.
         """
 
-        def moved(samples: Samples) -> Samples:
+        def relabel(samples: Samples) -> Samples:
             lists = {
                 name: rows if name == "server" else tuple(rows[client] for client in order)
                 for name, rows in samples.splits.items()
@@ -125,17 +125,17 @@ class Federation:
             return replace(samples, splits=lists, names=tuple(order))
 
         groups = None if self.groups is None else self.groups[list(order)]
-        visible, held_out = moved(self.visible), moved(self.held_out)
+        visible, held_out = relabel(self.visible), relabel(self.held_out)
         return replace(self, visible=visible, held_out=held_out, groups=groups)
 
     def with_test_as_validation(self) -> Federation:
-        """The same federation with the test split in the place of the validation split.
+        """The same federation with the test split in place of the validation split.
 
-        Three of the reference protocols decide on test data; a method that asks
-        for `paper_leak` gets this view, and its result says so.
+        Three of the reference protocols make decisions on test data; a method with the parameter
+        `paper_leak` gets this federation, and its result says so.
         """
-        shift = len(self.visible.y)
-        test = tuple(rows + shift for rows in self.held_out.splits["test"])
+        offset = len(self.visible.y)
+        test = tuple(rows + offset for rows in self.held_out.splits["test"])
         visible = Samples(
             torch.cat([self.visible.x, self.held_out.x]),
             torch.cat([self.visible.y, self.held_out.y]),
@@ -147,12 +147,22 @@ class Federation:
 def server_indices(
     labels: Indices, wanted: int, generator: np.random.Generator, share: float = 0.1
 ) -> Indices:
-    """Class-balanced samples for the server, at most a share of the pool."""
-    _, counts = np.unique(labels, return_counts=True)
-    most = int(len(labels) * share + 1e-9)
-    each = min(min(wanted, most) // len(counts), int(counts.min()))
+    """Draw class-balanced samples for the server.
+
+    Args:
+        labels: labels of the pool, shape (m,).
+        wanted: number of samples; fewer are drawn if a label or the pool has too few.
+        generator: source of randomness.
+        share: largest share of the pool to draw.
+
+    Returns:
+        Indices into the pool, ascending.
+    """
+    classes, counts = np.unique(labels, return_counts=True)
+    limit = int(len(labels) * share + 1e-9)
+    per_class = min(min(wanted, limit) // len(counts), int(counts.min()))
     drawn = [
-        generator.permutation(np.flatnonzero(labels == label))[:each] for label in np.unique(labels)
+        generator.permutation(np.flatnonzero(labels == label))[:per_class] for label in classes
     ]
     return np.sort(np.concatenate(drawn))
 
@@ -168,21 +178,24 @@ def federate(
     newcomers: int = 0,
     tests: Sequence[Indices] | None = None,
 ) -> Federation:
-    """Split every client's samples into training, validation and test, stratified by label.
+    """Split every client's samples into training, validation and test sets, stratified by label.
 
     Args:
+        dataset: all samples.
         partition: indices into `dataset`; groups may be None.
-        test_fraction: share of a client's samples that is tested on.
-        validation_fraction: share of the remaining samples that is validated on.
-        server: samples the server owns, outside every client's.
-        newcomers: how many of the clients, from the end, are held out of training.
-        tests: test samples of each client, outside everybody's own; None = a share of its own.
+        seed: the run's seed.
+        test_fraction: share of a client's samples in its test set.
+        validation_fraction: share of the remaining samples in its validation set.
+        server: samples of the server, which no client has.
+        newcomers: number of clients, the last ones, that do not take part in training.
+        tests: test samples of each client, which no client trains on; None = a share of its own.
 
     Raises:
-        UserError: a client has too few samples to split, or shares some that it may be tested on.
+        UserError: a client has too few samples to split, or clients share samples and `tests` is
+            None.
     """
-    everybodys = np.concatenate(partition.clients)
-    if tests is None and len(np.unique(everybodys)) < len(everybodys):
+    all_samples = np.concatenate(partition.clients)
+    if tests is None and len(np.unique(all_samples)) < len(all_samples):
         raise UserError(
             "the partition gives samples to several clients, so one could be tested on what another"
             " trains on: set test_set to labels or proportional"
@@ -198,25 +211,25 @@ def federate(
             )
         if tests is None:
             keep, test = split_off(labels[owned], test_fraction, rng(seed, "test-split", client))
-            rest, tested = owned[keep], owned[test]
+            rest, test_rows = owned[keep], owned[test]
         else:
-            rest, tested = owned, tests[client]
+            rest, test_rows = owned, tests[client]
         train, validation = split_off(
             labels[rest], validation_fraction, rng(seed, "validation-split", client)
         )
         splits["train"].append(rest[train])
         splits["validation"].append(rest[validation])
-        splits["test"].append(tested)
+        splits["test"].append(test_rows)
     if server is not None and len(server):
         splits["server"] = [server]
     n = len(partition.clients) - newcomers
     groups = None if partition.groups is None else torch.as_tensor(partition.groups)
     visible = {name: lists[:n] for name, lists in splits.items() if name != "test"}
-    guests = None
+    joining = None
     if newcomers:
-        later = {name: splits[name][n:] for name in ("train", "validation")}
-        guests = Newcomers(
-            visible=_pool(dataset, later),
+        their_splits = {name: splits[name][n:] for name in ("train", "validation")}
+        joining = Newcomers(
+            visible=_pool(dataset, their_splits),
             held_out=_pool(dataset, {"test": splits["test"][n:]}),
             groups=None if groups is None else groups[n:].clone(),
         )
@@ -226,19 +239,19 @@ def federate(
         groups=None if groups is None else groups[:n].clone(),
         classes=dataset.classes,
         fingerprint={"data": _data_hash(dataset), "partition": _index_hash(splits)},
-        newcomers=guests,
+        newcomers=joining,
     )
 
 
 def _pool(dataset: Dataset, splits: Mapping[str, list[Indices]]) -> Samples:
-    """Copy the samples that occur in the given splits into a pool of their own."""
+    """Copy the samples of the given splits into a pool of their own."""
     used = np.unique(np.concatenate([rows for lists in splits.values() for rows in lists]))
     rows = {
         name: tuple(torch.as_tensor(np.searchsorted(used, part)) for part in lists)
         for name, lists in splits.items()
     }
-    kept = torch.as_tensor(used)
-    return Samples(dataset.x[kept], dataset.y[kept], rows)
+    index = torch.as_tensor(used)
+    return Samples(dataset.x[index], dataset.y[index], rows)
 
 
 def label_counts(samples: Samples, classes: int) -> Tensor:

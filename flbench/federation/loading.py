@@ -1,4 +1,4 @@
-"""Loading: a data set by name, or through a door, by the rules of `--dataset`."""
+"""Load a data set by the name that `--dataset` gives."""
 
 from __future__ import annotations
 
@@ -13,32 +13,36 @@ from flbench.plugin.registry import find, load_entry
 
 
 def load_dataset(name: str, root: Path) -> Dataset:
-    """Load a data set by name, or through a door: `npz:FILE` gives FILE to the door `npz`.
+    """Load a data set by name; `npz:FILE` calls the data set `npz` with the argument FILE.
+
+    Args:
+        name: entry point of group `flbench.datasets`, with `:` and an argument if it takes one.
+        root: the data root.
 
     Raises:
-        UnknownName: nobody offers it.
-        BadParameter: a door without an argument, or another with one.
+        UnknownName: no installed package has this data set.
+        BadParameter: the argument is missing, or is given to a data set that takes none.
         MissingData: its files are not under the root.
         PluginError: its function raises anything else.
     """
     entry, colon, argument = name.partition(":")
     load = load_entry(find("datasets", entry))
-    door = is_door(load)
-    if door and not argument:
+    has_argument = takes_argument(load)
+    if has_argument and not argument:
         raise BadParameter(f"data set '{entry}' needs an argument, as in {entry}:...")
-    if colon and not door:
+    if colon and not has_argument:
         raise BadParameter(f"data set '{entry}' takes no argument, got '{argument}'")
-    who = f"data set '{entry}'"
+    owner = f"data set '{entry}'"
     try:
-        with IsolatedPlugin(entry).acting(who, quiet=SHARED):  # imports may draw
-            dataset: Dataset = load(root, argument) if door else load(root)
+        with IsolatedPlugin(entry).acting(owner, quiet=SHARED):  # imports may draw random numbers
+            dataset: Dataset = load(root, argument) if has_argument else load(root)
     except FlbenchError:
         raise
     except (Exception, SystemExit) as error:
-        raise PluginError(f"{who} raised {in_one_line(error)}") from error
+        raise PluginError(f"{owner} raised {in_one_line(error)}") from error
     return dataset
 
 
-def is_door(load: object) -> bool:
-    """Whether a data set's function takes an argument."""
+def takes_argument(load: object) -> bool:
+    """Whether a data set's function takes an argument beside the data root."""
     return callable(load) and len(inspect.signature(load).parameters) > 1

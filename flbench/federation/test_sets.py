@@ -1,7 +1,7 @@
-"""Test sets that clients share: who is tested on what, where a suite reserves a common test pool.
+"""Test sets drawn from a common test pool, which no client trains on.
 
-Samples are told apart by label, and by domain where there are domains: two samples of one label
-and one domain are of one *kind*.
+Two samples are of one *kind* if they have the same label and, in a data set with domains, the same
+domain.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from flbench.partitions.sharding import split_off
 
 
 def kinds(dataset: Dataset) -> Indices:
-    """The kind of each sample, shape (m,): its label and its domain as one number."""
+    """The kind of each sample, shape (m,), int64: its label and its domain as one number."""
     labels: Indices = dataset.labels.numpy()
     if dataset.domains is None:
         return labels
@@ -26,10 +26,12 @@ def kinds(dataset: Dataset) -> Indices:
 
 
 def test_pool(dataset: Dataset, fraction: float, seed: int) -> Indices:
-    """Samples nobody trains on: the original's test part, else a share of each kind.
+    """The common test pool: the original test part, else a share of each kind.
 
     Args:
-        fraction: that share, where the original has no test part.
+        dataset: all samples.
+        fraction: share of each kind, where the original has no test part.
+        seed: the run's seed.
 
     Returns:
         Indices into the data set, ascending.
@@ -40,55 +42,64 @@ def test_pool(dataset: Dataset, fraction: float, seed: int) -> Indices:
 
 
 def by_labels(kind: Indices, pool: Indices, clients: Sequence[Indices]) -> list[Indices]:
-    """Every client is tested on all samples of the pool of the kinds it trains on (FLIS).
+    """The test set of a client: all samples of the pool of the kinds that it holds (FLIS).
 
-    Test sets overlap, and their label proportions are the pool's, not the client's.
+    Test sets overlap, and their label proportions are those of the pool, not of the client.
 
     Args:
         kind: kind of each sample of the data set, shape (m,).
         pool: indices of the test pool.
-        clients: training samples of each client.
+        clients: samples of each client.
 
     Raises:
-        UserError: the pool has nothing for some client.
+        UserError: the pool has no sample for some client.
     """
-    of_kind = {int(one): pool[kind[pool] == one] for one in np.unique(kind[pool])}
+    pool_of_kind = {int(k): pool[kind[pool] == k] for k in np.unique(kind[pool])}
     empty = np.arange(0)
-    found = []
+    tests = []
     for client, rows in enumerate(clients):
-        parts = [of_kind.get(int(one), empty) for one in np.unique(kind[rows])]
-        found.append(_some(np.sort(np.concatenate([empty, *parts])).astype(np.int64), client))
-    return found
+        parts = [pool_of_kind.get(int(k), empty) for k in np.unique(kind[rows])]
+        test = np.sort(np.concatenate([empty, *parts])).astype(np.int64)
+        tests.append(_not_empty(test, client))
+    return tests
 
 
 def proportional(
     kind: Indices, pool: Indices, clients: Sequence[Indices], samples: int, seed: int
 ) -> list[Indices]:
-    """Every client is tested on `samples` of the pool, in its own label proportions (DC-PFL).
+    """The test set of a client: `samples` of the pool, in the client's label proportions (DC-PFL).
 
-    Rounded by largest remainder; drawn without replacement for a client, independently for each;
-    a kind of which the pool has fewer gives all it has.
+    Counts are rounded by largest remainder. Samples of one client are drawn without replacement,
+    those of different clients independently. If the pool has too few samples of a kind, all of
+    them are taken.
+
+    Args:
+        kind: kind of each sample of the data set, shape (m,).
+        pool: indices of the test pool.
+        clients: samples of each client.
+        samples: size of a test set.
+        seed: the run's seed.
 
     Raises:
-        UserError: the pool has nothing for some client.
+        UserError: the pool has no sample for some client.
     """
-    found = []
+    tests = []
     for client, rows in enumerate(clients):
         generator = rng(seed, "test-set", client)
         held, counts = np.unique(kind[rows], return_counts=True)
         quota = samples * counts / counts.sum()
         take = np.floor(quota + 1e-9).astype(np.int64)
-        neediest = np.argsort(-(quota - take), kind="stable")
-        take[neediest[: samples - int(take.sum())]] += 1
+        largest_remainder = np.argsort(-(quota - take), kind="stable")
+        take[largest_remainder[: samples - int(take.sum())]] += 1
         parts = [
-            generator.permutation(pool[kind[pool] == one])[:wanted]
-            for one, wanted in zip(held, take, strict=True)
+            generator.permutation(pool[kind[pool] == k])[:count]
+            for k, count in zip(held, take, strict=True)
         ]
-        found.append(_some(np.sort(np.concatenate(parts)), client))
-    return found
+        tests.append(_not_empty(np.sort(np.concatenate(parts)), client))
+    return tests
 
 
-def _some(rows: Indices, client: int) -> Indices:
+def _not_empty(rows: Indices, client: int) -> Indices:
     if len(rows):
         return rows
     raise UserError(

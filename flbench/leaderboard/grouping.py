@@ -66,8 +66,11 @@ class ResultGroup:
         return tuple(result.seed for result in self.results)
 
     def column(self, name: str) -> list[float]:
-        """A summary's number for every seed that has it."""
-        values = (result.summary.get(name) for result in self.results)
+        """A metric for every seed that has it; computed where a file is older than the metric."""
+        values = (
+            result.summary[name] if name in result.summary else result.metrics().get(name)
+            for result in self.results
+        )
         return [float(value) for value in values if value is not None]
 
 
@@ -134,12 +137,6 @@ def _label(row: ResultGroup, rows: Sequence[ResultGroup]) -> str:
         if [telling(other, alike) for other in alike].count(mine) > 1:
             told.append(row.config)
     return f"{row.method} ({', '.join(told)})" if told else row.method
-
-
-def unseen_columns(rows: Sequence[ResultGroup]) -> dict[str, str]:
-    """Summary name -> heading of what is known about unseen clients; empty where there are none."""
-    names = {"unseen_accuracy": "unseen", "unseen_accuracy_tuned": "unseen, tuned"}
-    return names if any(row.column("unseen_accuracy") for row in rows) else {}
 
 
 def refuse_mixed(results: Iterable[tuple[Path, Result]]) -> None:

@@ -108,7 +108,7 @@ def _section(table: Table, number: str) -> Iterator[str]:
         ("outdated", table.outdated, None),
     ):
         if rows:
-            made = columns(rows, known)
+            made = columns(rows, known, "html")
             yield from _grid(table, number, f"{table.title}, {caption}", rows, made)
     for method, reason in table.undefined:
         yield f'<p class="dim">Not defined here: {escape(method)}: {escape(reason)}</p>'

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from flbench.leaderboard.grouping import mean_std, signed
 from flbench.leaderboard.table import Table, TableRow
+from flbench.metrics import HEADLINE, Family, Metric, Place, columns_of
 
 Column = tuple[str, bool, Callable[[TableRow], str]]
 """Heading, whether it holds words, and the cell of a row."""
@@ -88,6 +89,15 @@ def _printed(row: TableRow) -> str:
     return f"{row.printed.accuracy:.4f}{spread}"
 
 
+def _metric(metric: Metric) -> Column:
+    """A metric's column: mean over seeds, and deviation where it shows one."""
+
+    def shown(row: TableRow) -> str:
+        return mean_std(row.metrics[metric.name], metric.digits, spread=metric.spread)
+
+    return (metric.heading, False, shown)
+
+
 def seeds(row: TableRow) -> str:
     """Its seeds, and those that others have."""
     told = ", ".join(map(str, row.seeds))
@@ -100,14 +110,27 @@ def packages(row: TableRow) -> str:
     return ", ".join(found)
 
 
-def columns(rows: Sequence[TableRow], defaults: Mapping[str, float] | None = None) -> list[Column]:
+def columns(
+    rows: Sequence[TableRow],
+    defaults: Mapping[str, float] | None = None,
+    place: Place = "pages",
+) -> list[Column]:
     """The columns of a table of rows; some are there only where some row has something in them.
 
     Args:
         rows: the table's.
         defaults: method -> mean accuracy at its defaults; None = a table of those.
+        place: which table it is; metrics say in which they have a column.
     """
     known = defaults or {}
+
+    def of(family: Family) -> list[tuple[bool, Column]]:
+        return [
+            (not one.optional or any(row.metrics[one.name] for row in rows), _metric(one))
+            for one in columns_of(place)
+            if one.family == family and one.name != HEADLINE  # which has its own place
+        ]
+
     chosen: list[tuple[bool, Column]] = [
         (True, ("rank", False, _rank)),
         (True, ("ties", True, lambda row: row.ties)),
@@ -118,7 +141,7 @@ def columns(rows: Sequence[TableRow], defaults: Mapping[str, float] | None = Non
             ("at defaults", False, lambda row: number(known.get(row.method))),
         ),
         (True, ("95 % interval", False, _interval)),
-        (True, ("worst decile", False, lambda row: number(row.worst_decile))),
+        *of("accuracy"),
         (True, ("to oracle", False, lambda row: signed(row.to_oracle))),
         (True, ("gain", False, lambda row: signed(row.gain))),
         (any(row.printed for row in rows), ("paper", False, _printed)),
@@ -126,15 +149,10 @@ def columns(rows: Sequence[TableRow], defaults: Mapping[str, float] | None = Non
             any(row.printed for row in rows),
             ("to paper", False, lambda row: signed(row.printed.distance if row.printed else None)),
         ),
-        (True, ("ARI", False, lambda row: number(row.ari, 3))),
-        (True, ("groups", False, lambda row: number(row.groups, 1))),
+        *of("groups"),
         (True, ("seconds", False, lambda row: number(row.seconds, 1))),
-        (True, ("MB/client", False, lambda row: number(row.mb_per_client, 2))),
-        (any(row.unseen for row in rows), ("unseen", False, lambda row: mean_std(row.unseen))),
-        (
-            any(row.unseen for row in rows),
-            ("unseen, tuned", False, lambda row: mean_std(row.unseen_tuned)),
-        ),
+        *of("cost"),
+        *of("newcomers"),
         (True, ("seeds", True, seeds)),
         (True, ("status", True, lambda row: row.status)),
         (True, ("package", True, packages)),

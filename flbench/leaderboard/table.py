@@ -27,6 +27,7 @@ from flbench.leaderboard.grouping import (
 )
 from flbench.leaderboard.statistics import Floats, compare, letters, ranks
 from flbench.leaderboard.suite_info import command, departures, suite_of
+from flbench.metrics import METRICS
 from flbench.results.files import read_results, read_skips
 from flbench.results.schema import Plugin, Result, Skip, Tuning
 from flbench.suite import Suite
@@ -229,13 +230,9 @@ class TableRow:
         mean: of the accuracies.
         std: their deviation (ddof=1); None for one seed.
         interval: 95 % interval of the mean, see `flbench.leaderboard.statistics`.
-        worst_decile: mean over the seeds that have one, as of all that follow; None = none has.
-        ari: how well the true groups were found.
-        groups: number of groups found.
-        mb_per_client: megabytes sent and received.
-        seconds: wall time of a run.
-        unseen: accuracy of clients that joined at the end, for each seed that had some.
-        unseen_tuned: the same after some local epochs.
+        metrics: name of each metric that some table has a column for -> its value of each seed
+            that has one.
+        seconds: wall time of a run, mean over seeds; None = not known.
         to_oracle: how far it is below the oracle, over common seeds.
         gain: how far it is above the better of training alone and one model for all.
         printed: the paper's number, if it has one.
@@ -261,13 +258,8 @@ class TableRow:
     mean: float
     std: float | None
     interval: tuple[float, float]
-    worst_decile: float | None
-    ari: float | None
-    groups: float | None
-    mb_per_client: float | None
+    metrics: Mapping[str, tuple[float, ...]]
     seconds: float | None
-    unseen: tuple[float, ...]
-    unseen_tuned: tuple[float, ...]
     to_oracle: float | None
     gain: float | None
     printed: Printed | None
@@ -342,13 +334,8 @@ def entries_of(
             mean=mean(row.column("accuracy_mean")),
             std=stdev(row.column("accuracy_mean")) if len(row.seeds) > 1 else None,
             interval=(float(found.intervals[at, 0]), float(found.intervals[at, 1])),
-            worst_decile=_mean(row.column("accuracy_worst_decile")),
-            ari=_mean(row.column("ari")),
-            groups=_mean(row.column("groups")),
-            mb_per_client=_mean(row.column("mb_per_client")),
+            metrics={one.name: tuple(row.column(one.name)) for one in METRICS if one.tables},
             seconds=_mean([one.seconds["total"] for one in row.results if "total" in one.seconds]),
-            unseen=tuple(row.column("unseen_accuracy")),
-            unseen_tuned=tuple(row.column("unseen_accuracy_tuned")),
             to_oracle=distances(row, peers)[0],
             gain=distances(row, peers)[1],
             printed=_printed(row, nearest[row.method] == row.config, facts.printed),

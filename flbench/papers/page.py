@@ -15,13 +15,12 @@ from flbench.papers.reproduction import (
     COLUMNS,
     VERDICTS,
     Comparison,
-    ReproductionRequest,
     by_part,
     cells,
     findings,
     planned,
-    where_results_lie,
 )
+from flbench.sweeps.request import RunRequest
 
 if TYPE_CHECKING:
     from flbench.terminal.console import SweepProgress
@@ -79,12 +78,7 @@ def _table(
         "",
     ]
     known = {
-        scale: findings(
-            table,
-            planned(
-                table, ReproductionRequest(scale, others=where_results_lie(out, None)), progress
-            ),
-        )
+        scale: findings(table, planned(table, scale, RunRequest(out=out), None, progress))
         for scale in SCALES
         if scale in table.scale
     }

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from statistics import mean, stdev
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
+from flbench.core.parameters import parse
 from flbench.papers.paper import PaperTable, PublishedValue, Scale, numbers, plugin_of
-from flbench.plugin.registry import load_entry
 from flbench.results.files import read_result
 from flbench.results.schema import Result
-from flbench.sweeps.launchers import Cell, Outcome
-from flbench.sweeps.sweep import cells_of
+from flbench.sweeps.launchers import Outcome
+from flbench.sweeps.request import Cell, RunRequest, concerns, resolve
 
 if TYPE_CHECKING:
+    from flbench.run.composition import LoadedMethod
     from flbench.terminal.console import SweepProgress
 
 
@@ -27,25 +27,6 @@ VERDICTS: tuple[Verdict, ...] = ("reproduced", "same ordering", "not reproduced"
 
 
 COLUMNS = ("method", "paper", "ours", "difference", "seeds", "verdict")
-
-
-@dataclass(frozen=True)
-class ReproductionRequest:
-    """How a table is to be reproduced.
-
-    Attributes:
-        scale: name of one of the table's scales.
-        seeds: instead of the scale's number of seeds.
-        settings: `--set KEY=VALUE` of the user; they override those of the scale.
-        dataset: only this data set.
-        others: further arguments of `flbench run`, such as `--out DIR`.
-    """
-
-    scale: str
-    seeds: int | None = None
-    settings: Sequence[str] = ()
-    dataset: str | None = None
-    others: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -73,51 +54,63 @@ class Comparison:
     why: str = ""
 
 
-def planned(table: PaperTable, request: ReproductionRequest, progress: SweepProgress) -> list[Plan]:
+def planned(
+    table: PaperTable,
+    scale: str,
+    request: RunRequest,
+    seeds: int | None,
+    progress: SweepProgress,
+) -> list[Plan]:
     """The cells of a table, for each published number.
+
+    Args:
+        scale: name of one of the table's scales.
+        request: common to all cells; its settings override the table's, and only its data set is
+            run.
+        seeds: instead of the scale's number of seeds.
 
     Raises:
         UserError: a setting belongs neither to the suite nor to the method.
     """
     wanted = [one for one in numbers(table) if request.dataset in (None, one.dataset)]
-    scale = table.scale.get(request.scale)
-    if scale is None:
-        return [Plan(one, why=f"this table has no scale '{request.scale}'") for one in wanted]
-    given = {pair.partition("=")[0].strip() for pair in request.settings}
-    lacking = [f"--set {key}=..., {what}" for key, what in scale.needs.items() if key not in given]
+    found = table.scale.get(scale)
+    if found is None:
+        return [Plan(one, why=f"this table has no scale '{scale}'") for one in wanted]
+    needs = {key: what for key, what in found.needs.items() if key not in request.settings}
+    lacking = [f"--set {key}=..., {what}" for key, what in needs.items()]
     if lacking:
         return [Plan(one, why=f"needs {'; '.join(lacking)}") for one in wanted]
-    return [_plan(one, scale, request, progress) for one in wanted]
+    request = replace(request, seeds=tuple(range(seeds or found.seeds)))
+    from flbench.run.composition import load_method
+
+    load = cache(load_method)
+    return [_plan(one, found, request, progress, load) for one in wanted]
 
 
 def _plan(
-    printed: PublishedValue, scale: Scale, request: ReproductionRequest, progress: SweepProgress
+    printed: PublishedValue,
+    scale: Scale,
+    request: RunRequest,
+    progress: SweepProgress,
+    load: Callable[[str], LoadedMethod],
 ) -> Plan:
     if printed.dataset not in scale.on:
         return Plan(printed, why=f"{printed.dataset} is not part of this scale")
-    from flbench.plugin.registry import find
-    from flbench.run.composition import presets_of
-
     plugin, own = plugin_of(printed.method)
-    settings = {**scale.settings, **scale.on[printed.dataset]}
-    pairs = [f"{key}={_text(value)}" for key, value in settings.items()]
-    pairs += [f"{key}={value}" for key, value in own.items()]
-    known = presets_of(load_entry(find("methods", plugin)))
-    preset = scale.preset if scale.preset in known else None
-    cells = cells_of(
-        progress,
-        [plugin],
-        [printed.suite],
-        range(request.seeds or scale.seeds),
-        [*pairs, *request.settings],
-        preset,
-        ["--dataset", printed.dataset, *request.others],
+    method = load(plugin)
+    texts = {**scale.settings, **scale.on[printed.dataset], **own}
+    of_table = {k: parse(v) if isinstance(v, str) else v for k, v in texts.items()}
+    settings = {**of_table, **request.settings}
+    asked = replace(
+        request,
+        methods=(plugin,),
+        suites=(printed.suite,),
+        settings={key: value for key, value in settings.items() if concerns(key, method)},
+        preset=scale.preset if scale.preset in method.presets else None,
+        dataset=printed.dataset,
+        resume=True,
     )
-    return Plan(printed, tuple(cells))
-
-
-def _text(value: Any) -> str:  # noqa: ANN401 - a TOML value
-    return value if isinstance(value, str) else json.dumps(value)
+    return Plan(printed, tuple(resolve(asked, progress, load)))
 
 
 def verdict(
@@ -193,11 +186,11 @@ def findings(
     comparisons = []
     for plan, found, own in zip(plans, results, values, strict=True):
         key = plan.printed.suite, plan.printed.dataset
-        text = verdict(plan.printed, ours[key], columns[key], table.tolerance)
-        if text == "not run" and found:
-            text = "not reproduced"  # it ran, but has no such number
+        said = verdict(plan.printed, ours[key], columns[key], table.tolerance)
+        if said == "not run" and found:
+            said = "not reproduced"  # it ran, but has no such number
         why = "" if found else _why(plan, known)
-        comparisons.append(Comparison(plan.printed, found, own, text, why))
+        comparisons.append(Comparison(plan.printed, found, own, said, why))
     return comparisons
 
 
@@ -207,8 +200,8 @@ def _results_of(plan: Plan, outcomes: Mapping[Cell, Outcome]) -> Iterator[Result
         outcome = outcomes.get(cell)
         if outcome is not None and outcome.result is not None:
             yield outcome.result
-        elif cell.job.path.is_file():
-            yield read_result(cell.job.path)
+        elif cell.spec.path.is_file():
+            yield read_result(cell.spec.path)
 
 
 def _why(plan: Plan, outcomes: Mapping[Cell, Outcome]) -> str:
@@ -225,20 +218,15 @@ def by_part(found: Sequence[Comparison]) -> dict[tuple[str, str], list[Compariso
     return parts
 
 
-def where_results_lie(out: Path, root: Path | None) -> list[str]:
-    """The arguments of `flbench run` for two folders."""
-    return ["--out", str(out), *([] if root is None else ["--data-root", str(root)])]
-
-
 def cells(one: Comparison) -> tuple[str, ...]:
     """The cells of a table row: COLUMNS; the verdict includes the reason if nothing was run."""
     number, std = one.printed.value, one.printed.std
     digits = 4 if abs(number) <= 1 else 1
     printed = f"{number:.{digits}f}" + ("" if std is None else f" ± {std:.{digits}f}")
     seeds = ", ".join(str(result.seed) for result in one.results) or "-"
-    text = f"{one.verdict}: {one.why}" if one.why else one.verdict
+    said = f"{one.verdict}: {one.why}" if one.why else one.verdict
     if not one.values:
-        return one.printed.method, printed, "never" if one.results else "-", "-", seeds, text
+        return one.printed.method, printed, "never" if one.results else "-", "-", seeds, said
     spread = f" ± {stdev(one.values):.{digits}f}" if len(one.values) > 1 else ""
     ours = f"{mean(one.values):.{digits}f}{spread}"
     return (
@@ -247,5 +235,5 @@ def cells(one: Comparison) -> tuple[str, ...]:
         ours,
         f"{mean(one.values) - number:+.{digits}f}",
         seeds,
-        text,
+        said,
     )

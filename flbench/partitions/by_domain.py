@@ -9,7 +9,7 @@ from annotated_types import Ge
 
 from flbench.core.dataset import Indices, Partition
 from flbench.errors import UserError
-from flbench.partitions.sharding import deal, split_off
+from flbench.partitions.sharding import divide_labels, split_off
 
 
 def by_domain(
@@ -22,15 +22,19 @@ def by_domain(
 ) -> Partition:
     """Feature shift: every client holds samples of one domain, which is its group (FedC2I).
 
-    Client i belongs to domain i * D // clients; each domain is dealt evenly to its clients.
+    Client i belongs to domain i * D // clients; each domain is divided evenly among its clients.
 
     Args:
-        per_label: keep at most so many samples of each label per client (Digit-5: 100).
-        sizes: keep so many samples per client, stratified by label (Office-10: 200, 200, 125, 197).
+        labels: label of each sample, shape (m,).
+        domains: domain of each sample, shape (m,), 0..D-1.
+        clients: number of clients.
+        rng: source of randomness.
+        per_label: largest number of samples per label and client (Digit-5: 100).
+        sizes: samples of each client, stratified by label (Office-10: 200, 200, 125, 197).
 
     Raises:
-        UserError: the data set has no domains, or more of them than there are clients; or `sizes`
-            asks for what is not there.
+        UserError: the data set has no domains, or more domains than there are clients; `sizes` does
+            not fit the clients.
     """
     if domains is None:
         raise UserError("partition 'by-domain' needs a data set with domains, such as digits-shift")
@@ -45,26 +49,30 @@ def by_domain(
         )
     group = np.arange(clients, dtype=np.int64) * count // clients
     holders = group[:, None] == np.arange(count)
-    dealt = deal(domains, holders, rng)
+    owned = divide_labels(domains, holders, rng)
     if per_label is not None:
-        dealt = tuple(_at_most(rows, labels, per_label, rng) for rows in dealt)
+        owned = tuple(_limit_per_label(rows, labels, per_label, rng) for rows in owned)
     elif sizes is not None:
-        pairs = enumerate(zip(dealt, sizes, strict=True))
-        dealt = tuple(_drawn(client, rows, labels, size, rng) for client, (rows, size) in pairs)
-    return Partition(dealt, group)
+        pairs = enumerate(zip(owned, sizes, strict=True))
+        owned = tuple(
+            _stratified_sample(client, rows, labels, size, rng) for client, (rows, size) in pairs
+        )
+    return Partition(owned, group)
 
 
-def _at_most(rows: Indices, labels: Indices, most: int, rng: np.random.Generator) -> Indices:
-    """At most so many random rows of each label, ascending."""
+def _limit_per_label(
+    rows: Indices, labels: Indices, limit: int, rng: np.random.Generator
+) -> Indices:
+    """At most `limit` random rows of each label, ascending."""
     shuffled = rng.permutation(rows)
-    kept = [shuffled[labels[shuffled] == label][:most] for label in np.unique(labels[rows])]
+    kept = [shuffled[labels[shuffled] == label][:limit] for label in np.unique(labels[rows])]
     return np.sort(np.concatenate(kept))
 
 
-def _drawn(
+def _stratified_sample(
     client: int, rows: Indices, labels: Indices, size: int, rng: np.random.Generator
 ) -> Indices:
-    """So many random rows, every label by its share, ascending."""
+    """`size` random rows, stratified by label, ascending."""
     if not 1 <= size <= len(rows):
         raise UserError(
             f"partition 'by-domain': sizes asks for {size} samples for client {client}: expected 1"

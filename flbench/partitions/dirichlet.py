@@ -22,13 +22,18 @@ def dirichlet(
     """Dirichlet: each label is split by shares from Dir(alpha, ..., alpha) (FLIS, NIID-Bench).
 
     Labels are split one after the other; a client that already has an equal share of all samples
-    gets nothing of the next label. The draw is repeated until every client has `min_samples`, at
-    most 1000 times and less often for many clients; then the draw that lacked least is kept and
-    random samples of the largest clients are given to those that lack some.
+    gets no samples of the next label. The draw is repeated until every client has `min_samples`,
+    at most 1000 times and less often for many clients. If no draw reaches this, the draw that lacks
+    the fewest samples is used, and random samples of the largest clients are given to clients
+    with too few.
 
     Args:
-        alpha: the smaller, the fewer clients share a label.
-        min_samples: what every client gets at least.
+        labels: label of each sample, shape (m,).
+        domains: not used.
+        clients: number of clients.
+        rng: source of randomness.
+        alpha: concentration; the smaller, the fewer clients share a label.
+        min_samples: least number of samples of a client.
 
     Raises:
         UserError: there are fewer than clients * min_samples samples.
@@ -40,57 +45,63 @@ def dirichlet(
         )
     classes, sizes = np.unique(labels, return_counts=True)
     tries = min(max(10_000_000 // (clients * len(classes)), 1), 1000)
-    best, least = np.zeros((0, clients), dtype=np.int64), len(labels) + 1
+    best_counts, fewest_missing = np.zeros((0, clients), dtype=np.int64), len(labels) + 1
     for _ in range(tries):
-        counts = _shared_out(sizes, clients, alpha, rng)
-        lacking = int(np.maximum(min_samples - counts.sum(axis=0), 0).sum())
-        if lacking < least:
-            best, least = counts, lacking
-        if not least:
+        counts = _draw_counts(sizes, clients, alpha, rng)
+        missing = int(np.maximum(min_samples - counts.sum(axis=0), 0).sum())
+        if missing < fewest_missing:
+            best_counts, fewest_missing = counts, missing
+        if not fewest_missing:
             break
     owner = np.empty(len(labels), dtype=np.int64)
-    for label, row in zip(classes, best, strict=True):
-        owner[rng.permutation(np.flatnonzero(labels == label))] = np.repeat(np.arange(clients), row)
-    if least:
-        _top_up(owner, clients, min_samples, rng)
+    for label, row in zip(classes, best_counts, strict=True):
+        samples = rng.permutation(np.flatnonzero(labels == label))
+        owner[samples] = np.repeat(np.arange(clients), row)
+    if fewest_missing:
+        _fill_up(owner, clients, min_samples, rng)
     ends = np.bincount(owner, minlength=clients).cumsum()[:-1]
     return Partition(tuple(np.split(np.argsort(owner, kind="stable"), ends)))
 
 
-def _shared_out(sizes: Indices, clients: int, alpha: float, rng: np.random.Generator) -> Indices:
-    """One draw: samples per label and client, shape (labels, clients)."""
-    fair, total = sizes.sum() / clients, np.zeros(clients, dtype=np.int64)
+def _draw_counts(sizes: Indices, clients: int, alpha: float, rng: np.random.Generator) -> Indices:
+    """Draw the number of samples per label and client, shape (labels, clients)."""
+    equal_share, total = sizes.sum() / clients, np.zeros(clients, dtype=np.int64)
     counts = np.empty((len(sizes), clients), dtype=np.int64)
     for row, size in enumerate(sizes):
-        open_ = total < fair
-        shares = np.where(open_, rng.dirichlet(np.full(clients, alpha)), 0)
+        below = total < equal_share
+        shares = np.where(below, rng.dirichlet(np.full(clients, alpha)), 0)
         if not (shares.sum() > 0 and np.isfinite(shares).all()):
-            # All the weight fell on clients that are full: the label goes to one that is not.
-            shares = np.eye(1, clients, rng.choice(np.flatnonzero(open_)))[0]
+            # All weight is on clients that are full: the label goes to one client that is not.
+            shares = np.eye(1, clients, rng.choice(np.flatnonzero(below)))[0]
         edges = shares.cumsum()
-        # One offset for all cuts: a client gets its share rounded up or down, on average exactly.
+        # One random offset for all cuts: shares are rounded up or down, and exact on average.
         cuts = np.floor(edges / edges[-1] * size + rng.random()).astype(np.int64)
         counts[row] = np.diff(cuts, prepend=0)
         total += counts[row]
     return counts
 
 
-def _top_up(owner: Indices, clients: int, least: int, rng: np.random.Generator) -> None:
-    """Give random samples of the largest clients to those that have fewer than `least`."""
+def _fill_up(owner: Indices, clients: int, least: int, rng: np.random.Generator) -> None:
+    """Give random samples of the largest clients to clients with fewer than `least`, in place."""
     sizes = np.bincount(owner, minlength=clients)
     need = np.maximum(least - sizes, 0)
-    low, high = least, int(sizes.max())  # clients above a level give what is above it
+    # The highest level such that the samples above it suffice, by bisection.
+    low, high = least, int(sizes.max())
     while low < high:
         level = (low + high + 1) // 2
-        low, high = (level, high) if _above(sizes, level).sum() >= need.sum() else (low, level - 1)
+        if _above(sizes, level).sum() >= need.sum():
+            low = level
+        else:
+            high = level - 1
     gives = _above(sizes, low)
-    spared = rng.permutation(np.flatnonzero(gives))[: gives.sum() - need.sum()]
-    gives[spared] -= 1
-    order = np.lexsort((rng.random(len(owner)), owner))  # by owner, at random within
-    place = np.arange(len(owner)) - (sizes.cumsum() - sizes)[owner[order]]
-    moved = rng.permutation(order[place < gives[owner[order]]])
+    not_needed = rng.permutation(np.flatnonzero(gives))[: gives.sum() - need.sum()]
+    gives[not_needed] -= 1
+    order = np.lexsort((rng.random(len(owner)), owner))  # by owner, in random order within
+    position = np.arange(len(owner)) - (sizes.cumsum() - sizes)[owner[order]]
+    moved = rng.permutation(order[position < gives[owner[order]]])
     owner[moved] = np.repeat(np.arange(clients), need)
 
 
 def _above(sizes: Indices, level: int) -> Indices:
+    """Number of samples of each client above a level, shape (N,)."""
     return np.maximum(sizes - level, 0)

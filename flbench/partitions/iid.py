@@ -10,6 +10,6 @@ from flbench.core.dataset import Indices, Partition
 def iid(
     labels: Indices, domains: Indices | None, clients: int, rng: np.random.Generator
 ) -> Partition:
-    """Shuffle and deal: sizes differ by at most one; everybody is in the one group."""
-    dealt = np.array_split(rng.permutation(len(labels)), clients)
-    return Partition(tuple(np.sort(part) for part in dealt), np.zeros(clients, dtype=np.int64))
+    """IID: random shares whose sizes differ by at most one; all clients are in one group."""
+    shares = np.array_split(rng.permutation(len(labels)), clients)
+    return Partition(tuple(np.sort(share) for share in shares), np.zeros(clients, dtype=np.int64))

@@ -1,4 +1,4 @@
-"""Label-groups partitions: true groups of clients that hold the same few labels."""
+"""The label-groups partitions: the clients of a group hold the same few labels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from annotated_types import Ge, Le
 
 from flbench.core.dataset import Indices, Partition
 from flbench.errors import UserError
-from flbench.partitions.sharding import BoolMatrix, Order, deal
+from flbench.partitions.sharding import BoolMatrix, Order, divide_labels
 
 
 def label_groups(
@@ -24,21 +24,25 @@ def label_groups(
     """Pathological non-IID: label groups without overlap (pFedLIA IV-B).
 
     The labels are cut into `groups` equal parts; client i belongs to group i * groups // clients
-    and holds every label of its group; each label is dealt in equal shards to its holders.
+    and holds every label of its group; the samples of a label are divided evenly among its holders.
 
     Args:
+        labels: label of each sample, shape (m,).
+        domains: domain of each sample, shape (m,), or None.
+        clients: number of clients.
+        rng: source of randomness.
         groups: number of label groups.
         order: "shuffled" cuts a random order of the labels, "natural" cuts (0, 1), (2, 3), ...,
-            "domains" cuts a random order of the superclasses that `domains` names: a group holds
-            whole superclasses.
-        classes: use only so many labels, the first of the order; the other labels' samples are
-            nobody's.
+            "domains" cuts a random order of the superclasses that `domains` names, so that a group
+            holds whole superclasses.
+        classes: number of labels to use, the first of the order; samples of the other labels are
+            not used.
 
     Raises:
-        UserError: the labels or clients cannot be cut that way.
+        UserError: the labels or clients cannot be divided in this way.
     """
     holders, group = _label_groups(labels, domains, clients, rng, groups, order, classes)
-    return Partition(deal(labels, holders, rng), group)
+    return Partition(divide_labels(labels, holders, rng), group)
 
 
 def label_groups_noisy(
@@ -51,18 +55,18 @@ def label_groups_noisy(
     extra_labels: Annotated[int, Ge(0)] = 1,
     extra_probability: Annotated[float, Ge(0), Le(1)] = 0.5,
 ) -> Partition:
-    """Noisy non-IID: `label_groups` where some clients hold labels of others too.
+    """Noisy non-IID: `label_groups` where some clients also hold labels of other groups.
 
     With probability `extra_probability` a client gets `extra_labels` distinct labels drawn from
-    outside its group; each label is then dealt over *all* its holders. The true group stays the
-    main one.
+    outside its group; the samples of a label are divided evenly among *all* its holders. The true
+    group of a client is its group without the extra labels.
     """
     holders, group = _label_groups(labels, domains, clients, rng, groups, order)
     for row in holders:
         if rng.random() < extra_probability:
             outside = np.flatnonzero(~row)
             row[rng.choice(outside, size=min(extra_labels, len(outside)), replace=False)] = True
-    return Partition(deal(labels, holders, rng), group)
+    return Partition(divide_labels(labels, holders, rng), group)
 
 
 def _label_groups(
@@ -74,41 +78,43 @@ def _label_groups(
     order: str,
     used: int | None = None,
 ) -> tuple[BoolMatrix, Indices]:
-    """Who holds which label, shape (clients, labels), and each client's group."""
+    """Return the mask of each client's labels, shape (clients, labels), and its group."""
     count = len(np.unique(labels))
-    if used is not None and (used > count or order == "domains"):
-        why = "whole superclasses have all theirs" if order == "domains" else f"there are {count}"
-        raise UserError(f"cannot use {used} labels: {why}")
+    if used is not None and order == "domains":
+        raise UserError(f"cannot use {used} labels: order 'domains' uses whole superclasses")
+    if used is not None and used > count:
+        raise UserError(f"cannot use {used} labels: there are {count}")
     if order not in ("shuffled", "natural", "domains"):
         raise UserError(
             f"partition order: expected 'shuffled', 'natural' or 'domains', got '{order}'"
         )
-    above = _superclasses(labels, domains) if order == "domains" else np.arange(count)
-    kinds, what = int(above.max()) + 1, "superclasses" if order == "domains" else "labels"
-    if not 1 <= groups <= min(used or kinds, clients):
+    # The unit that is assigned to groups: a superclass, or a label as its own unit.
+    unit = _superclasses(labels, domains) if order == "domains" else np.arange(count)
+    units, what = int(unit.max()) + 1, "superclasses" if order == "domains" else "labels"
+    if not 1 <= groups <= min(used or units, clients):
         raise UserError(
-            f"cannot form {groups} label groups from {used or kinds} {what} and {clients} clients:"
+            f"cannot form {groups} label groups from {used or units} {what} and {clients} clients:"
             " expected 1 <= groups <= both"
         )
-    places = np.arange(kinds) if order == "natural" else rng.permutation(kinds)
-    parts = np.array_split(places[:used], groups)
+    ordered = np.arange(units) if order == "natural" else rng.permutation(units)
+    parts = np.array_split(ordered[:used], groups)
     group = np.arange(clients, dtype=np.int64) * groups // clients
-    holds = np.stack([np.isin(above, part) for part in parts])
-    return holds[group], group
+    held_by_group = np.stack([np.isin(unit, part) for part in parts])
+    return held_by_group[group], group
 
 
 def _superclasses(labels: Indices, domains: Indices | None) -> Indices:
-    """Which superclass each label is of, 0..S-1, shape (labels,)."""
+    """Superclass of each label, 0..S-1, shape (labels,)."""
     if domains is None:
         raise UserError(
             "partition order 'domains' needs a data set that names superclasses, such as cifar100"
         )
     label, superclass = np.unique(np.stack([labels, domains]), axis=1)
-    twice = label[1:][label[1:] == label[:-1]]
-    if len(twice):
-        of = superclass[label == twice[0]].tolist()
+    ambiguous = label[1:][label[1:] == label[:-1]]
+    if len(ambiguous):
+        first, second, *_ = superclass[label == ambiguous[0]].tolist()
         raise UserError(
-            f"partition order 'domains': label {twice[0]} has samples of the domains {of[0]} and"
-            f" {of[1]}: expected one superclass per label"
+            f"partition order 'domains': label {ambiguous[0]} has samples of the domains {first}"
+            f" and {second}: expected one superclass per label"
         )
     return np.unique(superclass, return_inverse=True)[1].astype(np.int64)

@@ -1,7 +1,4 @@
-"""Partitions that skew the clients' labels, without true groups: `label-skew` and `dirichlet`.
-
-Same signature as in `flbench.partitions.label_groups`; no sample is two clients'.
-"""
+"""The label-skew partition: every client holds a few of all labels, without true groups."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ import numpy as np
 from annotated_types import Gt, Le
 
 from flbench.core.dataset import Indices, Partition
-from flbench.partitions.sharding import deal
+from flbench.partitions.sharding import divide_labels
 
 
 def label_skew(
@@ -23,20 +20,25 @@ def label_skew(
 ) -> Partition:
     """Label skew: every client holds a share of all labels (FLIS, NIID-Bench "#C=k").
 
-    Client i holds label i mod C and others drawn uniformly; each label is dealt in equal shards
-    to its holders, without overlap. With fewer clients than labels some samples are nobody's.
+    Client i holds label i mod C and others drawn uniformly; the samples of a label are divided
+    evenly among its holders, without overlap. Samples of a label that no client holds are not used,
+    which happens only with fewer clients than labels.
 
     Args:
-        share: share of the C labels a client holds; at least one label.
+        labels: label of each sample, shape (m,).
+        domains: not used.
+        clients: number of clients.
+        rng: source of randomness.
+        share: share of the C labels that a client holds; at least one label.
 
     Raises:
         UserError: a label has fewer samples than holders.
     """
     count = len(np.unique(labels))
     held = max(int(share * count + 0.5), 1)
-    lots = rng.random((clients, count))
-    lots[np.arange(clients), np.arange(clients) % count] = -1
-    chosen = np.argpartition(lots, held - 1, axis=1)[:, :held]
+    keys = rng.random((clients, count))  # a client holds the labels with the smallest keys
+    keys[np.arange(clients), np.arange(clients) % count] = -1
+    chosen = np.argpartition(keys, held - 1, axis=1)[:, :held]
     holders = np.zeros((clients, count), dtype=bool)
     np.put_along_axis(holders, chosen, True, axis=1)
-    return Partition(deal(labels, holders, rng))
+    return Partition(divide_labels(labels, holders, rng))

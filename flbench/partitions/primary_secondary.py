@@ -23,7 +23,7 @@ Sigma = float | tuple[float, float]
 BANDS = ("low", "mid", "high")
 
 
-PLANS = 100  # data sets the bands are cut from
+PLANS = 100  # label plans from which a band is chosen
 
 
 def primary_secondary(
@@ -40,23 +40,27 @@ def primary_secondary(
 ) -> Partition:
     """Primary and secondary label: two labels make up most of a client's samples (DC-PFL).
 
-    A client has a share sigma_p of one label, sigma_s of another and the rest evenly of all
-    others. sigma_s is at most 0.99 - sigma_p, and at least one sample is of the others.
+    A client has a share sigma_p of one label, sigma_s of another, and equal shares of all other
+    labels. sigma_s is at most 0.99 - sigma_p, and at least one sample has another label.
 
     Args:
-        sigma_p: share of the primary label, or the range it is drawn from uniformly.
-        sigma_s: share of the secondary label, or the range it is drawn from uniformly.
+        labels: label of each sample, shape (m,).
+        domains: not used.
+        clients: number of clients.
+        rng: source of randomness.
+        sigma_p: share of the primary label, or the range from which it is drawn uniformly.
+        sigma_s: share of the secondary label, or the range from which it is drawn uniformly.
         per: draw the shares once for the "dataset", or for every "client".
-        overlap: "allow" draws every client's samples from the whole pool: a sample may be several
-            clients', so test samples should come from a pool of their own. "balanced" gives every
-            sample to one client at most: the labels take turns as primary ones, and clients get
-            fewer samples where a label does not suffice.
-        band: of a fixed list of 100 data sets, cut at equal intervals of their mean KL divergence,
-            take the median one of the band; the seed then draws only the samples.
+        overlap: "allow" draws every client's samples from the whole pool, so that several clients
+            can have the same sample and test samples must come from a pool of their own.
+            "balanced" gives every sample to at most one client: primary labels are spread evenly
+            over the clients, and clients get fewer samples where a label has too few.
+        band: 100 fixed label plans are divided into three bands by equal intervals of their mean KL
+            divergence; the median plan of this band is used, and the seed draws only the samples.
         samples: samples per client; by default the pool's size over the number of clients.
 
     Raises:
-        UserError: fewer than three labels, no such range, too few samples, an empty band.
+        UserError: fewer than three labels, an invalid range, too few samples, or an empty band.
     """
     classes, supply = np.unique(labels, return_counts=True)
     if len(classes) < 3:
@@ -71,37 +75,40 @@ def primary_secondary(
     else:
         seeds = [generator_at(seed, "primary-secondary") for seed in range(PLANS)]
         plans = [LabelPlan.drawn(shape, *ranges, per, overlap, seed) for seed in seeds]
-        plan = plans[in_band(np.array([mean_kld(one.counts(size)) for one in plans]), band)]
+        divergences = np.array([mean_kld(plan.counts(size)) for plan in plans])
+        plan = plans[in_band(divergences, band)]
     if overlap == "balanced":
-        size = _affordable(plan, size, supply)
+        size = _largest_size(plan, size, supply)
     counts = plan.counts(size)
     if (counts > supply).any():
-        client, label = (int(place) for place in np.argwhere(counts > supply)[0])
+        client, label = (int(index) for index in np.argwhere(counts > supply)[0])
         raise UserError(
             f"label {classes[label]} has {supply[label]} samples, client {client} is to get"
             f" {counts[client, label]} of them; use more clients or set samples"
         )
     pools = [rng.permutation(np.flatnonzero(labels == label)) for label in classes]
     if overlap == "balanced":
-        cut = [np.split(pool, k.cumsum())[:-1] for pool, k in zip(pools, counts.T, strict=True)]
-        return Partition(tuple(np.sort(np.concatenate(mine)) for mine in zip(*cut, strict=True)))
-    each = [[(pools[label], row[label]) for label in np.flatnonzero(row)] for row in counts]
-    drawn = (
-        [rng.choice(pool, k, replace=False, shuffle=False) for pool, k in mine] for mine in each
-    )
-    return Partition(tuple(np.sort(np.concatenate(mine)) for mine in drawn))
+        shards = [np.split(pool, k.cumsum())[:-1] for pool, k in zip(pools, counts.T, strict=True)]
+        owned = zip(*shards, strict=True)  # from shards per label to shards per client
+        return Partition(tuple(np.sort(np.concatenate(parts)) for parts in owned))
+    drawn = []
+    for row in counts:
+        held = np.flatnonzero(row)
+        parts = [rng.choice(pools[k], row[k], replace=False, shuffle=False) for k in held]
+        drawn.append(np.sort(np.concatenate(parts)))
+    return Partition(tuple(drawn))
 
 
 def in_band(values: Floats, band: str) -> int:
-    """Position of the median of those values that lie in a third of their range.
+    """Position of the median of the values that are in one third of their range.
 
     Args:
         values: shape (n,).
-        band: "low", "mid" or "high": which third of [min, max]; of an even number of values there
-            the lower median.
+        band: "low", "mid" or "high": the third of [min, max]; of an even number of values the
+            lower median is taken.
 
     Raises:
-        UserError: no value lies there, or all are equal.
+        UserError: no value is in the band, or all are equal.
 
     Example:
         >>> in_band(np.array([0.0, 9.0, 4.0, 5.0, 3.5]), "mid")
@@ -122,15 +129,16 @@ def in_band(values: Floats, band: str) -> int:
 
 @dataclass(frozen=True)
 class LabelPlan:
-    """What the clients' labels are to be, before anybody knows how many samples there are.
+    """The clients' labels and their shares, independent of the number of samples.
 
     Attributes:
-        shape: clients and labels.
+        shape: number of clients and of labels.
         first: share of the primary label, shape (N,) or (1,).
-        second: share of the secondary label, likewise.
-        primary: shape (N,).
-        secondary: shape (N,), never the primary.
-        start: from which label on the others get what cannot be spread evenly, shape (N,).
+        second: share of the secondary label, shape (N,) or (1,).
+        primary: primary label of each client, shape (N,).
+        secondary: secondary label of each client, shape (N,), never the primary.
+        start: label from which the remainder of the other labels' samples is distributed, one
+            sample per label, shape (N,).
     """
 
     shape: tuple[int, int]
@@ -152,9 +160,9 @@ class LabelPlan:
     ) -> LabelPlan:
         """Draw the plan of every client; `shape` is (clients, labels)."""
         clients, count = shape
-        pairs = 1 if per == "dataset" else clients
-        first = rng.uniform(*sigma_p, pairs)
-        second = np.minimum(rng.uniform(*sigma_s, pairs), 0.99 - first)
+        draws = 1 if per == "dataset" else clients
+        first = rng.uniform(*sigma_p, draws)
+        second = np.minimum(rng.uniform(*sigma_s, draws), 0.99 - first)
         if overlap == "balanced":
             primary = rng.permutation(clients) % count
         else:
@@ -163,18 +171,23 @@ class LabelPlan:
         return cls(shape, first, second, primary, secondary, rng.integers(count, size=clients))
 
     def counts(self, size: int) -> Indices:
-        """Samples per client and label, shape (N, C); every client has `size` >= 3."""
+        """Samples per client and label, shape (N, C); every client has `size` >= 3 samples."""
         clients, count = self.shape
-        each = np.arange(clients)
+        client = np.arange(clients)
         first = np.clip(np.rint(self.first * size).astype(np.int64), 1, size - 2)
         second = np.clip(np.rint(self.second * size).astype(np.int64), 1, size - first - 1)
         rest = np.broadcast_to(size - first - second, clients)
-        places = (np.arange(count) - self.start[:, None]) % count
-        ours = np.sort(np.stack([places[each, self.primary], places[each, self.secondary]]), axis=0)
-        rank = places - (places > ours[0][:, None]) - (places > ours[1][:, None])
-        counts: Indices = rest[:, None] // (count - 2) + (rank < (rest % (count - 2))[:, None])
-        counts[each, self.primary] = first
-        counts[each, self.secondary] = second
+
+        # Rank of each other label, counted from `start` without the two main labels.
+        position = (np.arange(count) - self.start[:, None]) % count
+        main = np.stack([position[client, self.primary], position[client, self.secondary]])
+        earlier, later = np.sort(main, axis=0)[:, :, None]
+        rank = position - (position > earlier) - (position > later)
+
+        others = count - 2
+        counts: Indices = rest[:, None] // others + (rank < (rest % others)[:, None])
+        counts[client, self.primary] = first
+        counts[client, self.secondary] = second
         return counts
 
 
@@ -188,16 +201,16 @@ def _range(name: str, value: Sigma) -> tuple[float, float]:
     return low, high
 
 
-def _affordable(plan: LabelPlan, size: int, supply: Indices) -> int:
-    """The most samples per client, up to `size`, that the labels' supply suffices for."""
-    # Of each client rounding moves a label's count by 1 or 2: start above, and go down.
+def _largest_size(plan: LabelPlan, size: int, supply: Indices) -> int:
+    """The largest number of samples per client, up to `size`, for which all labels suffice."""
+    # Rounding changes a client's count of a label by 1 or 2, so start above the estimate.
     wanted = plan.counts(size).sum(axis=0)
-    found = min(size, int(size * (supply / np.maximum(wanted, 1)).min()) + 4 * len(supply))
-    while found >= 3 and (plan.counts(found).sum(axis=0) > supply).any():
-        found -= 1
-    if found < 3:
+    largest = min(size, int(size * (supply / np.maximum(wanted, 1)).min()) + 4 * len(supply))
+    while largest >= 3 and (plan.counts(largest).sum(axis=0) > supply).any():
+        largest -= 1
+    if largest < 3:
         raise UserError(
             f"partition 'primary-secondary': {supply.sum()} samples cannot give {plan.shape[0]}"
             " clients 3 each without overlap; use fewer clients"
         )
-    return found
+    return largest

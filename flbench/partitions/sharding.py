@@ -1,4 +1,4 @@
-"""Split sample indices into shares: what the partitions have in common."""
+"""Functions that split sample indices into shares, used by several partitions."""
 
 from __future__ import annotations
 
@@ -16,9 +16,23 @@ BoolMatrix = npt.NDArray[np.bool_]
 Order = Literal["shuffled", "natural", "domains"]
 
 
-def deal(labels: Indices, holders: BoolMatrix, rng: np.random.Generator) -> tuple[Indices, ...]:
-    """Cut each label into equal shards, one per holder; shard sizes differ by at most one."""
-    dealt: list[list[Indices]] = [[] for _ in holders]
+def divide_labels(
+    labels: Indices, holders: BoolMatrix, rng: np.random.Generator
+) -> tuple[Indices, ...]:
+    """Cut the samples of each label into equal shards, one per holder of the label.
+
+    Args:
+        labels: label of each sample, shape (m,).
+        holders: which client holds which label, shape (clients, labels), bool.
+        rng: source of randomness.
+
+    Returns:
+        The samples of each client, ascending; shards of a label differ in size by at most one.
+
+    Raises:
+        UserError: a label has fewer samples than holders.
+    """
+    owned: list[list[Indices]] = [[] for _ in holders]
     for column, label in enumerate(np.unique(labels)):
         owners = np.flatnonzero(holders[:, column])
         samples = rng.permutation(np.flatnonzero(labels == label))
@@ -29,24 +43,25 @@ def deal(labels: Indices, holders: BoolMatrix, rng: np.random.Generator) -> tupl
             )
         if len(owners):
             for owner, shard in zip(owners, np.array_split(samples, len(owners)), strict=True):
-                dealt[owner].append(shard)
-    return tuple(np.sort(np.concatenate(parts)).astype(np.int64) for parts in dealt)
+                owned[owner].append(shard)
+    return tuple(np.sort(np.concatenate(shards)).astype(np.int64) for shards in owned)
 
 
 def split_off(
     labels: Indices, fraction: float, rng: np.random.Generator
 ) -> tuple[Indices, Indices]:
-    """Split positions 0..n-1 in two, stratified by label.
+    """Split positions 0..n-1 into two parts, stratified by label.
 
-    Every label gives the floor of its quota; the rest is drawn by largest remainder, ties at
-    random, so a label with one sample goes either way. Both parts get at least one sample.
+    The second part gets the floor of each label's quota; the rest is filled by largest remainder,
+    with ties broken at random. Both parts get at least one sample.
 
     Args:
         labels: the samples' labels, shape (n,), n >= 2.
-        fraction: share of the part taken off.
+        fraction: share of the second part.
+        rng: source of randomness.
 
     Returns:
-        Positions kept and positions taken, ascending.
+        Positions of the first and of the second part, ascending.
     """
     if fraction <= 0:
         return np.arange(len(labels)), np.arange(0)
@@ -55,9 +70,9 @@ def split_off(
     classes, counts = np.unique(labels, return_counts=True)
     quota = total * counts / len(labels)
     take = np.floor(quota + 1e-9).astype(np.int64)
-    lot = rng.random(len(classes))
-    neediest = np.lexsort((lot, -np.round(quota - take, 9)))
-    take[neediest[: total - take.sum()]] += 1
+    tie_break = rng.random(len(classes))
+    largest_remainder = np.lexsort((tie_break, -np.round(quota - take, 9)))
+    take[largest_remainder[: total - take.sum()]] += 1
     taken = np.concatenate(
         [order[labels[order] == c][:k] for c, k in zip(classes, take, strict=True)]
     )

@@ -5,20 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 
-
-def named(value: str) -> tuple[str, str, str]:
-    """The module, ":" and the object that an entry point names; empty where it names none.
-
-    Example:
-        >>> named("acme.methods:Acme [gpu]"), named("acme/methods.py")
-        (('acme.methods', ':', 'Acme'), ('', '', ''))
-    """
-    found = EntryPoint.pattern.fullmatch(value)
-    if found is None:
-        return "", "", ""
-    return found["module"], ":" if found["attr"] else "", found["attr"] or ""
-
-
 KINDS = ("methods", "suites", "datasets", "models", "partitions", "studies", "papers", "sinks")
 
 
@@ -33,6 +19,11 @@ class Entry:
         distribution: the package that offers it.
         version: that package's version.
         rivals: other packages that offer the same name, with their versions.
+
+    Example:
+        >>> entry = Entry("methods", "acme", "acme.methods:Acme [gpu]", "acme-fl", "1.0")
+        >>> print(entry, entry.module(), entry.target())
+        method 'acme' of acme-fl 1.0 acme.methods Acme
     """
 
     kind: str
@@ -46,8 +37,20 @@ class Entry:
         return f"{one_of(self.kind)} '{self.name}' of {self.distribution} {self.version}"
 
     def module(self) -> str:
-        """The module the object is looked up in."""
-        return named(self.value)[0]
+        """The module the object is looked up in; "" where the value names none."""
+        return self._part("module")
+
+    def target(self) -> str:
+        """The object within the module; "" where the value names none."""
+        return self._part("attr")
+
+    def packages(self) -> str:
+        """All packages that offer the name."""
+        return " and ".join((f"{self.distribution} {self.version}", *self.rivals))
+
+    def _part(self, group: str) -> str:
+        found = EntryPoint.pattern.fullmatch(self.value)
+        return (found[group] or "") if found else ""
 
 
 def one_of(kind: str) -> str:

@@ -1,7 +1,7 @@
-"""Guard: what stands between a run and a plugin's hooks.
+"""HookGuard: registered with pluggy in place of a plugin.
 
-Whatever a hook raises becomes one line that names plugin and hook, who answered is remembered, and
-a stranger leaves the world as it was (`strangers`).
+What a hook raises becomes one line that names plugin and hook, an answer carries the plugin's name,
+and process-wide settings are restored after third-party code ran (`isolation`).
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from flbench.plugin.isolation import IsolatedPlugin
 from flbench.plugin.process_state import TORCH
 
 LISTENERS = ("run_started", "round_finished", "run_finished")
+"""Hooks of sinks: an error in one is a warning, and the run goes on."""
 
 
 ADDED = (TORCH,)
-"""What `client_module` may draw from: the core has seeded it for what a method adds."""
+"""Settings that `client_module` may change: layers draw their first weights from this generator,
+which the core has seeded."""
 
 
 class HookResult(NamedTuple):
@@ -31,49 +33,55 @@ class HookResult(NamedTuple):
 
 
 class HookGuard:
-    """Stands in for a plugin: nothing but its hooks, each wrapped."""
+    """The hooks of a plugin, each wrapped, and nothing else of it."""
 
-    def __init__(self, plugin: object, guest: IsolatedPlugin, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self, plugin: object, isolated: IsolatedPlugin, warn: Callable[[str], None]
+    ) -> None:
+        self._name = isolated.name
         home = plugin if inspect.ismodule(plugin) else type(plugin)
         for attribute in vars(home) if inspect.ismodule(home) else dir(home):
             options = getattr(inspect.getattr_static(home, attribute), "flbench_impl", None)
             if options is not None:
                 hook = options.get("specname") or attribute
                 function = getattr(plugin, attribute)
-                if not _is_ours(plugin):
-                    function = _visiting(hook, function, guest)
+                if not _is_core(plugin):
+                    function = _isolated(hook, function, isolated)
                 call: Callable[..., HookResult | None] = (
-                    _listening(guest.name, hook, function, warn)
+                    _listener(self._name, hook, function, warn)
                     if hook in LISTENERS
-                    else _answering(guest.name, hook, function)
+                    else _answer(self._name, hook, function)
                 )
-                vars(call).update(
-                    flbench_impl=options
-                )  # of a static method it is not the function's
+                # `wraps` copies the mark of a function, but not that of a static method.
+                vars(call).update(flbench_impl=options)
                 setattr(self, attribute, call)
 
+    def __repr__(self) -> str:
+        """The plugin's name, for pluggy's messages."""
+        return self._name
 
-def _is_ours(plugin: object) -> bool:
-    """Whether it is part of flbench; a suite is not, for it calls anybody's partition."""
+
+def _is_core(plugin: object) -> bool:
+    """Whether it is part of flbench. A suite is not: it calls any package's partition."""
     home = plugin.__name__ if inspect.ismodule(plugin) else type(plugin).__module__
     return home.startswith("flbench.") and home != "flbench.suite"
 
 
-def _visiting(hook: str, function: Callable[..., Any], guest: IsolatedPlugin) -> Callable[..., Any]:
-    who = f"{guest.name}.{hook}"
+def _isolated(
+    hook: str, function: Callable[..., Any], isolated: IsolatedPlugin
+) -> Callable[..., Any]:
+    what = f"{isolated.name}.{hook}"
     quiet = ADDED if hook == "client_module" else ()
 
     @functools.wraps(function)
     def call(*args: object) -> object:
-        with guest.acting(who, quiet):
+        with isolated.acting(what, quiet):
             return function(*args)
 
     return call
 
 
-def _answering(
-    name: str, hook: str, function: Callable[..., Any]
-) -> Callable[..., HookResult | None]:
+def _answer(name: str, hook: str, function: Callable[..., Any]) -> Callable[..., HookResult | None]:
     @functools.wraps(function)
     def call(*args: object) -> HookResult | None:
         try:
@@ -85,8 +93,8 @@ def _answering(
         except (FlbenchError, KeyboardInterrupt):
             raise
         except FrozenInstanceError as error:
-            told = f"{text_of(error)}: a plugin keeps nothing; declare a memory in `setup`"
-            raise PluginError(f"{name}.{hook}: {told}") from error
+            hint = "a plugin keeps nothing; declare a memory in `setup`"
+            raise PluginError(f"{name}.{hook}: {text_of(error)}: {hint}") from error
         except BaseException as error:  # SystemExit as well
             raise PluginError(f"{name}.{hook} raised {in_one_line(error)}") from error
         return None if value is None else HookResult(name, value)
@@ -94,7 +102,7 @@ def _answering(
     return call
 
 
-def _listening(
+def _listener(
     name: str, hook: str, function: Callable[..., Any], warn: Callable[[str], None]
 ) -> Callable[..., None]:
     @functools.wraps(function)

@@ -1,8 +1,8 @@
-"""The per-run plugin manager: a typed face over pluggy, and errors that name plugin and hook.
+"""HookCaller: calls the hooks of one run, merges the answers and checks them.
 
-A run has a manager of its own: defaults first, then the suite, the sinks and the methods, so that
-pluggy asks the method named last first. Every plugin is registered behind a guard, which turns
-what it raises into one line and remembers who answered.
+A run has a plugin manager of its own: defaults first, then the suite, the sinks and the methods, so
+that pluggy asks the method named last first. Every plugin is registered behind a `HookGuard`, which
+turns what it raises into one line and says which plugin answered.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from flbench.errors import PluginError
 from flbench.plugin import fedavg_defaults, validation
 from flbench.plugin.hook_guard import HookGuard
 from flbench.plugin.hook_guard import HookResult as HookResult
-from flbench.plugin.isolation import IsolatedPlugin, Moment, snapshot
-from flbench.plugin.process_state import DEFAULTS
+from flbench.plugin.isolation import IsolatedPlugin
+from flbench.plugin.process_state import DEFAULTS, Snapshot, snapshot
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,10 +57,10 @@ class HookCaller:
         suite: the suite's name and the suite.
         methods: names and instances, in the order they were named.
         sinks: names and instances of listeners.
-        warn: told when a listener fails.
+        warn: called when a sink fails, or when a plugin changes a process-wide setting.
 
     Raises:
-        PluginError: a plugin is no frozen dataclass, or declares a hook that does not exist.
+        PluginError: a plugin declares a hook, or an argument of one, that does not exist.
     """
 
     def __init__(
@@ -72,17 +72,17 @@ class HookCaller:
     ) -> None:
         self._manager = pluggy.PluginManager("flbench")
         self._manager.add_hookspecs(hookspecs)
-        self._guests: dict[str, IsolatedPlugin] = {}
-        self._left: tuple[IsolatedPlugin, str, Moment] | None = None
+        self._between_hooks = IsolatedPlugin("+".join(name for name, _ in methods), warn)
+        self._settings: Snapshot = []
         self._trainer = "defaults"
         layers = [("defaults", "defaults", fedavg_defaults), ("suite", *suite)]
         layers += [("sink", *sink) for sink in sinks]
         layers += [("method", *method) for method in methods]
         for kind, name, plugin in layers:
-            guest = self._guests[name] = IsolatedPlugin(name, warn)
+            guard = HookGuard(plugin, IsolatedPlugin(name, warn), warn)
             try:
                 # A suite may be called like a method: pluggy knows them by kind and name.
-                self._manager.register(HookGuard(plugin, guest, warn), f"{kind}:{name}")
+                self._manager.register(guard, f"{kind}:{name}")
                 self._manager.check_pending()
             except pluggy.PluginValidationError as error:
                 raise PluginError(f"{name}: {' '.join(str(error).split())}") from error
@@ -98,41 +98,31 @@ class HookCaller:
                 yield f"{hook}: {rivals[0]} (named last) wins over {', '.join(rivals[1:])}"
 
     def listen(self, hook: str, **arguments: object) -> None:
-        """Tell the sinks."""
-        self._back()
+        """Call a hook of the sinks."""
         getattr(self._manager.hook, hook)(**arguments)
 
     def _call(self, hook: str, **arguments: Any) -> Any:  # noqa: ANN401 - any hook's answer
-        self._back()
         try:
             return getattr(self._manager.hook, hook)(**arguments)
         except PluginError as error:
             raise validation.in_round(arguments.get("ctx"), str(error)) from error.__cause__
 
-    def _leave(self, plugin: str, what: str) -> None:
-        """Remember the world: until the next hook, code runs that a plugin brought along."""
-        if plugin != "defaults":
-            self._left = self._guests[plugin], f"{plugin}'s {what}", snapshot(DEFAULTS)
-
-    def _trained_by(self, answers: Sequence[HookResult]) -> str:
-        """Who answered `client_module`, or else who adds to it."""
-        others = [answer.plugin for answer in answers]
-        return self._trainer if self._trainer != "defaults" else [*others, self._trainer][0]
-
-    def _back(self) -> None:
-        """Let no child of that code go on with the run, and undo what it changed."""
-        if self._left is not None:
-            (guest, who, before), self._left = self._left, None
-            guest.stay()
-            guest.undo(before, who)
-
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Whatever ends the block, undo what code between two hooks changed."""
+        """Restore settings that a plugin's code changes between hooks: in training or evaluation.
+
+        They are restored when a round begins and when the block ends.
+        """
+        self._settings = snapshot(DEFAULTS)
         try:
             yield
         finally:
-            self._back()
+            self._restore()
+            self._settings = []
+
+    def _restore(self) -> None:
+        name = self._between_hooks.name
+        self._between_hooks.restore(self._settings, f"{name}'s training or evaluation")
 
     def _first(self, hook: str, **arguments: object) -> HookResult | None:
         answer: HookResult | None = self._call(hook, **arguments)
@@ -171,6 +161,7 @@ class HookCaller:
 
     def plan(self, state: State, ctx: Context) -> Sequence[Stage]:
         """The stages of this round."""
+        self._restore()
         return validation.plan(self._first("plan", state=state, ctx=ctx), ctx)
 
     def dispatch(self, state: State, stage: Stage, ctx: Context) -> Dispatched:
@@ -195,7 +186,6 @@ class HookCaller:
                 validation.start_field(plugin, name, tensor, candidates, stage, ctx)
         if "rows" in found:
             validation.start_rows(*found["rows"], len(state.models), ctx)
-        self._leave(self._trainer, "local training")
         everyone = torch.ones(acting, candidates, dtype=torch.bool)
         crosses = found["sent_mask"].value
         returns = found["returned_mask"].value if "returned_mask" in found else crosses
@@ -220,7 +210,6 @@ class HookCaller:
     def local_terms(self, state: State, stage: Stage, ctx: Context) -> list[Term]:
         """Everything that is added to the loss."""
         answers = self._all("local_term", state=state, stage=stage, ctx=ctx)
-        self._leave(self._trained_by(answers), "local training")
         return [validation.local_term(answer, ctx) for answer in answers]
 
     def score(
@@ -253,5 +242,4 @@ class HookCaller:
     def personalise(self, state: State, clients: Tensor, ctx: Context) -> Personal:
         """The model each client is judged by."""
         answer = self._first("personalise", state=state, clients=clients, ctx=ctx)
-        self._leave(self._trained_by([answer] if answer else []), "judging")
         return validation.personalise(answer, state, clients, ctx)

@@ -1,19 +1,18 @@
-"""Catalogue: what methods say about themselves, read from their source without importing it.
+"""Method info: what the source of a method says, read without importing it.
 
-A method's class may name its `paper`, `year` and `kind` (global, personalised or clustered) as
-plain constants; its hooks, parameters and docstrings are there anyway. `flbench list methods`, its
-markdown and the documentation are all made from this.
+A method's class may give its `paper`, `year` and `kind` (global, personalised or clustered) as
+constants. Its hooks, parameters and docstrings are read as well. `flbench list methods` and the
+documentation are made from this.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from flbench.plugin.diagnostics import lineage
-from flbench.plugin.entry import Entry, named
+from flbench.plugin.entry import Entry
 from flbench.plugin.registry import entries, source_file, summary_of
 from flbench.plugin.source_inspection import tree
 
@@ -30,7 +29,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Card:
-    """What is known of a method before it is imported; "" and 0 where it does not say."""
+    """What the source of a method says; "" and 0 where it says nothing."""
 
     name: str
     summary: str
@@ -45,24 +44,24 @@ class Card:
 
     @property
     def source(self) -> str:
-        """Paper, with its year where it is not part of it."""
+        """The paper, with the year if the paper's text does not have it."""
         known = not self.year or str(self.year) in self.paper
         return self.paper if known else f"{self.paper} ({self.year})".strip()
 
 
 def cards() -> list[Card]:
-    """A card for every installed method, by name."""
+    """The cards of all installed methods, by name."""
     return [card(entry) for entry in entries("methods").values()]
 
 
 def card(entry: Entry) -> Card:
-    """The card of one method; a source that cannot be read leaves it empty."""
+    """The card of one method; empty where its source cannot be read."""
     found = _tree(source_file(entry))
     constants: dict[str, object] = {}
     parameters: dict[str, Parameter] = {}
     hooks: dict[str, str] = {}
-    classes = list(lineage(found, named(entry.value)[2]))
-    for node in reversed(classes):  # the class itself last: what it says counts
+    classes = list(_lineage(found, entry.target()))
+    for node in reversed(classes):  # the class itself last: it overrides
         for item in node.body:
             if isinstance(item, ast.FunctionDef):
                 hooks[item.name] = _hook(item)
@@ -91,15 +90,26 @@ def card(entry: Entry) -> Card:
 
 
 def _tree(path: Path | None) -> ast.Module:
-    """The source, parsed; empty where there is none or it cannot be read."""
+    """The source, parsed; an empty module where it cannot be read."""
     try:
         return tree(path) if path else ast.parse("")
     except (OSError, SyntaxError):
         return ast.parse("")
 
 
+def _lineage(module: ast.Module, name: str) -> Iterator[ast.ClassDef]:
+    """A class and its ancestors within the module, nearest first."""
+    known = {node.name: node for node in module.body if isinstance(node, ast.ClassDef)}
+    todo = [name]
+    while todo:
+        node = known.pop(todo.pop(0), None)
+        if node is not None:
+            yield node
+            todo = [base.id for base in node.bases if isinstance(base, ast.Name)] + todo
+
+
 def _hook(function: ast.FunctionDef) -> str:
-    """The hook that a method of the class answers; "" = none."""
+    """The hook that a function of the class answers; "" = none."""
     for mark in function.decorator_list:
         if "hookimpl" in ast.unparse(mark):
             given = mark.keywords if isinstance(mark, ast.Call) else []

@@ -1,258 +1,222 @@
-"""World: what all code of a process shares, and whoever changes it changes for everybody.
+"""Settings that all code of a process shares: read them, compare them, restore them.
 
-Here are the things that would change another's numbers, where files land, what a person is told or
-whether Ctrl-C is heard; each can be read and written. Nothing heavy is imported here: what belongs
-to torch or numpy does not exist before somebody imports them.
+The table holds what changes numbers or where files are written: the global generators, torch's
+defaults, the working directory and the environment (`docs/third-party-code.md`). torch and numpy
+are not imported here: their settings count once something else has imported them.
 """
 
 from __future__ import annotations
 
+import operator
 import os
 import random
-import signal
 import sys
-import threading
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-ABSENT = object()
-"""Stands for the value of what nobody has imported."""
 
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-State = Mapping[str, Any]
-
-
-def _equal(old: object, new: object) -> bool:
-    return bool(old == new)
+def _new_value(name: str, old: object, new: object) -> str:
+    return f"changed {name} to {new}; restored"
 
 
 @dataclass(frozen=True)
 class GlobalSetting:
-    """Something that everybody shares.
+    """A setting that all code of a process shares.
 
     Attributes:
-        name: as a person knows it.
-        read: gives its value.
-        write: puts a value back.
-        module: where it lives.
-        first: what it is when its module has just been imported; None = nobody knows.
-        same: whether a value is another one.
-        text: says what became of it, given both; None = "changed NAME to NEW; it was put back".
+        name: as a warning names it.
+        module: the module that holds it; not read before that is imported.
+        read: gives the value.
+        write: sets a value.
+        initial: the value after the import of the module; None = unknown.
+        same: whether two values are equal.
+        describe: what a warning says, given name, old and new value.
     """
 
     name: str
+    module: str
     read: Callable[[], Any]
     write: Callable[[Any], object]
-    module: str = "sys"
-    first: Callable[[], Any] | None = None
-    same: Callable[[Any, Any], bool] = _equal
-    text: Callable[[Any, Any], str] | None = None
-
-    def now(self) -> Any:  # noqa: ANN401 - whatever it is
-        """Its value; ABSENT where its module has not been imported yet."""
-        return self.read() if self.module in sys.modules else ABSENT
-
-    def told(self, old: object, new: object) -> str:
-        """What became of it, in a line; "" = not worth a word."""
-        if self.text is None:
-            return f"changed {self.name} to {new}; it was put back"
-        return self.text(old, new)
-
-
-def _torch() -> Any:  # noqa: ANN401 - not imported here
-    return sys.modules["torch"]
-
-
-def _random() -> Any:  # noqa: ANN401 - numpy.random, not imported here
-    return sys.modules["numpy.random"]
+    initial: Any = None
+    same: Callable[[Any, Any], bool] = operator.eq
+    describe: Callable[[str, Any, Any], str] = _new_value
 
 
 # --- generators -------------------------------------------------------------------------------
 
 
-def _drawn(name: str) -> Callable[[Any, Any], str]:
-    return lambda old, new: (
-        f"drew from {name} or seeded it; it was put back, so its numbers repeat: use ctx.rng(...)"
+def _drawn(name: str, old: object, new: object) -> str:
+    return f"drew from {name} or seeded it; restored, so its numbers repeat: use ctx.rng(...)"
+
+
+def _numpy_state() -> tuple[Any, ...] | None:
+    """State of numpy's global generator; None where it is not the usual Mersenne Twister."""
+    state = sys.modules["numpy.random"].get_state(legacy=False)
+    if state["bit_generator"] != "MT19937":
+        return None
+    return (
+        state["state"]["key"].tobytes(),
+        state["state"]["pos"],
+        state["has_gauss"],
+        state["gauss"],
     )
 
 
-def _draws() -> tuple[Any, State]:
-    generator = _random().get_bit_generator()
-    return generator, generator.state
+def _set_numpy_state(state: tuple[Any, ...]) -> None:
+    numpy, (key, *rest) = sys.modules["numpy"], state
+    numpy.random.set_bit_generator(numpy.random.MT19937())  # a plugin may have set another
+    numpy.random.set_state(("MT19937", numpy.frombuffer(key, dtype=numpy.uint32), *rest))
 
 
-def _draw_on(value: tuple[Any, State]) -> None:
-    generator, state = value
-    _random().set_bit_generator(generator)
-    generator.state = state
+def _torch_state() -> bytes:
+    state: bytes = sys.modules["torch"].get_rng_state().numpy().tobytes()
+    return state
 
 
-def _same_draws(old: tuple[Any, State], new: tuple[Any, State]) -> bool:
-    return old[0] is new[0] and _plain(old[1]) == _plain(new[1])
-
-
-def _plain(state: State) -> dict[str, object]:
-    """The state of numpy's generator, its words as bytes."""
-    words = {k: v.tobytes() if hasattr(v, "tobytes") else v for k, v in state["state"].items()}
-    return {**state, "state": words}
+def _set_torch_state(state: bytes) -> None:
+    torch = sys.modules["torch"]
+    torch.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
 
 
 SHARED = PYTHON, NUMPY, TORCH = (
     "Python's global generator", "numpy's global generator", "torch's global generator",
 )  # fmt: skip
+"""Names of the three global generators. Those of accelerators are not watched."""
 
 
 GENERATORS = (
-    GlobalSetting(PYTHON, random.getstate, random.setstate, text=_drawn(PYTHON)),
-    GlobalSetting(NUMPY, _draws, _draw_on, "numpy.random", same=_same_draws, text=_drawn(NUMPY)),
-    GlobalSetting(
-        TORCH,
-        lambda: _torch().get_rng_state(),
-        lambda state: _torch().set_rng_state(state),
-        "torch",
-        same=lambda old, new: bool(old.equal(new)),
-        text=_drawn(TORCH),
-    ),
+    GlobalSetting(PYTHON, "random", random.getstate, random.setstate, describe=_drawn),
+    GlobalSetting(NUMPY, "numpy.random", _numpy_state, _set_numpy_state, describe=_drawn),
+    GlobalSetting(TORCH, "torch", _torch_state, _set_torch_state, describe=_drawn),
 )
 
 
 # --- defaults ---------------------------------------------------------------------------------
 
 
-def _default(
-    name: str, first: object, read: Callable[[Any], Any], write: Callable[[Any, Any], object]
+def _of_torch(
+    name: str, initial: object, read: Callable[[Any], Any], write: Callable[[Any, Any], object]
 ) -> GlobalSetting:
-    """One of torch's; `first` is its value in a torch that nobody has touched."""
+    """A setting of torch; `read` and `write` are given the module."""
     return GlobalSetting(
         f"torch's {name}",
-        lambda: read(_torch()),
-        lambda value: write(_torch(), value),
         "torch",
-        None if first is None else lambda: first,
-        lambda old, new: str(old) == str(new),
+        lambda: read(sys.modules["torch"]),
+        lambda value: write(sys.modules["torch"], value),
+        initial,
     )
 
 
-def _place_on(torch: Any, device: object) -> None:  # noqa: ANN401 - torch itself
-    """Let new tensors lie on a device; on CPUs they do where nobody asks for anything."""
-    torch.set_default_device(None if str(device) == "cpu" else device)
+def _set_device(torch: Any, device: str) -> None:  # noqa: ANN401 - torch itself
+    torch.set_default_device(
+        None if device == "cpu" else device
+    )  # None costs no torch function mode
 
 
-def _here() -> str:
-    """The working directory; "" where somebody removed it."""
+def _working_directory() -> str | None:
+    """None where the working directory was removed."""
     try:
         return os.getcwd()
     except OSError:
-        return ""
+        return None
 
 
-def _go(folder: str) -> None:
-    with suppress(FileNotFoundError):  # somebody removed it
+def _set_working_directory(folder: str) -> None:
+    with suppress(FileNotFoundError):  # it was removed
         os.chdir(folder)
 
 
-def _kept(old: Mapping[str, str], new: Mapping[str, str]) -> bool:
-    """Libraries set variables of their own when they are imported; those may stay."""
-    return all(new.get(name) == value for name, value in old.items())
+def _environment() -> dict[Any, Any]:
+    """The variables, encoded: `os.environ.copy()` decodes each, which is 100 times slower."""
+    variables: dict[Any, Any] = vars(os.environ)["_data"]
+    return variables.copy()
 
 
-def _lost(old: Mapping[str, str], new: Mapping[str, str]) -> str:
-    names = ", ".join(name for name in old if new.get(name) != old[name])
-    return f"changed the environment ({names}); it was put back"
+def _set_environment(variables: Mapping[Any, Any]) -> None:
+    os.environ.update({os.fsdecode(k): os.fsdecode(v) for k, v in variables.items()})
 
 
-def _handlers() -> tuple[Any, ...]:
-    return tuple(map(signal.getsignal, SIGNALS))
+def _is_kept(old: Mapping[Any, Any], new: Mapping[Any, Any]) -> bool:
+    """Whether the variables have their values; libraries may add others when they are imported."""
+    return old.items() <= new.items()
 
 
-def _handle(handlers: tuple[Any, ...]) -> None:
-    if threading.current_thread() is threading.main_thread():
-        for number, handler in zip(SIGNALS, handlers, strict=True):
-            if handler is not None:  # not Python's
-                signal.signal(number, handler)
-
-
-def _filter(filters: list[Any]) -> None:
-    warnings.filters[:] = filters  # type: ignore[index] # a list
-    with warnings.catch_warnings():
-        pass  # its ends tell every module that the filters changed
-
-
-def _decide(torch: Any, how: tuple[bool, bool]) -> None:  # noqa: ANN401 - torch itself
-    torch.use_deterministic_algorithms(how[0], warn_only=how[1])
+def _changed_variables(name: str, old: Mapping[Any, Any], new: Mapping[Any, Any]) -> str:
+    names = ", ".join(os.fsdecode(key) for key in old if new.get(key) != old[key])
+    return f"changed {name} ({names}); restored"
 
 
 DEFAULTS = (
-    _default(
+    _of_torch(
         "default dtype", "torch.float32",
-        lambda torch: torch.get_default_dtype(),
-        lambda torch, dtype: torch.set_default_dtype(getattr(torch, str(dtype)[6:])),
+        lambda torch: str(torch.get_default_dtype()),
+        lambda torch, dtype: torch.set_default_dtype(getattr(torch, dtype.removeprefix("torch."))),
     ),
-    _default("default device", "cpu", lambda torch: torch.get_default_device(), _place_on),
-    _default(
+    _of_torch(
+        "default device", "cpu",
+        lambda torch: str(torch.get_default_device()),
+        _set_device,
+    ),
+    _of_torch(
         "number of threads", None,
         lambda torch: torch.get_num_threads(),
         lambda torch, count: torch.set_num_threads(count),
     ),
-    _default(
+    _of_torch(
         "grad mode", True,
         lambda torch: torch.is_grad_enabled(),
         lambda torch, on: torch.set_grad_enabled(on),
     ),
-    _default(
+    _of_torch(
         "deterministic algorithms", (False, False),
         lambda torch: (
             torch.are_deterministic_algorithms_enabled(),
             torch.is_deterministic_algorithms_warn_only_enabled(),
         ),
-        _decide,
+        lambda torch, how: torch.use_deterministic_algorithms(how[0], warn_only=how[1]),
     ),
-    _default(
+    _of_torch(
         "float32 matmul precision", "highest",
         lambda torch: torch.get_float32_matmul_precision(),
         lambda torch, precision: torch.set_float32_matmul_precision(precision),
     ),
-    _default(
+    _of_torch(
         "cudnn settings", (False, False),
         lambda torch: (torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic),
         lambda torch, how: torch.backends.cudnn.set_flags(_benchmark=how[0], _deterministic=how[1]),
     ),
+    GlobalSetting("the working directory", "os", _working_directory, _set_working_directory),
     GlobalSetting(
-        "numpy's error handling",
-        lambda: sys.modules["numpy"].geterr(),
-        lambda how: sys.modules["numpy"].seterr(**how),
-        "numpy",
-    ),
-    GlobalSetting("the working directory", _here, _go),
-    GlobalSetting("the environment", os.environ.copy, os.environ.update, same=_kept, text=_lost),
-    GlobalSetting(
-        "the handling of Ctrl-C or SIGTERM", _handlers, _handle,
-        text=lambda old, new: "changed who hears Ctrl-C or SIGTERM; it was put back",
-    ),
-    GlobalSetting(
-        "the filters of warnings", lambda: list(warnings.filters), _filter,
-        text=lambda old, new: "",  # libraries add some when they are imported
+        "the environment", "os", _environment, _set_environment,
+        same=_is_kept, describe=_changed_variables,
     ),
 )  # fmt: skip
-"""What is no generator; numbers and files of all that follows hang on it."""
+"""All settings but the generators."""
 
 
-SPEECH = (
-    GlobalSetting(
-        "sys.stderr",
-        lambda: sys.stderr,
-        lambda stream: setattr(sys, "stderr", stream),
-        same=lambda old, new: old is new,
-        text=lambda old, new: "replaced sys.stderr; it was put back",
-    ),
-)
-"""Where messages go."""
+EVERYTHING = (*GENERATORS, *DEFAULTS)
 
 
-EVERYTHING = (*GENERATORS, *DEFAULTS, *SPEECH)
+# --- snapshot and restore ---------------------------------------------------------------------
+
+Snapshot = list[tuple[GlobalSetting, Any]]
+"""Settings with their values; None = unknown."""
+
+
+def snapshot(settings: Sequence[GlobalSetting] = EVERYTHING) -> Snapshot:
+    """The values of some settings."""
+    return [(one, one.read() if one.module in sys.modules else one.initial) for one in settings]
+
+
+def restore(before: Snapshot) -> list[tuple[str, str]]:
+    """Set every value that changed to what it was; name and description of each change."""
+    changes = []
+    for setting, old in before:
+        if old is not None and setting.module in sys.modules:
+            new = setting.read()
+            if not setting.same(old, new):
+                setting.write(old)
+                changes.append((setting.name, setting.describe(setting.name, old, new)))
+    return changes

@@ -1,9 +1,9 @@
-"""Registry: what is installed, read from package metadata. Listing imports nobody's code.
+"""Registry: what is installed, read from package metadata. Listing imports no plugin.
 
 Methods, suites, data sets, networks, partitions, studies, papers and sinks are entry points of the
 groups `flbench.methods`, `flbench.suites`, `flbench.datasets`, `flbench.models`,
-`flbench.partitions`, `flbench.studies`, `flbench.papers` and `flbench.sinks`; the built-in ones
-come in through the same door as strangers'.
+`flbench.partitions`, `flbench.studies`, `flbench.papers` and `flbench.sinks`. The built-in ones are
+found in the same way as those of other packages.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from typing import Any
 
 from flbench.errors import PluginError, UnknownName, UserError, in_one_line
 from flbench.plugin import source_inspection
-from flbench.plugin.diagnostics import diagnose, refused
-from flbench.plugin.entry import Entry, named, one_of
+from flbench.plugin.diagnostics import diagnose
+from flbench.plugin.entry import Entry, one_of
 from flbench.plugin.isolation import IsolatedPlugin
 from flbench.plugin.process_state import SHARED
 
 
 def _stamp() -> tuple[tuple[str, int], ...]:
-    """Where packages lie, and when each place last changed."""
+    """The folders of `sys.path`, and when each of them last changed."""
     places = (Path(place or ".") for place in sys.path)
     return tuple((str(p), p.stat().st_mtime_ns) for p in places if p.exists())
 
 
 @lru_cache(maxsize=4)
 def _points(stamp: object, installed: Callable[[], Iterable[Distribution]]) -> list[EntryPoint]:
-    """What all packages offer to flbench; their metadata are read only when they change.
+    """The entry points of all packages for flbench; read again only when a folder has changed.
 
     Args:
-        stamp: what `_stamp` says; another one means reading anew.
-        installed: gives all distributions, those that Python would import from first.
+        stamp: the value of `_stamp`.
+        installed: gives all distributions, in the order in which Python would import them.
     """
     found, first = list[EntryPoint](), dict[str, Path]()
     for package in installed():
@@ -46,12 +46,12 @@ def _points(stamp: object, installed: Callable[[], Iterable[Distribution]]) -> l
         if points:
             (name, _), place = _called(package), Path(str(package.locate_file("")))
             if first.setdefault(name, place) == place:
-                found += points  # otherwise Python imports what lies in the first place
+                found += points  # otherwise Python imports the one in the first folder
     return found
 
 
 def _offered(package: Distribution) -> list[EntryPoint]:
-    """A package's entry points; read line by line where one of them is none."""
+    """A package's entry points; read line by line where one of them cannot be parsed."""
     try:
         return list(package.entry_points)
     except (TypeError, ValueError):
@@ -62,7 +62,7 @@ def _by_line(package: Distribution) -> Iterator[EntryPoint]:
     try:
         lines = (package.read_text("entry_points.txt") or "").splitlines()
     except ValueError:
-        return  # it is no text
+        return  # it is not text
     section = ""
     for line in map(str.strip, lines):
         name, _, value = map(str.strip, line.partition("="))
@@ -76,17 +76,17 @@ def _by_line(package: Distribution) -> Iterator[EntryPoint]:
 
 @lru_cache(maxsize=64)
 def _called(package: Distribution | None) -> tuple[str, str]:
-    """A package's name and version; "?" and "" where it does not say."""
+    """A package's name and version; "?" and "" where its metadata lack them."""
     if package is None:
         return "?", "?"
     try:
         return package.name or "?", package.version or ""
-    except (TypeError, ValueError, KeyError):  # it has no metadata, or they are no text
+    except (TypeError, ValueError, KeyError):  # it has no metadata, or they are not text
         return "?", ""
 
 
 def entry_points(group: str) -> list[EntryPoint]:
-    """What is offered in a group; unlike Python's own, it survives metadata that are broken."""
+    """The entry points of a group; unlike Python's function, it accepts broken metadata."""
     return [point for point in _points(_stamp(), distributions) if point.group == group]
 
 
@@ -106,29 +106,28 @@ def find(kind: str, name: str) -> Entry:
     """The entry of one name.
 
     Raises:
-        UnknownName: nobody offers it; the message lists what is installed.
-        UserError: two packages offer it; whoever names neither is not disturbed.
+        UnknownName: no package offers it; the message lists what is installed.
+        UserError: two packages offer it.
     """
     known = entries(kind)
     if name not in known:
         raise UnknownName(one_of(kind), name, known)
     entry = known[name]
     if entry.rivals:
-        packages = " and ".join((f"{entry.distribution} {entry.version}", *entry.rivals))
         raise UserError(
-            f"two packages offer the {one_of(kind)} '{name}': {packages}; uninstall one"
+            f"two packages offer the {one_of(kind)} '{name}': {entry.packages()}; uninstall one"
         )
     return entry
 
 
 def load_entry(entry: Entry) -> Any:  # noqa: ANN401 - whatever the entry point names
-    """Import the object; only now does the plugin's code run, isolated.
+    """Import the object; this is the first time that the plugin's code runs.
 
     Raises:
-        PluginError: the import fails, or it is not clear whose code it is.
+        PluginError: the import fails, or the metadata are wrong.
     """
-    if refusal := refused(entry):
-        raise PluginError(f"{entry}: {refusal}")
+    if reason := diagnose(entry):
+        raise PluginError(f"{entry}: {reason}")
     try:
         # Libraries draw from generators when they are first imported.
         with IsolatedPlugin(entry.name).acting(f"importing {entry.name}", quiet=SHARED):
@@ -136,19 +135,15 @@ def load_entry(entry: Entry) -> Any:  # noqa: ANN401 - whatever the entry point 
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # SystemExit as well
-        why = in_one_line(error) if entry.module() else diagnose(entry)
         raise PluginError(
-            f"{entry} cannot be imported from {entry.value}: {why};"
+            f"{entry} cannot be imported from {entry.value}: {in_one_line(error)};"
             f" upgrade or uninstall {entry.distribution}"
         ) from error
 
 
 def source_file(entry: Entry) -> Path | None:
     """The file of an entry's module, found without importing it."""
-    try:
-        return source_inspection.place(entry.module() or ".").own
-    except (ImportError, source_inspection.Undetermined):
-        return None
+    return source_inspection.source_path(entry.module())
 
 
 def summary_of(entry: Entry) -> str:
@@ -167,8 +162,7 @@ def _summary(entry: Entry) -> str:
     if entry.kind in ("suites", "papers") or (entry.kind == "studies" and settings.is_file()):
         return str(tomllib.loads(settings.read_text(encoding="utf-8")).get("summary", ""))
     tree = source_inspection.tree(path)
-    target = named(entry.value)[2]
     nodes = [n for n in tree.body if isinstance(n, (ast.ClassDef, ast.FunctionDef))]
-    found = next((node for node in nodes if node.name == target), None)
+    found = next((node for node in nodes if node.name == entry.target()), None)
     text = (ast.get_docstring(found) if found else None) or ast.get_docstring(tree) or ""
     return text.partition("\n")[0]

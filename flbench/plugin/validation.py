@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -24,7 +23,7 @@ from flbench.core.state import (
     Start,
     State,
 )
-from flbench.core.types import Kind
+from flbench.core.types import STAGE_KINDS
 from flbench.errors import PluginError, in_one_line
 from flbench.plugin import validation
 
@@ -189,8 +188,8 @@ def plan(answer: HookResult | None, ctx: Context) -> Sequence[Stage]:
         raise validation.in_round(ctx, f"{who} returned {stages!r}, expected a sequence of Stage")
     for stage in stages:
         where = f"{who}: stage '{stage.label}'"
-        if stage.kind not in typing.get_args(Kind):
-            kinds = ", ".join(typing.get_args(Kind))
+        if stage.kind not in STAGE_KINDS:
+            kinds = ", ".join(STAGE_KINDS)
             raise validation.in_round(
                 ctx, f"{where} is of kind '{stage.kind}', expected one of {kinds}"
             )

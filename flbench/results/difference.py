@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -98,3 +99,15 @@ def _unequal(name: str, one: object, other: object) -> Iterator[tuple[str, objec
             yield from _unequal(f"{name}.{key}", one.get(key), other.get(key))
     elif one != other:
         yield name, one, other
+
+
+def relative_distance(one: float | None, other: float | None) -> float:
+    """How far two numbers are apart; infinitely, if only one is there.
+
+    Example:
+        >>> relative_distance(0.25, 0.5), relative_distance(90, 100), relative_distance(None, None)
+        (0.25, 0.1, 0.0)
+    """
+    if one is None or other is None:
+        return 0.0 if one is other else math.inf
+    return abs(one - other) / max(1.0, abs(one), abs(other))

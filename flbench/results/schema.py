@@ -12,8 +12,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from flbench.metrics import Newcomers, Outcome, Value, computed
 from flbench.results.fields import (
     LARGEST,
     Complaint,
@@ -172,6 +174,10 @@ class Unseen(BaseModel):
     correct_tuned: list[Count]
     group: list[Group] | None
 
+    def newcomers(self) -> Newcomers:
+        """The arrays that metrics are computed from."""
+        return Newcomers(*map(np.array, (self.correct, self.correct_tuned, self.test)))
+
 
 class Result(BaseModel):
     """Everything a run leaves behind."""
@@ -211,6 +217,30 @@ class Result(BaseModel):
                 labels[client] = label
             found.append((change.round, labels))
         return found
+
+    def outcome(self) -> Outcome:
+        """What the metrics are computed from, at the round the summary reports."""
+        clients, changes = self.clients, self.memberships()
+        last = max(map(len, self.curves.values()), default=0)
+        shown = self.summary.get("round") or last
+        labels = [labels for round_, labels in changes if round_ <= shown]
+        labels = labels or [labels for _, labels in changes[:1]]
+        return Outcome(
+            correct=np.array(clients.correct),
+            tested=np.array(clients.test),
+            loss=np.array(clients.loss),
+            labels=np.array(labels[-1]) if labels else None,
+            groups=None if clients.group is None else np.array(clients.group),
+            curves=self.curves,
+            memberships=[np.array(labels) for _, labels in changes],
+            target=self.summary.get("target"),
+            newcomers=None if self.unseen is None else self.unseen.newcomers(),
+            is_text="perplexity" in self.summary,
+        )
+
+    def metrics(self) -> dict[str, Value]:
+        """The summary, with metrics that are younger than the file computed from its arrays."""
+        return {**computed(self.outcome()), **self.summary}
 
     def canonical(self) -> str:
         """The file's text."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,10 @@ from flbench.errors import UserError
 from flbench.results.files import atomic_write
 from flbench.results.schema import Fingerprint
 from flbench.run.history import History
+
+FORMAT = "1"
+"""Version of the format, raised whenever a checkpoint can no longer be read as before."""
+
 
 SHARE = 50
 """It is written when this many times its writing's duration have passed, ..."""
@@ -93,6 +97,8 @@ def pack(state: State, ledger: CommunicationLedger, history: History, marks: Fin
         tables["weights"] = state.membership.weights
     tables |= {f"memory/{name}": tensor for name, tensor in state.memory.items()}
     tables |= {f"bytes/{name}": moved.clone() for name, moved in ledger.per_client.items()}
+    if history.scores is not None:
+        tables["scores"] = history.scores.values
     plain = {
         "round": state.round,
         "scopes": dict(state.scopes),
@@ -117,7 +123,7 @@ def write(path: Path, packed: Packed) -> None:
         if tensor.untyped_storage().data_ptr() in seen:
             owned[name] = tensor.clone()
         seen.add(tensor.untyped_storage().data_ptr())
-    metadata = {"flbench": json.dumps(packed.plain)}
+    metadata = {"format": FORMAT, "flbench": json.dumps(packed.plain)}
     atomic_write(path, lambda temporary: save_file(owned, temporary, metadata=metadata))
 
 
@@ -127,11 +133,13 @@ def load_checkpoint(
     """Read a checkpoint; models and memory go to the store, row by row where they are banks.
 
     Raises:
-        UserError: the file is no checkpoint, or one of another run.
+        UserError: the file is no checkpoint, or one of another format or of another run.
     """
     try:
         with safe_open(path, framework="pt") as file:
-            plain = json.loads(file.metadata()["flbench"])
+            metadata = file.metadata()
+            _check_format(path, metadata)
+            plain = json.loads(metadata["flbench"])
             for name, value in marks.model_dump().items():
                 if plain["fingerprint"].get(name) != value:
                     problem = f"its {name} is not this run's"
@@ -151,7 +159,21 @@ def load_checkpoint(
         scopes=plain["scopes"],
     )
     ledger = CommunicationLedger(len(state.membership.home), plain["bytes"], prefixed["bytes/"])
-    return state, ledger, History.of(plain["history"])
+    return state, ledger, History.of(plain["history"], tables.get("scores"))
+
+
+def _check_format(path: Path, metadata: Mapping[str, str]) -> None:
+    """Refuse a checkpoint of another format.
+
+    Raises:
+        UserError: what was found, what is expected, and what to do.
+    """
+    found = metadata.get("format", "none")
+    if "flbench" in metadata and found != FORMAT:
+        raise UserError(
+            f"{path}: expected checkpoint format {FORMAT}, found {found}; delete the file to start"
+            " over, or resume with the version of flbench that wrote it"
+        )
 
 
 def _part(read: Callable[[str], Tensor], table: str, part: str) -> Tensor:

@@ -9,15 +9,14 @@ from inspect import getattr_static
 from typing import Any
 
 from flbench.core.hookspecs import hookimpl
-from flbench.core.parameters import Presets, checked
+from flbench.core.parameters import Parameter, Presets, checked
 from flbench.errors import BadParameter, PluginError, UnknownName, UserError, in_one_line, text_of
-from flbench.plugin.diagnostics import diagnose
 from flbench.plugin.entry import Entry
 from flbench.plugin.isolation import IsolatedPlugin
 from flbench.plugin.registry import find, load_entry
 from flbench.plugin.source_inspection import source_hash
 from flbench.results.schema import Method, Plugin
-from flbench.run.settings import _given, fields_of
+from flbench.run.settings import fields_of, given_to, split_settings
 
 
 @dataclass(frozen=True)
@@ -43,10 +42,73 @@ class MethodStack:
         return any(plugin.paper_leak for plugin in self.described.plugins)
 
 
+@dataclass(frozen=True)
+class Loaded:
+    """A plugin's class, found and imported, before it has parameters."""
+
+    entry: Entry
+    kind: Any
+    fields: Mapping[str, Parameter]
+
+
+@dataclass(frozen=True)
+class LoadedMethod:
+    """The plugins of `name` or `name+name`, found and imported; `compose` gives them parameters.
+
+    Attributes:
+        text: what a person typed.
+    """
+
+    text: str
+    plugins: tuple[Loaded, ...]
+
+    @property
+    def presets(self) -> set[str]:
+        """The presets that at least one of the plugins has."""
+        return {name for one in self.plugins for name in presets_of(one.kind)}
+
+    def compose(
+        self, settings: Mapping[str, object] | None = None, preset: str | None = None
+    ) -> MethodStack:
+        """Build the plugins; see `compose`."""
+        built = []
+        for one in self.plugins:
+            entry, kind = one.entry, one.kind
+            of_preset = presets_of(kind).get(preset or "", {})
+            given = {**of_preset, **given_to(entry.name, one.fields, settings or {})}
+            values = checked(f"method '{entry.name}'", kind, given)
+            built.append((entry, _made(entry, kind, values)))
+        check_compatible([(entry.name, plugin) for entry, plugin in built])
+        acting = [(entry, plugin) for entry, plugin in built if _hooks_of(plugin)] or built[:1]
+        layers = tuple((entry.name, plugin) for entry, plugin in acting)
+        return MethodStack(layers, _description(acting))
+
+
+def load_method(text: str) -> LoadedMethod:
+    """Find and import the plugins of `name` or `name+name`.
+
+    Raises:
+        UnknownName: no such method.
+        PluginError: a plugin cannot be imported, or is not a frozen dataclass.
+    """
+    names = [name.strip() for name in text.split("+")]
+    if len(set(names)) < len(names) or not all(names):
+        raise UserError(f"method '{text}': expected distinct names joined by '+'")
+    return LoadedMethod(text, tuple(_load_plugin(name) for name in names))
+
+
+def _load_plugin(name: str) -> Loaded:
+    entry = find("methods", name)
+    kind = load_entry(entry)
+    if not (isinstance(kind, type) and is_dataclass(kind) and kind.__dataclass_params__.frozen):  # type: ignore[attr-defined]
+        raise PluginError(f"method '{name}': {entry.value} is not a frozen dataclass")
+    return Loaded(entry, kind, fields_of(entry, kind))
+
+
 def compose(
     text: str, settings: Mapping[str, object] | None = None, preset: str | None = None
 ) -> MethodStack:
-    """Build the plugins of `name` or `name+name`.
+    """Find, import and build the plugins of `name` or `name+name`.
 
     Plugins without hooks (fedavg: the defaults themselves) add nothing and are left out of the
     name where others are there, so `pfedlia+fedavg` is `pfedlia`.
@@ -62,25 +124,13 @@ def compose(
         BadParameter: a value does not fit its field, or the plugin refuses it.
         PluginError: a plugin cannot be imported, or is not a frozen dataclass of plain values.
     """
-    names = [name.strip() for name in text.split("+")]
-    if len(set(names)) < len(names) or not all(names):
-        raise UserError(f"method '{text}': expected distinct names joined by '+'")
-    built = []
-    for name in names:
-        entry = find("methods", name)
-        kind = load_entry(entry)
-        if not (isinstance(kind, type) and is_dataclass(kind) and kind.__dataclass_params__.frozen):  # type: ignore[attr-defined]
-            raise PluginError(f"method '{name}': {entry.value} is not a frozen dataclass")
-        if reason := diagnose(entry):
-            raise PluginError(f"method '{name}' of {entry.distribution} {entry.version}: {reason}")
-        of_preset = presets_of(kind).get(preset or "", {})
-        given = {**of_preset, **_given(name, fields_of(entry, kind), settings or {})}
-        values = checked(f"method '{name}'", kind, given)
-        built.append((entry, _made(entry, kind, values)))
-    check_compatible([(entry.name, plugin) for entry, plugin in built])
-    acting = [(entry, plugin) for entry, plugin in built if _hooks_of(plugin)] or built[:1]
+    return load_method(text).compose(settings, preset)
+
+
+def _description(acting: Sequence[tuple[Entry, Any]]) -> Method:
+    """How a result names plugins and their parameters."""
     alone = len(acting) == 1
-    described = Method(
+    return Method(
         name="+".join(entry.name for entry, _ in acting),
         params={
             key if alone else f"{entry.name}.{key}": value
@@ -101,7 +151,6 @@ def compose(
             for entry, plugin in acting
         ],
     )
-    return MethodStack(tuple((entry.name, plugin) for entry, plugin in acting), described)
 
 
 def _made(entry: Entry, kind: Callable[..., Any], values: Mapping[str, object]) -> object:
@@ -141,22 +190,34 @@ def presets_of(kind: object) -> Presets:
     return presets
 
 
-def without_preset(preset: str, texts: list[str]) -> list[str]:
+def without_preset(preset: str, methods: Sequence[LoadedMethod]) -> list[str]:
     """Those of some methods that do not have a preset: they run with their defaults.
 
     Raises:
         UnknownName: none of them has it.
     """
-    lacking, known = [], set[str]()
-    for text in texts:
-        kinds = [load_entry(find("methods", name.strip())) for name in text.split("+")]
-        offered = {name for kind in kinds for name in presets_of(kind)}
-        known |= offered
-        if preset not in offered:
-            lacking.append(text)
+    known = {name for method in methods for name in method.presets}
     if preset not in known:
-        raise UnknownName(f"preset of {', '.join(texts)}", preset, known, listed="there are")
-    return lacking
+        texts = ", ".join(method.text for method in methods)
+        raise UnknownName(f"preset of {texts}", preset, known, listed="there are")
+    return [method.text for method in methods if preset not in method.presets]
+
+
+def suite_overrides(
+    settings: Mapping[str, object], methods: Sequence[LoadedMethod]
+) -> dict[str, object]:
+    """The part of `--set` that is meant for the suite.
+
+    Args:
+        settings: all of `--set`.
+        methods: all methods that are asked for.
+
+    Raises:
+        UnknownName: a key that neither a method nor the suite declares.
+        BadParameter: a bare key that both declare.
+    """
+    declared = {one.entry.name: one.fields for method in methods for one in method.plugins}
+    return split_settings(settings, declared)
 
 
 def check_compatible(plugins: Sequence[tuple[str, object]]) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from flbench.core.state import Scores
-from flbench.metrics import accuracy_summary, churn, clustering_summary, link_seconds, to_target
-from flbench.results.score_encoding import encode
+from flbench.metrics import Newcomers, Outcome
 
 MOST_SCORES = 200 * 200
 """Entries of a score matrix that is kept; a larger one would fill its result file."""
@@ -49,6 +51,39 @@ class Evaluation:
         """Unweighted mean over clients of test loss, in nats."""
         return float(np.mean(np.divide(self.loss, self.judged)))
 
+    def outcome(self, groups: Sequence[int] | None) -> Outcome:
+        """What the metrics of one round are computed from.
+
+        Args:
+            groups: true group per client, or None.
+        """
+        return Outcome(
+            correct=np.asarray(self.correct),
+            tested=np.asarray(self.judged),
+            loss=np.asarray(self.loss),
+            labels=np.asarray(self.labels),
+            groups=None if groups is None else np.asarray(groups),
+        )
+
+
+@dataclass(frozen=True)
+class KeptScores:
+    """A score matrix as it was measured; the result file holds it in eight bits per entry.
+
+    Attributes:
+        round: when it was measured.
+        columns: what is scored: "models" of the bank, or "clients".
+        row_ids: clients that score, length n.
+        column_ids: scored models or clients, length m.
+        values: shape (n, m), float64; NaN = not asked.
+    """
+
+    round: int
+    columns: str
+    row_ids: list[int]
+    column_ids: list[int]
+    values: Tensor
+
 
 @dataclass
 class History:
@@ -62,7 +97,7 @@ class History:
         notes: what methods noted, in order.
         warnings: what the person was told.
         seconds: wall time by part of the work.
-        scores: the last of the largest score matrices, as a result file has it.
+        scores: the last of the largest score matrices.
     """
 
     curves: dict[str, list[float | None]] = field(default_factory=dict)
@@ -72,7 +107,7 @@ class History:
     notes: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
-    scores: dict[str, Any] | None = None
+    scores: KeptScores | None = None
 
     def add_round(self, metrics: dict[str, float | None], evaluation: Evaluation | None) -> None:
         """Append one round."""
@@ -93,13 +128,11 @@ class History:
         """Keep a score matrix, unless there is a larger one already or it is too large to keep."""
         if scores is None or not 1 < scores.values.numel() <= MOST_SCORES:
             return
-        rows, columns = scores.row_ids.tolist(), scores.column_ids.tolist()
-        before = self.scores
-        if before and len(rows) * len(columns) < len(before["row_ids"]) * len(before["column_ids"]):
+        if self.scores and scores.values.numel() < self.scores.values.numel():
             return
-        cells, low, high = encode(scores.values.double().cpu().numpy())
-        told = {"columns": scores.columns, "row_ids": rows, "column_ids": columns}
-        self.scores = {"round": round_, **told, "low": low, "high": high, "cells": cells}
+        values = scores.values.detach().to("cpu", torch.float64, copy=True)
+        rows, columns = scores.row_ids.tolist(), scores.column_ids.tolist()
+        self.scores = KeptScores(round_, scores.columns, rows, columns, values)
 
     def changes(self) -> list[dict[str, Any]]:
         """The membership as a result file has it: whoever moved, or everybody if that is shorter.
@@ -119,53 +152,37 @@ class History:
             found.append({"round": after["round"], **change} if few else after)
         return found
 
-    def summary(
-        self, headline: str, groups: list[int] | None, clients: int, target: float | None = None
-    ) -> dict[str, Any]:
-        """The numbers a table shows, at the last round or the one validation chose.
+    def outcome(
+        self,
+        headline: str,
+        groups: list[int] | None,
+        target: float | None = None,
+        newcomers: Newcomers | None = None,
+        is_text: bool = False,
+    ) -> Outcome:
+        """What the metrics are computed from, at the last round or the one validation chose."""
+        found = self.shown(headline).outcome(groups)
+        return replace(
+            found,
+            curves=self.curves,
+            memberships=[np.asarray(entry["labels"]) for entry in self.membership],
+            target=target,
+            newcomers=newcomers,
+            is_text=is_text,
+        )
 
-        Args:
-            target: accuracy whose first round and cost are wanted.
-        """
+    def measured_in_run(self, headline: str) -> dict[str, float | None]:
+        """Numbers of the summary that follow from no array of a result file."""
         assert self.last is not None and self.chosen is not None, "the last round is evaluated"
-        shown = self.last if headline == "last" else self.chosen
-        measured = [value for value in self.curves["accuracy"] if value is not None]
-        waited = sum(int(value or 0) for value in self.curves["slowest_down"])
-        moved = sum(self.curves[f"bytes_{name}"][-1] or 0 for name in ("down", "up", "peer"))
-        truth = None if groups is None else np.asarray(groups)
+        shown = self.shown(headline)
+        tuned = self.last.others.get("fine_tuned")
         return {
-            **accuracy_summary(np.asarray(shown.correct), np.asarray(shown.judged)),
-            **clustering_summary(np.asarray(shown.labels), truth),
             "round": shown.round,
-            "loss_mean": shown.mean_loss(),
             "accuracy_last": self.last.accuracy(),
             "accuracy_chosen": self.chosen.accuracy(),
-            "accuracy_best_test": max(measured),
-            "accuracy_last10": float(np.mean(measured[-10:])),
-            "selection_error_mean": self.mean_of("selection_error"),
             "ece": shown.ece,
-            "churn": self.churn(),
-            "mb_per_client": moved / clients / 1e6,
-            "link_seconds": link_seconds(waited),
-            **to_target(self.curves, clients, target),
-            **{
-                f"accuracy_{name}": value
-                for name, value in self.last.others.items()
-                if name == "fine_tuned"
-            },
+            **({} if tuned is None else {"accuracy_fine_tuned": tuned}),
         }
-
-    def mean_of(self, name: str) -> float | None:
-        """Mean over the rounds in which a curve was measured; None where it never was."""
-        known = [value for value in self.curves.get(name, []) if value is not None]
-        return float(np.mean(known)) if known else None
-
-    def churn(self) -> float:
-        """Share of clients that move to another group between two evaluations, on average."""
-        judged = sum(1 for value in self.curves["accuracy"] if value is not None)
-        labels = [np.asarray(entry["labels"]) for entry in self.membership]
-        moved = sum(churn(a, b) for a, b in pairwise(labels))
-        return moved / max(1, judged - 1)
 
     def shown(self, headline: str) -> Evaluation:
         """The evaluation the summary reports."""
@@ -185,15 +202,21 @@ class History:
         )
 
     def plain(self) -> dict[str, Any]:
-        """As JSON-plain data; it shares the lists."""
+        """As JSON-plain data without the values of the scores; it shares the lists."""
         table = dict(vars(self))
+        if self.scores is not None:
+            about = vars(self.scores)
+            table["scores"] = {name: about[name] for name in about if name != "values"}
         for name in ("last", "chosen"):
             table[name] = table[name] and vars(table[name])
         return table
 
     @classmethod
-    def of(cls, plain: dict[str, Any]) -> History:
-        """From JSON-plain data."""
+    def of(cls, plain: dict[str, Any], scores: Tensor | None = None) -> History:
+        """From what `plain` gave, and the values of the scores where there are some."""
+        if plain["scores"] is not None:
+            assert scores is not None, "a checkpoint holds their values"
+            plain["scores"] = KeptScores(**plain["scores"], values=scores)
         for name in ("last", "chosen"):
             if plain[name] is not None:
                 plain[name] = Evaluation(**plain[name])

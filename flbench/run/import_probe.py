@@ -1,7 +1,7 @@
-"""Trial: import what is installed where it can hurt nobody, in a process of its own.
+"""Import probe: import installed names in a separate process, and say which of them fail.
 
-One process imports name after name; when it dies or hangs, the name it was at is to blame, and
-another process goes on with the rest.
+One process imports name after name. When it dies or hangs, the name that it was importing is
+reported, and another process goes on with the rest.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import os
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Sequence
-from typing import TextIO
+from pathlib import Path
 
-from flbench.errors import UserError, in_one_line
+from flbench.errors import UserError, in_one_line, text_of
 from flbench.plugin.diagnostics import diagnose
 from flbench.plugin.entry import Entry
 from flbench.plugin.registry import find, load_entry
@@ -31,28 +32,28 @@ CHILD = (
 
 
 def tried(entries: Sequence[Entry], patience: float = PATIENCE) -> dict[tuple[str, str], str]:
-    """Import each, and of methods make an instance with its defaults.
+    """Import each; make an instance of each method and sink, parse each TOML file.
 
     Args:
-        entries: what to import; those that are known to be broken are left out.
+        entries: what to import; those whose metadata are wrong are left out.
         patience: seconds that one may take.
 
     Returns:
         Kind and name -> why it failed, in one line; only those that did.
     """
     todo = [(entry.kind, entry.name) for entry in entries if not diagnose(entry)]
-    found: dict[tuple[str, str], str] = {}
+    failed: dict[tuple[str, str], str] = {}
     while todo:
-        told, end = _in_a_process(todo, patience)
-        found |= {name: why for name, why in zip(todo, told, strict=False) if why}
-        if len(told) < len(todo):
-            found[todo[len(told)]] = f"importing it {end}"
-        todo = todo[len(told) + 1 :]
-    return found
+        answers, end = _in_a_process(todo, patience)
+        failed |= {name: why for name, why in zip(todo, answers, strict=False) if why}
+        if len(answers) < len(todo):
+            failed[todo[len(answers)]] = f"importing it {end}"
+        todo = todo[len(answers) + 1 :]
+    return failed
 
 
 def _in_a_process(todo: Sequence[tuple[str, str]], patience: float) -> tuple[list[str], str]:
-    """What a fresh process says of each, up to where it ended; and how it ended."""
+    """What a fresh process reports of each name, up to where it ended; and how it ended."""
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as report:
         done = subprocess.run(
             [sys.executable, "-c", CHILD, json.dumps(sys.path)],
@@ -64,44 +65,45 @@ def _in_a_process(todo: Sequence[tuple[str, str]], patience: float) -> tuple[lis
         )
         report.seek(0)
         lines = report.read().splitlines()
-    told = [json.loads(line) for line in lines if line.startswith('"')]
+    answers = [json.loads(line) for line in lines if line.startswith('"')]
     if any(line.startswith("Timeout") for line in lines):
-        return told, f"takes longer than {patience:g} s"
+        return answers, f"takes longer than {patience:g} s"
     if done.returncode < 0:
-        return told, f"ends the process by signal {-done.returncode}"
-    return told, f"ends the process with exit code {done.returncode}"
+        return answers, f"ends the process by signal {-done.returncode}"
+    return answers, f"ends the process with exit code {done.returncode}"
 
 
 def child() -> None:
-    """The other process: reads what to import, says a line of JSON for each."""
-    asked = json.load(sys.stdin)
+    """The other process: reads the names, writes a line of JSON for each."""
+    task = json.load(sys.stdin)
     report = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)  # whatever is printed, by whoever
-    for kind, name in asked["todo"]:
-        faulthandler.dump_traceback_later(asked["patience"], exit=True, file=report)
-        _tell(report, _attempt(kind, name))
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that nothing else is printed there
+    for kind, name in task["todo"]:
+        faulthandler.dump_traceback_later(task["patience"], exit=True, file=report)
+        report.write(json.dumps(_attempt(kind, name)) + "\n")
+        report.flush()
     faulthandler.cancel_dump_traceback_later()
-    os._exit(0)  # threads that somebody started are not waited for
-
-
-def _tell(report: TextIO, why: str) -> None:
-    report.write(json.dumps(why) + "\n")
-    report.flush()
+    os._exit(0)  # do not wait for threads that a plugin started
 
 
 def _attempt(kind: str, name: str) -> str:
     """Why a name cannot be loaded; "" where it can."""
+    from flbench.plugin.hooks import HookCaller
+    from flbench.run.composition import compose
+
     try:
         if kind == "methods":
-            from flbench.plugin.hooks import HookCaller
-            from flbench.run.composition import compose
-
             HookCaller(("suite", object()), compose(name).layers)
-        else:
-            load_entry(find(kind, name))
+            return ""
+        found = load_entry(find(kind, name))
+        if kind == "sinks":
+            HookCaller(("suite", object()), [], [(name, found())])
+        if isinstance(found, Path):
+            tomllib.loads(found.read_text(encoding="utf-8"))
     except UserError as error:
         return str(error)
+    except tomllib.TOMLDecodeError as error:
+        return f"{found.name}: {text_of(error)}"
     except Exception as error:
         return in_one_line(error)
     return ""

@@ -60,7 +60,7 @@ def judge_newcomers(run: Run, state: State, guests: Newcomers) -> Unseen:
     )
     state = extended(run, state, len(guests))
     personal = run.hooks.personalise(state, ids, ctx)
-    personal = batchnorm.when_judged(suite.buffers, personal, state, ids, ctx.layout)
+    personal = batchnorm.before_evaluation(suite.buffers, personal, state, ids, ctx.layout)
     personal = replace(personal, others={})
     empty = torch.empty(0, dtype=torch.int64)
     lists = (*[empty] * ctx.clients, *guests.held_out.splits["test"])

@@ -7,16 +7,17 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
-import numpy as np
 import torch
 
 from flbench.core.state import State
 from flbench.engine.communication import DIRECTIONS
 from flbench.engine.distributed import DistributedExecutor
 from flbench.engine.process_group import ProcessGroup
-from flbench.metrics import flis_compat
+from flbench.metrics import computed, flis_compat
 from flbench.results.schema import Change, Clients, Result, ScoreMatrix, Skip, Unseen
+from flbench.results.score_encoding import encode
 from flbench.run.evaluation import selection_quality
+from flbench.run.history import KeptScores
 from flbench.run.rounds import Run
 from flbench.run.spec import RunSpec
 from flbench.toolbox.heterogeneity import mean_kld
@@ -40,7 +41,10 @@ def build_result(job: RunSpec, run: Run, state: State, unseen: Unseen | None = N
     groups = None if run.groups is None else run.groups.tolist()
     shown = history.shown(suite.headline)
     sizes = {name: run.executor.samples.sizes(name).tolist() for name in ("train", "validation")}
-    summary = history.summary(suite.headline, groups, suite.training_clients, suite.target)
+    newcomers = None if unseen is None else unseen.newcomers()
+    is_text = run.held_out.y.ndim > 1
+    outcome = history.outcome(suite.headline, groups, suite.target, newcomers, is_text)
+    summary = {**computed(outcome), **history.measured_in_run(suite.headline)}
     moved = torch.stack(list(run.ledger.per_client.values())).sum(dim=0)
     return Result(
         suite={"name": suite.name, "paper": suite.paper, **suite.settings()},
@@ -50,11 +54,9 @@ def build_result(job: RunSpec, run: Run, state: State, unseen: Unseen | None = N
         fingerprint=run.marks,
         summary={
             **summary,
-            **({"perplexity": _perplexity(shown.mean_loss())} if run.held_out.y.ndim > 1 else {}),
             **selection_quality(state.membership, run.groups, run.context.label_counts),
             **_as_flis_counts(summary, run.context.layout.parameters),
             "kld": mean_kld(run.context.label_counts.numpy()),
-            **_unseen_quality(unseen),
         },
         curves=history.curves,
         clients=Clients(
@@ -69,7 +71,7 @@ def build_result(job: RunSpec, run: Run, state: State, unseen: Unseen | None = N
         ),
         unseen=unseen,
         membership=[Change(**change) for change in history.changes()],
-        scores=None if history.scores is None else ScoreMatrix(**history.scores),
+        scores=None if history.scores is None else _encoded(history.scores),
         tuning=job.tuning,
         bytes={way: dict(run.ledger.totals[way]) for way in DIRECTIONS},
         notes=history.notes,
@@ -85,6 +87,13 @@ def build_result(job: RunSpec, run: Run, state: State, unseen: Unseen | None = N
             "threads": str(torch.get_num_threads()),
         },
     )
+
+
+def _encoded(scores: KeptScores) -> ScoreMatrix:
+    """A score matrix as the file holds it."""
+    cells, low, high = encode(scores.values.numpy())
+    about = {name: value for name, value in vars(scores).items() if name != "values"}
+    return ScoreMatrix(**about, low=low, high=high, cells=cells)
 
 
 def _labels(run: Run) -> list[dict[int, int]] | None:
@@ -106,25 +115,7 @@ def _computed_by(job: RunSpec, run: Run) -> dict[str, str]:
     }
 
 
-def _perplexity(loss: float) -> float | None:
-    """Of text, the exponential of the mean loss; None where it is no number any more."""
-    return float(np.exp(loss)) if loss < 700 else None
-
-
 def _as_flis_counts(summary: Mapping[str, Any], parameters: int) -> dict[str, float]:
     """The cost of the target as FLIS's table counts it, where there is one."""
     cost = summary.get("megabits_to_target")
     return {} if cost is None else {"megabits_to_target_flis": flis_compat(cost, parameters)}
-
-
-def _unseen_quality(unseen: Unseen | None) -> dict[str, float | None]:
-    """Unweighted mean accuracy of the newcomers, as they came and after their local epochs."""
-    if unseen is None:
-        return {}
-    return {
-        name: float(np.mean(np.divide(correct, unseen.test)))
-        for name, correct in (
-            ("unseen_accuracy", unseen.correct),
-            ("unseen_accuracy_tuned", unseen.correct_tuned),
-        )
-    }

@@ -18,14 +18,14 @@ from flbench.engine.communication import DIRECTIONS, CommunicationLedger
 from flbench.engine.sequential import Sequential
 from flbench.errors import Diverged
 from flbench.federation.federation import Newcomers, Samples
-from flbench.metrics import clustering_summary
+from flbench.metrics import measured
 from flbench.plugin.hooks import HookCaller
 from flbench.results.events import RoundRecord
 from flbench.results.schema import Fingerprint
 from flbench.run.checkpoint import CheckpointWriter
+from flbench.run.context import RunContext, RunServices
 from flbench.run.evaluation import evaluate, selection_quality
 from flbench.run.history import Evaluation, History
-from flbench.run.services import RunServices
 from flbench.suite import Suite
 
 
@@ -45,7 +45,7 @@ class Run:
     seed: int
     hooks: HookCaller
     executor: Sequential
-    context: Context
+    context: RunContext
     services: RunServices
     held_out: Samples
     groups: Tensor | None
@@ -56,17 +56,23 @@ class Run:
     checkpoint: Path | None = None
 
 
-def run_rounds(run: Run, state: State) -> State:
-    """Play the rounds that are left; the history and the ledger are in `run`."""
+def run_rounds(run: Run, state: State, last: int | None = None) -> State:
+    """Run the rounds that are left; the history and the ledger are in `run`.
+
+    Args:
+        last: stop after this round, which the sinks are told is the last; None = the suite's.
+    """
+    last = run.suite.rounds if last is None else last
     keeper = CheckpointWriter(run.checkpoint, run.marks)
     with keeper.guarding(), run.hooks.watching():
-        while state.round < run.suite.rounds:
+        while state.round < last:
             with run.services.clock("total"):
                 state, losses = run_round(run, state)
                 record = evaluate_round(run, state, losses)
             run.history.seconds = dict(run.services.seconds)
             with run.services.clock("total"), run.services.clock("checkpoint"):
                 keeper.keep(state, run.ledger, run.history)
+            record = replace(record, rounds=last)
             run.hooks.listen("round_finished", record=record, state=state)
     return state
 
@@ -85,13 +91,13 @@ def run_round(run: Run, state: State) -> tuple[State, list[float]]:
                 policy, start, state, stage.clients, ctx.layout, ctx.initial
             )
             run.ledger.start(start, stage)
-            terms = hooks.local_terms(state, stage, ctx) if stage.kind != "probe" else []
+            terms = hooks.local_terms(state, stage, ctx) if stage.uses_local_terms else []
         with clock("train"):
             upload = run.executor.fit(start, stage, terms, ctx.round)
             refuse_divergence(upload, stage, ctx)
         run.ledger.upload(upload, start)
         state = regroup(run, state, stage, "after", upload, ctx)
-        if stage.kind in ("train", "trial"):
+        if stage.aggregates:
             with clock("aggregate"):
                 models = hooks.aggregate(state, upload, ctx)
                 state = replace(state, models=models.rows).remember(models.memory)
@@ -120,18 +126,22 @@ def evaluate_round(run: Run, state: State, losses: list[float]) -> RoundRecord:
         with run.services.clock("evaluate"):
             everybody = ctx.everybody
             personal = run.hooks.personalise(state, everybody, ctx)
-            personal = batchnorm.when_judged(suite.buffers, personal, state, everybody, ctx.layout)
+            personal = batchnorm.before_evaluation(
+                suite.buffers, personal, state, everybody, ctx.layout
+            )
             tune = suite.ft_epochs if state.round == suite.rounds else 0
             found = evaluate(run.executor, personal, state, run.held_out, everybody, tune)
             if not math.isfinite(found.mean_loss()):
                 raise Diverged(f"round {ctx.round}: test loss is not finite: lower local.lr")
     heard = [loss for loss in losses if loss == loss]
+    groups = None if run.groups is None else run.groups.tolist()
+    curves = measured(None if found is None else found.outcome(groups))
     metrics: dict[str, float | None] = {
-        "accuracy": None if found is None else found.accuracy(),
+        "accuracy": curves.pop("accuracy"),
         "accuracy_validation": None if found is None else found.validation_accuracy(),
-        "loss": None if found is None else found.mean_loss(),
+        "loss": curves.pop("loss"),
         "train_loss": sum(heard) / len(heard) if heard else None,
-        **clustering_metrics(run, found),
+        **curves,
         **{f"accuracy_{name}": value for name, value in (found.others if found else {}).items()},
     }
     chosen = selection_quality(state.membership, run.groups, ctx.label_counts)
@@ -147,20 +157,7 @@ def evaluate_round(run: Run, state: State, losses: list[float]) -> RoundRecord:
     return RoundRecord(state.round, suite.rounds, metrics, labels, notes, tuple(warnings))
 
 
-def clustering_metrics(run: Run, found: Evaluation | None) -> dict[str, float | None]:
-    """ARI and number of groups of an evaluation; computed again only when the groups changed."""
-    last, curves = run.history.last, run.history.curves
-    if found is None:
-        return {"ari": None, "groups": None}
-    if last is not None and last.labels == found.labels:
-        measured = [i for i, value in enumerate(curves["groups"]) if value is not None]
-        return {name: curves[name][measured[-1]] for name in ("ari", "groups")}
-    truth = None if run.groups is None else run.groups.numpy()
-    quality = clustering_summary(torch.tensor(found.labels).numpy(), truth)
-    return {"ari": quality["ari"], "groups": quality["groups"]}
-
-
-def round_context(run: Run, round_: int) -> Context:
+def round_context(run: Run, round_: int) -> RunContext:
     """The context of a round, with its cohort drawn from the round's own address."""
     sampled = run.executor.samples.called(cohort(run.suite, run.seed, round_))
     return replace(run.context, round=round_, cohort=sampled)

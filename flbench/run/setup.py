@@ -1,9 +1,9 @@
-"""Assembly: build a run from a job: data set, partition, network, hooks, executor, State(0)."""
+"""Prepare a run: divide the data, build the executor, put the run together."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from flbench.core.client import ClientModule
-from flbench.core.context import Context
 from flbench.core.dataset import Dataset
 from flbench.core.layout import ParameterLayout
 from flbench.core.model_bank import RowStore
@@ -35,68 +34,103 @@ from flbench.plugin.process_state import SHARED
 from flbench.plugin.registry import find, load_entry
 from flbench.results.schema import Fingerprint
 from flbench.run.checkpoint import load_checkpoint
+from flbench.run.context import RunContext, RunServices
 from flbench.run.history import History
 from flbench.run.rounds import Run, cohort
-from flbench.run.services import RunServices
 from flbench.run.spec import RunSpec
 from flbench.suite import Suite
 
 
 def prepare(
-    job: RunSpec, dataset: Dataset, order: Sequence[int] | None = None
+    spec: RunSpec, dataset: Dataset, order: Sequence[int] | None = None
 ) -> tuple[Run, State]:
-    """Build a run: partition, federation, network, hooks, State(0) or the checkpoint's.
+    """Prepare a run in three steps: the federation, the executor, the run.
 
     Args:
         order: relabel the clients (`Federation.relabelled`); None = leave them as they are.
+
+    Returns:
+        The run, and its State(0) or the checkpoint's.
     """
-    suite, seed = job.suite, job.seed
-    hooks = HookCaller((suite.name, suite), job.method.layers, job.sinks, job.say)
-    federation = divide(suite, hooks, dataset, seed)
-    if order is not None:
-        federation = federation.relabelled(order)
-    fabric = open_fabric(job.engine)
-    store = RowStore(job.engine.bank_budget, job.path.parent, fabric.device)
-    services = RunServices(CommunicationLedger(suite.training_clients), job.say, store)
-    shape = tuple(dataset.x.shape[1:])
-    net = build_network(suite, shape, dataset.classes, seed)
-    context = first_context(job, federation, net, services)
+    hooks = HookCaller((spec.suite.name, spec.suite), spec.method.layers, spec.sinks, spec.say)
+    federation = build_federation(spec, hooks, dataset, order)
+    context, weights = build_executor(spec, hooks, federation, tuple(dataset.x.shape[1:]))
+    run = build_run(spec, hooks, federation, context, weights)
+    state = first_state(run, resume=spec.resume)
+    if not ProcessGroup.of(context.executor.workspace.fabric).is_rank_zero:
+        run.checkpoint = None  # rank 0 keeps it
+    return run, state
+
+
+def build_federation(
+    spec: RunSpec, hooks: HookCaller, dataset: Dataset, order: Sequence[int] | None = None
+) -> Federation:
+    """Divide the data set among the clients, as the suite and the seed say."""
+    federation = divide(spec.suite, hooks, dataset, spec.seed)
+    return federation if order is None else federation.relabelled(order)
+
+
+def build_executor(
+    spec: RunSpec, hooks: HookCaller, federation: Federation, shape: tuple[int, ...]
+) -> tuple[RunContext, str]:
+    """Build the network, the ClientModule around it and the executor that trains it.
+
+    Args:
+        shape: of one sample.
+
+    Returns:
+        The context of round 0, with its executor; and a hash of the network's own weights.
+    """
+    fabric = open_fabric(spec.engine)
+    store = RowStore(spec.engine.bank_budget, spec.path.parent, fabric.device)
+    ledger = CommunicationLedger(spec.suite.training_clients)
+    net = build_network(spec.suite, shape, federation.classes, spec.seed)
+    services = RunServices(ledger, spec.say, store)
+    context = first_context(spec, federation, net, services)
     module = build_module(hooks, net, context)
     layout = ParameterLayout.of(module, head=module_head(context.layout.head_name))
-    visible = (
-        federation.with_test_as_validation() if job.method.paper_leak else federation
-    ).visible
+    if spec.method.paper_leak:
+        federation = federation.with_test_as_validation()
+    visible = federation.visible.to(fabric.device)
     space = Workspace(fabric, module, layout)
-    services.executor = shared(choose_executor(job, space, visible.to(fabric.device)))
-    services.draw = partial(
-        fresh_row, suite, shape, dataset.classes, seed, space.row.clone(), layout
-    )
+    services.executor = shared(choose_executor(spec, space, visible))
+    build = partial(build_network, spec.suite, shape, federation.classes, spec.seed)
+    services.draw = partial(fresh_row, build, space.row.clone(), layout)
+    complete = replace(context, layout=layout, initial=space.row.clone())
+    return complete, _hash(context.initial)
+
+
+def build_run(
+    spec: RunSpec, hooks: HookCaller, federation: Federation, context: RunContext, weights: str
+) -> Run:
+    """Put together what the round loop needs, with the fingerprint of how the run begins.
+
+    Args:
+        weights: a hash of the network's initial weights.
+    """
+    suite, seed = spec.suite, spec.seed
     marks = Fingerprint(
-        config=job.fingerprint,
+        config=spec.fingerprint,
         suite=suite.hash(),
-        initial_weights=_hash(context.initial),
+        initial_weights=weights,
         cohorts=_hash(*[cohort(suite, seed, r + 1) for r in range(suite.rounds)]),
         **federation.fingerprint,
     )
-    run = Run(
+    return Run(
         suite=suite,
         seed=seed,
         hooks=hooks,
-        executor=services.executor,
-        context=replace(context, layout=layout, initial=space.row.clone()),
-        services=services,
-        held_out=federation.held_out.to(fabric.device),
+        executor=context.executor,
+        context=context,
+        services=context.services,
+        held_out=federation.held_out.to(context.executor.workspace.device),
         newcomers=federation.newcomers,
         groups=federation.groups,
-        ledger=services.ledger,
+        ledger=context.services.ledger,
         history=History(),
         marks=marks,
-        checkpoint=job.checkpoint,
+        checkpoint=spec.checkpoint,
     )
-    state = first_state(run, resume=job.resume)
-    if not ProcessGroup.of(fabric).is_rank_zero:
-        run.checkpoint = None  # the first process keeps it
-    return run, state
 
 
 def module_head(name: str | None) -> str | None:
@@ -107,16 +141,10 @@ def module_head(name: str | None) -> str | None:
 
 
 def fresh_row(
-    suite: Suite,
-    shape: tuple[int, ...],
-    classes: int,
-    seed: int,
-    row: Tensor,
-    layout: ParameterLayout,
-    index: int,
+    build: Callable[[int], nn.Module], row: Tensor, layout: ParameterLayout, index: int
 ) -> Tensor:
     """The initial row with other weights in the network's part; what a method added stays."""
-    net = build_network(suite, shape, classes, seed, index)
+    net = build(index)
     tensors = {f"net.{name}": tensor for name, tensor in net.named_parameters()}
     fresh = row.clone()
     for slot in layout.slots:
@@ -126,16 +154,16 @@ def fresh_row(
 
 
 def first_context(
-    job: RunSpec, federation: Federation, net: nn.Module, services: RunServices
-) -> Context:
+    spec: RunSpec, federation: Federation, net: nn.Module, services: RunServices
+) -> RunContext:
     """The context before round 1; layout and weights are the network's alone."""
     samples, layout = federation.visible, ParameterLayout.of(net)
     counts = label_counts(samples, federation.classes)
     groups = federation.groups
-    return Context(
-        seed=job.seed,
+    return RunContext(
+        seed=spec.seed,
         round=0,
-        rounds=job.suite.rounds,
+        rounds=spec.suite.rounds,
         clients=federation.clients,
         cohort=torch.empty(0, dtype=torch.int64),
         samples=samples.sizes("train"),
@@ -143,36 +171,36 @@ def first_context(
         classes=federation.classes,
         layout=layout,
         initial=layout.flatten(net),
-        local=job.suite.local,
+        local=spec.suite.local,
         services=services,
-        truth=(lambda: groups) if job.method.uses_true_groups else None,
+        truth=(lambda: groups) if spec.method.uses_true_groups else None,
         newcomers=0 if federation.newcomers is None else len(federation.newcomers),
-        pools_data=job.method.pools_data,
+        pools_data=spec.method.pools_data,
         names=samples.names,
     )
 
 
-def choose_executor(job: RunSpec, space: Workspace, visible: Samples) -> Sequential:
+def choose_executor(spec: RunSpec, space: Workspace, visible: Samples) -> Sequential:
     """The executor asked for.
 
     Raises:
         UserError: there is no executor of that name.
     """
-    name = job.engine.executor
+    name = spec.engine.executor
     if name == "auto":
         lanes = automatic(space.device, space.layout.parameters)
-        name = "sequential" if job.engine.compile else lanes
+        name = "sequential" if spec.engine.compile else lanes
     if name == "sequential":
-        if job.engine.compile:
+        if spec.engine.compile:
             space.compile()
-        return Sequential(space, visible, job.seed)
+        return Sequential(space, visible, spec.seed)
     if name != "vectorised":
         raise UserError(
-            f"unknown executor '{job.engine.executor}': expected auto, sequential or vectorised"
+            f"unknown executor '{spec.engine.executor}': expected auto, sequential or vectorised"
         )
-    if job.engine.compile:
+    if spec.engine.compile:
         raise UserError("--compile goes with --executor sequential: lanes cannot be compiled")
-    return Vectorised(space, visible, job.seed, job.say)
+    return Vectorised(space, visible, spec.seed, spec.say)
 
 
 def shared(executor: Sequential) -> Sequential:
@@ -194,7 +222,7 @@ def automatic(device: torch.device, parameters: int) -> str:
     return "vectorised" if device.type == "cuda" and parameters < SMALL else "sequential"
 
 
-def build_module(hooks: HookCaller, net: nn.Module, context: Context) -> ClientModule:
+def build_module(hooks: HookCaller, net: nn.Module, context: RunContext) -> ClientModule:
     """The run's one ClientModule; what a method adds to the network is seeded apart from it."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(context.seed, "init-added"))

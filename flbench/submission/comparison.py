@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flbench.metrics import churn
+from flbench.results.difference import relative_distance
 from flbench.results.schema import Clients, Result, Unseen
 from flbench.submission.consistency import recount
 
@@ -78,18 +79,6 @@ def compare(claimed: Result, again: Result, rounds: int) -> list[Part]:
     ]
     parts.append(_groups(claimed.memberships(), again.memberships(), rounds))
     return parts + (list(_end_of_run(claimed, again)) if rounds == claimed.suite["rounds"] else [])
-
-
-def relative_distance(one: float | None, other: float | None) -> float:
-    """Distance of two numbers; infinite if only one of them is None.
-
-    Example:
-        >>> relative_distance(0.25, 0.5), relative_distance(90, 100), relative_distance(None, None)
-        (0.25, 0.1, 0.0)
-    """
-    if one is None or other is None:
-        return 0.0 if one is other else math.inf
-    return abs(one - other) / max(1.0, abs(one), abs(other))
 
 
 def _curves(name: str, claimed: Result, again: Result, rounds: int, names: Iterable[str]) -> Part:

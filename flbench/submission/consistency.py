@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
 from pydantic import ValidationError
 
 from flbench.engine.options import EXACT, EngineOptions
 from flbench.errors import UserError
-from flbench.metrics import accuracy_summary, churn, clustering_summary, link_seconds, to_target
+from flbench.metrics import computed
 from flbench.results.fields import told
 from flbench.results.schema import Result
 from flbench.run.composition import MethodStack
@@ -176,37 +173,23 @@ def recount(result: Result) -> dict[str, float | None]:
         Name in the summary -> number; None where there is none. What needs the models or the data
         (calibration, wrong members, how labels are spread) is left out.
     """
-    return {
-        **dict(_accuracies(result)),
-        **dict(_groups(result)),
-        **dict(_costs(result)),
-    }
+    return {**computed(result.outcome()), **dict(_rounds(result))}
 
 
-def _accuracies(result: Result) -> Found:
-    clients, curves = result.clients, result.curves
-    judged = np.array(clients.test)
-    yield from accuracy_summary(np.array(clients.correct), judged).items()
-    loss = float(np.mean(np.array(clients.loss) / judged))
-    yield "loss_mean", loss
-    if "perplexity" in result.summary:
-        yield "perplexity", math.exp(loss) if loss < 700 else None
+def _rounds(result: Result) -> Found:
+    """The round that is reported, and the accuracies of single rounds."""
+    curves, found = result.curves, result.summary
     measured = {at + 1: value for at, value in enumerate(curves["accuracy"]) if value is not None}
-    rounds, best, told = max(measured), _chosen(curves, min(measured)), result.summary
+    rounds, best = max(measured), _chosen(curves, min(measured))
     validated = result.suite.get("headline", "last") == "validation"
-    yield "round", _nearest(told.get("round"), best) if validated else rounds
+    yield "round", _nearest(found.get("round"), best) if validated else rounds
     yield "accuracy_last", measured[rounds]
     yield (
         "accuracy_chosen",
-        _nearest(told.get("accuracy_chosen"), [measured[at] for at in best if at in measured]),
+        _nearest(found.get("accuracy_chosen"), [measured[at] for at in best if at in measured]),
     )
-    yield "accuracy_best_test", max(measured.values())
-    yield "accuracy_last10", float(np.mean(list(measured.values())[-10:]))
-    if "accuracy_fine_tuned" in result.summary:
+    if "accuracy_fine_tuned" in found:
         yield "accuracy_fine_tuned", (curves.get("accuracy_fine_tuned") or [None])[-1]
-    if (unseen := result.unseen) is not None:
-        for name, correct in (("", unseen.correct), ("_tuned", unseen.correct_tuned)):
-            yield f"unseen_accuracy{name}", float(np.mean(np.divide(correct, unseen.test)))
 
 
 def _chosen(curves: Mapping[str, Curve], first: int) -> list[int]:
@@ -223,28 +206,6 @@ def _chosen(curves: Mapping[str, Curve], first: int) -> list[int]:
 def _nearest(told: float | None, possible: Sequence[float]) -> float | None:
     """The possible value that is nearest to the value in the file."""
     return min(possible, key=lambda value: abs(value - (told or 0.0)), default=None)
-
-
-def _groups(result: Result) -> Found:
-    changes, truth = result.memberships(), result.clients.group
-    shown = int(result.summary.get("round") or len(result.curves["accuracy"]))
-    labels = [labels for round_, labels in changes if round_ <= shown] or [changes[0][1]]
-    groups = None if truth is None else np.array(truth)
-    yield from clustering_summary(np.array(labels[-1]), groups).items()
-    judged = sum(value is not None for value in result.curves["accuracy"])
-    moved = sum(churn(np.array(a), np.array(b)) for (_, a), (_, b) in pairwise(changes))
-    yield "churn", moved / max(1, judged - 1)
-    errors = [value for value in result.curves.get("selection_error", []) if value is not None]
-    yield "selection_error_mean", float(np.mean(errors)) if errors else None
-
-
-def _costs(result: Result) -> Found:
-    curves, clients = result.curves, len(result.clients.test)
-    moved = sum(curves[f"bytes_{way}"][-1] or 0 for way in WAYS)
-    yield "mb_per_client", moved / clients / 1e6
-    if "slowest_down" in curves:
-        yield "link_seconds", link_seconds(sum(int(value or 0) for value in curves["slowest_down"]))
-    yield from to_target(curves, clients, result.summary.get("target")).items()
 
 
 def _close(one: float | None, other: float | None) -> bool:

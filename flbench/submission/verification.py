@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from flbench.errors import UnknownName, UserError
 
 if TYPE_CHECKING:
-    from flbench.core.state import State
     from flbench.engine.options import EngineOptions
     from flbench.results.schema import Result
     from flbench.run.rounds import Run
@@ -103,33 +102,6 @@ def unlike_marks(result: Result, run: Run) -> list[str]:
     ]
 
 
-def played(job: RunSpec, run: Run, state: State, rounds: int) -> Result:
-    """Play the first rounds of a run; its methods are told the number it has as a whole.
-
-    Sinks are told of these rounds only.
-
-    Returns:
-        What the run leaves, whole or so far.
-    """
-    from flbench.results.events import RunInfo
-    from flbench.run.newcomers import evaluate_newcomers
-    from flbench.run.result import build_result
-    from flbench.run.rounds import evaluate_round, run_round
-
-    suite, method = job.suite, job.method.described
-    about = (method.name, method.params, suite.name, suite.dataset, job.seed, rounds)
-    info = RunInfo(*about, 1, suite.settings(), job.fingerprint)
-    run.hooks.listen("run_started", info=info)
-    while state.round < rounds:
-        state, losses = run_round(run, state)
-        record = evaluate_round(run, state, losses)
-        run.hooks.listen("round_finished", record=replace(record, rounds=rounds), state=state)
-    whole = rounds == suite.rounds
-    result = build_result(job, run, state, evaluate_newcomers(run, state) if whole else None)
-    run.hooks.listen("run_finished", result=result, path="")
-    return result
-
-
 def replay(result: Result, rounds: int, root: Path, console: Console) -> Result:
     """The first rounds of a result's run, again.
 
@@ -137,15 +109,17 @@ def replay(result: Result, rounds: int, root: Path, console: Console) -> Result:
         UserError: it does not begin as the file says; every mark that differs is named.
     """
     from flbench.federation.loading import load_dataset
+    from flbench.run.runner import play
     from flbench.run.setup import prepare
 
     with tempfile.TemporaryDirectory(prefix="flbench-verify-") as out:
-        job = replace(again(result, root, Path(out), console.say), sinks=(("console", console),))
-        dataset = load_dataset(job.suite.dataset.partition("[")[0], root)
-        if "[" in job.suite.dataset and dataset.name != job.suite.dataset:
-            raise UserError(f"the file is of {job.suite.dataset}; what is there is {dataset.name}")
-        run, state = prepare(job, dataset)
+        spec = replace(again(result, root, Path(out), console.say), sinks=(("console", console),))
+        dataset = load_dataset(spec.suite.dataset.partition("[")[0], root)
+        if "[" in spec.suite.dataset and dataset.name != spec.suite.dataset:
+            raise UserError(f"the file is of {spec.suite.dataset}; what is there is {dataset.name}")
+        run, state = prepare(spec, dataset)
         unlike = unlike_marks(result, run)
         if unlike:
             raise UserError(f"not the same run, nothing was played: {'; '.join(unlike)}")
-        return played(job, run, state, rounds)
+        run.checkpoint = None
+        return play(spec, run, state, rounds, target=None)

@@ -1,26 +1,24 @@
-"""Launchers: where the cells of a sweep are played, and what becomes of them.
+"""Launchers: where cells run, and what becomes of them.
 
-A cell is a command line of `flbench run`. It is played in this process, or as a task of a Ray
-cluster, whose workers get nothing but the words of the command.
+A cell runs in this process, or as a task of a Ray cluster, whose workers get its request as text.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import shlex
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flbench.errors import FlbenchError, MissingData, Undefined, UserError
-from flbench.sweeps.request import jobs_of, options
+from flbench.sweeps.request import Cell, RunRequest, resolve
 
 if TYPE_CHECKING:
     from flbench.core.dataset import Dataset
@@ -39,24 +37,6 @@ RETRIES = 3
 DONE, COMPLETE, SKIPPED, FAILED = "done", "were complete", "skipped", "failed"
 
 
-@dataclass(frozen=True, eq=False)
-class Cell:
-    """One method on one suite with one seed.
-
-    Attributes:
-        arguments: what to type after `flbench run`.
-        job: what that asks for.
-    """
-
-    arguments: tuple[str, ...]
-    job: RunSpec
-
-    @property
-    def command(self) -> str:
-        """What a person types to play this cell alone."""
-        return shlex.join(["flbench", "run", *self.arguments])
-
-
 @dataclass(frozen=True)
 class Outcome:
     """What became of a cell.
@@ -65,47 +45,81 @@ class Outcome:
         what: DONE, COMPLETE, SKIPPED or FAILED.
         why: the reason, of a cell without a result.
         code: the exit code that `flbench run` would give.
-        path: where the result lies.
+        title: the cell in messages, with the name of the data that are there.
+        path: where the result lies, or would lie.
         seconds: how long it took.
+        error: what was raised, if the cell ran in this process.
     """
 
     what: str
     why: str = ""
     code: int = 0
+    title: str = ""
     path: Path | None = None
     result: Result | None = None
     seconds: float = 0.0
+    error: Exception | None = None
 
 
-Played = Generator[tuple[Cell, Outcome], None, None]
+Running = Generator[tuple[Cell, Outcome], None, None]
 
 
-def attempt(job: RunSpec, load: Callable[[str, Path], Dataset]) -> Outcome:
-    """Play a job, whatever comes of it."""
+class CellInterrupted(KeyboardInterrupt):
+    """A person stops a cell; its last whole round lies in `checkpoint`, if that is a file."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        super().__init__()
+        self.checkpoint = checkpoint
+
+
+def run_cells(cells: Iterable[Cell]) -> Running:
+    """Run cells in this process, one after the other; a data set is loaded once.
+
+    Raises:
+        CellInterrupted: a person stops a cell.
+    """
+    from flbench.federation.loading import load_dataset
+
+    load = lru_cache(maxsize=1)(load_dataset)
+    for cell in cells:
+        yield cell, attempt(cell.spec, load)
+
+
+def run_locally(cells: Sequence[Cell]) -> Running:
+    """Run cells in this process, and stop them when a batch system asks for it."""
+    with stoppable():
+        yield from run_cells(cells)
+
+
+def attempt(spec: RunSpec, load: Callable[[str, Path], Dataset]) -> Outcome:
+    """Run a cell, whatever comes of it.
+
+    Raises:
+        CellInterrupted: a person stops it.
+    """
     from flbench.run.runner import execute, resolve_dataset
 
     began = time.monotonic()
     try:
-        job, data = resolve_dataset(job, load)
-        what = COMPLETE if job.path.is_file() and not job.force else DONE
-        result = execute(job, data)
-    except (Undefined, MissingData) as error:
-        return Outcome(SKIPPED, str(error))
-    except FlbenchError as error:
-        return Outcome(FAILED, str(error), error.exit_code)
+        spec, data = resolve_dataset(spec, load)
+        what = COMPLETE if spec.path.is_file() and not spec.force else DONE
+        result = execute(spec, data)
+    except KeyboardInterrupt:
+        raise CellInterrupted(spec.checkpoint) from None
     except Exception as error:
-        return Outcome(FAILED, f"{type(error).__name__}: {error}", 1)
-    return Outcome(what, path=job.path, result=result, seconds=time.monotonic() - began)
+        return _without_result(spec, error)
+    seconds = time.monotonic() - began
+    return Outcome(what, "", 0, spec.title, spec.path, result, seconds)
 
 
-def run_locally(cells: Sequence[Cell]) -> Played:
-    """Play cells in this process, one after the other; a data set is loaded once."""
-    from flbench.federation.loading import load_dataset
-
-    load = lru_cache(maxsize=1)(load_dataset)
-    with stoppable():
-        for cell in cells:
-            yield cell, attempt(cell.job, load)
+def _without_result(spec: RunSpec, error: Exception) -> Outcome:
+    """The outcome of a cell that raised something."""
+    what, why, code = FAILED, f"{type(error).__name__}: {error}", 1
+    if isinstance(error, FlbenchError):
+        why, code = str(error), error.exit_code
+    if isinstance(error, (Undefined, MissingData)):
+        what, code = SKIPPED, 0
+    return Outcome(what, why, code, spec.title, spec.path, error=error)
 
 
 @contextmanager
@@ -122,8 +136,8 @@ def stoppable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def run_on_ray(cells: Sequence[Cell], workers: int | None, address: str | None) -> Played:
-    """Play cells, at least one, on a Ray cluster; one whose worker dies is tried again.
+def run_on_ray(cells: Sequence[Cell], workers: int | None, address: str | None) -> Running:
+    """Run cells, at least one, on a Ray cluster; one whose worker dies is tried again.
 
     Raises:
         UserError: there is no Ray, no cluster, or none that is large enough; before any cell.
@@ -131,10 +145,10 @@ def run_on_ray(cells: Sequence[Cell], workers: int | None, address: str | None) 
     return _spread(connected(workers, address, cells[0]), cells, workers)
 
 
-def _spread(ray: Any, cells: Sequence[Cell], workers: int | None) -> Played:  # noqa: ANN401
+def _spread(ray: Any, cells: Sequence[Cell], workers: int | None) -> Running:  # noqa: ANN401
     waiting, running = deque(cells), dict[Any, Cell]()
     try:
-        play = ray.remote(max_retries=RETRIES, **needs(cells[0]))(played_remotely)
+        run = ray.remote(max_retries=RETRIES, **needs(cells[0]))(run_remotely)
         environment = {
             key: value for key, value in os.environ.items() if key.startswith(PASSED_TO_WORKERS)
         }
@@ -142,7 +156,8 @@ def _spread(ray: Any, cells: Sequence[Cell], workers: int | None) -> Played:  # 
             while waiting or running:
                 while waiting and (workers is None or len(running) < workers):
                     cell = waiting.popleft()
-                    running[play.remote(cell.arguments, os.getcwd(), environment)] = cell
+                    task = run.remote(cell.request.to_json(), os.getcwd(), environment)
+                    running[task] = cell
                 for one in ray.wait(list(running))[0]:
                     yield running.pop(one), received(ray, one)
     finally:
@@ -177,21 +192,23 @@ def connected(workers: int | None, address: str | None, cell: Cell) -> Any:  # n
     wanted = {"CPU": need["num_cpus"], "GPU": need["num_gpus"]}
     if not any(all(one.get(key, 0) >= wanted[key] for key in wanted) for one in machines):
         ray.shutdown()
-        told = f"{wanted['CPU']} CPUs and {wanted['GPU']} GPUs"
-        raise UserError(f"Ray: a cell needs {told}, no machine has them; see --threads")
+        needed = f"{wanted['CPU']} CPUs and {wanted['GPU']} GPUs"
+        raise UserError(f"Ray: a cell needs {needed}, no machine has them; see --threads")
     return ray
 
 
 def needs(cell: Cell) -> dict[str, int]:
     """What a cell takes of a machine."""
-    engine = cell.job.engine
+    engine = cell.spec.engine
     return {"num_cpus": engine.threads, "num_gpus": int(engine.accelerator in ("cuda", "gpu"))}
 
 
-def played_remotely(
-    arguments: Sequence[str], folder: str, environment: Mapping[str, str]
-) -> Outcome:
-    """Play a cell in a worker of a cluster, in the folder in which the sweep was typed."""
+def run_remotely(request: str, folder: str, environment: Mapping[str, str]) -> Outcome:
+    """Run a cell in a worker of a cluster, in the folder in which the sweep was typed.
+
+    Args:
+        request: the cell's request, as `RunRequest.to_json` wrote it.
+    """
     try:
         os.chdir(folder)
     except OSError:
@@ -200,15 +217,15 @@ def played_remotely(
     from flbench.terminal.console import Console
 
     try:
-        (job,) = jobs_of(Console(), **options(arguments))
+        (cell,) = resolve(RunRequest.from_json(request), Console())
     except FlbenchError as error:
         return Outcome(FAILED, str(error), error.exit_code)
-    return attempt(job, _loaded)
+    return replace(attempt(cell.spec, _loaded), error=None)
 
 
 @lru_cache(maxsize=1)
 def _loaded(name: str, root: Path) -> Dataset:
-    """A data set, once for all cells that a worker plays in turn."""
+    """A data set, once for all cells that a worker runs in turn."""
     from flbench.federation.loading import load_dataset
 
     return load_dataset(name, root)

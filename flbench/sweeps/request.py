@@ -1,125 +1,233 @@
-"""What a person asks for, resolved into runs."""
+"""RunRequest: what a person asks for, as plain values; `resolve` makes it a list of cells.
+
+`run`, `sweep`, `study`, `tune`, `reproduce` and the workers of a Ray cluster share it. A cell is
+one method on one suite with one seed. What a person types to run a cell is written from its request
+and is never read back.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import typer
-
-from flbench.plugin.registry import load_entry
+from flbench.core.parameters import parse
+from flbench.engine.options import EngineOptions
 
 if TYPE_CHECKING:
+    from flbench.results.schema import Tuning
+    from flbench.run.composition import LoadedMethod
     from flbench.run.spec import RunSpec
     from flbench.terminal.console import Console
 
 
-def options(arguments: Sequence[str]) -> dict[str, Any]:
-    """What the words after `flbench run` say, as `jobs_of` takes it; wrong ones are refused."""
-    return dict(_parser().make_context("flbench run", list(arguments)).params)
+@dataclass(frozen=True)
+class RunRequest:
+    """Every method on every suite with every seed.
+
+    Attributes:
+        methods: names, or names joined by "+".
+        suites: names, or paths of TOML files.
+        settings: `--set` values, of suites and methods.
+        preset: named parameters, for the methods that have them.
+        rounds: instead of the suite's.
+        dataset: instead of the suite's.
+        data_root: where data sets lie; None = $FLBENCH_DATA, else ~/.cache/flbench.
+        out: folder of the result files.
+        resume: go on from the checkpoint.
+        force: compute a complete result again.
+        sinks: names of listeners, beside the console.
+        tuning: how the settings were found, if they were searched for.
+    """
+
+    methods: tuple[str, ...] = ()
+    suites: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = (0,)
+    settings: Mapping[str, object] = field(default_factory=dict)
+    preset: str | None = None
+    rounds: int | None = None
+    dataset: str | None = None
+    data_root: Path | None = None
+    out: Path = Path("flbench-results")
+    engine: EngineOptions = field(default_factory=EngineOptions)
+    resume: bool = False
+    force: bool = False
+    sinks: tuple[str, ...] = ()
+    tuning: Tuning | None = None
+
+    @property
+    def root(self) -> Path:
+        """The folder in which data sets are searched."""
+        from flbench.datasets import data_root
+
+        return data_root(self.data_root)
+
+    def to_json(self) -> str:
+        """The request as text, for another process."""
+        table = {one.name: getattr(self, one.name) for one in fields(self)}
+        table["engine"] = asdict(self.engine)
+        table["tuning"] = None if self.tuning is None else self.tuning.model_dump()
+        return json.dumps(table, default=str)
+
+    @classmethod
+    def from_json(cls, text: str) -> RunRequest:
+        """The request that `to_json` wrote."""
+        from flbench.results.schema import Tuning
+
+        table = json.loads(text)
+        for name in ("methods", "suites", "seeds", "sinks"):
+            table[name] = tuple(table[name])
+        table["data_root"] = None if table["data_root"] is None else Path(table["data_root"])
+        table["out"] = Path(table["out"])
+        table["engine"] = EngineOptions(**table["engine"])
+        table["tuning"] = None if table["tuning"] is None else Tuning(**table["tuning"])
+        return cls(**table)
 
 
-@cache
-def _parser() -> Any:  # noqa: ANN401 - a command of the click that typer is built on
-    from flbench.cli.run import run
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """One method on one suite with one seed.
 
-    app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    app.command()(run)
-    return typer.main.get_command(app)
+    Attributes:
+        request: what asks for this cell alone.
+        spec: the run it stands for.
+    """
+
+    request: RunRequest
+    spec: RunSpec
+
+    @property
+    def command(self) -> str:
+        """What a person types to run this cell alone."""
+        return command(self.request)
 
 
-def jobs_of(
-    console: Console,
-    *,
-    plugin: list[str],
-    suite: list[str],
-    seed: int | None,
-    seeds: int | None,
-    rounds: int | None,
-    settings: list[str] | None,
-    preset: str | None,
-    dataset: str | None,
-    data_root: Path | None,
-    out: Path,
-    resume: bool,
-    force: bool,
-    sink: list[str] | None,
-    compiled: bool,
-    bank_budget: str | None,
-    **engine: Any,  # noqa: ANN401 - options that `Engine` takes as they are
-) -> list[RunSpec]:
-    """The jobs that options of `flbench run` ask for, each once."""
-    if seed is not None and seeds is not None:
-        raise typer.BadParameter("--seed names one seed, --seeds N runs 0..N-1: give one of them")
-    methods, chosen = names(plugin), read_settings(settings or [])
+def resolve(
+    request: RunRequest, console: Console, load: Callable[[str], LoadedMethod] | None = None
+) -> list[Cell]:
+    """The cells of a request, each once; whatever is wrong with it is refused here.
+
+    Methods are found, imported and composed once. A cell keeps the settings and the preset that
+    concern it, and no others: alone, it would refuse what is meant for another method.
+
+    Args:
+        console: is told what a person should know, and listens to the runs.
+        load: imports methods; several requests may share one that remembers them.
+
+    Raises:
+        UserError: a name that is not installed, or a setting that does not fit.
+    """
     with console.waiting("importing torch and lightning"):
-        from flbench.datasets import data_root as locate
-        from flbench.engine.options import EngineOptions, size
-        from flbench.plugin.registry import find
-        from flbench.run.composition import compose, without_preset
-        from flbench.run.settings import suite_overrides
+        from flbench.plugin.registry import find, load_entry
+        from flbench.run import runner  # noqa: F401 - so that the wait is over after this block
+        from flbench.run.composition import load_method, suite_overrides, without_preset
         from flbench.run.spec import RunSpec
         from flbench.suite import load_suite
 
-        for method in without_preset(preset, methods) if preset is not None else ():
-            console.say(f"{method} has no preset '{preset}': it runs with its defaults")
-        composed = [compose(method, chosen, preset) for method in methods]
-        import flbench.run.runner  # noqa: F401 - so that the wait is over when this block is
-
-    overrides = suite_overrides(chosen, methods)
-    if rounds is not None:
-        overrides["rounds"] = rounds
-    budget = None if bank_budget is None else size(bank_budget)
-    sinks = {name: load_entry(find("sinks", name))() for name in names(sink or [])}
+        load = load or cache(load_method)
+        methods = [load(name) for name in request.methods]
+        without = [] if request.preset is None else without_preset(request.preset, methods)
+        for name in without:
+            console.say(f"{name} has no preset '{request.preset}': it runs with its defaults")
+        composed = [method.compose(request.settings, request.preset) for method in methods]
+    overrides = suite_overrides(request.settings, methods)
+    if request.rounds is not None:
+        overrides["rounds"] = request.rounds
+    sinks = {name: load_entry(find("sinks", name))() for name in request.sinks}
     sinks["console"] = console
-    jobs = [
-        RunSpec(
-            suite=load_suite(name, dataset, overrides),
-            method=method,
-            seed=number,
-            data_root=locate(data_root),
-            out=out,
-            engine=EngineOptions(compile=compiled, bank_budget=budget, **engine),
-            resume=resume,
-            force=force,
-            sinks=tuple(sinks.items()),
-            say=console.say,
-        )
-        for name in names(suite)
-        for method in composed
-        for number in (range(seeds) if seeds is not None else [seed or 0])
+    cells: dict[Path, Cell] = {}
+    for name in request.suites:
+        suite = load_suite(name, request.dataset, overrides)
+        for method, stack in zip(methods, composed, strict=True):
+            narrow = replace(
+                request,
+                methods=(method.text,),
+                suites=(name,),
+                settings={k: v for k, v in request.settings.items() if concerns(k, method)},
+                preset=None if method.text in without else request.preset,
+            )
+            for seed in request.seeds:
+                spec = RunSpec(
+                    suite=suite,
+                    method=stack,
+                    seed=seed,
+                    data_root=request.root,
+                    out=request.out,
+                    engine=request.engine,
+                    tuning=request.tuning,
+                    resume=request.resume,
+                    force=request.force,
+                    sinks=tuple(sinks.items()),
+                    say=console.say,
+                )
+                cells.setdefault(spec.path, Cell(replace(narrow, seeds=(seed,)), spec))
+    return list(cells.values())
+
+
+def concerns(key: str, method: LoadedMethod) -> bool:
+    """Whether a setting is the suite's, or a parameter of this method."""
+    from flbench.run.settings import names_field
+    from flbench.suite import suite_field
+
+    owned = (names_field(key, one.entry.name, one.fields) for one in method.plugins)
+    return suite_field(key) is not None or any(owned)
+
+
+def command(request: RunRequest) -> str:
+    """What a person types for a request; of seeds it names one, or how many there are."""
+    return shlex.join(["flbench", "run", *_arguments(request)])
+
+
+def _arguments(request: RunRequest) -> Iterator[str]:
+    named: list[tuple[str, Sequence[str]]] = [
+        ("--plugin", request.methods),
+        ("--suite", request.suites),
+        ("--set", [f"{key}={written(value)}" for key, value in request.settings.items()]),
+        ("--preset", [] if request.preset is None else [request.preset]),
+        ("--sink", request.sinks),
     ]
-    return list({job.path: job for job in jobs}.values())
+    for option, values in named:
+        for value in values:
+            yield from (option, value)
+    if len(request.seeds) == 1:
+        yield from ("--seed", str(request.seeds[0]))
+    else:
+        yield from ("--seeds", str(len(request.seeds)))
+    usual, engine = vars(EngineOptions()), vars(request.engine)
+    plain: dict[str, object] = {
+        "rounds": request.rounds,
+        "dataset": request.dataset,
+        "data-root": request.data_root,
+        "out": None if request.out == RunRequest.out else request.out,
+        **{key: value for key, value in engine.items() if value != usual[key] and key != "compile"},
+    }
+    for name, given in plain.items():
+        if given is not None:
+            yield from (f"--{name.replace('_', '-')}", str(given))
+    flags = {"compile": request.engine.compile, "force": request.force, "resume": request.resume}
+    yield from (f"--{name}" for name, wanted in flags.items() if wanted)
 
 
-def names(values: Sequence[str]) -> list[str]:
-    """Names given one by one, or several separated by commas."""
-    return [name.strip() for value in values for name in value.split(",") if name.strip()]
+def written(value: object) -> str:
+    """A value as `--set` reads it.
+
+    Example:
+        >>> [written(value) for value in ("iid", "5", 5, None, [1e30, "iid", True])]
+        ['iid', '"5"', '5', 'none', '[1e+30, "iid", true]']
+    """
+    if value is None:
+        return "none"
+    return value if isinstance(value, str) and parse(value) == value else _toml(value)
 
 
-def read_settings(pairs: list[str]) -> dict[str, object]:
-    """`--set key=value` pairs, values read as TOML."""
-    from flbench.core.parameters import parse
-
-    found: dict[str, object] = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not key.strip():
-            raise typer.BadParameter(f"--set expects KEY=VALUE, got '{pair}'")
-        found[key.strip()] = parse(value.strip())
-    return found
-
-
-def words(
-    plugin: Sequence[str],
-    suite: Sequence[str],
-    settings: Sequence[str],
-    preset: str | None,
-    others: Sequence[str],
-) -> tuple[str, ...]:
-    """What to type after `flbench run`."""
-    named = {"--plugin": plugin, "--suite": suite, "--set": settings}
-    found = [word for option, values in named.items() for one in values for word in (option, one)]
-    return (*found, *(() if preset is None else ("--preset", preset)), *others)
+def _toml(value: object) -> str:
+    """A value as TOML writes it."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{json.dumps(key)} = {_toml(one)}' for key, one in value.items())}}}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_toml, value))}]"
+    return json.dumps(value) if isinstance(value, (str, bool)) else str(value)

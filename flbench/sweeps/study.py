@@ -1,21 +1,23 @@
 """Studies: tables that no single run gives.
 
-A study is a grid of runs, written as TOML (`Grid`), or a measurement, written as a function
-`(request, **parameters) -> rows`. Both are entry points of group `flbench.studies`; a grid's is the
-path of its file. A row is plain data: what was set, and what was measured.
+A study is a grid of runs, written as TOML (`Study`), or a measurement, written as a function
+`(request, say, **parameters) -> rows`. Both are entry points of group `flbench.studies`; a grid's
+is the path of its file. A row is plain data: what was set, and what was measured. What a study is
+asked for is a `RunRequest` that names no method and no suite; its settings hold over all cells of a
+grid, and are the parameters of a measurement.
 """
 
 from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,45 +25,21 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from flbench.core.parameters import checked, parse
-from flbench.engine.options import EngineOptions
 from flbench.errors import BadParameter, Diverged, MissingData, Undefined, UserError
-from flbench.federation.loading import load_dataset
 from flbench.plugin.registry import find, load_entry
 from flbench.results.files import write_atomically
 from flbench.results.schema import Result
-from flbench.run.composition import compose
-from flbench.run.runner import execute, resolve_dataset
-from flbench.run.settings import suite_overrides
-from flbench.run.spec import RunSpec
-from flbench.suite import load_suite
+from flbench.run.composition import load_method, suite_overrides
+from flbench.sweeps.launchers import run_cells
+from flbench.sweeps.request import Cell, RunRequest, concerns, resolve
+
+if TYPE_CHECKING:
+    from flbench.terminal.console import Console
 
 Row = dict[str, Any]
 
 
 Table = list[Row]
-
-
-@dataclass(frozen=True)
-class Request:
-    """How a study is asked for.
-
-    Attributes:
-        seeds: seeds 0..seeds-1.
-        settings: `--set` values: of a grid, over all its cells; of a function, its parameters.
-        dataset: another data set than the study's own, or None.
-        out: folder of the result files; the table is written to `studies/<name>.json` in it.
-    """
-
-    seeds: int
-    data_root: Path
-    out: Path
-    settings: Mapping[str, object] = field(default_factory=dict)
-    dataset: str | None = None
-    force: bool = False
-    resume: bool = False
-    threads: int = 1
-    sinks: Sequence[tuple[str, object]] = ()
-    say: Callable[[str], None] = field(default=lambda message: None)
 
 
 class Study(BaseModel):
@@ -101,8 +79,10 @@ def read_grid(path: Path) -> Study:
         raise BadParameter(f"study {path}: cannot be read: {error}") from None
 
 
-def run_study(name: str, request: Request) -> Table:
+def run_study(name: str, request: RunRequest, console: Console) -> Table:
     """Run a study by name, or by the path of a grid's TOML; write and return its table.
+
+    The table is written to `studies/<name>.json` in the folder of the results.
 
     Raises:
         UnknownName: no such study.
@@ -115,64 +95,99 @@ def run_study(name: str, request: Request) -> Table:
         text = json.dumps({"study": target.stem, "rows": rows}, indent=1, sort_keys=True)
         write_atomically(target, f"{text}\n".encode())
 
-    torch.set_num_threads(request.threads)
+    torch.set_num_threads(request.engine.threads)
     if isinstance(study, Path):
-        rows = run_grid(read_grid(study), request, keep)
+        rows = run_grid(read_grid(study), request, console, keep)
     else:
-        rows = study(request, **checked(f"study '{name}'", study, request.settings, skip=1))
+        parameters = checked(f"study '{name}'", study, request.settings, skip=2)
+        rows = study(request, console.say, **parameters)
     keep(rows)
-    request.say(f"wrote {target}")
+    console.say(f"wrote {target}")
     return rows
 
 
-def run_grid(grid: Study, request: Request, keep: Callable[[Table], None]) -> Table:
-    """Run every cell of a grid that is not complete; a row per suite, method and cell.
+@dataclass
+class GridRow:
+    """A row of a grid: one suite, one method, one point, every seed.
 
-    A cell that diverges, is not defined, or whose data are not there is left out and said.
+    Attributes:
+        suite: name of the suite.
+        method: name of the method.
+        point: what the grid sets.
+        cells: its runs, by seed.
+        results: of those that came to an end.
+    """
+
+    suite: str
+    method: str
+    point: Row
+    cells: list[Cell]
+    results: list[Result] = field(default_factory=list)
+    failed: bool = False
+
+    @property
+    def about(self) -> Row:
+        """What the row is of."""
+        return {"suite": self.suite, "method": self.method, **self.point}
+
+
+def run_grid(
+    study: Study, request: RunRequest, console: Console, keep: Callable[[Table], None]
+) -> Table:
+    """Run every cell of a grid that is not complete; a row per suite, method and point.
+
+    A row of which a cell diverges, is not defined, or lacks its data ends there, with a message.
 
     Args:
-        keep: given the table after every cell.
+        keep: given the table after every row.
 
     Raises:
         UserError: no cell could be run.
     """
-    load = lru_cache(maxsize=1)(load_dataset)
-    rows: Table = []
-    done: set[Path] = set()
-    for suite, method, point in product(grid.suites, grid.methods, grid.points()):
-        settings = overlaid({**grid.settings, **point}, request.settings)
-        point = {key: settings[key] for key in point if key in settings}
-        overrides = suite_overrides(settings, grid.methods)
-        found: list[Result] = []
-        for seed in range(request.seeds):
-            job = RunSpec(
-                suite=load_suite(suite, request.dataset, overrides),
-                method=compose(method, settings),
-                seed=seed,
-                data_root=request.data_root,
-                out=request.out,
-                engine=EngineOptions(threads=request.threads),
-                resume=request.resume,
-                force=request.force,
-                sinks=request.sinks,
-                say=request.say,
-            )
-            if job.path in done:
-                break  # what the cell sets is not this method's
-            done.add(job.path)
-            request.say(f"{job.title}: {told(point)}")
-            try:
-                job, data = resolve_dataset(job, load)
-                found.append(execute(job, data))
-            except (Diverged, Undefined, MissingData) as error:
-                request.say(f"{job.title}: skipped, {error}")
-                break
-        if found:
-            named = {"suite": suite, "method": method, **point}
-            rows.append({**named, **measured(found, grid.columns)})
-            keep(rows)
-    if not rows:
+    rows = grid_rows(study, request, console)
+    row_of = {cell: row for row in rows for cell in row.cells}
+
+    def cells() -> Iterator[Cell]:
+        for cell, row in row_of.items():
+            if not row.failed:
+                console.say(f"{cell.spec.title}: {shown(row.point)}")
+                yield cell
+
+    table: Table = []
+    for cell, outcome in run_cells(cells()):
+        row = row_of[cell]
+        if outcome.result is not None:
+            row.results.append(outcome.result)
+        elif isinstance(outcome.error, (Diverged, Undefined, MissingData)):
+            console.say(f"{outcome.title}: skipped, {outcome.error}")
+            row.failed = True
+        elif outcome.error is not None:
+            raise outcome.error
+        if row.results and (row.failed or cell is row.cells[-1]):
+            table.append({**row.about, **measured(row.results, study.columns)})
+            keep(table)
+    if not table:
         raise UserError("no cell of the study could be run")
+    return table
+
+
+def grid_rows(study: Study, request: RunRequest, console: Console) -> list[GridRow]:
+    """The rows of a grid, without those that ask for what another asks for already."""
+    load = cache(load_method)
+    methods = [load(name) for name in study.methods]
+    rows: list[GridRow] = []
+    known: set[Path] = set()
+    for suite, method, point in product(study.suites, study.methods, study.points()):
+        settings = overlaid({**study.settings, **point}, request.settings)
+        suite_overrides(settings, methods)  # a setting may be another method's, but must be one's
+        own = {key: value for key, value in settings.items() if concerns(key, load(method))}
+        one = replace(request, methods=(method,), suites=(suite,), settings=own)
+        cells = resolve(one, console, load)
+        paths = {cell.spec.path for cell in cells}
+        if not paths & known:  # otherwise the point sets what is not this method's
+            known |= paths
+            point = {key: settings[key] for key in point if key in settings}
+            rows.append(GridRow(suite, method, point, cells))
     return rows
 
 
@@ -223,6 +238,6 @@ def correlations(one: npt.NDArray[np.float64], other: npt.NDArray[np.float64]) -
     return {name: round(float(value.statistic), 4) for name, value in found.items()}
 
 
-def told(settings: Mapping[str, Any]) -> str:
+def shown(settings: Mapping[str, Any]) -> str:
     """Settings in one line."""
     return ", ".join(f"{key}={value}" for key, value in settings.items()) or "as the suite says"

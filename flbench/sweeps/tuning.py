@@ -18,7 +18,8 @@ from flbench.errors import BadParameter, UnknownName, UserError
 
 if TYPE_CHECKING:
     from flbench.results.schema import Result
-    from flbench.sweeps.launchers import Cell, Outcome
+    from flbench.sweeps.launchers import Outcome
+    from flbench.sweeps.request import Cell
 
 
 FIRST_SEED = 1000

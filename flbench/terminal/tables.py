@@ -9,7 +9,8 @@ from typing import Literal
 from rich.console import Console as Terminal
 from rich.table import Table
 
-from flbench.leaderboard.grouping import mean_std, rows_of, unseen_columns
+from flbench.leaderboard.grouping import mean_std, rows_of
+from flbench.metrics import columns_of
 from flbench.results.schema import Result
 
 
@@ -45,24 +46,23 @@ def _cell(value: object) -> str:
 
 
 def print_table(finished: Sequence[tuple[Path, Result]]) -> None:
-    """Print method, accuracy, worst decile, ARI, MB per client and seconds; and the paths."""
+    """Print method, metrics over seeds and seconds; and the paths."""
     terminal = Terminal(markup=False, emoji=False)
     for title, rows in rows_of([result for _, result in finished]).items():
         table = Table(title=title, title_justify="left")
-        newcomers = unseen_columns(rows)
-        headings = ("method", "accuracy", "worst decile", "ARI", "MB/client", *newcomers.values())
-        for column in (*headings, "seconds"):
+        metrics = [
+            one
+            for one in columns_of("terminal")
+            if not one.optional or any(row.column(one.name) for row in rows)
+        ]
+        for column in ("method", *(one.heading for one in metrics), "seconds"):
             justify: Literal["left", "right"] = "left" if column == "method" else "right"
             table.add_column(column, justify=justify, no_wrap=True)
         for row in rows:
             seconds = [result.seconds.get("total", 0.0) for result in row.results]
             table.add_row(
                 row.name,
-                mean_std(row.column("accuracy_mean")),
-                mean_std(row.column("accuracy_worst_decile"), spread=False),
-                mean_std(row.column("ari"), spread=False),
-                mean_std(row.column("mb_per_client"), spread=False),
-                *(mean_std(row.column(name)) for name in newcomers),
+                *(mean_std(row.column(one.name), spread=one.spread) for one in metrics),
                 f"{sum(seconds) / len(seconds):.1f}",
             )
         terminal.print(table)

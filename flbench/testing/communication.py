@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
 
 import torch
 from torch import Tensor
@@ -12,8 +11,10 @@ from torch import Tensor
 from flbench.core.context import Context
 from flbench.core.hookspecs import hookimpl
 from flbench.core.state import Dispatched, Stage, State, Upload
+from flbench.core.types import Direction, Plain
 from flbench.engine.communication import BYTES
 from flbench.engine.sequential import Sequential, Term
+from flbench.run.context import RunContext
 from flbench.run.rounds import Run
 from flbench.testing.check import MethodUnderTest, check
 from flbench.testing.edge_cases import usual_run
@@ -47,45 +48,48 @@ class Meter:
         self.bytes[direction] += BYTES * scalars
 
 
-class CountingServices:
-    """The services of a run; everything that is sent is also counted by a meter."""
+@dataclass(frozen=True, kw_only=True)
+class CountingContext(RunContext):
+    """A run's context; everything that is sent is also counted by a meter."""
 
-    def __init__(self, inner: Any, meter: Meter) -> None:  # noqa: ANN401 - a run's services
-        self._inner, self._meter = inner, meter
+    meter: Meter
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the services have
-        return getattr(self._inner, name)
+    @classmethod
+    def of(cls, context: RunContext, meter: Meter) -> CountingContext:
+        """The same context, with a meter."""
+        same = {one.name: getattr(context, one.name) for one in fields(context)}
+        return cls(**same, meter=meter)
 
-    def send(self, direction: Any, clients: Tensor, item: str, scalars: Any) -> None:  # noqa: ANN401
+    def send(self, direction: Direction, clients: Tensor, item: str, scalars: Tensor | int) -> None:
         """Count and send, unless the hook is probed."""
-        meter = self._meter
+        meter = self.meter
         if meter.probing:
             return
         each = torch.full(clients.shape, scalars) if isinstance(scalars, int) else scalars
         meter.add(direction, int(each.sum()))
         meter.counted |= set(clients[each > 0].tolist()) if direction != "up" else set()
-        self._inner.send(direction, clients, item, scalars)
+        super().send(direction, clients, item, scalars)
 
     def send_models(self, clients: Tensor, models: Tensor) -> None:
         """Count and send, unless the hook is probed."""
-        meter = self._meter
+        meter = self.meter
         if meter.probing:
             return
         meter.add("down", models.numel() * len(clients))
         for client in clients.tolist():
             meter.counted.add(client)
             meter.held.setdefault(client, []).extend(models)
-        self._inner.send_models(clients, models)
+        super().send_models(clients, models)
 
-    def note(self, name: str, value: Any) -> None:  # noqa: ANN401 - anything plain
+    def note(self, name: str, value: Plain) -> None:
         """Pass it on, unless the hook is probed."""
-        if not self._meter.probing:
-            self._inner.note(name, value)
+        if not self.meter.probing:
+            super().note(name, value)
 
     def warn(self, message: str) -> None:
         """Pass it on, unless the hook is probed."""
-        if not self._meter.probing:
-            self._inner.warn(message)
+        if not self.meter.probing:
+            super().warn(message)
 
 
 @dataclass(frozen=True)
@@ -250,7 +254,7 @@ def bytes_add_up(method: MethodUnderTest) -> None:
 
     def wrap(run: Run) -> Sequential:
         meter.run = run
-        run.context = replace(run.context, services=CountingServices(run.services, meter))
+        run.context = CountingContext.of(run.context, meter)
         return CountingExecutor(run.executor, meter)
 
     finished = method.run(extra_plugins=[("kit", Probe(meter))], executor=wrap)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from flbench.results.difference import relative_distance
 from flbench.run.history import Evaluation, History
-from flbench.submission.comparison import relative_distance
 
 ROUNDING = 1e-5
 """Allowed difference of mean losses in nats; above one nat, relative to the larger loss."""

@@ -19,7 +19,7 @@ from flbench.core.hookspecs import hookimpl
 from flbench.core.state import Dispatched, Membership, Stage, State, Upload
 from flbench.engine.sequential import Sequential
 from flbench.plugin.hook_guard import ADDED
-from flbench.plugin.isolation import Moment, restore, snapshot
+from flbench.plugin.process_state import Snapshot, restore, snapshot
 from flbench.plugin.registry import find
 from flbench.run.rounds import Run
 from flbench.testing.check import MethodUnderTest, check
@@ -213,7 +213,7 @@ def process_state_untouched(method: MethodUnderTest) -> None:
         f"being imported, it {change}"
         for change in in_fresh_process(changed_by_import, method.name)
     ]
-    snapshots: list[tuple[Moment, TextIO]] = []
+    snapshots: list[tuple[Snapshot, TextIO]] = []
 
     def before(*_: object) -> None:
         snapshots.append((snapshot(), sys.stdout))

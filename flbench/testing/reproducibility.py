@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from flbench.core.state import Dispatched, Stage, State, Upload
-from flbench.engine.distributed import of_some
+from flbench.engine.distributed import select_clients
 from flbench.engine.options import EngineOptions
 from flbench.engine.sequential import Sequential, Term
 from flbench.run.composition import compose
@@ -67,7 +67,7 @@ class RetrainingExecutor(Sequential):
         for index in reversed(range(len(stage.clients))):
             one = torch.tensor([index])
             few = replace(stage, clients=stage.clients[one])
-            own = self.inner.fit(of_some(start, one), few, terms, round_)
+            own = self.inner.fit(select_clients(start, one), few, terms, round_)
             pairs = {"params": (own.params[0], whole.params[index])}
             pairs |= {k: (v[0], whole.extras[k][index]) for k, v in own.extras.items()}
             pairs["loss"] = own.loss[0], whole.loss[index]

@@ -9,9 +9,8 @@ from pathlib import Path
 from flbench.engine.options import EngineOptions
 from flbench.plugin.registry import find, load_entry
 from flbench.results.schema import Result
-from flbench.run.composition import compose
+from flbench.run.composition import load_method, suite_overrides
 from flbench.run.runner import execute, resolve_dataset
-from flbench.run.settings import suite_overrides
 from flbench.run.spec import RunSpec
 from flbench.suite import load_suite
 from flbench.testing.small_run import DEFAULTS
@@ -57,11 +56,12 @@ def try_out(
         2
     """
     all_settings = {**settings, "suite.rounds": rounds, **({"suite.model": model} if model else {})}
-    overrides = suite_overrides(all_settings, [plugin] if plugin else [])
+    method = load_method(plugin) if plugin else None
+    overrides = suite_overrides(all_settings, [method] if method else [])
     with tempfile.TemporaryDirectory(prefix="flbench-") as folder:
         job = RunSpec(
             suite=load_suite(suite or str(Path(__file__).with_suffix(".toml")), dataset, overrides),
-            method=compose(plugin, settings) if plugin else DEFAULTS,
+            method=method.compose(settings) if method else DEFAULTS,
             seed=seed,
             data_root=data_root or Path(folder),
             out=out or Path(folder),

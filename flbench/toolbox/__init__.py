@@ -1,1 +1,6 @@
-"""Functions that method plugins use: averaging, similarity, clustering, heterogeneity."""
+"""Functions that method plugins share.
+
+`aggregation` averages models, `similarity` computes scores, `clustering` makes groups from scores,
+`elbow` finds the bend of a loss curve, `heterogeneity` measures how the clients' label
+distributions differ, and `personalisation` holds what methods with one model per client share.
+"""

@@ -1,8 +1,8 @@
-"""The weighted mean of rows, with one summation order whatever the company.
+"""Aggregation: the weighted mean of uploaded models, in a fixed order of summation.
 
-A row is averaged in ascending client order with a float64 accumulator and never together with
-other rows, so it is the same bits whatever K is, whoever else was sampled into other groups, and
-however many processes share the work.
+A row is averaged in ascending client order with a float64 accumulator, separately from the other
+rows. So its bits depend neither on K, nor on the clients of other groups, nor on the number of
+processes.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from flbench.core.model_bank import ModelBank
 from flbench.core.state import Membership, Upload
 
 Weighting = Literal["samples", "uniform"]
-"""Whether clients weigh by their numbers of samples, or all alike."""
+"""Whether clients are weighted by their numbers of samples or uniformly."""
 
 
 BLOCK = 2**16
-"""Scalars that are averaged at once."""
+"""Scalars averaged at a time, few enough for the CPU's cache."""
 
 
 def weighted_mean(
@@ -32,7 +32,7 @@ def weighted_mean(
         rows: the bank, shape (K, W), float32; a row whose weights are all zero is kept.
         uploads: shape (n, W), in ascending client order.
         weights: shape (K, n), float64, >= 0.
-        counters: mask of scalars of which the maximum is kept, shape (W,), bool (BatchNorm's
+        counters: mask of the scalars whose maximum is taken instead, shape (W,), bool (BatchNorm's
             `num_batches_tracked`).
 
     Returns:
@@ -46,15 +46,17 @@ def weighted_mean(
     averaged = rows.clone()
     if not len(uploads):
         return averaged
-    touched = (weights != 0).any(dim=1).nonzero()[:, 0]
-    patterns, pattern_of = torch.unique(weights[touched], dim=0, return_inverse=True)
-    for index, pattern in enumerate(patterns):
-        members = pattern.nonzero()[:, 0].tolist()
-        shares, total = [float(pattern[member]) for member in members], 0.0
+    updated = (weights != 0).any(dim=1).nonzero()[:, 0]
+    # Rows with equal weights have equal means, which are computed once.
+    distinct, distinct_of_row = torch.unique(weights[updated], dim=0, return_inverse=True)
+    for index, row_weights in enumerate(distinct):
+        members = row_weights.nonzero()[:, 0].tolist()
+        shares = [float(row_weights[member]) for member in members]
+        total = 0.0
         for share in shares:
             total += share
         mean = torch.empty(rows.shape[1], dtype=rows.dtype, device=rows.device)
-        for at in range(0, rows.shape[1], BLOCK):  # a block stays in the cache
+        for at in range(0, rows.shape[1], BLOCK):
             block = torch.zeros_like(mean[at : at + BLOCK], dtype=torch.float64)
             for member, share in zip(members, shares, strict=True):
                 block.add_(uploads[member, at : at + BLOCK].double(), alpha=share)
@@ -62,7 +64,7 @@ def weighted_mean(
         if counters is not None and bool(counters.any()):
             columns = counters.nonzero()[:, 0].to(uploads.device)
             mean[columns] = uploads[:, columns][members].amax(dim=0)
-        averaged[touched[pattern_of == index]] = mean
+        averaged[updated[distinct_of_row == index]] = mean
     return averaged
 
 
@@ -73,15 +75,15 @@ def member_mean(
     counters: Tensor | None = None,
     weighting: Weighting = "samples",
 ) -> Tensor:
-    """The mean of each row's members' uploads, which is what FedAvg does.
+    """Average the uploads of each row's members, as FedAvg does.
 
     Args:
         models: the bank, shape (K, W); rows without an upload are kept.
-        upload: its kept candidates are averaged; candidates for several rows (`upload.rows`) go
-            to the rows they are for.
-        membership: who belongs to which row, with which share.
+        upload: the candidate that each client keeps is averaged; where `upload.rows` names a row
+            for each candidate, a candidate is averaged into its row.
+        membership: the share of each client in each row.
         counters: see `weighted_mean`.
-        weighting: shares are multiplied by the clients' sample counts, or not.
+        weighting: "samples" multiplies the shares by the clients' sample counts.
 
     Returns:
         The new bank, shape (K, W).
@@ -105,17 +107,17 @@ def partial_mean(
     counters: Tensor | None = None,
     weighting: Weighting = "samples",
 ) -> Tensor:
-    """Partial averaging with one row per client: some scalars are common, the others personal.
+    """Average some scalars over the acting clients; the others stay personal (one row per client).
 
     Args:
         models: row i = the model of client i, shape (N, W).
-        upload: acting clients keep what they trained outside `shared`.
-        shared: mask of the common scalars, shape (W,), bool.
+        upload: the trained models; outside `shared` they become the acting clients' rows.
+        shared: mask of the averaged scalars, shape (W,), bool.
         counters: see `weighted_mean`.
-        weighting: by sample counts, or every acting client alike.
+        weighting: by sample counts or uniform.
 
     Returns:
-        Rows that agree in the common scalars (the acting clients' mean), shape (N, W); clients
+        Rows that are equal in the shared scalars (the acting clients' mean), shape (N, W); clients
         that did not act keep their personal scalars bit for bit.
     """
     weights = upload.samples if weighting == "samples" else torch.ones_like(upload.samples)
@@ -130,12 +132,12 @@ def partial_mean(
 
 
 def effective_steps(steps: Tensor, momentum: float = 0.0, shrink: float = 0.0) -> Tensor:
-    """How many plain gradient steps the local steps weigh: FedNova's a_i (Wang et al., 2020).
+    """Effective number of plain gradient steps: FedNova's a_i (Wang et al., 2020).
 
     Args:
         steps: T_i, optimiser steps made, any shape.
-        momentum: rho of local SGD: the sum over the steps of the running counter rho z + 1.
-        shrink: eta mu of a proximal term: (1 - (1 - shrink)^T) / shrink, without momentum.
+        momentum: rho of local SGD: a_i is the sum over the steps of z <- rho z + 1.
+        shrink: eta mu of a proximal term: a_i = (1 - (1 - shrink)^T) / shrink, without momentum.
 
     Returns:
         a_i, the shape of `steps`, float64.

@@ -1,4 +1,4 @@
-"""Clusterers: pure functions of arrays, shared by methods and free for third parties."""
+"""Clustering of clients: pure functions from score or distance matrices to groups."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ Labels = npt.NDArray[np.int64]
 
 
 def standardised_rows(scores: Floats) -> Floats:
-    """Centre each row and divide it by its standard deviation; rows without spread become 0.
+    """Centre each row and divide it by its standard deviation; constant rows become 0.
 
     Args:
         scores: shape (n, m), finite.
 
     Returns:
-        Shape (n, m), rounded to 1e-9 so that ties do not turn on rounding noise.
+        Shape (n, m), rounded to 1e-9 so that rounding errors do not break ties.
 
     Example:
         >>> standardised_rows(np.array([[1.0, 3.0], [5.0, 5.0]])).tolist()
         [[-1.0, 1.0], [0.0, 0.0]]
     """
     centred = scores - scores.mean(axis=1, keepdims=True)
-    spread = centred.std(axis=1, keepdims=True)
-    real = spread > 1e-9 * np.abs(scores).max(axis=1, keepdims=True, initial=0)
-    divided = np.divide(centred, spread, out=np.zeros_like(centred), where=real)
+    deviation = centred.std(axis=1, keepdims=True)
+    varies = deviation > 1e-9 * np.abs(scores).max(axis=1, keepdims=True, initial=0)
+    divided = np.divide(centred, deviation, out=np.zeros_like(centred), where=varies)
     rounded: Floats = np.round(divided, 9)
     return rounded
 
 
 def default_min_samples(clients: int) -> int:
-    """OPTICS's `min_samples` for so many `clients`: a tenth, at least 4.
+    """Default `min_samples` of OPTICS: a tenth of the clients, at least 4, at most a quarter or 3.
 
     Example:
         >>> [default_min_samples(n) for n in (100, 50, 20, 15)]
@@ -62,16 +62,17 @@ def default_min_samples(clients: int) -> int:
 def optics(
     features: Floats, min_samples: int, xi: float = 0.05, metric: str = "euclidean"
 ) -> Labels:
-    """Density-based groups without a given number of them (Ankerst et al., 1999).
+    """Density-based clustering, OPTICS; it finds the number of groups (Ankerst et al., 1999).
 
     Args:
         features: shape (n, d), or distances, shape (n, n), where `metric` is "precomputed".
-        min_samples: points that make a neighbourhood, and the smallest cluster.
-        xi: steepness that ends a cluster.
+        min_samples: points of a neighbourhood, and the least size of a cluster.
+        xi: least steepness at the border of a cluster.
+        metric: metric of the features, as in scikit-learn.
 
     Returns:
-        Labels, shape (n,); -1 = noise. Everybody is in group 0 where there are fewer than four
-        points or they all coincide.
+        Labels, shape (n,); -1 = noise. All points are in group 0 if there are fewer than four or
+        if they are all equal.
 
     Raises:
         UserError: `min_samples` exceeds the number of points.
@@ -87,20 +88,20 @@ def optics(
         raise UserError(f"min_samples {min_samples}: expected at most {len(features)}, all clients")
     from sklearn.cluster import OPTICS
 
-    rule = OPTICS(min_samples=min_samples, min_cluster_size=min_samples, xi=xi, metric=metric)
+    model = OPTICS(min_samples=min_samples, min_cluster_size=min_samples, xi=xi, metric=metric)
     with np.errstate(divide="ignore", invalid="ignore"):
-        labels: Labels = rule.fit(features).labels_.astype(np.int64)
+        labels: Labels = model.fit(features).labels_.astype(np.int64)
     return labels
 
 
 @dataclass(frozen=True)
 class Groups:
-    """What OPTICS found.
+    """The groups that OPTICS found.
 
     Attributes:
         labels: group of each client, shape (n,), int64, 0..k-1.
-        noise: how many clients were noise before they were given a group.
-        sweep: diagnostic: groups found at other values of `min_samples`.
+        noise: number of clients that OPTICS labelled as noise, before they were assigned.
+        sweep: diagnostic: number of groups at other values of `min_samples`.
     """
 
     labels: Labels
@@ -111,17 +112,18 @@ class Groups:
 def optics_groups(
     scores: Floats, features: Features, min_samples: int | None, xi: float, noise: Noise
 ) -> Groups:
-    """Group clients whose rows of a score matrix look alike.
+    """Group the clients whose rows of a score matrix are similar.
 
     Args:
-        scores: row i = what client i thinks of everybody, shape (n, n), finite.
-        features: "zrow": rows standardised, Euclidean; "raw": rows as they are; "corr": 1 - row
-            correlation as distance; "sym": max - (Z + Z^T) / 2 of the standardised rows Z.
+        scores: row i = the scores that client i gives, shape (n, n), finite.
+        features: "zrow": standardised rows, Euclidean distance; "raw": rows unchanged; "corr":
+            1 - correlation of rows as distance; "sym": max - (Z + Z^T) / 2 of the standardised
+            rows Z as distance.
         min_samples: see `optics`; None = `default_min_samples`.
         xi: see `optics`.
-        noise: "nearest": to the group with the smallest mean distance; "singleton": a group
-            each; "global": one group of all noise points. If OPTICS finds no group, everybody
-            is in one.
+        noise: assignment of noise points. "nearest": to the group with the smallest mean distance;
+            "singleton": each to a group of its own; "global": all to one new group. If OPTICS
+            finds no group, all clients are in one.
     """
     rows = np.round(scores, 9) if features == "raw" else standardised_rows(scores)
     metric = "euclidean"
@@ -141,15 +143,15 @@ def optics_groups(
         distance = rows if metric == "precomputed" else cdist(rows, rows)
         labels = adopt_noise(labels, distance)
     else:
-        steps = np.arange(outliers.sum()) if noise == "singleton" else 0
-        labels[outliers] = labels.max() + 1 + steps
-    tried = [m for m in sorted({3, 5, 10, min_samples}) if m <= len(scores)]
-    sweep = {str(m): int(optics(rows, m, xi, metric).max()) + 1 for m in tried}
+        offsets = np.arange(outliers.sum()) if noise == "singleton" else 0
+        labels[outliers] = labels.max() + 1 + offsets
+    values = [m for m in sorted({3, 5, 10, min_samples}) if m <= len(scores)]
+    sweep = {str(m): int(optics(rows, m, xi, metric).max()) + 1 for m in values}
     return Groups(labels, int(outliers.sum()), sweep)
 
 
 def adopt_noise(labels: Labels, distance: Floats) -> Labels:
-    """Give each noise point (-1) to the group with the smallest mean distance, shape (n,).
+    """Assign each noise point (-1) to the group with the smallest mean distance, shape (n,).
 
     Args:
         labels: shape (n,), at least one of them >= 0.
@@ -161,19 +163,19 @@ def adopt_noise(labels: Labels, distance: Floats) -> Labels:
 
 
 def select_peers(scores: Floats, transform: Transform = "none") -> npt.NDArray[np.bool_]:
-    """Which clients each client keeps: the better group of an exact 2-means.
+    """Select the peers of each client: the group with the larger mean of an exact 2-means.
 
-    A client keeps itself always, and everybody where all others help (> 0) and the two group means
-    differ by less than a tenth of the larger.
+    A client always selects itself. It selects all clients if all scores of others are positive and
+    the two group means differ by less than a tenth of the larger.
 
     Args:
-        scores: row i = what client i thinks of everybody, shape (n, n), finite.
-        transform: applied to each row first: "signed_sqrt", or "clip" to +- its largest gain.
+        scores: row i = the scores that client i gives, shape (n, n), finite.
+        transform: applied to each row first: "signed_sqrt", or "clip" to +- its largest score.
 
     Returns:
-        Shape (n, n), bool; row i = the set of client i.
+        Shape (n, n), bool; row i = the peers of client i.
     """
-    chosen = np.eye(len(scores), dtype=bool)
+    selected = np.eye(len(scores), dtype=bool)
     for client, row in enumerate(scores):
         others = np.arange(len(scores)) != client
         values = row[others]
@@ -185,8 +187,8 @@ def select_peers(scores: Floats, transform: Transform = "none") -> npt.NDArray[n
         if not upper.all() and (values > 0).all():
             high, low = values[upper].mean(), values[~upper].mean()
             upper |= high - low < 0.1 * high
-        chosen[client, others] = upper
-    return chosen
+        selected[client, others] = upper
+    return selected
 
 
 def two_means(values: Floats) -> npt.NDArray[np.bool_]:
@@ -196,7 +198,7 @@ def two_means(values: Floats) -> npt.NDArray[np.bool_]:
         values: shape (n,), finite.
 
     Returns:
-        Mask of the group with the larger mean, shape (n,), bool; all True without spread.
+        Mask of the group with the larger mean, shape (n,), bool; all True if all are equal.
 
     Example:
         >>> two_means(np.array([1.0, 0.8, -0.6, -0.4])).tolist()
@@ -208,7 +210,7 @@ def two_means(values: Floats) -> npt.NDArray[np.bool_]:
     ordered = values[order] - values.mean()  # sums of squares far from zero would cancel
     sizes = np.arange(1, len(values))
     sums = np.cumsum(ordered)
-    # Minimising the scatter within is maximising the scatter between the two means.
+    # The least variance within the groups is the largest variance between the two means.
     between = sums[:-1] ** 2 / sizes + (sums[-1] - sums[:-1]) ** 2 / sizes[::-1]
     between[ordered[:-1] == ordered[1:]] = -np.inf
     upper = np.zeros(len(values), dtype=bool)
@@ -217,23 +219,24 @@ def two_means(values: Floats) -> npt.NDArray[np.bool_]:
 
 
 def threshold_sets(scores: Floats, threshold: float) -> npt.NDArray[np.bool_]:
-    """Overlapping neighbourhoods: whose score reaches the `threshold`, and oneself (FLIS).
+    """Overlapping sets of clients: those whose score is at least `threshold`, and itself (FLIS).
 
     Args:
         scores: shape (n, n).
+        threshold: least score.
 
     Returns:
         Shape (n, n), bool; row i = the set of client i.
     """
-    chosen: npt.NDArray[np.bool_] = (scores >= threshold) | np.eye(len(scores), dtype=bool)
-    return chosen
+    members: npt.NDArray[np.bool_] = (scores >= threshold) | np.eye(len(scores), dtype=bool)
+    return members
 
 
 def dendrogram(distances: Floats, method: str = "average") -> Floats:
     """Agglomerative clustering of a distance matrix: scipy's linkage, shape (n - 1, 4).
 
     Args:
-        distances: shape (n, n), symmetric; its diagonal is not read.
+        distances: shape (n, n), symmetric; the diagonal is ignored.
         method: "average", "complete" or "single".
     """
     upper: Floats = distances[np.triu_indices(len(distances), 1)]
@@ -242,10 +245,11 @@ def dendrogram(distances: Floats, method: str = "average") -> Floats:
 
 
 def cut(merges: Floats, height: float) -> Labels:
-    """Groups of a dendrogram whose merges lie at most at a `height`.
+    """Groups of a dendrogram that is cut at a height: merges up to that height are made.
 
     Args:
         merges: from `dendrogram`, shape (n - 1, 4).
+        height: largest distance of a merge.
 
     Returns:
         Labels 0..k-1 by first appearance, shape (n,), int64.
@@ -261,7 +265,7 @@ def cut(merges: Floats, height: float) -> Labels:
 
 
 def relabel_by_first_seen(labels: npt.NDArray[Any]) -> Labels:
-    """`labels`, shape (n,), renumbered 0..k-1 in order of first appearance, int64."""
+    """Renumber `labels`, shape (n,), 0..k-1 in the order of first appearance, int64."""
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     rank = np.empty(len(first), dtype=np.int64)
     rank[np.argsort(first)] = np.arange(len(first))
@@ -270,30 +274,33 @@ def relabel_by_first_seen(labels: npt.NDArray[Any]) -> Labels:
 
 
 def bipartition(similarity: Floats, method: str = "single") -> npt.NDArray[np.bool_]:
-    """Two groups of a similarity matrix (CFL).
+    """Divide the clients of a similarity matrix into two groups (CFL).
 
-    With `method` "single" the largest similarity across the groups is as small as it can be.
+    With `method` "single" the largest similarity between the groups is the smallest possible.
 
     Args:
         similarity: shape (n, n), n >= 2.
+        method: linkage, as in `dendrogram`.
 
     Returns:
         Mask of the second group, shape (n,), bool; the first client is in the first.
     """
     merges = dendrogram(1 - similarity, method)
-    merges[:, 2] = np.arange(len(merges))  # ranks: undo the last merge alone, ties or not
+    merges[:, 2] = np.arange(len(merges))  # ranks as heights, so that ties undo one merge only
     second: npt.NDArray[np.bool_] = cut(merges, len(merges) - 1.5) > 0
     return second
 
 
 def k_means(rows: Floats, k: int, rng: np.random.Generator) -> Labels:
-    """Lloyd's k-means of `k` groups with ten k-means++ starts, drawn from `rng`.
+    """Lloyd's k-means with the best of ten k-means++ starts.
 
     Args:
         rows: shape (n, d), n >= k.
+        k: number of groups.
+        rng: source of the seed.
 
     Returns:
-        Labels by first appearance, shape (n,), int64; fewer groups where points coincide.
+        Labels by first appearance, shape (n,), int64; fewer than k groups if points are equal.
 
     Example:
         >>> k_means(np.array([[0.0], [9.0], [1.0]]), 2, np.random.default_rng(0)).tolist()
@@ -302,6 +309,6 @@ def k_means(rows: Floats, k: int, rng: np.random.Generator) -> Labels:
     from sklearn.cluster import KMeans
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # fewer distinct points than k: fewer groups
-        rule = KMeans(k, n_init=10, random_state=int(rng.integers(2**31)))
-        return relabel_by_first_seen(rule.fit_predict(rows))
+        warnings.simplefilter("ignore")  # of fewer distinct points than k, which is allowed
+        model = KMeans(k, n_init=10, random_state=int(rng.integers(2**31)))
+        return relabel_by_first_seen(model.fit_predict(rows))

@@ -1,4 +1,4 @@
-"""Curves: where a curve of losses turns, as pure functions (DC-PFL)."""
+"""The elbow of a loss curve: pure functions that find where it bends most (DC-PFL)."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from torch import Tensor
 
 
 def radii(losses: Tensor, window: int) -> Tensor:
-    """Radius of a smoothed curve: r = (1 + l'^2)^1.5 / l'', l = means over `window` entries.
+    """Radius of curvature: r = (1 + l'^2)^1.5 / l'' of a moving mean l over `window` entries.
 
     Args:
         losses: shape (t,).
         window: entries per mean.
 
     Returns:
-        Shape (max(0, t - window - 1),): the first belongs to entry window + 2, counted from 1;
-        inf where l'' <= 1e-12, so that noise never looks like a turn.
+        Shape (max(0, t - window - 1),): the first radius belongs to entry window + 2, counted from
+        1; inf where l'' <= 1e-12, so that rounding errors are not taken for a bend.
 
     Example:
         >>> round(float(radii(torch.tensor([2.0, 1.25, 0.75]), 1)), 3)
@@ -30,15 +30,15 @@ def radii(losses: Tensor, window: int) -> Tensor:
 
 
 def turned(losses: Tensor, window: int, held: int) -> bool:
-    """Whether the radius `held` entries ago is finite and smaller than all since.
+    """Whether the radius `held` entries ago is smaller than all later ones: the curve's elbow.
 
     Args:
         losses: shape (t,).
         window: entries per mean, as in `radii`.
-        held: how many entries a turn must stand.
+        held: number of later entries that must have a larger radius.
 
     Example:
-        >>> losses = torch.tensor([3.0, 2.0, 1.0, 1.0, 1.0])  # turns at the fourth entry
+        >>> losses = torch.tensor([3.0, 2.0, 1.0, 1.0, 1.0])  # elbow at the fourth entry
         >>> [turned(losses[:t], 1, held=1) for t in (3, 4, 5)]
         [False, False, True]
     """

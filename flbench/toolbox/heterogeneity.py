@@ -1,6 +1,6 @@
-"""How differently the clients' labels are distributed: pure functions of label counts.
+"""Heterogeneity of the clients' label distributions: pure functions of label counts.
 
-`counts` is a matrix of samples per client and label, shape (N, C), whole numbers >= 0.
+`counts` is the number of samples per client and label, shape (N, C), integers >= 0.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ Counts = npt.NDArray[np.int64] | Floats
 
 
 def kld(counts: Counts, smoothing: float = 0.5) -> Floats:
-    """Symmetric Kullback-Leibler divergence of every two clients (DC-PFL Eq. 1).
+    """Symmetric Kullback-Leibler divergence of every pair of clients (DC-PFL Eq. 1).
 
-    D(i||j) = sum over labels of P_i ln(P_i / P_j), in nats; of a pair, the mean of D(i||j) and
-    D(j||i). P_i is client i's share of each label once `smoothing` is added to every count.
+    D(i||j) = sum over labels of P_i ln(P_i / P_j), in nats; the value of a pair is the mean of
+    D(i||j) and D(j||i). P_i is client i's share of each label after `smoothing` is added to every
+    count.
 
     Args:
         counts: samples per client and label, shape (N, C).
-        smoothing: added to every count; with 0, a label that only one of two clients holds makes
-            their divergence infinite.
+        smoothing: added to every count; with 0, the divergence of two clients is infinite if only
+            one of them holds some label.
 
     Returns:
         Shape (N, N), symmetric, 0 on the diagonal, >= 0.
 
     Raises:
-        ValueError: a client without samples and no smoothing.
+        ValueError: `smoothing` is 0 and a client has no samples.
 
     Example:
         >>> kld(np.array([[2, 2], [3, 1]]), smoothing=0).round(6)
@@ -38,20 +39,20 @@ def kld(counts: Counts, smoothing: float = 0.5) -> Floats:
     """
     shares = _shares(counts, smoothing)
     logs = np.log(np.where(shares > 0, shares, 1))
-    one_way = (shares * logs).sum(axis=1)[:, None] - shares @ logs.T
+    directed = (shares * logs).sum(axis=1)[:, None] - shares @ logs.T
     holds = (shares > 0).astype(np.float64)
     if not holds.all():
-        one_way[holds @ (1 - holds).T > 0] = np.inf
-    both: Floats = np.maximum((one_way + one_way.T) / 2, 0)
-    np.fill_diagonal(both, 0)
-    return both
+        directed[holds @ (1 - holds).T > 0] = np.inf
+    symmetric: Floats = np.maximum((directed + directed.T) / 2, 0)
+    np.fill_diagonal(symmetric, 0)
+    return symmetric
 
 
 def mean_kld(counts: Counts, smoothing: float = 0.5) -> float:
     """Mean of `kld` over unordered pairs of clients (DC-PFL Eq. 2, with factor 2 / (N (N-1))).
 
-    The paper prints the factor 2 / N. The sum over pairs is taken per label, in time N * C: no
-    N x N matrix is made.
+    The paper prints the factor 2 / N. The sum over pairs is computed per label, in time N * C,
+    without an N x N matrix.
 
     Args:
         counts: samples per client and label, shape (N, C).
@@ -61,7 +62,7 @@ def mean_kld(counts: Counts, smoothing: float = 0.5) -> float:
         Nats, >= 0; 0 for fewer than two clients.
 
     Raises:
-        ValueError: a client without samples and no smoothing.
+        ValueError: `smoothing` is 0 and a client has no samples.
 
     Example:
         >>> round(mean_kld(np.array([[2, 2], [3, 1]]), smoothing=0), 6)
@@ -75,22 +76,22 @@ def mean_kld(counts: Counts, smoothing: float = 0.5) -> float:
     if not (shares[:, held] > 0).all():
         return float("inf")
     logs = np.log(shares[:, held])
-    own = float((shares[:, held] * logs).sum())
-    across = float(shares[:, held].sum(axis=0) @ logs.sum(axis=0))
-    return max((n * own - across) / (n * (n - 1)), 0.0)
+    same_client = float((shares[:, held] * logs).sum())
+    all_pairs = float(shares[:, held].sum(axis=0) @ logs.sum(axis=0))
+    return max((n * same_client - all_pairs) / (n * (n - 1)), 0.0)
 
 
 def earth_movers(counts: Counts) -> Floats:
-    """Earth mover's distance of each client's label shares to those of all samples.
+    """Earth mover's distance between each client's label shares and those of all samples.
 
-    Labels have no order, so moving a share from one label to any other costs 1: the distance is
-    the total variation, half the sum of |p - q|.
+    Labels have no order, so that moving a share from one label to any other costs 1: the distance
+    is the total variation, half the sum of |p - q|.
 
     Args:
         counts: samples per client and label, shape (N, C); every client has samples.
 
     Returns:
-        Shape (N,), 0 (as the whole) to 1 (nothing in common).
+        Shape (N,), from 0 (equal shares) to 1 (no common label).
 
     Raises:
         ValueError: a client has no samples.
@@ -100,16 +101,16 @@ def earth_movers(counts: Counts) -> Floats:
         array([0.5, 0.5, 0. ])
     """
     shares = _shares(counts, 0)
-    whole = counts.sum(axis=0) / counts.sum()
-    distance: Floats = np.abs(shares - whole).sum(axis=1) / 2
+    overall = counts.sum(axis=0) / counts.sum()
+    distance: Floats = np.abs(shares - overall).sum(axis=1) / 2
     return distance
 
 
 def label_overlap_truth(counts: Counts) -> npt.NDArray[np.bool_]:
-    """Who belongs with whom by FLIS's code: half of client i's labels are client j's too.
+    """Pairs of clients that belong together by FLIS's code: j holds half of i's labels.
 
-    truth[i, j] = 1 iff |labels_i & labels_j| >= ceil(|labels_i| / 2). Not symmetric where the
-    numbers of labels differ. The ground truth of `flbench.metrics.clustering_error`.
+    truth[i, j] = 1 iff |labels_i & labels_j| >= ceil(|labels_i| / 2). It is not symmetric where
+    the numbers of labels differ. It is the ground truth of `flbench.metrics.clustering_error`.
 
     Args:
         counts: samples per client and label, shape (N, C).
@@ -123,14 +124,14 @@ def label_overlap_truth(counts: Counts) -> npt.NDArray[np.bool_]:
                [1, 1, 1],
                [0, 1, 1]])
     """
-    holds = (counts > 0).astype(np.float32)  # whole numbers up to 2^24 are exact
+    holds = (counts > 0).astype(np.float32)  # integers up to 2^24 are exact
     needed = np.ceil(holds.sum(axis=1) / 2)
     truth: npt.NDArray[np.bool_] = holds @ holds.T >= needed[:, None]
     return truth
 
 
 def summary(counts: Counts) -> dict[str, str]:
-    """What a person wants to know of a partition first, by name.
+    """Key figures of a partition, name -> text.
 
     Args:
         counts: samples per client and label, shape (N, C); every client has samples.

@@ -1,4 +1,4 @@
-"""What methods with one model per client share: their first bank, and a newcomer's model."""
+"""Functions of methods with one model per client: the first models, and a newcomer's model."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 
 def one_model_per_client(ctx: Context, memory: Mapping[str, Memory] | None = None) -> Setup:
-    """A `setup` with one row per client, all equal at first, served to that client alone.
+    """Return a `Setup` with one row per client; all rows hold the initial weights.
 
     Args:
-        memory: what else to remember, "<method>.<name>" -> Memory.
+        ctx: the run's context.
+        memory: memory of the method, "<method>.<name>" -> Memory.
     """
     return Setup(
         models=ctx.repeated(ctx.initial),
@@ -28,10 +29,10 @@ def one_model_per_client(ctx: Context, memory: Mapping[str, Memory] | None = Non
 
 
 def same_group(labels: Tensor) -> Tensor:
-    """Who shares a group with whom, 0 or 1, shape (N, N): weights of rows that stay personal.
+    """Pairs of clients of one group, 0 or 1, shape (N, N): weights of a row per client.
 
     Args:
-        labels: group of each client, shape (N,); undecided clients (-1) are alone.
+        labels: group of each client, shape (N,); an undecided client (-1) is a group of its own.
 
     Example:
         >>> same_group(torch.tensor([0, 1, 0, -1])).tolist()
@@ -42,11 +43,13 @@ def same_group(labels: Tensor) -> Tensor:
 
 
 def initial_for_newcomers(state: State, clients: Tensor, ctx: Context, shared: Tensor) -> Personal:
-    """Initial weights, with the scalars that all rows of the bank share.
+    """Models of newcomers: the initial weights, with the shared scalars of the model bank.
 
     Args:
+        state: the state after the last round.
         clients: ids of newcomers, shape (n,).
-        shared: mask of the scalars that all clients have in common, shape (W,), bool.
+        ctx: the run's context.
+        shared: mask of the scalars that are equal in all rows of the bank, shape (W,), bool.
     """
     rows = ctx.initial.expand(len(clients), -1).clone()
     rows[:, shared] = state.models[0, shared]

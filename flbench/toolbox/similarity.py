@@ -1,7 +1,7 @@
-"""Scorers: who benefits from what, as pure functions of tensors, shared by methods.
+"""Similarity of models, updates and predictions: pure functions that return score matrices.
 
-Every function returns scores: higher is better, row i is the judge. Loss-based scores come from
-`Context.evaluate`, negated.
+Higher is better; row i holds the scores of client i. Scores from losses are the negated result of
+`Context.evaluate`.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ def neg_distance(rows: Tensor, centres: Tensor) -> Tensor:
 
 
 def predictions(logits: Tensor, kind: Literal["onehot", "softmax"] = "onehot") -> Tensor:
-    """What models say about samples: one-hot rows of the largest logit, or probabilities.
+    """Predictions of models: one-hot rows of the largest logit, or probabilities.
 
     Args:
         logits: shape (n, M, C).
-        kind: what is kept of them.
+        kind: "onehot" or "softmax".
 
     Returns:
         Shape (n, M, C): int64 zeros and ones, or floats that sum to 1 per sample.
 
     Example:
-        >>> answers(torch.tensor([[[0.1, 2.0], [3.0, 1.0]]])).tolist()
+        >>> predictions(torch.tensor([[[0.1, 2.0], [3.0, 1.0]]])).tolist()
         [[[0, 1], [1, 0]]]
     """
     if kind == "softmax":
@@ -72,18 +72,18 @@ def predictions(logits: Tensor, kind: Literal["onehot", "softmax"] = "onehot") -
 
 
 def prediction_agreement(predictions: Tensor) -> Tensor:
-    """How alike models answer on the same samples: <B_i, B_j> / (|B_i| |B_j|) (FLIS).
+    """Cosine similarity of predictions on the same samples: <B_i, B_j> / (|B_i| |B_j|) (FLIS).
 
     Args:
-        predictions: rows per sample, one-hot or probabilities, shape (n, M, C).
+        predictions: one-hot rows or probabilities per sample, shape (n, M, C).
 
     Returns:
         Shape (n, n), float64, symmetric, in [0, 1] with diagonal 1; for one-hot rows the share of
         samples on which two models agree, exactly.
 
     Example:
-        >>> said = torch.tensor([[0, 1, 0, 1], [0, 1, 1, 1]])  # two models, four samples
-        >>> agreement(F.one_hot(said)).tolist()
+        >>> labels = torch.tensor([[0, 1, 0, 1], [0, 1, 1, 1]])  # two models, four samples
+        >>> prediction_agreement(F.one_hot(labels)).tolist()
         [[1.0, 0.75], [0.75, 1.0]]
     """
     flat = predictions.flatten(1).double()
@@ -95,14 +95,14 @@ def prediction_agreement(predictions: Tensor) -> Tensor:
 
 
 def best_group(scores: Tensor, labels: Tensor) -> Tensor:
-    """The group whose members score best on average, for whoever joins later.
+    """The group of each newcomer: the one whose members have the largest mean score.
 
     Args:
-        scores: of each newcomer for each client, shape (n, N), finite.
+        scores: scores of each newcomer for each client, shape (n, N), finite.
         labels: group of each client, shape (N,), 0..k-1; a group may be empty.
 
     Returns:
-        A group for each newcomer, shape (n,), int64: never an empty one, the first of equals.
+        Group of each newcomer, shape (n,), int64; never an empty group; ties give the first.
 
     Example:
         >>> best_group(torch.tensor([[1.0, 0.0, 0.6]]), torch.tensor([0, 0, 1])).tolist()
@@ -115,10 +115,10 @@ def best_group(scores: Tensor, labels: Tensor) -> Tensor:
 
 
 def min_max(rows: Tensor) -> Tensor:
-    """(x - min x) / (max x - min x) of each row, float64; 0 where constant.
+    """(x - min x) / (max x - min x) of each row, float64; a constant row becomes 0.
 
     Args:
-        rows: shape (n, d), or any other whose last dimension is a row.
+        rows: shape (n, d), or any shape whose last dimension is a row.
 
     Returns:
         The shape of `rows`.
@@ -137,17 +137,19 @@ def neg_discrepancy(rows: Tensor, parts: Sequence[int] | None = None) -> Tensor:
 
     Args:
         rows: shape (n, d).
-        parts: lengths of stretches that are scaled apart, summing to d; None = scaled whole.
+        parts: lengths of the sections of a row that are scaled separately, summing to d; None =
+            the row is scaled as one section.
 
     Returns:
-        Shape (n, n), float64, symmetric, in [-1, 0] with diagonal 0; the same for a x + c, a > 0.
+        Shape (n, n), float64, symmetric, in [-1, 0] with diagonal 0; unchanged if a row x becomes
+        a x + c with a > 0.
 
     Example:
         >>> round(float(neg_discrepancy(torch.tensor([[0.0, 1, 2], [2.0, 1, 0]]))[0, 1]), 4)
         -0.6667
     """
-    stretches = [rows] if parts is None else rows.split(list(parts), dim=1)
-    scaled = torch.cat([min_max(part) for part in stretches], dim=1)
+    sections = [rows] if parts is None else rows.split(list(parts), dim=1)
+    scaled = torch.cat([min_max(section) for section in sections], dim=1)
     return -torch.cdist(scaled, scaled, p=1) / rows.shape[1]
 
 
@@ -156,7 +158,7 @@ def layer_discrepancy(rows: Tensor, others: Tensor, layers: Tensor) -> Tensor:
 
     Args:
         rows: shape (n, W).
-        others: what each is compared with, shape (n, W).
+        others: the model that each row is compared with, shape (n, W).
         layers: masks, shape (L, W), bool.
 
     Returns:
@@ -168,5 +170,7 @@ def layer_discrepancy(rows: Tensor, others: Tensor, layers: Tensor) -> Tensor:
         >>> layer_discrepancy(mine, mean, layers).tolist()
         [[0.0, 1.0]]
     """
-    apart = [(min_max(rows[:, mask]) - min_max(others[:, mask])).abs().mean(1) for mask in layers]
-    return torch.stack(apart, dim=1)
+    discrepancies = [
+        (min_max(rows[:, mask]) - min_max(others[:, mask])).abs().mean(1) for mask in layers
+    ]
+    return torch.stack(discrepancies, dim=1)

@@ -1,0 +1,179 @@
+"""RunContext: what `flbench.core.context.Context` promises, done on the data of a run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from flbench.core.context import Context, Split
+from flbench.core.model_bank import ModelBank, RowStore
+from flbench.core.state import Dispatched, Stage
+from flbench.core.types import Direction, Plain
+from flbench.engine.communication import CommunicationLedger
+from flbench.engine.cross_evaluation import cross_evaluate, features_of, logits_of
+from flbench.engine.sequential import Sequential
+from flbench.errors import Undefined, UserError
+
+
+@dataclass
+class RunServices:
+    """What the contexts of a run's rounds share. It holds visible samples only.
+
+    Attributes:
+        say: prints a warning.
+        store: where large tables of models lie.
+        executor: None until the ClientModule is known.
+        draw: index -> other initial weights; None until the ClientModule is known.
+        seconds: wall time by part.
+    """
+
+    ledger: CommunicationLedger
+    say: Callable[[str], None]
+    store: RowStore
+    executor: Sequential | None = None
+    draw: Callable[[int], Tensor] | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+    notes: dict[str, Plain] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def clock(self, part: str) -> Iterator[None]:
+        """Add the block's wall time to a part."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            spent = time.perf_counter() - began
+            self.seconds[part] = self.seconds.get(part, 0.0) + spent
+
+    def warn(self, message: str) -> None:
+        """Print a warning and keep it for the result."""
+        self.warnings.append(message)
+        self.say(message)
+
+    def drain(self) -> tuple[dict[str, Plain], list[str]]:
+        """Notes and warnings since the last call."""
+        drained = (dict(self.notes), list(self.warnings))
+        self.notes.clear()
+        self.warnings.clear()
+        return drained
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunContext(Context):
+    """The context of a round.
+
+    Attributes:
+        services: what it shares with the contexts of other rounds.
+        truth: gives the true groups; None = the method does not ask for them.
+    """
+
+    services: RunServices
+    truth: Callable[[], Tensor | None] | None = None
+
+    def evaluate(self, models: Tensor, clients: Tensor, split: Split = "validation") -> Tensor:
+        """See `Context.evaluate`."""
+        _refuse_other(split)
+        executor = self.executor
+        sums = cross_evaluate(executor.workspace, models, executor.samples, split, clients)
+        if not bool((sums[..., 2] > 0).all()):
+            raise UserError(f"a client has no {split} samples: raise validation_fraction")
+        return (sums[..., 0] / sums[..., 2]).cpu()
+
+    def train(self, models: Tensor, clients: Tensor, epochs: int | None = None) -> Tensor:
+        """See `Context.train`."""
+        if not self.joining:
+            raise UserError("ctx.train serves newcomers: ask `ctx.joining` first")
+        starts = models.expand(len(clients), self.layout.width)
+        everything = torch.ones(starts.shape, dtype=torch.bool)
+        start = Dispatched(
+            params=starts[:, None],
+            active=everything[:, :1],
+            rows=None,
+            sent_mask=everything,
+            returned_mask=everything,
+        )
+        stage = Stage("join", clients, self.local.epochs if epochs is None else epochs)
+        return self.executor.fit(start, stage, (), self.round).selected()
+
+    def client_data(self, client: int, split: Split = "train") -> tuple[Tensor, Tensor]:
+        """See `Context.client_data`."""
+        _refuse_other(split)
+        samples = self.executor.samples
+        rows = samples.splits[split][client]
+        return samples.x[rows], samples.y[rows]
+
+    def server_data(self) -> tuple[Tensor, Tensor]:
+        """See `Context.server_data`."""
+        samples = self.executor.samples
+        if "server" not in samples.splits:
+            raise Undefined("the server owns no samples: set `server_samples` of the suite")
+        rows = samples.splits["server"][0]
+        return samples.x[rows], samples.y[rows]
+
+    def logits(self, models: Tensor, x: Tensor) -> Tensor:
+        """See `Context.logits`."""
+        return logits_of(self.executor.workspace, models, x)
+
+    def features(self, models: Tensor, x: Tensor) -> Tensor:
+        """See `Context.features`."""
+        return features_of(self.executor.workspace, models, x)
+
+    def fresh_initial(self, index: int) -> Tensor:
+        """See `Context.fresh_initial`."""
+        if self.services.draw is None:
+            raise UserError("fresh weights can be drawn from `setup` on, not in `client_module`")
+        return self.services.draw(index)
+
+    def repeated(self, row: Tensor, times: int | None = None) -> Tensor:
+        """See `Context.repeated`."""
+        rows = self.clients if times is None else times
+        return ModelBank.repeated(row, rows, self.services.store)
+
+    def send(self, direction: Direction, clients: Tensor, item: str, scalars: Tensor | int) -> None:
+        """See `Context.send`."""
+        self.services.ledger.send(direction, clients, item, scalars)
+
+    def send_models(self, clients: Tensor, models: Tensor) -> None:
+        """See `Context.send_models`."""
+        self.services.ledger.send_models(clients, models)
+
+    def note(self, name: str, value: Plain) -> None:
+        """See `Context.note`."""
+        self.services.notes[name] = value
+
+    def warn(self, message: str) -> None:
+        """See `Context.warn`."""
+        self.services.warn(message)
+
+    @property
+    def true_groups(self) -> Tensor:
+        """See `Context.true_groups`."""
+        if self.truth is None:
+            raise UserError("true groups are hidden; a method asks with `uses_true_groups = True`")
+        groups = self.truth()
+        if groups is None:
+            raise Undefined("this partition has no true groups: choose another suite or method")
+        return groups
+
+    @property
+    def executor(self) -> Sequential:
+        """What models are trained and evaluated with.
+
+        Raises:
+            UserError: the ClientModule is not known yet.
+        """
+        if self.services.executor is None:
+            raise UserError("models can be evaluated from `setup` on, not in `client_module`")
+        return self.services.executor
+
+
+def _refuse_other(split: str) -> None:
+    """Refuse all but the two splits that a method may see."""
+    if split not in ("train", "validation"):
+        raise UserError(f"split: expected 'train' or 'validation', got '{split}'")

@@ -1,0 +1,342 @@
+"""The speed benchmarks: that the same work is compared, and that tables are what files give.
+
+How long anything takes is no matter of tests.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from flbench.engine.batches import orders
+from flbench.engine.options import EngineOptions
+from flbench.errors import Interrupted, UserError
+from flbench.run.rounds import cohort, run_round
+from flbench.run.setup import prepare
+from flbench_benchmarks.speed import __main__ as command
+from flbench_benchmarks.speed import (
+    flbench_rounds,
+    floor,
+    interleaved,
+    part,
+    peers,
+    startup,
+    tables,
+    w4,
+    w5,
+)
+from flbench_benchmarks.speed.interleaved import Measurement, Program, ProgramFailed
+from flbench_benchmarks.speed.workload import CLASSES, Workload, dataset, images, run_spec
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = Workload(shape=(1, 16, 16), clients=4, cohort=2, samples=10, epochs=2, batch=4)
+MACHINE = {
+    "cpu": "A", "cores": 2, "memory_gb": 24, "device": "cpu",
+    "load": 0.1, "python": "3.11", "torch": "2", "flbench": "0",
+}  # fmt: skip
+
+
+def a_file(name: str, rows: list[dict[str, Any]], *, quick: bool = False) -> dict[str, Any]:
+    return {
+        "part": name, "title": f"{name}: a title", "goal": "be quick", "quick": quick,
+        "machine": MACHINE, "date": "2026-01-01 00:00", "rows": rows,
+    }  # fmt: skip
+
+
+def put(folder: Path, *files: dict[str, Any]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for one in files:
+        (folder / f"{one['part']}.json").write_text(json.dumps(one), encoding="utf-8")
+
+
+def run(*arguments: str) -> None:
+    """The command line, in this process."""
+    before, sys.argv = sys.argv, ["flbench speed", *arguments]
+    try:
+        command.main()
+    except SystemExit as error:
+        if error.code:
+            raise
+    finally:
+        sys.argv = before
+
+
+# --- the same work ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        SMALL,
+        pytest.param(
+            Workload(model="resnet18", shape=(3, 16, 16), clients=3, cohort=2, samples=10, batch=4),
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=lambda work: work.model,
+)
+def test_the_floor_does_what_flbench_does(work: Workload, tmp_path: Path) -> None:
+    """Same batches, same start: as many steps, and the same average."""
+    run_, state = prepare(run_spec(work, tmp_path, EngineOptions(accelerator="cpu")), dataset(work))
+    module = run_.executor.workspace.module
+    by_hand = floor.Floor(net := floor.network(work), work)
+    with torch.no_grad():
+        for name, tensor in run_.context.layout.unflatten(run_.context.initial).items():
+            net.state_dict()[name.removeprefix("net.")].copy_(tensor)
+    steps = flbench_rounds.StepCounter()
+    after, _ = run_round(run_, state)
+    count, samples = steps.stop(), run_.executor.samples
+
+    def client(number: int) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
+        rows = samples.splits["train"][number]
+        address = (1, number, "train", 0)
+        drawn = orders(len(rows), work.epochs, run_.seed, *address)
+        return samples.x[rows], samples.y[rows], [torch.as_tensor(order) for order in drawn]
+
+    assert samples.sizes("train").tolist() == [work.samples] * work.clients
+    start, sums, again = by_hand.copy(), by_hand.copy(), flbench_rounds.StepCounter()
+    by_hand.add(sums, start, [client(number) for number in cohort(run_.suite, 0, 1).tolist()])
+    assert again.stop() == count == work.cohort * work.epochs * -(-work.samples // work.batch)
+    torch._foreach_div_(sums, work.cohort)
+    torch._foreach_copy_(by_hand.tensors, sums)
+    found = run_.context.layout.unflatten(after.models[0])
+    moved = False
+    for name, tensor in net.state_dict().items():
+        if tensor.is_floating_point():
+            assert torch.allclose(tensor, found[f"net.{name}"], rtol=0, atol=1e-5), name
+            moved |= not torch.equal(tensor, module.state_dict()[f"net.{name}"])
+    assert moved
+
+
+def test_everybody_has_the_same_data() -> None:
+    """What other frameworks import beside torch draws the same samples."""
+    from flbench_benchmarks.speed import peer_workload
+
+    assert CLASSES == peer_workload.CLASSES
+    shape = {"clients": 4, "samples": 10, "shape": [1, 16, 16]}
+    for one, other in zip(images(SMALL), peer_workload.data(shape), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_network_goes_to_other_frameworks_without_flbench(tmp_path: Path) -> None:
+    net = floor.network(SMALL)
+    assert {type(child).__module__.split(".")[0] for child in net.modules()} == {"torch"}
+    torch.save(net, tmp_path / "net.pt")
+    loaded: nn.Module = torch.load(tmp_path / "net.pt", weights_only=False)
+    x = images(SMALL)[0][0]
+    assert torch.equal(net(x), loaded(x))
+
+
+def test_work_survives_a_command_line() -> None:
+    assert Workload.read(SMALL.text()) == SMALL
+
+
+# --- measuring ----------------------------------------------------------------------------------
+
+COUNTER = """
+import sys
+from flbench_benchmarks.speed.turns import Turns
+turns = Turns()
+print("this goes to standard error", flush=True)
+turns.report_and_wait()
+for number in range(int(sys.argv[1])):
+    turns.report_and_wait(steps=number)
+sys.exit("no more")
+"""
+
+
+def counter(name: str, rounds: int) -> Program:
+    return Program(name, [sys.executable, "-c", COUNTER, str(rounds)])
+
+
+def test_programs_play_in_turn_and_one_that_fails_stops_no_other() -> None:
+    missing = Program("missing", (), note="cannot be installed: no such thing")
+    found = interleaved.measure_interleaved([counter("a", 9), counter("b", 1), missing], 3)
+    assert found["a"].error == ""
+    assert len(found["a"].seconds) == 3
+    assert found["a"].steps == 0
+    assert found["a"].startup >= found["a"].ready > 0
+    assert found["b"].error == "no more"
+    rows = interleaved.comparison_rows(found, "a", {"epochs": 1})
+    assert [row["program"] for row in rows] == ["a", "b", "missing"]
+    assert rows[1] == {"epochs": 1, "program": "b", "note": "not run: no more"}
+    assert rows[2]["note"] == "not run: cannot be installed: no such thing"
+
+
+def test_ratios_are_of_pairs() -> None:
+    found = {
+        "one": Measurement(seconds=[2.0, 4.0, 9.0]),
+        "other": Measurement(seconds=[1.0, 4.0, 3.0]),
+    }
+    row = interleaved.comparison_rows(found, "one", {})[1]
+    names = ("one_over_this", "one_over_this_low", "one_over_this_high")
+    assert [row[name] for name in names] == [2.0, 1.0, 3.0]
+    assert interleaved.comparison_rows(found, "one", {}, inverse=True)[1]["ratio"] == 0.5
+
+
+def test_a_program_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interleaved, "TIMEOUT", 0.2)
+    sleeper = Program("asleep", [sys.executable, "-c", "import time; time.sleep(60)"])
+    assert "no report for" in interleaved.measure_interleaved([sleeper], 1)["asleep"].error
+    with pytest.raises(ProgramFailed):
+        raise ProgramFailed("so it is an exception")
+
+
+def test_shares_of_a_run_sum_to_one() -> None:
+    row = w5.shares({"total": 10.0, "train": 6.0, "evaluate": 1.0, "cluster": 1.0, "checkpoint": 1})
+    parts = ("training", "evaluation", "scoring", "aggregation", "everything_else")
+    assert [row[name] for name in parts] == [0.6, 0.1, 0.1, 0.0, 0.2]
+    assert row["of_it_checkpoints"] == 0.1
+
+
+def test_a_command_is_timed_until_it_says_the_words() -> None:
+    said = "import sys; print('1 rounds', file=sys.stderr)"
+    assert startup.seconds_until([sys.executable, "-c", said], "1 rounds") > 0
+    with pytest.raises(RuntimeError, match="oh no"):
+        startup.seconds_until([sys.executable, "-c", "import sys; sys.exit('oh no')"], "")
+
+
+def test_a_framework_that_cannot_be_installed_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(folder: Path, *arguments: str) -> str:
+        raise peers.subprocess.CalledProcessError(1, "pip", stderr="x\nERROR: No matching one")
+
+    monkeypatch.setattr(peers, "_run", fails)
+    monkeypatch.setattr(peers.venv, "create", lambda *_, **__: None)
+    found = peers.program("pfl", SMALL, 1, tmp_path / "net.pt", 1, tmp_path)
+    assert (found.command, found.note) == ((), "cannot be installed: No matching one")
+
+
+# --- tables -----------------------------------------------------------------------------------
+
+
+def test_the_page_is_what_the_files_give() -> None:
+    text = ROOT / tables.PAGE
+    assert tables.page_with_tables(text, ROOT / "leaderboard" / "speed") == text.read_text(
+        encoding="utf-8"
+    )
+
+
+def test_tables_are_made_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tables.PAGE.parent.mkdir()
+    tables.PAGE.write_text(f"above\n{tables.BEGIN}\nold\n{tables.END}\nbelow\n", encoding="utf-8")
+    run("--table")
+    text = tables.PAGE.read_text(encoding="utf-8")
+    assert text == f"above\n{tables.BEGIN}\n{tables.NO_TABLES}{tables.END}\nbelow\n"
+    row = {"program": "a|b", "seconds": 0.123456, "ratio": 2.0, "ratio_low": 1, "ratio_high": 3.5}
+    put(
+        tmp_path / "leaderboard" / "speed",
+        a_file("w2", [{"program": "c", "note": "not run: so"}], quick=True),
+        a_file("w1", [{**row, "steps": None, "note": ""}, {"program": "d", "seconds": 1234.5}]),
+    )
+    run("--table")
+    text = tables.PAGE.read_text(encoding="utf-8")
+    assert text.index("### w1: a title") < text.index("### w2: a title")
+    assert "| program | seconds | ratio |\n|---|---:|---:|\n" in text
+    assert "| a\\|b | 0.123 | 2 (1–3.5) |\n| d | 1234 | - |\n" in text
+    assert "goal: be quick.\n" in text
+    assert "This was a trial" in text.partition("### w2")[2]
+    assert "A, 2 cores, 24 GiB, device cpu, Python 3.11, torch 2, load 0.1 before" in text
+    once = text
+    run("--table")
+    assert tables.PAGE.read_text(encoding="utf-8") == once
+
+
+def test_a_page_without_the_section_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        run("--table")
+    assert "expected the lines" in capsys.readouterr().err
+
+
+def test_an_unknown_part_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run("w9")
+    said = capsys.readouterr().err
+    assert said.startswith("flbench: unknown part 'w9'")
+    assert said.count("\n") == 1
+
+
+def test_what_is_measured_is_not_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[list[str]] = []
+    monkeypatch.setattr(command, "measure", asked.append)
+    put(tmp_path / "speed", a_file("w1", []), a_file("w2", [], quick=True))
+    run("w1", "w2", "--out", str(tmp_path), "--no-peers", "--env-root", "/e")
+    folder = str(tmp_path / "speed")
+    assert asked == [["w2", folder, "--env-root", "/e", "--no-peers"]], "a trial does not count"
+    run("w1", "w2", "--out", str(tmp_path), "--quick")
+    assert len(asked) == 1, "but for a trial"
+    run("w1", "--out", str(tmp_path), "--force", "--env-root", "/e")
+    assert asked[1:] == [["w1", folder, "--env-root", "/e"]]
+    assert "### w1: a title" in capsys.readouterr().out
+    (tmp_path / "speed" / "w1.json").write_text("{")
+    with pytest.raises(SystemExit):
+        run("w1", "--out", str(tmp_path))
+
+
+def test_a_part_that_fails_or_is_stopped_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "MEASURE", "flbench.no_such_package")
+    with pytest.raises(UserError, match="part 'w1' failed"):
+        command.measure(["w1"])
+
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command.subprocess, "run", stopped)
+    with pytest.raises(Interrupted, match="finished parts are kept"):
+        command.measure(["w1"])
+
+
+@pytest.mark.parametrize("name", tables.PARTS)
+def test_every_part_is_a_module(name: str) -> None:
+    module = __import__(f"flbench_benchmarks.speed.{name}", fromlist=["run"])
+    assert module.TITLE
+    assert module.GOAL
+    assert callable(module.run)
+
+
+# --- whole parts ------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_part_is_measured_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("w3", "--quick", "--out", str(tmp_path))
+    found = json.loads((tmp_path / "speed" / "w3.json").read_text(encoding="utf-8"))
+    assert found["quick"]
+    assert [row["model"] for row in found["rows"]] == ["lenet5"]
+    assert found["rows"][0]["samples"] == 8 * 8 * 30
+    assert "### W3" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_flbench_is_compared_with_the_floor(tmp_path: Path) -> None:
+    asked = part.PartRequest(tmp_path, tmp_path, quick=True, peers=False, say=lambda message: None)
+    programs = [
+        part.flbench_program(SMALL, asked, accelerator="cpu"),
+        part.floor_program(SMALL),
+    ]
+    rows = part.compare(programs, 2, asked, processes=1)
+    two = part.compare([part.floor_program(SMALL, 2)], 2, asked, processes=2)
+    assert [row["steps"] for row in (*rows, *two)] == [12, 12, 6]
+    assert all(row["rounds"] == 2 for row in (*rows, *two))
+
+
+@pytest.mark.slow
+def test_more_clients_are_compared_with_the_fewest(tmp_path: Path) -> None:
+    asked = part.PartRequest(tmp_path, tmp_path, quick=True, peers=False, say=lambda message: None)
+    rows = w4.run(asked)
+    told = [(row["method"], row["clients"], "ratio" in row) for row in rows]
+    both = [(20, False), (40, True)]
+    assert told == [(method, *one) for method in ("fedavg", "local-only") for one in both]

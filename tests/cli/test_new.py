@@ -1,0 +1,306 @@
+"""`flbench new`: what is written, said and refused, and that nothing is half-written."""
+
+from __future__ import annotations
+
+import ast
+import errno
+import re
+import shutil
+import tomllib
+from datetime import date
+from pathlib import Path
+
+import pytest
+from toy import Typed, install, python
+
+import flbench
+from flbench.cli import new
+from flbench.cli.new import KINDS, LICENCES, filled, template, words
+
+ROOT = Path(__file__).parents[2]
+TEMPLATE = ROOT / "plugins" / "template"
+
+COMMON = {
+    ".github/workflows/test.yml",
+    ".gitignore",
+    "LICENSE",
+    "README.md",
+    "pyproject.toml",
+    "tests/test_big_step.py",
+}
+FILES = {kind: COMMON | {"flbench_big_step.py"} for kind in KINDS} | {
+    "suite": COMMON
+    | {f"flbench_big_step/{name}" for name in ("__init__.py", "py.typed", "big-step.toml")}
+}
+OFFERED = {
+    "method": "flbench_big_step:BigStep",
+    "suite": "flbench_big_step:suite",
+    "dataset": "flbench_big_step:load",
+    "model": "flbench_big_step:build",
+    "sink": "flbench_big_step:BigStep",
+}
+RUN = "    flbench run --plugin fedavg --suite"
+NEXT = {
+    "method": "    flbench check big-step\n"
+    "    flbench run --plugin big-step,fedavg --suite iid --rounds 5\n",
+    "suite": f"    flbench show suite big-step\n{RUN} big-step --rounds 5\n",
+    "dataset": f"    flbench data big-step --check\n{RUN} iid --dataset big-step --rounds 5\n",
+    "model": f"{RUN} iid --set model=big-step --set model.width=64 --rounds 5\n",
+    "sink": f"{RUN} iid --sink big-step --rounds 5\n",
+}
+
+
+def texts_of(folder: Path) -> dict[str, str]:
+    """Every file below a folder, by path."""
+    found = [path for path in folder.rglob("*") if path.is_file()]
+    return {path.relative_to(folder).as_posix(): path.read_text("utf-8") for path in found}
+
+
+def project(texts: dict[str, str]) -> dict[str, object]:
+    return tomllib.loads(texts["pyproject.toml"])["project"]
+
+
+# --- what is written --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_package_is_complete_and_nothing_of_the_template_is_left(
+    kind: str, typed: Typed, tmp_path: Path
+) -> None:
+    code, out, err = typed("new", "big-step", "--kind", kind, "--author", "Ada Lovelace")
+    assert (code, err) == (0, "")
+    assert out == (
+        f"wrote flbench-big-step (the {kind} big-step, licence MIT); type next:\n\n"
+        f"    cd flbench-big-step\n    pip install -e '.[test]'\n    pytest\n{NEXT[kind]}"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["flbench-big-step"]
+    texts = texts_of(tmp_path / "flbench-big-step")
+    assert set(texts) == FILES[kind]
+    for place, text in texts.items():
+        assert not re.search(rf"(?i)my[-_]?{kind}|The authors", f"{place}\n{text}"), place
+        assert text.endswith("\n") or place.endswith("py.typed")
+    told = project(texts)
+    assert (told["name"], told["license"]) == ("flbench-big-step", "MIT")
+    assert told["authors"] == [{"name": "Ada Lovelace"}]
+    assert told["entry-points"] == {f"flbench.{kind}s": {"big-step": OFFERED[kind]}}
+    assert f"flbench>={flbench.__version__}" in told["dependencies"]
+    assert f"Copyright (c) {date.today().year} Ada Lovelace\n" in texts["LICENSE"]
+    module, _, name = OFFERED[kind].partition(":")
+    (code_of,) = (texts[one] for one in (f"{module}.py", f"{module}/__init__.py") if one in texts)
+    assert re.search(rf"^(class |def )?{name}\b", code_of, re.MULTILINE)
+
+
+@pytest.mark.parametrize("options", [(), ("--author", " ")], ids=["none", "blank"])
+def test_without_an_author_the_package_has_authors(
+    options: tuple[str, ...], typed: Typed, tmp_path: Path
+) -> None:
+    assert typed("new", "big-step", *options)[0] == 0
+    texts = texts_of(tmp_path / "flbench-big-step")
+    assert project(texts)["authors"] == [{"name": "The authors of flbench-big-step"}]
+    assert f"{date.today().year} The authors of flbench-big-step\n" in texts["LICENSE"]
+
+
+@pytest.mark.parametrize(
+    ("licence", "first"),
+    [("MIT", "MIT"), ("BSD-3-Clause", "BSD 3-Clause"), ("Apache-2.0", "Apache")],
+)
+def test_the_chosen_licence_is_named_and_written_out(
+    licence: str, first: str, typed: Typed, tmp_path: Path
+) -> None:
+    assert typed("new", "big-step", "--licence", licence, "--author", "Ada")[0] == 0
+    texts = texts_of(tmp_path / "flbench-big-step")
+    assert project(texts)["license"] == licence
+    assert project(texts)["license-files"] == ["LICENSE"]
+    assert texts["README.md"].endswith(f"\nLicence: {licence}.\n")
+    assert texts["LICENSE"].lstrip().startswith(f"{first} License\n")
+    assert re.search(rf"Copyright (\(c\) )?{date.today().year} Ada\n", texts["LICENSE"])
+
+
+def test_without_a_licence_nothing_speaks_of_one(typed: Typed, tmp_path: Path) -> None:
+    assert typed("new", "big-step", "--licence", "none")[0] == 0
+    texts = texts_of(tmp_path / "flbench-big-step")
+    assert set(texts) == FILES["method"] - {"LICENSE"}
+    assert not {"license", "license-files"} & set(project(texts))
+    assert texts["README.md"].endswith("\nLicence: none.\n")
+
+
+def test_it_goes_where_it_is_told(typed: Typed, tmp_path: Path) -> None:
+    (tmp_path / "my work").mkdir()
+    code, out, _ = typed("new", "big-step", "--out", "my work")
+    assert code == 0
+    assert "    cd 'my work/flbench-big-step'\n" in out
+    (folder,) = (tmp_path / "my work").iterdir()
+    assert folder.stat().st_mode == (tmp_path / "my work").stat().st_mode, "others may read it"
+
+
+def test_what_is_put_in_is_not_replaced_again() -> None:
+    texts = template("method", "MIT")
+    swapped = words("my-method-2", "method", "MIT", "my-method of my_method", 2031)
+    assert "Copyright (c) 2031 my-method of my_method\n" in filled(texts, swapped)["LICENSE"]
+    assert 'name = "flbench-my-method-2"\n' in filled(texts, swapped)["pyproject.toml"]
+
+
+# --- what is refused --------------------------------------------------------------------------
+
+WORDS = "new: expected lower-case words joined by hyphens, such as my-method, got"
+REFUSED = {
+    ("Big-step",): f"{WORDS} 'Big-step'",
+    ("big_step",): f"{WORDS} 'big_step'",
+    ("2-steps",): f"{WORDS} '2-steps'",
+    ("big--step",): f"{WORDS} 'big--step'",
+    ("big-step-",): f"{WORDS} 'big-step-'",
+    ("../big",): f"{WORDS} '../big'",
+    ("big\nstep",): f"{WORDS} 'big\\nstep'",
+    ("big-step\n",): f"{WORDS} 'big-step\\n'",
+    ("",): f"{WORDS} ''",
+    ("fedprox",): f"new: method 'fedprox' of flbench {flbench.__version__} is installed already:"
+    " choose another name",
+    ("iid", "--kind", "suite"): f"new: suite 'iid' of flbench {flbench.__version__} is installed"
+    " already: choose another name",
+    ("plugins",): "new: the module flbench_plugins is installed already, for method 'centralised'"
+    f" of flbench {flbench.__version__}: choose another name",
+    ("none",): "new: None means something else in Python: add a word",
+    ("gt",): "new: Gt means something else in Python: add a word",
+    ("path", "--kind", "sink"): "new: Path means something else in Python: add a word",
+    ("big-step", "--kind", "method+"): "unknown kind 'method+'; did you mean 'method'?"
+    " (there are: dataset, method, model, sink, suite)",
+    ("big-step", "--licence", "GPL"): "unknown licence 'GPL'"
+    " (there are: Apache-2.0, BSD-3-Clause, MIT, none)",
+    ("big-step", "--author", 'Ada "Countess" Lovelace'): "--author: expected one line without"
+    """ " and \\, got 'Ada "Countess" Lovelace'""",
+    ("big-step", "--author", "a\\b"): "--author: expected one line without \" and \\, got 'a\\\\b'",
+    ("big-step", "--author", "a\nb"): "--author: expected one line without \" and \\, got 'a\\nb'",
+    ("big-step", "--out", "nowhere"): "--out: expected a folder, there is no 'nowhere':"
+    " create it first",
+}
+
+
+@pytest.mark.parametrize("arguments", REFUSED, ids=lambda one: " ".join(one).encode())
+def test_what_cannot_be_is_refused_in_one_line(
+    arguments: tuple[str, ...], typed: Typed, tmp_path: Path
+) -> None:
+    assert typed("new", *arguments) == (1, "", f"flbench: {REFUSED[arguments]}\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_names_of_other_kinds_are_free(typed: Typed) -> None:
+    assert typed("new", "iid")[0] == 0
+    assert typed("new", "fedprox", "--kind", "suite")[0] == 0
+
+
+def test_names_and_modules_of_other_packages_are_taken(
+    typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path / "site", "other", "[flbench.methods]\nbig-step = flbench_other.core:Big\n")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    told = "is installed already"
+    assert f"new: method 'big-step' of other 1.0 {told}" in typed("new", "big-step")[2]
+    assert f"the module flbench_other {told}" in typed("new", "other", "--kind", "sink")[2]
+    assert typed("new", "big-step", "--kind", "sink")[0] == 0
+
+
+def test_what_is_there_is_left_alone(typed: Typed, tmp_path: Path) -> None:
+    said = "flbench: 'flbench-big-step' is there already: move it away, or choose another name\n"
+    (tmp_path / "flbench-big-step").mkdir()
+    assert typed("new", "big-step") == (1, "", said)
+    (tmp_path / "flbench-big-step").rmdir()
+    (tmp_path / "flbench-big-step").symlink_to("nowhere")
+    assert typed("new", "big-step") == (1, "", said)
+    assert [path.name for path in tmp_path.iterdir()] == ["flbench-big-step"]
+
+
+@pytest.mark.parametrize("step", ["mkdir", "write_text", "rename"])
+def test_a_full_disk_leaves_nothing(
+    step: str, typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = getattr(Path, step)
+
+    def fails(path: Path, *given: object, **named: object) -> object:
+        if path.name in ("flbench-big-step", "tests", "test_big_step.py"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(path, *given, **named)
+
+    monkeypatch.setattr(Path, step, fails)
+    said = "flbench: new: 'flbench-big-step' cannot be written: No space left on device\n"
+    assert typed("new", "big-step") == (1, "", said)
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- the template -----------------------------------------------------------------------------
+
+
+def test_there_is_a_template_for_every_kind_and_a_text_for_every_licence() -> None:
+    assert {path.name for path in TEMPLATE.iterdir()} == {*KINDS, "README.md", "licences"}
+    assert {path.stem for path in (TEMPLATE / "licences").iterdir()} == {*LICENCES} - {"none"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_kinds_share_is_the_same(kind: str) -> None:
+    for name in (".gitignore", ".github/workflows/test.yml", "LICENSE"):
+        assert (TEMPLATE / kind / name).read_bytes() == (TEMPLATE / "method" / name).read_bytes()
+    licence = (TEMPLATE / "licences" / "MIT.txt").read_bytes()
+    assert (TEMPLATE / kind / "LICENSE").read_bytes() == licence
+
+
+def test_the_apache_licence_is_ours_but_for_whose_it_is() -> None:
+    ours = (ROOT / "LICENSE").read_text("utf-8").splitlines()
+    theirs = (TEMPLATE / "licences" / "Apache-2.0.txt").read_text("utf-8").splitlines()
+    differ = [one for one, other in zip(theirs, ours, strict=True) if one != other]
+    assert differ == ["   Copyright 2026 The authors"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_word_that_is_replaced_is_there(kind: str) -> None:
+    texts = template(kind, "MIT")
+    everything = "\n".join([*texts, *texts.values()])
+    named = words("big-step", kind, "MIT", "Ada", 2031)
+    if kind in ("suite", "dataset", "model"):
+        del named[f"My{kind.capitalize()}"]  # they offer no class
+    assert [word for word in named if word not in everything] == []
+
+
+def test_what_tools_leave_in_a_template_is_not_copied(
+    typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(TEMPLATE, copy / "template")
+    for name in ("__pycache__", "build/lib", "dist", "x.egg-info", "tests/.pytest_cache"):
+        (copy / "template" / "method" / name).mkdir(parents=True, exist_ok=True)
+        (copy / "template" / "method" / name / "left.bin").write_bytes(b"\xff\xfe")
+    monkeypatch.setattr(new, "files", lambda package: copy)
+    assert typed("new", "big-step")[0] == 0
+    assert set(texts_of(tmp_path / "flbench-big-step")) == FILES["method"]
+
+
+@pytest.mark.parametrize(
+    "path", sorted(TEMPLATE.rglob("*.py")), ids=lambda path: path.relative_to(TEMPLATE).as_posix()
+)
+def test_templates_import_only_public_names(path: Path) -> None:
+    tree = ast.parse(path.read_text("utf-8"))
+    assert ast.get_docstring(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("flbench"):
+            own = path.parent.parent if path.parent.name == "tests" else path.parent
+            assert node.module == "flbench.testing" or (own / f"{node.module}.py").is_file()
+        elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "fl":
+            assert node.attr in flbench.__all__
+
+
+def test_the_method_is_a_screen() -> None:
+    text = (TEMPLATE / "method" / "flbench_my_method.py").read_text("utf-8")
+    assert len(text.partition("@dataclass")[2].splitlines()) <= 24
+    assert len(text.splitlines()) <= 40
+
+
+@pytest.mark.slow
+def test_it_is_written_without_torch(tmp_path: Path) -> None:
+    said = python(
+        "import sys\n"
+        "from flbench.cli.main import main\n"
+        f"sys.argv = ['flbench', 'new', 'big-step', '--out', {str(tmp_path)!r}]\n"
+        "try: main()\n"
+        "except SystemExit as end: assert not end.code\n"
+        "print([one for one in ('torch', 'numpy', 'lightning') if one in sys.modules])"
+    )
+    assert said.endswith("\n[]\n")
+    assert (tmp_path / "flbench-big-step").is_dir()

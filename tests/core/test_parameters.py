@@ -1,0 +1,458 @@
+"""Parameters: `--set`, the fields of methods, the fields of suites."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import pytest
+from annotated_types import Ge
+
+import flbench_benchmarks
+from flbench import hookimpl
+from flbench.core.local_training import LocalTraining
+from flbench.core.parameters import checked, declared, parse
+from flbench.errors import BadParameter, PluginError, UnknownName, UserError
+from flbench.plugin.registry import entries, find, load_entry
+from flbench.run.composition import compose
+from flbench.run.settings import suite_overrides
+from flbench.suite import fingerprint, load_suite, suite_field, suite_fields
+
+TOML = sorted(Path(flbench_benchmarks.__file__).parent.glob("*.toml"))
+
+SUITE = """
+version = 1
+summary = "a suite of these tests"
+dataset = "digits"
+clients = 20
+rounds = 5
+partition = { name = "label-groups-noisy", groups = 2, extra_labels = 3 }
+model = { name = "mlp", hidden = 7 }
+local = { epochs = 2, lr = 0.5 }
+
+[on.fashion-mnist]
+clients = 40
+model = "lenet5"
+local = { lr = 0.25 }
+"""
+
+
+@dataclass(frozen=True)
+class Clash:
+    """A method of these tests that has a `rounds` and an `epochs` of its own."""
+
+    uses_true_groups: ClassVar[bool] = True
+
+    rounds: Annotated[int, Ge(1), "rounds of something", "else"] = 3
+    epochs: int = 1
+    mode: Literal["a", "b"] = "a"
+    share: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.share == 2:
+            raise ValueError("share and rounds do not go together")
+
+    @hookimpl
+    def plan(self) -> None:
+        """Answer nothing."""
+
+
+@dataclass
+class Thawed:
+    rounds: int = 3
+
+
+class NoDataclass:
+    pass
+
+
+def function(first: object, second: object, size: int, name: str = "x", *, free: Any = 1) -> None:
+    """Something that takes parameters behind two of the core's."""
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install the methods of this file beside the others."""
+
+    def with_ours(group: str) -> list[EntryPoint]:
+        ours = {"clash": "Clash", "thawed": "Thawed", "plain": "NoDataclass", "gone": "Gone"}
+        points = [EntryPoint(name, f"{__name__}:{what}", group) for name, what in ours.items()]
+        return [*entry_points(group=group), *(points if group == "flbench.methods" else [])]
+
+    monkeypatch.setattr("flbench.plugin.registry.entry_points", with_ours)
+
+
+@pytest.fixture
+def suite_file(tmp_path: Path) -> str:
+    path = tmp_path / "mine.toml"
+    path.write_text(SUITE, encoding="utf-8")
+    return str(path)
+
+
+def message(error: type[UserError], call: Any, *args: Any, **kwargs: Any) -> str:
+    """The text of the error a call raises: one line."""
+    with pytest.raises(error) as caught:
+        call(*args, **kwargs)
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+# ---- the right side of --set
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("3", 3), ("-1", -1), ("0.05", 0.05), ("1e-3", 0.001), ("1_000", 1000),
+        ("true", True), ("False", False), ("True", True), ("false", False),
+        ("none", None), ("None", None), ("null", None),
+        ("peer", "peer"), ("signed_sqrt", "signed_sqrt"), ("'3'", "3"), ('"none"', "none"),
+        ("fashion-mnist", "fashion-mnist"), ("a=b", "a=b"), ("", ""), ("007", "007"),
+        ("[1, 2]", [1, 2]), ("{ groups = 3 }", {"groups": 3}),
+    ],
+)  # fmt: skip
+def test_the_right_side_of_set_is_a_toml_value_none_or_text(text: str, value: object) -> None:
+    parsed = parse(text)
+    assert parsed == value
+    assert type(parsed) is type(value)
+
+
+# ---- what is declared
+
+
+def test_a_dataclass_declares_its_fields() -> None:
+    found = declared(Clash)
+    assert list(found) == ["rounds", "epochs", "mode", "share"]
+    assert [field.default for field in found.values()] == [3, 1, "a", None]
+    assert [field.type for field in found.values()] == ["int", "int", "'a' | 'b'", "float | None"]
+    assert found["rounds"].doc == "rounds of something else"
+    assert found["mode"].doc == ""
+
+
+def test_a_function_declares_what_stands_behind_the_core_s_arguments() -> None:
+    found = declared(function, skip=2)
+    assert {name: field.default for name, field in found.items()} == {
+        "size": None, "name": "x", "free": 1,
+    }  # fmt: skip
+    partition = declared(load_entry(find("partitions", "label-groups-noisy")), skip=4)
+    assert list(partition) == ["groups", "order", "extra_labels", "extra_probability"]
+
+
+def test_values_come_back_as_the_declared_type() -> None:
+    found = checked("m", Clash, {"share": 1, "rounds": "4"})
+    assert found == {"share": 1.0, "rounds": 4}
+    assert type(found["share"]) is float
+    assert type(found["rounds"]) is int
+    assert checked("m", Clash, {"share": None}) == {"share": None}
+    assert checked("m", Clash, {}) == {}, "defaults are the target's own business"
+
+
+def test_a_bad_value_is_named_with_its_field_type_default_and_what_came() -> None:
+    text = message(BadParameter, checked, "method 'm'", Clash, {"rounds": "many"})
+    assert text.startswith("method 'm': 'rounds' expects int, default 3; got 'many' (")
+    text = message(BadParameter, checked, "method 'm'", Clash, {"rounds": 0})
+    assert "'rounds' expects int, default 3; got 0" in text
+    assert "greater than or equal to 1" in text
+    text = message(BadParameter, checked, "method 'm'", Clash, {"mode": "c"})
+    assert text == "method 'm': 'mode' expects 'a' | 'b', default 'a'; got 'c'"
+    text = message(BadParameter, checked, "method 'm'", Clash, {"epochs": 1.5})
+    assert "'epochs' expects int, default 1; got 1.5" in text
+    text = message(BadParameter, checked, "method 'm'", Clash, {"epochs": None})
+    assert "'epochs' expects int, default 1; got None" in text
+
+
+def test_an_unknown_parameter_lists_what_there_is_and_suggests_the_nearest() -> None:
+    text = message(UnknownName, checked, "method 'm'", Clash, {"round": 1})
+    assert "unknown parameter of method 'm' 'round'; did you mean 'rounds'?" in text
+    assert "epochs, mode, rounds, share" in text
+    text = message(UnknownName, checked, "method 'm'", Clash, {"zzzzzz": 1})
+    assert "did you mean" not in text
+    assert "epochs, mode, rounds, share" in text
+    text = message(UnknownName, checked, "f", function, {"first": 1}, skip=2)
+    assert "'first'" in text, "the core's arguments cannot be set"
+
+
+# ---- methods
+
+
+def test_a_method_takes_its_settings_bare_or_with_its_name() -> None:
+    (name, plugin), *rest = compose("pfedlia", {"warmup": 2, "pfedlia.xi": 0.5, "rounds": 9}).layers
+    assert (name, rest) == ("pfedlia", [])
+    assert (plugin.warmup, plugin.xi, plugin.mode) == (2, 0.5, "central")
+    assert compose("pfedlia", {"warmup": 2, "pfedlia.warmup": 5}).layers[0][1].warmup == 5
+
+
+def test_a_composition_names_its_parameters_by_plugin() -> None:
+    made = compose("oracle + fednova", {"warmup": 2, "mu": 0.5, "fednova.mu": 0.25})
+    assert [name for name, _ in made.layers] == ["oracle", "fednova"]
+    assert made.described.name == "oracle+fednova"
+    assert made.described.params["oracle.warmup"] == 2
+    assert made.described.params["fednova.mu"] == 0.25
+    assert "warmup" not in made.described.params
+    assert made.uses_true_groups, "oracle is told"
+    assert not made.paper_leak
+    assert not compose("pfedlia").uses_true_groups
+    assert compose("pfedlia", {"paper_leak": True}).paper_leak
+
+
+def test_a_method_alone_names_its_parameters_bare_and_where_it_came_from() -> None:
+    described = compose("oracle").described
+    assert described.params == {"warmup": 20}
+    assert [plugin.name for plugin in described.plugins] == ["oracle"]
+    assert described.plugins[0].distribution == "flbench"
+    assert described.plugins[0].version
+
+
+def test_plugins_without_hooks_are_left_out_where_others_are_there() -> None:
+    alone, first, last = (compose(m) for m in ("pfedlia", "fedavg+pfedlia", "pfedlia+fedavg"))
+    assert alone.described == first.described == last.described
+    assert compose("fedavg").described.name == "fedavg"
+
+
+@pytest.mark.parametrize("text", ["fedavg+fedavg", "oracle+pfedlia+oracle", "fedavg+", "", "a++b"])
+def test_duplicate_and_missing_names_are_refused(text: str) -> None:
+    expected = f"method '{text}': expected distinct names joined by '+'"
+    assert message(UserError, compose, text) == expected
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_method_that_is_no_frozen_dataclass_is_refused() -> None:
+    text = message(PluginError, compose, "thawed")
+    assert text == f"method 'thawed': {__name__}:Thawed is not a frozen dataclass"
+    assert "is not a frozen dataclass" in message(PluginError, compose, "fedavg+plain")
+    assert "'gone'" in message(PluginError, compose, "gone")
+    assert compose("clash").described.params["rounds"] == 3
+
+
+def test_an_unknown_method_lists_what_is_installed_and_suggests_the_nearest() -> None:
+    text = message(UnknownName, compose, "pfedlai")
+    assert text.startswith("unknown method 'pfedlai'; did you mean 'pfedlia'?")
+    assert all(name in text for name in entries("methods"))
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_method_s_own_objection_is_a_bad_parameter() -> None:
+    text = message(BadParameter, compose, "clash", {"share": 2})
+    assert text == "method 'clash': share and rounds do not go together"
+    text = message(BadParameter, compose, "clash", {"clash.mode": "c"})
+    assert text == "method 'clash': 'mode' expects 'a' | 'b', default 'a'; got 'c'"
+
+
+# ---- what of --set is meant for the suite
+
+
+def test_settings_are_told_apart() -> None:
+    settings = {
+        "epochs": 1, "local.lr": 0.5, "suite.rounds": 2, "clients": 7, "partition.groups": 3,
+        "suite.model.hidden": 9, "pfedlia.warmup": 4, "xi": 0.1,
+    }  # fmt: skip
+    assert suite_overrides(settings, ["pfedlia", "fedavg"]) == {
+        "local.epochs": 1, "local.lr": 0.5, "rounds": 2, "clients": 7, "partition.groups": 3,
+        "model.hidden": 9,
+    }  # fmt: skip
+
+
+def test_a_setting_only_needs_one_of_the_command_s_methods() -> None:
+    assert suite_overrides({"xi": 0.1}, ["fedavg", "oracle+pfedlia"]) == {}
+    text = message(UnknownName, suite_overrides, {"xi": 0.1}, ["fedavg", "oracle"])
+    assert text.startswith("unknown parameter 'xi'")
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("key", ["rounds", "epochs"])
+def test_a_bare_key_that_suite_and_method_have_is_refused(key: str) -> None:
+    text = message(BadParameter, suite_overrides, {key: 2}, ["fedavg", "clash"])
+    assert text == (
+        f"--set {key}: both the suite and clash have it; write suite.{key} or clash.{key}"
+    )
+    assert suite_overrides({f"clash.{key}": 2}, ["clash"]) == {}
+    field = {"rounds": "rounds", "epochs": "local.epochs"}[key]
+    assert suite_overrides({f"suite.{key}": 2}, ["clash"]) == {field: 2}
+    assert suite_overrides({key: 2}, ["fedavg"]) == {field: 2}, "no clash, no question"
+
+
+@pytest.mark.usefixtures("installed")
+def test_what_is_written_for_the_suite_does_not_reach_the_method() -> None:
+    settings = {"suite.rounds": 9, "clash.epochs": 4}
+    params = compose("clash", settings).described.params
+    assert (params["rounds"], params["epochs"]) == (3, 4)
+
+
+def test_an_unknown_key_lists_fields_of_methods_and_suite_and_suggests_the_nearest() -> None:
+    text = message(UnknownName, suite_overrides, {"pfedlia.warmupp": 1}, ["pfedlia"])
+    assert "did you mean 'pfedlia.warmup'?" in text
+    text = message(UnknownName, suite_overrides, {"round": 1}, ["oracle"])
+    assert "did you mean 'rounds'?" in text
+    assert "oracle.warmup" in text
+    assert "local.lr" in text
+    message(UnknownName, suite_overrides, {"suite.warmup": 1}, ["oracle"])
+    message(UnknownName, suite_overrides, {"pfedlia.warmup": 1}, ["oracle"])
+
+
+@pytest.mark.parametrize("key", ["name", "version", "summary", "changes", "paper", "local"])
+def test_what_a_suite_is_called_cannot_be_set(key: str) -> None:
+    assert suite_field(key) is None
+    message(UnknownName, suite_overrides, {key: 1}, ["fedavg"])
+
+
+def test_keys_of_suites_are_resolved() -> None:
+    assert suite_field("lr") == "local.lr"
+    assert suite_field("suite.lr") == "local.lr"
+    assert suite_field("local.lr") == "local.lr"
+    assert suite_field("partition.anything") == "partition.anything"
+    assert suite_field("partition") == "partition"
+    assert suite_field("nothing") is None
+    assert len(set(suite_fields())) == len(suite_fields())
+
+
+# ---- suite files
+
+
+def test_every_benchmark_is_a_file_and_installed() -> None:
+    assert sorted(path.stem for path in TOML) == sorted(entries("suites"))
+
+
+@pytest.mark.slow
+def test_every_benchmark_loads_by_name_and_by_path_on_every_data_set() -> None:
+    for path in TOML:
+        suite = load_suite(path.stem)
+        assert suite == load_suite(str(path))
+        assert suite.name == path.stem
+        for dataset in entries("datasets"):
+            on = load_suite(path.stem, dataset)
+            assert on.dataset == dataset
+            for kind, part, skip in (("partitions", on.partition, 4), ("models", on.model, 2)):
+                checked(part.name, load_entry(find(kind, part.name)), part.params, skip=skip)
+
+
+def test_a_suite_s_fields_and_defaults(suite_file: str) -> None:
+    suite = load_suite(suite_file)
+    assert (suite.name, suite.dataset, suite.clients, suite.rounds) == ("mine", "digits", 20, 5)
+    assert suite.partition.name == "label-groups-noisy"
+    assert suite.partition.params == {"groups": 2, "extra_labels": 3}
+    assert suite.model.params == {"hidden": 7}
+    assert suite.local == LocalTraining(epochs=2, lr=0.5)
+    assert (suite.test_fraction, suite.validation_fraction) == (0.25, 0.2)
+
+
+def test_the_section_of_a_data_set_is_applied(suite_file: str) -> None:
+    suite = load_suite(suite_file, "fashion-mnist")
+    assert (suite.dataset, suite.clients, suite.rounds) == ("fashion-mnist", 40, 5)
+    assert suite.local == LocalTraining(epochs=2, lr=0.25), "laid over, in depth"
+    assert (suite.model.name, suite.model.params) == ("lenet5", {}), "hidden was the mlp's"
+    assert suite.partition.params == {"groups": 2, "extra_labels": 3}
+    other = load_suite(suite_file, "somewhere")
+    assert (other.dataset, other.clients, other.model.name) == ("somewhere", 20, "mlp")
+
+
+def test_the_benchmarks_sections_are_applied() -> None:
+    for name in ("noisy-noniid", "pathological-noniid"):
+        assert load_suite(name).model.name == "mlp"
+        assert load_suite(name, "fashion-mnist").model.name == "lenet5"
+        assert load_suite(name, "fashion-mnist").local.lr == 0.05
+
+
+def test_set_is_laid_over_the_section(suite_file: str) -> None:
+    chosen = {"clients": 8, "local.lr": 0.125, "partition.groups": 4}
+    suite = load_suite(suite_file, "fashion-mnist", chosen)
+    assert suite.clients == 8
+    assert suite.local == LocalTraining(epochs=2, lr=0.125)
+    assert suite.partition.params == {"groups": 4, "extra_labels": 3}
+
+
+@pytest.mark.parametrize("key", ["partition", "partition.name"])
+def test_naming_another_component_drops_the_old_one_s_parameters(key: str, suite_file: str) -> None:
+    suite = load_suite(suite_file, None, {key: "label-groups"})
+    assert (suite.partition.name, suite.partition.params) == ("label-groups", {})
+    suite = load_suite(suite_file, None, {key: "label-groups", "partition.groups": 4})
+    assert (suite.partition.name, suite.partition.params) == ("label-groups", {"groups": 4})
+    suite = load_suite(suite_file, None, {"partition.name": "label-groups-noisy"})
+    assert suite.partition.params == {"groups": 2, "extra_labels": 3}, "it is the same one"
+
+
+def test_a_bad_field_of_a_suite_is_named_with_what_was_expected_and_what_came(
+    suite_file: str,
+) -> None:
+    text = message(BadParameter, load_suite, suite_file, None, {"participation": 1.5})
+    assert "'participation': input should be less than or equal to 1, default 0.1; got 1.5" in text
+    text = message(BadParameter, load_suite, suite_file, None, {"local.lr": -1})
+    assert "'local.lr': input should be greater than 0, default 0.01; got -1" in text
+    text = message(BadParameter, load_suite, suite_file, None, {"headline": "best"})
+    assert "'headline': input should be 'last' or 'validation', default 'last'; got 'best'" in text
+    text = message(BadParameter, load_suite, suite_file, None, {"rounds": "abc"})
+    assert "'rounds': input should be a valid integer" in text
+    assert "got 'abc'" in text
+
+
+def test_an_unknown_field_of_a_suite_lists_the_known_and_suggests_the_nearest(
+    suite_file: str,
+) -> None:
+    text = message(UnknownName, load_suite, suite_file, None, {"local.ephocs": 1})
+    assert "did you mean 'local.epochs'?" in text
+    assert "participation" in text
+    text = message(UnknownName, load_suite, suite_file, None, {"client": 1})
+    assert "did you mean 'clients'?" in text
+
+
+def test_a_suite_that_is_not_there_or_no_toml_is_one_clear_line(tmp_path: Path) -> None:
+    text = message(UnknownName, load_suite, "noisy-noneid")
+    assert "did you mean 'noisy-noniid'?" in text
+    missing = tmp_path / "missing.toml"
+    assert str(missing) in message(BadParameter, load_suite, str(missing))
+    broken = tmp_path / "broken.toml"
+    broken.write_text("clients = = 3\n", encoding="utf-8")
+    text = message(BadParameter, load_suite, str(broken))
+    assert str(broken) in text
+    assert "line 1" in text
+    broken.write_text("version = 1\n", encoding="utf-8")
+    assert "'summary' is missing" in message(BadParameter, load_suite, str(broken))
+
+
+def test_a_partition_s_parameters_are_checked_when_it_is_asked(suite_file: str) -> None:
+    import numpy as np
+
+    labels, rng = np.arange(100) % 10, np.random.default_rng(0)
+    suite = load_suite(suite_file, None, {"partition": "label-groups", "partition.groups": 2})
+    assert len(suite.split(labels, None, 4, rng).clients) == 4
+    suite = load_suite(suite_file, None, {"partition.group": 2})
+    text = message(UnknownName, suite.split, labels, None, 4, rng)
+    assert "parameter of partition 'label-groups-noisy' 'group'; did you mean 'groups'?" in text
+    suite = load_suite(suite_file, None, {"partition.groups": "two"})
+    text = message(BadParameter, suite.split, labels, None, 4, rng)
+    assert "partition 'label-groups-noisy': 'groups' expects int, default 5; got 'two'" in text
+
+
+@pytest.mark.parametrize(
+    ("clients", "participation", "size"),
+    [(100, 0.1, 10), (10, 0.05, 1), (6, 0.5, 3), (100, 0.29, 29), (7, 1.0, 7), (19, 0.1, 1)],
+)
+def test_the_cohort_is_the_floor_of_its_share(
+    clients: int, participation: float, size: int, suite_file: str
+) -> None:
+    chosen = {"clients": clients, "participation": participation}
+    assert load_suite(suite_file, None, chosen).cohort_size == size
+
+
+def test_the_hash_covers_what_can_change_a_number_and_nothing_else(suite_file: str) -> None:
+    base = load_suite(suite_file)
+    said = {"summary": "other words", "paper": "a paper", "changes": {"1": "first"}}
+    assert base.model_copy(update=said).hash() == base.hash()
+    for change in ({"rounds": 6}, {"local.lr": 0.4}, {"partition.groups": 3}, {"buffers": "local"}):
+        assert load_suite(suite_file, None, change).hash() != base.hash()
+    assert len(base.hash()) == 8
+    assert fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1})
+
+
+def test_a_truth_value_is_no_number() -> None:
+    with pytest.raises(BadParameter, match="'warmup' expects int, default 20; got True"):
+        compose("pfedlia", {"warmup": True})
+
+
+def test_a_type_reads_as_a_person_would_write_it() -> None:
+    with pytest.raises(
+        BadParameter, match=r"'min_samples' expects int \| None, default None; got 1"
+    ):
+        compose("pfedlia", {"min_samples": 1})

@@ -1,0 +1,273 @@
+"""README and docs say what is there, and what they tell to type works."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+import typer
+from typer.core import TyperGroup as Group
+
+from flbench.cli.main import app, main
+from flbench.plugin.registry import entries
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+REFERENCE = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^    (flbench .+)$", README + REFERENCE, flags=re.MULTILINE)
+COMMANDS = list(dict.fromkeys(COMMANDS))
+
+
+def row(kind: str) -> set[str]:
+    """The backticked names of one row of the table of what is included."""
+    (line,) = re.findall(rf"^\| {kind} \|(.+)\|$", REFERENCE, flags=re.MULTILINE)
+    return set(re.findall(r"`([\w.-]+)`", line))
+
+
+@pytest.mark.parametrize(
+    ("kind", "group"),
+    [
+        ("methods", "methods"),
+        ("suites", "suites"),
+        ("data sets", "datasets"),
+        ("networks", "models"),
+        ("partitions", "partitions"),
+        ("studies", "studies"),
+        ("papers", "papers"),
+        ("sinks", "sinks"),
+    ],
+)
+def test_the_docs_list_exactly_what_is_installed(kind: str, group: str) -> None:
+    ours = {name for name, entry in entries(group).items() if entry.distribution == "flbench"}
+    assert row(kind) == ours
+
+
+def test_the_two_commands_stand_at_the_top_one_line_each() -> None:
+    commands = re.findall(r"^    (python3 .+)$", README, flags=re.MULTILINE)
+    assert len(commands) == 2
+    assert commands[0].endswith("flbench run --plugin pfedlia --suite noisy-noniid")
+    assert commands[1].endswith("tox")
+    assert README.index(commands[1]) < 700
+    assert ".ci/run" in README
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with small results of the first commands of the README."""
+    folder = tmp_path_factory.mktemp("played")
+    words = "flbench run -p pfedlia,fedavg -s noisy-noniid --rounds 2 --set suite.clients=20"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", words.split())
+        with pytest.raises(SystemExit) as stop:
+            main()
+    assert not stop.value.code
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_documented_commands_work(
+    command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, played: Path
+) -> None:
+    words = shlex.split(command)
+    if "--dataset" in words:
+        pytest.skip("needs files that are not part of the project; see test_digits.py")
+    if words[1] == "run":
+        words += ["--rounds", "2", "--set", "suite.clients=20"]
+        words = ["1" if word == "4" else word for word in words]
+    else:
+        shutil.copytree(played, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    found = [[str(p) for p in Path().glob(w)] if "*" in w else [w] for w in words]
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    monkeypatch.setattr(sys, "argv", [word for some in found for word in some])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert not stop.value.code
+
+
+def test_every_command_has_a_row() -> None:
+    rows = re.findall(r"^\| (`[a-z`, ]+`) \|.+\|.+\|$", REFERENCE, re.MULTILINE)
+    group = typer.main.get_command(app)
+    assert isinstance(group, Group)
+    assert sorted(re.findall(r"[a-z]+", " ".join(rows))) == sorted({*group.commands} - {"speed"})
+
+
+def test_the_first_result_is_that_of_a_run() -> None:
+    """The table in the README against a committed result of the same run."""
+    cells = re.findall(
+        r"^│ pfedlia │ +([\d.]+) │ +([\d.]+) │ +([\d.]+) │ +([\d.]+) │", README, re.M
+    )
+    found = []
+    for path in (ROOT / "leaderboard/results/noisy-noniid/digits/pfedlia").glob("*/seed-0.json"):
+        one = json.loads(path.read_text(encoding="utf-8"))["summary"]
+        names = ("accuracy_mean", "accuracy_worst_decile", "ari", "mb_per_client")
+        found.append(tuple(f"{one[name]:.4f}" for name in names))
+    assert len(cells) == 1
+    assert cells[0] in found
+
+
+GUIDES = [
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "README.md",
+    *(ROOT / "plugins").glob("*.md"),
+    *(ROOT / "docs").rglob("*.md"),
+]
+each_guide = pytest.mark.parametrize(
+    "page", GUIDES, ids=lambda page: page.relative_to(ROOT).as_posix()
+)
+
+
+@each_guide
+def test_lines_of_prose_have_at_most_120_characters(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    lines = [line for line in text.splitlines() if not line.startswith(("|", "    ", "!["))]
+    assert [line for line in lines if len(line) > 120] == []
+
+
+@each_guide
+def test_every_guide_links_the_glossary(page: Path) -> None:
+    inside = page.relative_to(ROOT).parts
+    if inside[:2] in (("docs", "papers"), ("docs", "reference")) or page.stem == "glossary":
+        return
+    assert "glossary.md)" in page.read_text(encoding="utf-8")
+
+
+def test_the_architecture_lists_every_module() -> None:
+    drawing = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").split("```")[1]
+    parts = re.split(r"^ *\d* +(\w+)/ ", re.sub(r"\w+\.py.*", "", drawing), flags=re.MULTILINE)
+    listed = {
+        f"{package}/{name}"
+        for package, names in zip(parts[1::2], parts[2::2], strict=True)
+        for name in re.findall(r"\b[a-z]\w*", names)
+    }
+    files = (path for path in (ROOT / "flbench").glob("*/*.py") if path.stem != "__init__")
+    there = {f"{path.parent.name}/{path.stem}" for path in files}
+    assert sorted(there - listed) == sorted(listed - there) == []
+
+
+def test_links_lead_somewhere() -> None:
+    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+            here = page.parent / target
+            assert target.startswith("https://") or here.exists(), f"{page.name}: {target}"
+
+
+@pytest.mark.slow
+def test_the_leaderboard_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", ["flbench", "leaderboard", "--check"])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert not stop.value.code
+
+
+FINDINGS = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
+FLAT = " ".join(FINDINGS.split())
+BOARD = {path.name: path.read_text(encoding="utf-8") for path in ROOT.glob("leaderboard/*.md")}
+
+
+PAGES = "".join(text for name, text in BOARD.items() if name not in ("README.md", "findings.md"))
+
+
+@pytest.mark.parametrize(
+    "text", [README, FINDINGS, BOARD["findings.md"]], ids=["readme", "docs", "leaderboard"]
+)
+def test_what_is_quoted_stands_on_the_pages_of_suites(text: str) -> None:
+    quoted = re.findall(r"\b\d\.\d{4}(?: ± \d\.\d{4})?", text)
+    assert len(quoted) >= 8
+    known = [number for number in quoted if " ± " in number or text is BOARD["findings.md"]]
+    assert [number for number in known if number not in PAGES] == []
+
+
+def test_links_of_the_leaderboard_lead_somewhere() -> None:
+    from flbench.leaderboard.markdown import anchor
+
+    for name, page in BOARD.items():
+        links = re.findall(r"\]\(([^)]+)\)", page)
+        assert links or name == "findings.md"
+        for link in map(unquote, links):
+            path, _, part = link.partition("#")
+            if not path.startswith("http"):
+                assert (ROOT / "leaderboard" / path).exists(), link
+            if part:
+                headings = re.findall(r"^#+ (.+)$", BOARD[path], re.MULTILINE)
+                assert part in map(anchor, headings), link
+
+
+def test_the_docs_explain_every_column_of_the_leaderboard() -> None:
+    text = (ROOT / "docs" / "leaderboard.md").read_text(encoding="utf-8")
+    headings = {
+        cell.strip()
+        for page in BOARD.values()
+        for line in re.findall(r"^(\| rank .+\|)\n\|---", page, re.MULTILINE)
+        for cell in line.split("|")[1:-1]
+    }
+    assert {"rank", "ties", "95 % interval", "paper"} <= headings
+    assert {heading for heading in headings if f"| {heading} |" not in text} == set()
+
+
+def test_the_numbers_of_text_and_of_studies_are_those_of_their_files() -> None:
+    (table,) = re.findall(r"^\| method \| round 1 .*?\n\n", FINDINGS, re.S | re.M)
+    rows = re.findall(r"^\| ([\w-]+).*? \| (\d\.\d{3} .+) \|$", table, re.M)
+    assert len(rows) == 6
+    for name, cells in rows:
+        told = []
+        for path in (ROOT / "leaderboard/results/nordic-text/nordic" / name).rglob("seed-0.json"):
+            result = json.loads(path.read_text(encoding="utf-8"))
+            losses = [f"{result['curves']['loss'][at]:.3f}" for at in (0, 4, 9, 14, 19, 29)]
+            told.append(" | ".join([*losses, f"{result['summary']['perplexity']:.1f}"]))
+        assert cells in told
+    studies = ROOT / "leaderboard" / "studies"
+    rows = json.loads((studies / "influence-cost.json").read_text())["rows"]
+    assert [round(row["speedup"]) for row in rows] == [80, 232, 235]
+    assert "80 to 235 times faster" in FLAT
+    for name, digits in (("spearman", "0.73 to 0.74"), ("sign_agreement", "0.68 to 0.84")):
+        values = [row[name] for row in rows]
+        assert digits == f"{min(values):.2f} to {max(values):.2f}"
+        assert digits in FLAT
+    clean = [row for row in rows if row["q"] <= 0.001]  # of the batches every other one is shuffled
+    assert all(value > 0 for row in clean for value in row["exact"][::2])
+    assert all(value < 0 for row in rows for way in ("exact", "lazy") for value in row[way][1::2])
+    helpful = {sum(value > 0 for value in row["lazy"][::2]) / 25 for row in clean}
+    assert helpful == {0.36}
+    assert "only 36 % a positive lazy one" in FLAT
+    rows = json.loads((studies / "heterogeneity.json").read_text())["rows"]
+    for method in ("fedavg", "local-only"):
+        values = [f"{row['accuracy_mean']:.4f}" for row in rows if row["method"] == method]
+        assert values[0] in FLAT
+        assert values[-1] in FLAT
+    rows = json.loads((studies / "naive-split.json").read_text())["rows"]
+    assert all(f"{row['accuracy_mean']:.4f}" in FLAT for row in rows)
+    rows = json.loads((studies / "discrepancy.json").read_text())["rows"]
+    for scale in ("model", "tensor"):
+        values = [row["pearson"] for row in rows if row["scale"] == scale]
+        assert f"{min(values):.2f} to {max(values):.2f}" in FLAT
+
+
+@pytest.mark.slow
+@pytest.mark.wheels
+def test_a_wheel_holds_everything(tmp_path: Path) -> None:
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*pip, "--wheel-dir", str(tmp_path), str(ROOT)], check=True, timeout=300)
+    (wheel,) = tmp_path.glob("flbench-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    for folder, package in (("flbench", "flbench"), ("plugins", "flbench_plugins")):
+        own = (path for path in (ROOT / folder).rglob("*.py") if path.parent.name != "examples")
+        for path in own:  # the examples are packages of their own
+            assert f"{package}/{path.relative_to(ROOT / folder).as_posix()}" in names
+        assert f"{package}/py.typed" in names
+    for path in (ROOT / "benchmarks").glob("*.toml"):
+        assert f"flbench_benchmarks/{path.name}" in names
+    assert not [name for name in names if name.startswith(("tests/", "leaderboard/"))]

@@ -1,0 +1,127 @@
+"""Equal bits, with a network whose last bits depend on the rows of the pass (`uneven.py`).
+
+`pytest --uneven` plays the toy federation of all tests with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import uneven
+from toy import Play, install
+
+from flbench.run.history import Evaluation, History
+from flbench.suite import Suite
+from flbench.testing import CHECKS
+from flbench.testing.check import MethodUnderTest
+from flbench.testing.comparison import ROUNDING, different_numbers
+
+METHODS = ("lg-fedavg", "ifca", "pfedlia")
+"""Explicit models, decisions by cross-evaluated losses, and groups found by them."""
+
+
+BITS = [
+    CHECKS[name]
+    for name in (
+        "same-seed-same-bytes", "trained-alone", "relabelled-clients", "vectorised-clients",
+        "two-processes", "resumed-run", "declared-equal", "absent-clients-untouched",
+        "test-labels-unseen", "newcomers-served",
+    )
+]  # fmt: skip
+"""The checks that compare two runs."""
+
+
+@dataclass
+class Uneven(MethodUnderTest):
+    """A method that the laws are tried on with the uneven network."""
+
+    def suite(self, **changes: Any) -> Suite:
+        model = {"name": "uneven", "hidden": 3}
+        return super().suite(**{"model": model, **changes})
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The network is found by its name, in fresh processes too."""
+    install(tmp_path / "site", "uneven", uneven.POINT)
+    monkeypatch.syspath_prepend(tmp_path / "site")
+
+
+def test_logits_move_by_units_in_the_last_place_with_the_rows() -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net, x = uneven.build((3,), 4, hidden=3), torch.randn(1, 3)
+    top = torch.tensor(torch.inf)
+    same, one, two = (net(x.expand(rows, -1))[0] for rows in (7, 8, 2))
+    assert torch.equal(one, torch.nextafter(same, top))
+    assert torch.equal(two, torch.nextafter(one, top))
+    weight = net.head.weight
+    same.sum().backward()
+    gradient, weight.grad = weight.grad, None
+    two.sum().backward()
+    assert torch.equal(weight.grad, gradient)
+
+
+def test_equal_models_are_evaluated_to_rounding(play_toy: Play) -> None:
+    def net() -> torch.nn.Module:
+        return uneven.build((3,), 4, hidden=3)
+
+    one = play_toy("lg-fedavg", settings={"warm_rounds": 9}, net=net)
+    other = play_toy("fedavg", net=net)
+    assert torch.equal(one.served, other.served)
+    assert one.run.history.last.loss != other.run.history.last.loss, "the fault is planted"
+    assert different_numbers(one.run.history, other.run.history) == []
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("installed")
+def test_declared_equal_holds_to_rounding() -> None:
+    verdict = Uneven("lg-fedavg").run_check(CHECKS["declared-equal"])
+    assert str(verdict) == "declared-equal            passed"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("method", METHODS)
+def test_the_checks_about_equal_bits_hold(method: str) -> None:
+    tested = Uneven(method)
+    assert [str(found) for found in map(tested.run_check, BITS) if not found.ok] == []
+
+
+def history(**changes: Any) -> History:
+    """Two clients with four and five test samples, after one round."""
+    found = Evaluation(1, [2, 4], [4, 5], [4.0, 2.5], [1, 1], [2, 2], [0, 1])
+    found = replace(found, **changes)
+    kept = History()
+    kept.add_round({"accuracy": found.accuracy(), "loss": found.mean_loss()}, found)
+    return kept
+
+
+@pytest.mark.parametrize(
+    ("changes", "odd"),
+    [
+        ({}, []),
+        ({"loss": [4 * (1 + ROUNDING / 2), 2.5]}, []),
+        ({"correct": [3, 4]}, []),
+        ({"validation_correct": [1, 0]}, []),
+        ({"labels": [1, 0]}, []),
+        ({"loss": [4 * (1 + 1.5 * ROUNDING), 2.5]}, ["clients' loss"]),
+        ({"loss": [4.0, 2.6]}, ["loss", "clients' loss"]),
+        ({"correct": [3, 3]}, ["clients' correct"]),
+        ({"correct": [4, 4]}, ["accuracy", "clients' correct"]),
+        ({"validation_correct": [2, 0]}, ["clients' validation_correct"]),
+    ],
+)
+def test_what_is_more_than_rounding(changes: dict[str, Any], odd: list[str]) -> None:
+    assert different_numbers(history(), history(**changes)) == odd
+    assert different_numbers(history(**changes), history()) == odd
+
+
+def test_a_loss_that_is_measured_once_only_differs() -> None:
+    unmeasured = history()
+    unmeasured.curves["loss"] = [None]
+    assert different_numbers(history(), unmeasured) == ["loss"]

@@ -1,0 +1,238 @@
+"""The board's files: what is written, what is drawn, what --check says."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_results import made, write
+
+from flbench import figures
+from flbench.cli.main import main
+from flbench.leaderboard.build import board, differences
+from flbench.leaderboard.table import tables
+from flbench.leaderboard.table_figures import MOST, drawings, shown
+
+KINDS = ("curves", "pareto", "clients", "partition", "scores", "memberships")
+
+
+class Fake:
+    """Stands in for the figures: says what it was given, and draws what it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *kinds: str) -> None:
+        self.calls: dict[str, list[tuple[Any, ...]]] = {}
+        for kind in (*KINDS, "critical_difference"):
+            monkeypatch.setattr(figures, kind, self.drawn(kind, kind in kinds))
+
+    def drawn(self, kind: str, able: bool) -> Any:
+        def draw(*args: Any) -> bytes | None:
+            self.calls.setdefault(kind, []).append(args)
+            return f"<svg>{kind}</svg>".encode() if able else None
+
+        return draw
+
+
+def three(folder: Path) -> Path:
+    """Three methods on two tables of two suites."""
+    places = (("1" * 8, "one"), ("2" * 8, "two"))
+    return write(
+        folder,
+        *[
+            made(accuracy, method=method, mark=mark, suite={"name": name})
+            for mark, name in places
+            for method, accuracy in (("a", 0.9), ("b", 0.8), ("c", 0.7))
+        ],
+    )
+
+
+def test_the_board_is_an_index_a_page_per_suite_and_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = Fake(monkeypatch, "curves", "scores", "critical_difference")
+    files = board(three(tmp_path / "results"), tmp_path)
+    assert sorted(files) == [
+        "README.md",
+        "figures/critical-difference.svg",
+        "figures/one--toy--curves.svg",
+        "figures/one--toy--scores.svg",
+        "figures/two--toy--curves.svg",
+        "figures/two--toy--scores.svg",
+        "one.md",
+        "two.md",
+    ]
+    assert files["figures/one--toy--scores.svg"] == b"<svg>scores</svg>"
+    page = files["one.md"].decode()
+    assert (
+        "![one on toy: test accuracy and loss, round by round](figures/one--toy--curves.svg)"
+        in page
+    )
+    assert "pareto" not in page, "what cannot be drawn is not shown"
+    assert "](results/11111111/one/toy/a/c-a-11111111)" in page
+    index = files["README.md"].decode()
+    assert "](figures/critical-difference.svg)" in index
+    assert "Average ranks of 3 methods over the 2 tables that hold all of them" in index
+    assert "| a | 1.00 |\n| b | 2.00 |\n| c | 3.00 |" in index
+    ((ranks, distance, blocks, _),) = fake.calls["critical_difference"]
+    assert ranks == {"a": 1.0, "b": 2.0, "c": 3.0}
+    assert distance == pytest.approx(2.343 * (12 / 12) ** 0.5, abs=1e-3)
+    assert blocks == 2
+    ((rows, title), _) = fake.calls["curves"]
+    assert title == "one on toy"
+    assert [(name, [one.seed for one in results]) for name, results in rows] == [
+        ("a", [0]), ("b", [0]), ("c", [0]),
+    ]  # fmt: skip
+    assert "partition" not in fake.calls, "no result kept who held what"
+
+
+def test_a_figure_shows_the_best_and_those_they_are_measured_by(tmp_path: Path) -> None:
+    many = [made(0.4 + n / 100, method=f"m{n:02}") for n in range(20)]
+    measures = [
+        made(0.1, method="o", plugin={"uses_true_groups": True}),
+        made(0.2, method="f", plugin={"baseline": True}),
+        made(0.3, method="l", plugin={"baseline": True}, alone=True),
+        made(0.99, method="o+m", plugin={"uses_true_groups": True}),
+    ]
+    (table,) = tables(write(tmp_path, *many, *measures))
+    names = [row.name for row in shown(table)]
+    assert names == [f"m{n:02}" for n in range(19, 10, -1)] + ["l", "f", "o"]
+    assert len(names) == MOST
+
+
+def test_a_partition_is_drawn_from_the_lowest_seed_that_kept_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = Fake(monkeypatch)
+    told = [made(seed=seed) for seed in (0, 3, 2)]
+    for at in (1, 2):
+        clients = told[at].clients.model_copy(update={"labels": [{0: 1}] * 4})
+        told[at] = told[at].model_copy(update={"clients": clients})
+    (table,) = tables(write(tmp_path, *told))
+    for one in drawings(table):
+        one.draw()
+    ((result, title),) = fake.calls["partition"]
+    assert (result.seed, title) == (2, "toy on toy, seed 2")
+    ((firsts, _),) = fake.calls["scores"]
+    assert [one.seed for one in firsts] == [0], "a panel per row, not per seed"
+
+
+def test_tables_of_one_suite_and_data_set_have_figures_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Fake(monkeypatch, "curves")
+    results = write(tmp_path / "results", made(), made(mark="01234567"))
+    files = board(results, tmp_path)
+    assert [name for name in files if name.endswith(".svg")] == [
+        "figures/toy--toy--01234567--curves.svg",
+        "figures/toy--toy--5u1te000--curves.svg",
+    ]
+    assert all(name in files["toy.md"].decode() for name in files if name.endswith(".svg"))
+
+
+@pytest.mark.slow
+def test_the_same_files_give_the_same_bytes(tmp_path: Path) -> None:
+    results = three(tmp_path / "results")
+    files = board(results, tmp_path / "board")
+    assert files == board(results, tmp_path / "board")
+    assert len([name for name in files if name.endswith(".svg")]) >= 5, "really drawn"
+    for name, data in files.items():
+        assert data.startswith(b"<?xml" if name.endswith(".svg") else b"# ")
+        assert str(tmp_path).encode() not in data
+
+
+def test_an_empty_folder_is_an_index_alone(tmp_path: Path) -> None:
+    assert list(board(tmp_path / "none", tmp_path)) == ["README.md"]
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+class Typed:
+    """The command line in one folder: exit code and what it said."""
+
+    def __init__(self, folder: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.capsys, self.monkeypatch = folder, capsys, monkeypatch
+        monkeypatch.chdir(folder)
+
+    def __call__(self, *options: str) -> tuple[int, str]:
+        words = ["flbench", "leaderboard", "--results", "results", "--out", "board", *options]
+        self.monkeypatch.setattr(sys, "argv", words)
+        with pytest.raises(SystemExit) as stop:
+            main()
+        said = self.capsys.readouterr()
+        return int(stop.value.code or 0), said.out + said.err
+
+
+@pytest.fixture
+def typed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Typed:
+    Fake(monkeypatch, "curves", "critical_difference")
+    three(tmp_path / "results")
+    return Typed(tmp_path, capsys, monkeypatch)
+
+
+def test_what_was_written_is_current(typed: Typed) -> None:
+    assert typed() == (0, "wrote 6 files, board/README.md first\n")
+    assert typed("--check") == (0, "")
+    assert "](../results/11111111/one/" in (typed.folder / "board/one.md").read_text()
+
+
+def test_check_names_what_is_missing_differs_or_is_left_over(typed: Typed) -> None:
+    typed()
+    board = typed.folder / "board"
+    (board / "one.md").write_text("by hand")
+    (board / "figures/two--toy--curves.svg").unlink()
+    (board / "figures/three--toy--curves.svg").write_text("<svg/>")
+    (board / "three.md").write_text((board / "two.md").read_text())
+    (board / "notes.md").write_text("mine")
+    (board / "figures/mine.svg").write_text("<svg/>")
+    assert typed("--check") == (
+        1,
+        "flbench: board is not what results gives; run flbench leaderboard"
+        " (missing: figures/two--toy--curves.svg; differ: one.md;"
+        " left over: three.md, figures/three--toy--curves.svg)\n",
+    )
+    assert typed()[0] == 0
+    assert typed("--check") == (0, ""), "left-overs are gone"
+    assert not (board / "three.md").exists()
+    assert (board / "notes.md").read_text() == "mine"
+    assert (board / "figures/mine.svg").exists()
+
+
+def test_a_long_list_is_cut(typed: Typed) -> None:
+    code, said = typed("--check")
+    assert code == 1
+    assert re.search(r"\(missing: README\.md, (\S+, ){3}one\.md and 1 more\)\n$", said)
+
+
+def test_findings_are_taken_as_they_are(typed: Typed) -> None:
+    typed()
+    (typed.folder / "board/findings.md").write_text("Nothing is **free**.\n")
+    assert "(differ: README.md)" in typed("--check")[1]
+    typed()
+    text = (typed.folder / "board/README.md").read_text()
+    assert "\n## Findings\n\nNothing is **free**.\n\n" in text
+    assert (typed.folder / "board/findings.md").read_text() == "Nothing is **free**.\n"
+
+
+def test_without_figures_pages_show_those_that_lie_there(typed: Typed) -> None:
+    assert typed("--no-figures")[1] == "wrote 3 files, board/README.md first\n"
+    assert "![" not in (typed.folder / "board/one.md").read_text()
+    typed()
+    picture = typed.folder / "board/figures/one--toy--curves.svg"
+    picture.write_text("another")
+    assert typed("--check", "--no-figures") == (0, "")
+    typed("--no-figures")
+    assert picture.read_text() == "another"
+    assert "one--toy--curves.svg" in (typed.folder / "board/one.md").read_text()
+    assert "(differ: figures/one--toy--curves.svg)" in typed("--check")[1]
+
+
+def test_differences_look_at_pages_alone_where_nothing_was_drawn(tmp_path: Path) -> None:
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures/old--toy--curves.svg").write_text("<svg/>")
+    assert differences(tmp_path, {}, whole=False) == {}
+    assert differences(tmp_path, {}) == {"left over": ["figures/old--toy--curves.svg"]}

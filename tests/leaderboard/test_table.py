@@ -1,0 +1,223 @@
+"""The leaderboard's tables as data."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_results import SUITE, described, made, skip, write
+from toy import python
+
+from flbench.core.parameters import parse
+from flbench.leaderboard.grouping import distances, grouped
+from flbench.leaderboard.suite_info import command, departures, suite_of
+from flbench.leaderboard.table import Table, tables
+from flbench.results.schema import Result, Tuning
+from flbench.suite import load_suite
+
+PATHO = {"name": "pathological-noniid", "version": 2}
+ROOT = Path(__file__).parents[2]
+
+
+def only(folder: Path, *found: Any) -> Table:
+    (table,) = tables(write(folder, *found))
+    return table
+
+
+def test_an_entry_holds_every_number_of_its_row(tmp_path: Path) -> None:
+    search = Tuning(budget=3, tried=3, seeds=[9], score="loss")
+    told = {"unseen_accuracy": 0.25, "unseen_accuracy_tuned": 0.75}
+    table = only(
+        tmp_path,
+        made(0.5, method="m", params={"x": 1}, correct=[0, 1], test=[2, 2], ari=0.5, groups=2),
+        made(0.7, method="m", params={"x": 1}, correct=[2, 2], test=[2, 2], seed=2, groups=3),
+        made(0.9, seed=1, alone=True, plugin={"baseline": True}, correct=[2, 2], test=[2, 2]),
+        made(0.8, method="m", tuning=search, config="t", correct=[1, 2], test=[2, 2], **told),
+    )
+    best, tuned, row = table.rows
+    assert (row.name, row.method, row.seeds, row.lacks) == ("m", "m", (0, 2), (1,))
+    assert row.accuracies == (0.25, 1.0)
+    assert row.mean == 0.625
+    assert row.std == pytest.approx(0.75 / 2**0.5)
+    assert row.metrics["ari"] == (0.5,)
+    assert row.metrics["groups"] == (2, 3)
+    assert row.metrics["mb_per_client"] == (1, 1)
+    assert row.seconds == 1
+    assert row.metrics["accuracy_worst_decile"] == (0.25, 1.0)
+    # Clients at 0 and 1/2 of one seed, 1 and 1 of the other: the lowest mean of four draws, 0, has
+    # probability 1/4 * 1/16 = 1.6 %, the next, 1/8, another 1/4 * 4/16 = 6.3 %.
+    assert row.interval == (0.125, 1.0)
+    assert (row.rank, row.ties, row.reference, row.outdated) == (1, "a", "", "")
+    assert row.folder == "5u1te000/toy/toy/m/c-m-5u1te000"
+    assert [one.seed for one in row.results] == [0, 2]
+    assert (row.plugins[0].distribution, row.plugins[0].version) == ("flbench", "1.0")
+    joined = ("unseen_accuracy", "unseen_accuracy_tuned")
+    assert [row.metrics[name] for name in joined] == [(), ()]
+    assert (tuned.name, tuned.tuning, tuned.rank) == ("m (tuned, budget 3)", search, 1)
+    assert [tuned.metrics[name] for name in joined] == [(0.25,), (0.75,)]
+    assert best.reference == "trains alone, nothing is exchanged"
+    assert (best.rank, best.ties, best.std) == (None, "", None)
+    assert (table.main, table.tuned, table.ranked) == ((best, row), (tuned,), (row,))
+    assert table.seeds == (0, 1, 2)
+
+
+def test_a_table_is_plain_json_without_the_files_content(tmp_path: Path) -> None:
+    search = Tuning(budget=3, tried=3, seeds=[9], score="loss")
+    table = only(
+        tmp_path,
+        made(0.8, method="pfedlia", dataset="cifar10", suite=PATHO),
+        made(0.7, method="pfedlia", dataset="cifar10", suite=PATHO, tuning=search, config="t"),
+        made(0.6, method="pfedlia", dataset="cifar10", suite=PATHO, version="0.1", config="o"),
+    )
+    told = table.plain()
+    assert json.loads(json.dumps(told, allow_nan=False)) == told
+    assert told["title"] == "pathological-noniid on cifar10 [5u1te000]"
+    assert told["settings"]["rounds"] == 3
+    assert told["summary"] == load_suite("pathological-noniid").summary
+    first, second, third = told["rows"]
+    assert "results" not in first
+    assert first["printed"]["accuracy"] == 0.8608
+    assert first["printed"]["distance"] == pytest.approx(-0.0608)
+    assert first["plugins"][0]["distribution"] == "flbench"
+    assert second["tuning"] == {"budget": 3, "tried": 3, "seeds": [9], "score": "loss"}
+    assert third["status"] == "outdated"
+    assert third["rank"] is None
+
+
+def test_the_papers_number_belongs_to_the_row_at_defaults(tmp_path: Path) -> None:
+    def ours(config: str, **params: Any) -> Result:
+        return made(
+            0.5, method="pfedlia", config=config, params=params, dataset="cifar10", suite=PATHO
+        )
+
+    table = only(
+        tmp_path, ours("1", warmup=10, mode="central"), ours("2", warmup=20, mode="central")
+    )
+    assert {row.name: (row.default, row.printed is not None) for row in table.rows} == {
+        "pfedlia (warmup=10)": (False, False),
+        "pfedlia (warmup=20)": (True, True),
+    }
+    assert table.rows[1].params == {"warmup": 20}
+
+
+def test_departures_are_counted_from_the_installed_defaults() -> None:
+    assert departures(described("pfedlia", warmup=20, mode="central")) == 0
+    assert departures(described("pfedlia", warmup=21, mode="peer")) == 2
+    assert departures(described("pfedlia+ifca", **{"pfedlia.warmup": 7, "ifca.clusters": 2})) == 1
+    assert departures(described("not-installed", anything=3)) == 0
+
+
+def test_a_row_is_outdated_by_its_suite_or_by_its_plugin(tmp_path: Path) -> None:
+    old = {**PATHO, "version": 1}
+    (table,) = tables(write(tmp_path, made(suite=old), made(method="b", suite=old)))
+    assert [row.outdated for row in table.rows] == ["suite version 1; 2 is installed"] * 2
+    assert table.main == ()
+    assert table.ranked == ()
+    assert table.command == ""
+    write(tmp_path, made(method="a+b", version="1.0.1", mark="other000"))
+    second, first = tables(tmp_path)
+    assert [row.outdated for row in first.rows] == [""]
+    assert [row.outdated for row in second.rows] == ["suite version 1; 2 is installed"] * 2
+    write(tmp_path, made(method="a", version="1.0.1rc1", mark="third000", suite={"name": "z"}))
+    write(tmp_path, made(method="c", version="no version", mark="third000", suite={"name": "z"}))
+    stale = {row.method: row.outdated for table in tables(tmp_path) for row in table.rows}
+    assert stale["a"] == "a 1.0.1rc1; there are results of 1.0.1"
+    assert stale["c"] == ""
+
+
+def test_a_suite_that_is_not_installed_is_no_mistake(tmp_path: Path) -> None:
+    table = only(tmp_path, made(suite={"name": "mine", "version": 99}))
+    assert (table.summary, table.command) == ("", "")
+    assert table.rows[0].outdated == ""
+    assert suite_of("mine", "digits") is None
+
+
+def test_what_is_missing_is_what_others_ran(tmp_path: Path) -> None:
+    write(tmp_path, made(), skip("s", "s: no"), made(method="b", mark="01234567"))
+    first, second = tables(tmp_path)
+    assert (first.missing, second.missing) == (("fedavg", "s"), ("b",))
+    assert second.undefined == (("s", "s: no"),)
+
+
+def test_stale_rows_are_no_measure_for_others(tmp_path: Path) -> None:
+    def baseline(version: str, accuracy: float, method: str) -> Result:
+        plugin = {"baseline": True}
+        return made(
+            accuracy, method=method, version=version, plugin=plugin, config=f"{version}{method}"
+        )
+
+    table = only(
+        tmp_path,
+        baseline("1", 0.9, "f"),
+        baseline("2", 0.4, "f"),
+        baseline("1", 0.5, "l"),
+        made(0.8, method="m"),
+    )
+    gains = {row.name: row.gain for row in table.main}
+    assert gains["m"] == pytest.approx(0.3)
+
+
+def test_tuned_rows_are_measured_by_tuned_baselines_where_there_are_some(tmp_path: Path) -> None:
+    search = Tuning(budget=4, tried=4, seeds=[9], score="loss")
+    plain = {"baseline": True}
+    table = only(
+        tmp_path,
+        made(0.9, method="f", plugin=plain),
+        made(0.3, method="l", plugin=plain),
+        made(0.5, method="f", plugin=plain, tuning=search, config="f"),
+        made(0.8, method="m", tuning=search, config="m"),
+    )
+    assert {row.method: row.gain for row in table.tuned} == {"m": pytest.approx(0.3), "f": None}
+
+
+def test_a_command_gives_exactly_the_tables_settings() -> None:
+    changes = {"rounds": 7, "local.lr": 0.5, "model": "lenet5", "headline": "validation"}
+    suite = load_suite("noisy-noniid", "cifar10", changes)
+    usual = load_suite("noisy-noniid", "cifar10")
+    words = shlex.split(command(usual, suite.settings(), suite.hash(), 3))
+    assert words[:8] == [
+        "flbench", "run", "-p", "NAME", "-s", "noisy-noniid", "--dataset", "cifar10",
+    ]  # fmt: skip
+    assert words[-2:] == ["--seeds", "3"]
+    sets = dict(word.split("=") for word in words[9:-2:2])
+    assert sets == {f"suite.{key}": str(value) for key, value in changes.items()}
+    read = {key.removeprefix("suite."): parse(value) for key, value in sets.items()}
+    assert load_suite("noisy-noniid", "cifar10", read).hash() == suite.hash()
+    other = {**suite.settings(), "version": 1}
+    assert command(usual, other, "an older mark", 3) == "", "no command gives another version"
+    assert command(usual, {**SUITE, "strange": 1}, suite.hash(), 3) == ""
+
+
+@pytest.mark.slow
+def test_every_committed_table_of_the_installed_version_says_how_to_run_it() -> None:
+    found = tables(ROOT / "leaderboard" / "results")
+    assert len(found) >= 13
+    for table in found:
+        current = table.settings["version"] == load_suite(table.suite).version
+        assert bool(table.command) == current, table.title
+    assert [one.title for one in found] == sorted(one.title for one in found)
+
+
+def test_distances_are_over_common_seeds() -> None:
+    rows = grouped([made(0.5), made(0.9, seed=1), made(0.8, seed=1, method="b")])
+    (b, fedavg) = next(iter(rows.values()))
+    assert (b.method, fedavg.seeds) == ("b", (0, 1))
+    assert distances(b, [b, fedavg]) == (None, None)
+
+
+@pytest.mark.slow
+def test_tables_pages_and_figures_import_no_torch() -> None:
+    said = python(
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from flbench.leaderboard.build import board\n"
+        f"files = board(Path({str(ROOT / 'leaderboard/results/label-swap')!r}), Path('.'))\n"
+        "print(len(files), [name for name in ('torch', 'lightning', 'wandb', 'flbench_plugins')"
+        " if name in sys.modules])\n"
+    )
+    count, _, found = said.partition(" ")
+    assert int(count) >= 5
+    assert found.strip() == "[]"

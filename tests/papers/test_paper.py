@@ -1,0 +1,309 @@
+"""Paper cards: numbers, verdicts, and `flbench reproduce`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from toy import Typed
+
+from flbench.errors import BadParameter, UnknownName, UserError
+from flbench.papers import page as paper_page
+from flbench.papers.paper import Claim, Paper, PublishedValue, load_paper, numbers, plugin_of
+from flbench.papers.reproduction import margin, verdict
+from flbench.plugin.registry import entries
+from flbench.terminal.console import SweepProgress
+
+ROOT = Path(__file__).parents[2]
+PAPERS = sorted(entries("papers"))
+
+
+# --- verdicts ---------------------------------------------------------------------------------
+
+
+def column(**values: float) -> dict[str, PublishedValue]:
+    return {name: PublishedValue("s", "d", name, value, None) for name, value in values.items()}
+
+
+PAPER = column(a=0.90, b=0.60, c=0.58)
+
+
+@pytest.mark.parametrize(
+    ("ours", "expected"),
+    [
+        ({}, "not run"),
+        ({"a": []}, "not run"),
+        ({"a": [0.88]}, "reproduced"),
+        ({"a": [0.80, 0.96]}, "reproduced"),  # their mean is .88
+        ({"a": [0.86]}, "not reproduced"),  # .04 away, and nobody to compare it with
+        ({"a": [0.70], "b": [0.50]}, "same ordering"),
+        ({"a": [0.70], "b": [0.75]}, "not reproduced"),
+        ({"a": [0.70], "b": [0.50], "c": [0.71]}, "not reproduced"),  # below one of two
+    ],
+)
+def test_a_verdict_by_hand(ours: dict[str, list[float]], expected: str) -> None:
+    assert verdict(PAPER["a"], ours, PAPER, 0.03) == expected
+
+
+def test_what_the_paper_does_not_set_apart_has_no_order() -> None:
+    """b and c are .02 apart, within the tolerance: which is above does not matter."""
+    ours = {"b": [0.40], "c": [0.45], "a": [0.80]}
+    assert verdict(PAPER["b"], ours, PAPER, 0.03) == "same ordering"
+    assert verdict(PAPER["b"], {**ours, "a": [0.30]}, PAPER, 0.03) == "not reproduced"
+
+
+def test_the_papers_own_deviation_counts_where_it_is_larger() -> None:
+    wide = PublishedValue("s", "d", "a", 0.9, 0.1)
+    assert margin(wide, 0.03) == 0.1
+    assert verdict(wide, {"a": [0.81]}, {"a": wide}, 0.03) == "reproduced"
+
+
+def test_of_numbers_above_one_the_tolerance_is_a_share() -> None:
+    rounds = PublishedValue("s", "d", "a", 200, None)
+    assert verdict(rounds, {"a": [185]}, {"a": rounds}, 0.1) == "reproduced"
+    assert verdict(rounds, {"a": [179]}, {"a": rounds}, 0.1) == "not reproduced"
+
+
+# --- cards ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_every_card_can_be_read_and_its_names_are_installed(name: str) -> None:
+    card = load_paper(name)
+    known = {kind: set(entries(kind)) for kind in ("suites", "methods", "studies", "datasets")}
+    assert card.tables
+    assert card.anomalies
+    for grid in card.tables.values():
+        assert set(grid.suites) <= known["suites"]
+        assert {plugin_of(method)[0] for method in grid.methods} <= known["methods"]
+        assert {scale for scale in grid.scale} <= {"small", "paper"}
+        for scale in grid.scale.values():
+            assert set(scale.on) <= set(grid.datasets) <= known["datasets"]
+        assert {one.method for one in numbers(grid)} == set(grid.methods), "each has a number"
+    for claim in card.claims:
+        assert claim.study in {*known["studies"], ""}
+        assert claim.suite in {*known["suites"], ""}
+        assert bool(claim.study) != bool(claim.suite)
+
+
+@pytest.mark.parametrize(
+    ("paper", "table", "count", "suite", "dataset", "method", "value"),
+    [
+        ("pfedlia", "1", 45, "pathological-noniid", "cifar10", "pfedlia", 0.8608),
+        ("pfedlia", "1", 45, "noisy-noniid", "cifar100", "cfl", 0.2509),
+        ("flis", "1", 88, "label-skew-20", "cifar10", "flis-dc", 0.8947),
+        ("flis", "1", 88, "label-skew-30", "fashion-mnist", "local-only", 0.9393),
+        ("flis", "2", 33, "dirichlet-0.1", "cifar10", "scaffold", 0.1),
+        ("flis", "3", 24, "label-skew-20", "fashion-mnist", "flis-hc", 12),
+        ("flis", "4", 40, "label-skew-20", "cifar100", "lg-fedavg", 0.1063),
+        ("fedc2i", "1", 7, "digit-5", "digit-5", "fedc2i", 0.855),
+        ("fedc2i", "2", 7, "office-10", "office-caltech", "local-only", 0.6032),
+        ("fedc2i", "3", 8, "office-10", "office-caltech", "fedc2i-lambda", 0.6307),
+        ("fedc2i", "4", 10, "digit-5", "digit-5", "fedc2i (gamma=2)", 0.8548),
+        ("dc-pfl", "1", 15, "primary-secondary-high", "cifar10", "dc-pfl", 0.817),
+        ("dc-pfl", "2", 15, "primary-secondary-low", "fashion-mnist", "clusterfl", 0.901),
+    ],
+)
+def test_a_table_has_the_papers_numbers(
+    paper: str, table: str, count: int, suite: str, dataset: str, method: str, value: float
+) -> None:
+    found = list(numbers(load_paper(paper).table(table)))
+    assert len(found) == count
+    (one,) = [n for n in found if (n.suite, n.dataset, n.method) == (suite, dataset, method)]
+    assert one.value == value
+
+
+def test_a_card_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(CARD.replace("summary =", "sumary ="))
+    with pytest.raises(BadParameter, match=r"mine\.toml': '(summary|sumary)': "):
+        load_paper(str(path))
+    with pytest.raises(BadParameter, match="cannot read"):
+        load_paper(str(tmp_path / "none.toml"))
+    with pytest.raises(UnknownName, match="pfedlia"):
+        load_paper("pfedlai")
+
+
+# --- reproduce --------------------------------------------------------------------------------
+
+SUITE = """
+version = 1
+summary = "two groups"
+dataset = "digits"
+clients = 8
+participation = 0.5
+rounds = 2
+partition = "iid"
+model = { name = "mlp", hidden = 4 }
+local = { epochs = 1, batch_size = 32, lr = 0.1, optimizer = "adam" }
+
+[printed.digits]
+fedavg = { accuracy_mean = 0.5, accuracy_std = 0.5 }
+local-only = { accuracy_mean = 0.999 }
+scaffold = { accuracy_mean = 0.1 }
+
+[printed.cifar10]
+fedavg = { accuracy_mean = 0.2 }
+"""
+CARD = """
+summary = "a paper of the tests"
+title = "On <Tests>"
+authors = "N. N."
+venue = "here"
+link = "https://example.org"
+anomalies = ["it has no clusters"]
+
+[tables.1]
+caption = "Table 1"
+suites = ["SUITE"]
+datasets = ["digits", "cifar10"]
+methods = ["fedavg", "local-only", "scaffold"]
+
+[tables.1.scale.small]
+seeds = 2
+on = { digits = { rounds = 1, "local-only.schedule" = "full" } }
+
+[tables.1.scale.paper]
+needs = { "model.weights" = "a file" }
+on = { digits = {}, cifar10 = {} }
+
+[tables.2]
+caption = "Table 2"
+suites = ["SUITE"]
+datasets = ["cifar10"]
+methods = ["fedavg"]
+
+[tables.2.scale.paper]
+on = { cifar10 = {} }
+"""
+
+
+@pytest.fixture
+def card(tmp_path: Path) -> str:
+    suite = tmp_path / "two.toml"
+    suite.write_text(SUITE)
+    path = tmp_path / "mine.toml"
+    path.write_text(CARD.replace("SUITE", str(suite)))
+    return str(path)
+
+
+@pytest.mark.slow
+def test_reproduce_runs_what_is_missing_and_says_what_came_of_it(card: str, typed: Typed) -> None:
+    code, said, told = typed("reproduce", card, "--table", "1")
+    assert code == 0
+    assert "6 cells: none is complete; 6 to run" in told
+    rows = {line.split("│")[1].strip(): line for line in said.splitlines() if "│" in line}
+    assert "0.5000 ± 0.5000" in rows["fedavg"]
+    assert "reproduced" in rows["fedavg"]
+    assert "not" not in rows["fedavg"]
+    assert "0, 1" in rows["local-only"]
+    assert "not run: scaffold: SCAFFOLD is defined for SGD" in rows["scaffold"]
+    assert "cifar10: not run: cifar10 is not part of this scale" in said
+    assert said.splitlines()[-1].startswith("4 numbers: 1 reproduced")
+    assert sorted(path.name for path in Path("flbench-results").rglob("seed-*.json")) == [
+        "seed-0.json", "seed-0.json", "seed-1.json", "seed-1.json",
+    ]  # fmt: skip
+
+    code, again, told = typed("reproduce", card, "--table", "1")
+    assert (code, "to run" in told) == (0, False)
+    assert again.splitlines()[-1] == said.splitlines()[-1]
+
+
+def test_reproduce_without_running_compares_what_is_there(card: str, typed: Typed) -> None:
+    code, said, _ = typed("reproduce", card, "--no-run")
+    assert code == 0
+    assert not Path("flbench-results").exists()
+    assert "two.toml on digits: not run: no result yet" in said
+    assert "not run: this table has no scale 'small'" in said
+    assert said.splitlines()[-1] == "5 numbers: 5 not run"
+
+
+def test_what_only_the_person_can_give_is_asked_for(card: str, typed: Typed) -> None:
+    _, said, _ = typed("reproduce", card, "--table", "1", "--scale", "paper", "--no-run")
+    assert "not run: needs --set model.weights=..., a file" in said
+    given = ("--set", "model.weights=x", "--dataset", "digits")
+    code, said, _ = typed("reproduce", card, "--table", "1", "--scale", "paper", *given)
+    assert code == 1
+    assert "unknown parameter of model 'mlp' 'weights'" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("nobody",), "unknown paper 'nobody'"),
+        (("pfedlia", "--table", "7"), "unknown table of 'pfedlia' '7'"),
+        (("pfedlia", "--scale", "huge"), "unknown scale 'huge'"),
+        (("pfedlia", "--dataset", "mnist"), "unknown data set of 'pfedlia' 'mnist'"),
+    ],
+)
+def test_a_wrong_name_is_one_line(typed: Typed, words: tuple[str, ...], expected: str) -> None:
+    code, _, error = typed("reproduce", *words)
+    assert code == 1
+    assert error.count("\n") == 1
+    assert error.startswith(f"flbench: {expected}")
+
+
+def test_a_number_never_reached_is_not_reproduced(card: str, typed: Typed, tmp_path: Path) -> None:
+    """It ran, and its summary has no such number."""
+    path = Path(card)
+    path.write_text(path.read_text().replace('methods = ["fedavg", "local-only", "scaffold"]',
+        'methods = ["fedavg"]\ncolumn = "rounds_to_target"'))  # fmt: skip
+    suite = tmp_path / "two.toml"
+    suite.write_text(suite.read_text().replace("rounds = 2", "rounds = 2\ntarget = 1.0").replace(
+        "accuracy_std = 0.5 }", "accuracy_std = 0.5, rounds_to_target = 12 }"))  # fmt: skip
+    _, said, _ = typed("reproduce", card, "--table", "1")
+    (row,) = [line for line in said.splitlines() if "│ fedavg" in line]
+    assert [cell.strip() for cell in row.split("│")[2:-1]] == [
+        "12.0", "never", "-", "0, 1", "not reproduced",
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_page_has_tables_reasons_and_oddities(card: str, typed: Typed) -> None:
+    typed("reproduce", card, "--table", "1")
+    code, page, _ = typed("reproduce", card, "--markdown")
+    assert code == 0
+    assert page.startswith("# On <Tests>\n\nGenerated by `flbench reproduce mine --markdown`")
+    assert "| small | 1 | 0 | 1 | 2 |" in page or "| small | 1 | 1 | 0 | 2 |" in page
+    assert "| paper | 0 | 0 | 0 | 4 |" in page
+    assert "(rounds = 1, local-only.schedule = full)" in page
+    assert "Not run at scale small, cifar10 is not part of this scale: " in page
+    assert "Not run at scale paper, needs --set model.weights=..., a file: " in page
+    assert page.endswith("## What is odd in the paper\n\n- it has no clusters\n")
+    assert typed("reproduce", card, "--markdown")[1] == page
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PAPERS)
+def test_the_papers_pages_are_current(
+    name: str, typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    code, page, _ = typed("reproduce", name, "--markdown", "--out", "leaderboard/results")
+    assert code == 0
+    assert (ROOT / "docs" / "papers" / f"{name}.md").read_text(encoding="utf-8") == page
+
+
+def test_cards_speak_for_themselves() -> None:
+    for name in PAPERS:
+        card: Paper = load_paper(name)
+        assert card.name == name
+        assert card.link.startswith("https://arxiv.org/abs/")
+        assert all(one.endswith(".") for one in card.anomalies)
+
+
+def test_a_studys_table_is_shown_as_it_is_or_refused_in_one_line(tmp_path: Path) -> None:
+    about = {"summary": "s", "title": "t", "authors": "a", "venue": "v", "link": "l"}
+    claim = Claim(where="Figure 1", says="so it is.", study="one")
+    card = Paper(name="mine", claims=[claim], **about)
+    file = tmp_path / "studies" / "one.json"
+    file.parent.mkdir()
+    file.write_text(json.dumps({"rows": [{"a|b": "[x](y)", "n": 0.5}, {"n": None}]}))
+    assert paper_page.page(card, tmp_path, SweepProgress()).endswith(
+        "\n| a\\|b | n |\n|---|---|\n| \\[x\\](y) | 0.5000 |\n| - | - |\n"
+    )
+    for odd in ("{", "{}", '{"rows": []}', '{"rows": [1]}', '{"rows": {"a": 1}}', "[]"):
+        file.write_text(odd)
+        with pytest.raises(UserError, match=r"one\.json: expected JSON with a list of tables"):
+            paper_page.page(card, tmp_path, SweepProgress())

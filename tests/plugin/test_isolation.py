@@ -1,0 +1,846 @@
+"""Whatever a stranger's code does, the run and everybody else go on as if it had not."""
+
+from __future__ import annotations
+
+import ast
+import os
+import random
+import re
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from made_results import made
+from toy import Play, Typed, bad, composition, install, python, refused, toy_dataset
+
+import flbench
+from flbench import ClientModule, Stage, UserError, hookimpl, one_model_per_client
+from flbench.errors import BadParameter, Diverged, PluginError, in_one_line, text_of
+from flbench.plugin.isolation import IsolatedPlugin, restore, snapshot
+from flbench.plugin.process_state import EVERYTHING, GENERATORS
+from flbench.plugin.registry import entries
+from flbench.plugin.source_inspection import source_hash
+from flbench.results.schema import Result
+from flbench.run.composition import compose
+from flbench.run.import_probe import tried
+from flbench.submission.admission import same_code
+
+HERE = Path(__file__).parent
+DOCS = HERE.parents[1] / "docs"
+ROWS = re.findall(
+    r"^\| ((?:its?|a hook of it) .+?) \| .+ \|$",
+    (DOCS / "strangers.md").read_text(encoding="utf-8"),
+    re.MULTILINE,
+)
+WATCHED = [thing for thing in EVERYTHING if thing.name != "the environment"]
+
+
+@pytest.fixture(autouse=True)
+def _world() -> Iterator[None]:
+    """No stranger of a test hurts the tests."""
+    before = snapshot(WATCHED)
+    yield
+    hurt = [text for _, text in restore(before) if text]
+    assert not hurt
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_every_row_of_the_docs_is_shown_by_a_test(row: str) -> None:
+    texts = set()
+    for name in ("test_diagnostics.py", "test_isolation.py"):
+        for node in ast.walk(ast.parse((HERE / name).read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.add(node.value.removeprefix("Shows: ").removesuffix("."))
+    assert len(ROWS) >= 20
+    assert row in texts
+
+
+# --- what it changes --------------------------------------------------------------------------
+
+CHANGES: dict[str, tuple[str, Callable[[], object]]] = {
+    "random.seed": ("drew from Python's global generator", lambda: random.seed(3)),
+    "random.random": ("drew from Python's global generator", random.random),
+    "np.random.seed": ("drew from numpy's global generator", lambda: np.random.seed(3)),
+    "np.random.normal": ("drew from numpy's global generator", np.random.standard_normal),
+    "torch.manual_seed": ("drew from torch's global generator", lambda: torch.manual_seed(3)),
+    "torch.rand": ("drew from torch's global generator", lambda: torch.rand(1)),
+    "dtype": (
+        "changed torch's default dtype to torch.float64",
+        lambda: torch.set_default_dtype(torch.float64),
+    ),
+    "device": (
+        "changed torch's default device to meta", lambda: torch.set_default_device("meta"),
+    ),
+    "threads": (
+        "changed torch's number of threads to 3", lambda: torch.set_num_threads(3),
+    ),
+    "grad": (
+        "changed torch's grad mode to False",
+        lambda: torch.set_grad_enabled(False),
+    ),
+    "deterministic": (
+        "changed torch's deterministic algorithms to (True, True)",
+        lambda: torch.use_deterministic_algorithms(True, warn_only=True),
+    ),
+    "precision": (
+        "changed torch's float32 matmul precision to medium",
+        lambda: torch.set_float32_matmul_precision("medium"),
+    ),
+    "cudnn": (
+        "changed torch's cudnn settings to (True, False)",
+        lambda: setattr(torch.backends.cudnn, "benchmark", True),
+    ),
+    "errstate": ("changed numpy's error handling to ", lambda: np.seterr(all="raise")),
+    "cwd": ("changed the working directory to /", lambda: os.chdir("/")),
+    "environ": ("changed the environment (PATH)", lambda: os.environ.update(PATH="", NEW_X="1")),
+    "pop": ("changed the environment (PATH)", lambda: os.environ.pop("PATH")),
+    "sigint": (
+        "changed who hears Ctrl-C or SIGTERM",
+        lambda: signal.signal(signal.SIGINT, lambda *_: None),
+    ),
+    "stderr": ("replaced sys.stderr", lambda: setattr(sys, "stderr", None)),
+    "filters": ("", lambda: warnings.simplefilter("ignore")),
+}  # fmt: skip
+
+
+def the_world() -> list[str]:
+    """Everything that is watched, as text."""
+    return [f"{thing.name}: {thing.now()!r:.20000}" for thing in WATCHED] + [os.environ["PATH"]]
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_a_hook_changes_is_put_back_and_told_once(
+    play_toy: Play, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shows: it changes torch's defaults."""
+    text, change = CHANGES[name]
+    monkeypatch.delenv("NEW_X", raising=False)
+    before = the_world()
+    seen: list[list[str]] = []
+
+    def plan(self: Any) -> None:
+        seen.append(the_world())
+        change()
+
+    played = play_toy(bad(plan=plan), rounds=2)
+    assert len(seen) == 2, "also when the next round began"
+    assert seen[0] == seen[1] == before == the_world()
+    assert not torch.overrides._get_current_function_mode_stack(), "a device costs every call"
+    if text:
+        (told,) = played.said
+        assert told.startswith(f"bad.plan {text}")
+        assert "it was put back" in told
+    else:
+        assert played.said == [], "libraries do so"
+    assert played.run.history.last == play_toy("fedavg", rounds=2).run.history.last
+
+
+def test_what_others_are_told_after_the_process_was_changed(play_toy: Play) -> None:
+    """Shows: it changes the process."""
+    names = ("errstate", "cwd", "pop", "sigint", "stderr")
+
+    def setup(self: Any) -> None:
+        for name in names:
+            CHANGES[name][1]()
+
+    said = play_toy(bad(setup=setup), rounds=1).said
+    assert len(said) == len(names)
+    for name in names:
+        assert sum(line.startswith(f"bad.setup {CHANGES[name][0]}") for line in said) == 1
+
+
+def test_global_generators_repeat_for_who_uses_them(play_toy: Play) -> None:
+    """Shows: it sets global seeds or draws from global generators."""
+    drawn: list[tuple[float, float, float]] = []
+
+    def plan(self: Any) -> None:
+        drawn.append((random.random(), float(np.random.random()), float(torch.rand(()))))
+
+    played = play_toy(bad(plan=plan), rounds=3)
+    assert len(set(drawn)) == 1
+    assert [line.partition(" drew from ")[2].partition("'s")[0] for line in played.said] == [
+        "Python", "numpy", "torch",
+    ]  # fmt: skip
+
+
+def test_a_module_may_draw_its_first_weights_from_torch(play_toy: Play) -> None:
+    weights: list[torch.Tensor] = []
+
+    def client_module(self: Any, net: Any, ctx: Any) -> ClientModule:
+        weights.append(torch.nn.Linear(3, 3).weight.detach())
+        return ClientModule(net, ctx.local)
+
+    before = torch.get_rng_state()
+    for seed in (0, 0, 1):
+        assert play_toy(bad(client_module=client_module), rounds=1, seed=seed).said == []
+    assert weights[0].equal(weights[1])
+    assert not weights[0].equal(weights[2]), "the core seeded it with the run's seed"
+    assert torch.get_rng_state().equal(before)
+
+
+def test_variables_that_somebody_adds_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NEW_X", raising=False)
+    said: list[str] = []
+    with IsolatedPlugin("x", said.append).acting("x.plan"):
+        os.environ["NEW_X"] = "1"
+    assert (os.environ["NEW_X"], said) == ("1", [])
+
+
+def test_a_removed_working_directory_is_no_error(tmp_path: Path) -> None:
+    said: list[str] = []
+    here = Path.cwd()
+    try:
+        gone = tmp_path / "gone"
+        gone.mkdir()
+        os.chdir(gone)
+        with IsolatedPlugin("x", said.append).acting("x.plan"):
+            gone.rmdir()
+        assert not said or "working directory" in said[0]
+    finally:
+        os.chdir(here)
+
+
+def test_what_nobody_imported_is_left_alone() -> None:
+    told = python(
+        "import sys\n"
+        "from flbench.plugin.isolation import Guest\n"
+        "with Guest('x', print).acting('importing x'):\n"
+        "    print('hello')\n"
+        "print('torch' in sys.modules, 'numpy' in sys.modules)\n"
+        "with Guest('x', print).acting('importing x'):\n"
+        "    import torch; torch.set_default_dtype(torch.float64)\n"
+        "print(torch.get_default_dtype())\n"
+    )
+    assert told.splitlines() == [
+        "x: hello",
+        "False False",
+        "importing x changed torch's default dtype to torch.float64; it was put back",
+        "torch.float32",
+    ]
+
+
+test_what_nobody_imported_is_left_alone = pytest.mark.slow(test_what_nobody_imported_is_left_alone)
+
+
+# --- while clients train ----------------------------------------------------------------------
+
+
+class Rude(ClientModule):
+    """Changes defaults at every batch."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        torch.set_float32_matmul_precision("medium")
+        os.environ["PATH"] = "/nowhere"
+        return super().training_step(batch, batch_idx)
+
+
+def rude(self: Any, net: Any, ctx: Any) -> ClientModule:
+    return Rude(net, ctx.local)
+
+
+def test_local_training_is_undone_at_the_next_hook(play_toy: Play) -> None:
+    """Shows: it does so while clients train or are judged."""
+    path, seen = os.environ["PATH"], []
+
+    def cluster(self: Any, phase: str) -> None:
+        seen.append((torch.get_float32_matmul_precision(), os.environ["PATH"]))
+
+    played = play_toy(bad(client_module=rude, cluster=cluster), rounds=2)
+    assert seen == [("highest", path)] * 4
+    assert played.said == [
+        "bad's local training changed torch's float32 matmul precision to medium; it was put back",
+        "bad's local training changed the environment (PATH); it was put back",
+    ]
+
+
+def test_training_that_is_not_aggregated_is_undone_too(play_toy: Play) -> None:
+    seen = []
+
+    def plan(self: Any, ctx: Any) -> list[Stage]:
+        return [Stage("probe", ctx.cohort, 1, name="look"), Stage("train", ctx.cohort, 1)]
+
+    def score(self: Any, stage: Stage, phase: str) -> None:
+        seen.append((stage.kind, phase, torch.get_float32_matmul_precision()))
+
+    play_toy(bad(client_module=rude, plan=plan, score=score), rounds=1)
+    assert ("probe", "after", "highest") in seen
+    assert {precision for _, _, precision in seen} == {"highest"}
+
+
+def test_a_term_is_undone_too(play_toy: Play) -> None:
+    def term(module: ClientModule) -> torch.Tensor:
+        torch.set_float32_matmul_precision("medium")
+        return torch.zeros(())
+
+    (told,) = play_toy(bad(local_term=lambda self: term), rounds=1).said
+    assert told.startswith("bad's local training changed torch's float32 matmul precision")
+
+
+def test_judging_is_undone_too(play_toy: Play) -> None:
+    class Predicts(ClientModule):
+        def predict(self, x: torch.Tensor) -> torch.Tensor:
+            torch.set_float32_matmul_precision("medium")
+            return super().predict(x)
+
+    def client_module(self: Any, net: Any, ctx: Any) -> ClientModule:
+        return Predicts(net, ctx.local)
+
+    assert "medium" in play_toy(bad(client_module=client_module), rounds=2).said[0]
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_what_a_failed_run_left_is_undone(play_toy: Play) -> None:
+    class Diverges(Rude):
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            return super().training_step(batch, batch_idx) * torch.nan
+
+    def client_module(self: Any, net: Any, ctx: Any) -> ClientModule:
+        return Diverges(net, ctx.local)
+
+    with pytest.raises(Diverged):
+        play_toy(bad(client_module=client_module))
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+# --- what it says -----------------------------------------------------------------------------
+
+
+def test_what_a_hook_prints_the_run_says(
+    play_toy: Play, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Shows: it prints."""
+
+    def plan(self: Any) -> None:
+        print("one\ntwo", "three")
+        print("  ")
+        print("no end", end="")
+
+    def setup(self: Any) -> None:
+        print("before it fails")
+        raise ValueError("so")
+
+    assert play_toy(bad(plan=plan), rounds=1).said == ["bad: one", "bad: two three", "bad: no end"]
+    said: list[str] = []
+    with suppress(ValueError), IsolatedPlugin("bad", said.append).acting("bad.setup"):
+        setup(None)
+    assert said == ["bad: before it fails"]
+    assert capsys.readouterr() == ("", "")
+
+
+def test_who_says_it_may_print_it(capsys: pytest.CaptureFixture[str]) -> None:
+    kept = []
+    with IsolatedPlugin("x", print).acting("x.plan"):
+        print("hello")
+        kept.append(sys.stdout)
+        sys.stdout.write("no newline")
+        sys.stdout.flush()
+    assert capsys.readouterr().out == "x: hello\nx: no newline\n"
+    with patched_stdout():
+        kept[0].write("later\n")  # a logging handler keeps what it was given
+        assert sys.__stdout__.getvalue() == "later\n"  # type: ignore[union-attr]
+
+
+class patched_stdout:
+    """`sys.__stdout__` as a text."""
+
+    def __enter__(self) -> None:
+        import io
+
+        self._real, sys.__stdout__ = sys.__stdout__, io.StringIO()  # type: ignore[misc]
+
+    def __exit__(self, *_: object) -> None:
+        sys.__stdout__ = self._real  # type: ignore[misc]
+
+
+def test_standard_output_is_otherwise_what_it_was(capfd: pytest.CaptureFixture[str]) -> None:
+    said: list[str] = []
+    with IsolatedPlugin("x", said.append).acting("importing x"):
+        assert sys.stdout.encoding == "utf-8"
+        assert sys.stdout.writable()
+        assert not sys.stdout.isatty()
+        sys.stdout.buffer.write(b"")
+        os.write(sys.stdout.fileno(), b"by a number\n")
+        with pytest.raises(AttributeError):
+            sys.stdout.nonsense  # type: ignore[attr-defined] # noqa: B018
+    assert said == []
+    assert capfd.readouterr().out == "by a number\n"
+
+
+def test_the_table_of_a_run_stays_clean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: Typed
+) -> None:
+    text = (
+        "from dataclasses import dataclass\nfrom flbench import hookimpl\n"
+        "print('at import')\nimport random; random.seed(0)\n"
+        "import torch; torch.set_default_dtype(torch.float64)\n"
+        "@dataclass(frozen=True)\nclass Loud:\n"
+        "    def __post_init__(self): print('when made')\n"
+        "    @hookimpl\n    def plan(self): print('in a hook')\n"
+    )
+    install(tmp_path / "s", "loud", "[flbench.methods]\nloud = loud_m:Loud\n", loud_m=text)
+    monkeypatch.syspath_prepend(str(tmp_path / "s"))
+    small = ("-s", "iid", "--rounds", "1", "--set", "suite.clients=4", "--set", "epochs=1")
+    code, out, errors = typed("run", "-p", "loud,fedavg", *small)
+    sys.modules.pop("loud_m")
+    assert code == 0
+    assert "loud:" not in out
+    assert "flbench: loud: at import" in errors
+    assert "flbench: importing loud changed torch's default dtype to torch.float64" in errors
+    assert "generator" not in errors, "libraries draw from them when they are imported"
+    assert "flbench: loud: when made" in errors
+    assert "note: loud: in a hook" in errors
+    results = {p.parts[-3]: p for p in Path("flbench-results").rglob("seed-0.json")}
+    loud, plain = (Result.model_validate_json(results[n].read_text()) for n in ("loud", "fedavg"))
+    assert loud.curves == plain.curves, "nobody was hurt"
+    assert loud.method.plugins[0].source == source_hash("loud_m") != ""
+
+
+# --- where it ends ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (SystemExit(3), "SystemExit: 3"),
+        (GeneratorExit(), "GeneratorExit"),
+        (AssertionError(), "AssertionError"),
+        (ValueError("one\n  two\n"), "ValueError: one two"),
+        (KeyError("gone"), "KeyError: 'gone'"),
+    ],
+)
+def test_whatever_a_hook_raises_is_one_line(
+    play_toy: Play, error: BaseException, line: str
+) -> None:
+    """Shows: it raises or exits in a hook."""
+
+    def plan(self: Any, ctx: Any) -> None:
+        raise error
+
+    assert refused(play_toy, bad(plan=plan)) == f"round 1: bad.plan raised {line}"
+
+    @dataclass
+    class Sink:
+        @hookimpl
+        def round_finished(self) -> None:
+            torch.set_float32_matmul_precision("medium")
+            print("heard")
+            raise error
+
+    played = play_toy("fedavg", rounds=1, sinks=(("mine", Sink()),))
+    assert played.said == [
+        "mine: heard",
+        "mine.round_finished changed torch's float32 matmul precision to medium; it was put back",
+        f"mine.round_finished failed ({line}); the run goes on",
+    ]
+    assert played.state.round == 1
+
+
+def test_ctrl_c_passes(play_toy: Play) -> None:
+    def stop(self: Any) -> None:
+        torch.set_float32_matmul_precision("medium")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        play_toy(bad(plan=stop))
+    with pytest.raises(KeyboardInterrupt):
+        play_toy("fedavg", sinks=(("bad", bad(round_finished=stop).layers[0][1]),))
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_what_a_hook_tells_the_person_is_one_line(play_toy: Play) -> None:
+    def plan(self: Any) -> None:
+        raise UserError("expected\n7 clients")
+
+    assert refused(play_toy, bad(plan=plan)) == "round 1: bad.plan: expected 7 clients"
+
+
+def test_errors_in_one_line_by_hand() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    assert in_one_line(Mute()) == "Mute"
+    assert text_of(ValueError("x" * 501)) == "x" * 500 + " ..."
+    assert text_of(ValueError("x" * 500)) == "x" * 500
+
+
+FORKS = """
+import os, tempfile
+from pathlib import Path
+from toy import bad, player
+from flbench import ClientModule
+
+children = []
+
+def plan(self):
+    children.append(os.fork())
+    print("x", end="")
+
+def score(self):
+    children.append(os.fork())
+    if not children[-1]:
+        raise ValueError
+
+class Forks(ClientModule):
+    def training_step(self, batch, batch_idx):
+        if batch_idx == 0:
+            children.append(os.fork())
+        return super().training_step(batch, batch_idx)
+
+def client_module(self, net, ctx):
+    return Forks(net, ctx.local)
+
+print("before", end=" ")
+for hooks in ({"plan": plan}, {"score": score}, {"client_module": client_module}):
+    children.clear()
+    played = player(Path(tempfile.mkdtemp()))(bad(**hooks), rounds=1)
+    ended = {os.waitpid(child, 0)[1] for child in children}
+    print(played.state.round, len(children), ended, played.said)
+"""
+
+
+@pytest.mark.slow
+def test_a_forked_child_does_not_go_on_with_the_run() -> None:
+    """Shows: it forks."""
+    assert python(FORKS, HERE.parent / "support").splitlines() == [
+        "before 1 1 {0} ['bad: x']",
+        "1 2 {0} []",
+        "1 3 {0} []",
+    ], "and nothing is told twice"
+
+
+# --- how it begins ----------------------------------------------------------------------------
+
+
+def offer(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str,
+    name: str = "odd",
+    kind: str = "methods",
+) -> None:
+    """Install something whose module holds a text."""
+    head = "from dataclasses import dataclass, field\nfrom flbench import UserError\n"
+    install(
+        folder, name, f"[flbench.{kind}]\n{name} = {name}_b:Odd\n", **{f"{name}_b": head + text}
+    )
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.delitem(sys.modules, f"{name}_b", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("raise SystemExit('bye')\nOdd = 1", "SystemExit: bye"),
+        ("raise SystemExit\nOdd = 1", "SystemExit"),
+        ("assert False\nOdd = 1", "AssertionError"),
+        ("class Stop(BaseException): ...\nraise Stop('one\\ntwo')\nOdd = 1", "Stop: one two"),
+    ],
+)
+def test_what_ends_an_import_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, line: str
+) -> None:
+    """Shows: it raises or exits when it is imported."""
+    offer(tmp_path, monkeypatch, text)
+    with pytest.raises(PluginError) as caught:
+        compose("odd")
+    assert str(caught.value) == (
+        f"method 'odd' of odd 1.0 cannot be imported from odd_b:Odd: {line};"
+        " upgrade or uninstall odd"
+    )
+
+
+def test_ctrl_c_while_importing_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    offer(tmp_path, monkeypatch, "raise KeyboardInterrupt\nOdd = 1\n")
+    with pytest.raises(KeyboardInterrupt):
+        compose("odd")
+
+
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [
+        ("raise ValueError('rate above 1')", "rate above 1"),
+        ("raise UserError('one\\ntwo')", "one two"),
+        ("raise ValueError", "ValueError"),
+        ("assert False", "AssertionError"),
+        ("raise TypeError('so')", "TypeError: so"),
+        ("{}['x']", "KeyError: 'x'"),
+        ("raise SystemExit(1)", "SystemExit: 1"),
+    ],
+)
+def test_what_a_constructor_raises_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, line: str
+) -> None:
+    """Shows: its constructor fails."""
+    text = f"@dataclass(frozen=True)\nclass Odd:\n    def __post_init__(self):\n        {body}\n"
+    offer(tmp_path, monkeypatch, text)
+    with pytest.raises(BadParameter) as caught:
+        compose("odd")
+    assert str(caught.value) == f"method 'odd': {line}"
+
+
+@pytest.mark.parametrize(
+    ("field", "line"),
+    [
+        ("x: 'Nowhere' = 1", "its fields cannot be read: NameError: name 'Nowhere' is not defined"),
+        ("x: object = object", "'x' is <class 'object'>, expected numbers, text, lists or tables"),
+        ("x: float = float('inf')", "'x' is inf, expected numbers, text, lists or tables"),
+    ],
+)
+def test_fields_that_no_file_can_hold_are_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str, line: str
+) -> None:
+    """Shows: it has parameters that no file can hold."""
+    offer(tmp_path, monkeypatch, f"@dataclass(frozen=True)\nclass Odd:\n    {field}\n")
+    with pytest.raises(PluginError) as caught:
+        compose("odd")
+    assert str(caught.value).startswith(f"method 'odd' of odd 1.0: {line}")
+
+
+@pytest.mark.slow
+def test_each_is_imported_where_it_hurts_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shows: it crashes or hangs when it is imported."""
+    sound = "@dataclass(frozen=True)\nclass Odd:\n    x: int = 1\n"
+    cases = {
+        "exits": "import os; os._exit(7)\nOdd = 1\n",
+        "hangs": "while True: ...\nOdd = 1\n",
+        "prints": f"print('\"x\"'); import os; os.write(1, b'y')\n{sound}",
+        "raises": "raise RuntimeError('a\\nb')\nOdd = 1\n",
+        "segfaults": "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)\nOdd = 1\n",
+        "spawns": f"import os, time\nif not os.fork(): time.sleep(30)\n{sound}",
+        "sound": sound,
+    }
+    for name, text in cases.items():
+        offer(tmp_path, monkeypatch, text, name, "partitions")
+    known = entries("partitions")
+    found = tried([known[name] for name in [*cases, "iid"]], patience=4)
+    told = found.pop(("partitions", "raises"))
+    assert told.endswith("RuntimeError: a b; upgrade or uninstall raises")
+    assert found == {
+        ("partitions", "exits"): "importing it ends the process with exit code 7",
+        ("partitions", "hangs"): "importing it takes longer than 4 s",
+        ("partitions", "segfaults"): "importing it ends the process by signal 11",
+    }
+
+
+@pytest.mark.slow
+def test_the_list_loads_what_it_is_told_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: Typed
+) -> None:
+    offer(tmp_path / "site", monkeypatch, "raise RuntimeError('old')\nOdd = 1\n")
+    assert "broken" not in typed("list", "methods")[1]
+    code, out, _ = typed("list", "methods", "--load")
+    assert code == 0
+    (line,) = [line for line in out.splitlines() if "broken" in line]
+    assert line.strip().startswith("broken: method 'odd' of odd 1.0 cannot be imported")
+    assert "odd_b" not in sys.modules
+
+
+# --- which code it was ------------------------------------------------------------------------
+
+
+def test_a_mark_is_of_the_files_that_are_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "acme_m"
+    folder.mkdir()
+    texts = {
+        "__init__": "", "method": "from . import sums\nfrom acme_m.deep import x\nimport os\n",
+        "sums": "from .rest import y\n", "deep": "x = 1\n", "rest": "y = 1\n", "other": "z = 1\n",
+    }  # fmt: skip
+    for name, text in texts.items():
+        (folder / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    first = source_hash("acme_m.method")
+    assert re.fullmatch(r"[0-9a-f]{12}", first)
+    (folder / "other.py").write_text("z = 2\n")
+    assert source_hash("acme_m.method") == first, "nobody imports it"
+    marks = {first}
+    for name in ("__init__", "method", "sums", "deep", "rest"):
+        (folder / f"{name}.py").write_text(texts[name] + "# changed\n")
+        marks.add(source_hash("acme_m.method"))
+    assert len(marks) == 6
+    alone = source_hash("acme_m.other")
+    (folder / "__init__.py").write_text("")
+    assert source_hash("acme_m.other") != alone, "its package runs as well"
+    assert source_hash("nowhere_to_be_found") == source_hash("math") == ""
+    assert source_hash("acme_m.method") != source_hash("acme_m.other") != ""
+
+
+def test_the_mark_is_no_part_of_a_fingerprint(play_toy: Play) -> None:
+    job = play_toy("fedavg", rounds=1).job
+    described = job.method.described
+    plugin = described.plugins[0].model_copy(update={"source": "0" * 12})
+    assert described.plugins[0].source == source_hash("flbench_plugins.fedavg") != plugin.source
+    other = described.model_copy(update={"plugins": [plugin]})
+    assert replace(job, method=replace(job.method, described=other)).fingerprint == job.fingerprint
+
+
+def test_changed_code_under_one_version_is_pointed_out() -> None:
+    """Shows: it changes its code and keeps its version."""
+
+    def of(source: str, seed: int = 0, version: str = "1.0", method: str = "mine") -> Result:
+        return made(seed=seed, method=method, version=version, plugin={"source": source})  # type: ignore[dict-item]
+
+    assert same_code([]) is None
+    assert same_code([of("a", 0), of("a", 1), of("", 2)]) is None
+    assert same_code([of("a", 0), of("b", 1, version="1.1")]) is None
+    assert same_code([of("a", 0), of("b", 1, method="other")]) is None
+    assert same_code([of("", 0), of("a", 1), of("b", 2)]) == (
+        "mine of flbench 1.0 is not the same code in seeds 1 and 2 (a, b): give changed code"
+        " another version, and run both again"
+    )
+
+
+def test_results_from_before_say_nothing_of_their_source() -> None:
+    assert made().method.plugins[0].source == ""
+
+
+def test_what_the_guard_watches_has_distinct_names() -> None:
+    names = [thing.name for thing in EVERYTHING]
+    assert len(set(names)) == len(names) == 16
+    assert len(GENERATORS) == 3
+    assert composition(("x", object())).described.plugins[0].source == ""
+
+
+# --- data sets and networks -------------------------------------------------------------------
+
+LOUD = """
+import torch
+import flbench as fl
+
+def loud(root):
+    print("here I am")
+    torch.set_default_dtype(torch.float64)
+    return fl.Dataset("loud", torch.zeros(40, 3).float(), torch.arange(40) % 2, 2)
+
+def broken(root):
+    raise KeyError("gone")
+
+def leaving(root):
+    raise SystemExit("bye")
+
+def net(shape, classes):
+    torch.set_default_dtype(torch.float64)
+    return torch.nn.Linear(3, classes, dtype=torch.float32)
+"""
+LOUD_POINTS = """[flbench.datasets]
+loud = loud_things:loud
+broken = loud_things:broken
+leaving = loud_things:leaving
+[flbench.models]
+loud-net = loud_things:net
+"""
+
+
+@pytest.fixture
+def loud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Data sets and a network that misbehave, installed."""
+    install(tmp_path / "site", "loud-things", LOUD_POINTS, loud_things=LOUD)
+    monkeypatch.syspath_prepend(tmp_path / "site")
+
+
+@pytest.mark.usefixtures("loud")
+def test_a_data_set_and_a_network_leave_the_world_as_it_was(
+    typed: Typed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Shows: its data set or network does any of this."""
+    words = ["run", "-p", "fedavg", "-s", "iid", "--rounds", "1", "--dataset", "loud"]
+    words += ["--set", "clients=4", "--set", "participation=1.0"]
+    code, out, err = typed(*words, "--set", "model={name='loud-net'}")
+    assert code == 0, err
+    assert "here I am" not in out
+    assert "loud: here I am" in err
+    assert "data set 'loud' changed torch's default dtype" in err
+    assert "model 'loud-net' changed torch's default dtype" in err
+    assert torch.get_default_dtype() == torch.float32
+
+
+@pytest.mark.usefixtures("loud")
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("broken", "raised KeyError: 'gone'"), ("leaving", "raised SystemExit: bye")],
+)
+def test_a_data_set_that_fails_is_one_line(name: str, said: str, typed: Typed) -> None:
+    code, _, err = typed("run", "-p", "fedavg", "-s", "iid", "--dataset", name)
+    assert code == 1
+    assert err.splitlines()[-1] == f"flbench: data set '{name}' {said}"
+
+
+# --- what a person is told ----------------------------------------------------------------------
+
+
+def test_who_keeps_something_on_itself_is_told_where_it_belongs(play_toy: Play) -> None:
+    def aggregate(self: Any, upload: Any) -> None:
+        self.seen = upload
+
+    said = refused(play_toy, bad(aggregate=aggregate))
+    assert said == (
+        "round 1: bad.aggregate: cannot assign to field 'seen': a plugin keeps nothing; declare a"
+        " memory in `setup`"
+    )
+
+
+def test_a_method_without_a_rule_for_newcomers_is_told_so(play_toy: Play) -> None:
+    def setup(self: Any, ctx: Any) -> Any:
+        return one_model_per_client(ctx)
+
+    played = play_toy(bad(setup=setup), clients=9, unseen=0.34, dataset=toy_dataset(samples=108))
+    assert played.result.unseen is None
+    assert played.said[-1] == (
+        "unseen clients are not reported: the method has no rule for newcomers: answer"
+        " `personalise` where ctx.joining is true"
+    )
+
+
+@pytest.mark.usefixtures("loud")
+def test_for_debugging_nobody_is_watched_and_errors_have_tracebacks(
+    typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("run", "-p", "fedavg", "-s", "iid", "--dataset", "broken")
+    assert "Traceback" not in typed(*words)[2]
+    monkeypatch.setenv("FLBENCH_DEBUG", "1")
+    code, _, err = typed(*words)
+    assert code == 1
+    assert 'loud_things.py", line' in err
+    assert "KeyError: 'gone'" in err
+    with IsolatedPlugin("x").acting("x.hook"):
+        assert sys.stdout.__class__.__name__ != "Voice"
+
+
+def test_a_result_of_code_that_has_changed_is_said_to_be_one(
+    tmp_path: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (
+        "from dataclasses import dataclass\nimport flbench as fl\n@dataclass(frozen=True)\n"
+        "class Mine:\n    @fl.hookimpl\n    def setup(self):\n        return None\n"
+    )
+    site = tmp_path / "site"
+    install(site, "mine", "[flbench.methods]\nmine-x = mine_x:Mine\n", mine_x=text)
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    words = ("run", "-p", "mine-x", "-s", "iid", "--rounds", "1")
+    assert typed(*words)[0] == 0
+    assert "seed-0.json is complete; --force" in typed(*words)[2]
+    (site / "mine_x.py").write_text(text + "\nMORE = 1\n", encoding="utf-8")
+    again = typed(*words)[2]
+    assert "is complete, but its method's code has changed since; --force" in again
+
+
+def test_the_memory_of_the_docs_is_one(play_toy: Play) -> None:
+    page = (DOCS / "hooks.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.+?)```", page, re.DOTALL)
+    names: dict[str, Any] = {"dataclass": dataclass, "torch": torch, "fl": flbench}
+    exec(code, names)
+    played = play_toy(composition(("counting", names["Counting"]())), rounds=4)
+    assert played.state.memory["counting.times"].sum() == 4 * 3

@@ -1,0 +1,51 @@
+"""Every installed method learns; executors agree about those whose own tests do not say so."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from every import METHODS, run_of, settings_of
+from toy import Play, toy_dataset
+
+from flbench.engine.sequential import Sequential
+from flbench.engine.vectorised import Vectorised
+
+pytestmark = pytest.mark.slow  # every method, played several times
+
+AT_ONCE = {
+    "lg-fedavg": {},
+    "oracle": {"warmup": 0},
+}
+"""The special stage in round 1 already."""
+
+
+@pytest.mark.parametrize("method", ["fedavg", "lg-fedavg", "oracle", "pfedlia"])
+def test_both_executors_agree_after_a_round(method: str, play_toy: Play) -> None:
+    ragged = {"participation": 1.0, "dataset": toy_dataset(samples=100)}
+    settings = AT_ONCE.get(method, settings_of(method))
+    one, other = (
+        run_of(play_toy, method, settings=settings, rounds=1, executor=executor, **ragged)
+        for executor in ("sequential", "vectorised")
+    )
+    assert set(one.run.context.samples.tolist()) == {8, 10}, "clients differ in size"
+    assert type(one.run.executor) is Sequential
+    assert isinstance(other.run.executor, Vectorised)
+    assert other.run.executor.reason is None
+    assert not torch.equal(one.personal, one.run.context.initial.expand_as(one.personal))
+    close = {"rtol": 0.0, "atol": 1e-5, "equal_nan": True}
+    torch.testing.assert_close(other.state.models, one.state.models, **close)
+    assert other.state.memory.keys() == one.state.memory.keys()
+    for name, value in one.state.memory.items():
+        torch.testing.assert_close(other.state.memory[name], value, **close)
+    assert torch.equal(other.state.membership.home, one.state.membership.home)
+    assert other.run.ledger.totals == one.run.ledger.totals
+    curves = one.run.history.curves, other.run.history.curves
+    for name in ("loss", "train_loss"):
+        assert curves[1][name] == pytest.approx(curves[0][name], abs=1e-5)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_learns_more_than_a_clients_favourite_label(method: str, play_toy: Play) -> None:
+    """A client owns two labels alike, so whoever knows that much is right half the time."""
+    played = run_of(play_toy, method, rounds=15, eval_every=15)
+    assert played.result.summary["accuracy_mean"] > 0.7

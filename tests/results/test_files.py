@@ -1,0 +1,501 @@
+"""Result files: canonical text, written whole or not at all, read with one clear line."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from toy import Play, player
+
+from flbench.core.state import Scores
+from flbench.errors import UserError
+from flbench.results.files import (
+    read_result,
+    read_results,
+    read_skips,
+    result_path,
+    slug,
+    write_atomically,
+)
+from flbench.results.schema import SCHEMA, VOLATILE, Change, Result, ScoreMatrix
+from flbench.results.score_encoding import decode, encode
+from flbench.run.history import History
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    return player(tmp_path_factory.mktemp("toy"))("fedavg").result
+
+
+def rejected(path: Path) -> str:
+    with pytest.raises(UserError) as caught:
+        read_result(path)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert text.startswith(f"{path}: ")
+    return text.removeprefix(f"{path}: ")
+
+
+def changed(result: Result, **changes: Any) -> str:
+    table = json.loads(result.canonical())
+    return json.dumps({**table, **changes})
+
+
+def test_canonical_text_has_one_sorted_line_per_top_level_key(result: Result) -> None:
+    text = result.canonical()
+    first, *lines, last, nothing = text.split("\n")
+    assert (first, last, nothing) == ("{", "}", "")
+    keys = [json.loads("{" + line.removesuffix(",") + "}").popitem()[0] for line in lines]
+    assert keys == sorted(Result.model_fields)
+    assert all(line.endswith(",") for line in lines[:-1])
+    assert not lines[-1].endswith(",")
+    assert json.loads(text) == result.model_dump(mode="json")
+
+
+def test_canonical_text_is_sorted_in_depth(result: Result) -> None:
+    shuffled = result.model_copy(
+        update={
+            "summary": dict(reversed(result.summary.items())),
+            "suite": {**{"zz": {"b": 1, "a": 2}}, **result.suite},
+        }
+    )
+    text = shuffled.canonical()
+    assert '"zz":{"a":2,"b":1}' in text
+    names: list[list[str]] = []
+    json.loads(text, object_pairs_hook=lambda pairs: names.append([key for key, _ in pairs]))
+    assert all(keys == sorted(keys) for keys in names)
+    reordered = result.model_copy(update={"summary": dict(reversed(result.summary.items()))})
+    assert reordered.canonical() == result.canonical()
+
+
+def test_two_runs_of_the_same_thing_differ_in_the_volatile_keys_only(
+    result: Result, play_toy: Play
+) -> None:
+    same = {"seconds": {}, "environment": {}}
+    again = play_toy("fedavg").result
+    assert set(same) == set(VOLATILE)
+    one, other = (r.model_copy(update=same).canonical() for r in (result, again))
+    assert one == other
+    seeded = play_toy("fedavg", seed=1).result.model_copy(update=same)
+    assert seeded.canonical() != one
+
+
+def test_canonical_text_is_stable_over_a_file(result: Result, tmp_path: Path) -> None:
+    path = tmp_path / "seed-0.json"
+    write_atomically(path, result.canonical().encode())
+    assert read_result(path) == result
+    assert read_result(path).canonical().encode() == path.read_bytes()
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("place", ["summary", "curves", "seconds"])
+def test_numbers_that_are_none_are_refused(place: str, number: float, result: Result) -> None:
+    table: dict[str, Any] = {**getattr(result, place)}
+    table["accuracy_mean"] = [0.5, number] if place == "curves" else number
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        result.model_copy(update={place: table}).canonical()
+
+
+def test_the_path_of_a_result() -> None:
+    path = result_path(Path("out"), "patho", "digits", "pfedlia+oracle", "0123abcd", 7)
+    assert path.as_posix() == "out/patho/digits/pfedlia+oracle/0123abcd/seed-7.json"
+
+
+def test_no_name_is_too_long_for_a_file_or_hides_another() -> None:
+    assert slug("../../a b:c") == "a-b-c"
+    one, other = slug("ä" * 200), slug("ä" * 199 + "b")
+    assert one != other
+    assert max(len(name.encode()) for name in (one, other)) <= 60
+    assert slug("x" * 60) == "x" * 60
+
+
+def test_a_written_file_is_whole_and_alone_and_its_folders_are_made(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "seed-0.json"
+    write_atomically(path, b"one")
+    write_atomically(path, b"two")
+    assert path.read_bytes() == b"two"
+    assert list(path.parent.iterdir()) == [path]
+    assert path.stat().st_mode & 0o777 == 0o644, "others may read it"
+
+
+@pytest.mark.parametrize("failing", ["replace", "chmod", "write_bytes"])
+@pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()], ids=repr)
+def test_a_write_that_fails_leaves_nothing_behind(
+    failing: str, error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "seed-0.json"
+    path.write_bytes(b"old")
+    seen: list[list[Path]] = []
+
+    def fail(*_: object) -> None:
+        seen.append(sorted(tmp_path.iterdir()))
+        raise error
+
+    monkeypatch.setattr(Path if failing == "write_bytes" else os, failing, fail)
+    with pytest.raises(type(error)):
+        write_atomically(path, b"new")
+    monkeypatch.undo()
+    assert len(seen[0]) == 2, "there was a temporary file"
+    assert list(tmp_path.iterdir()) == [path]
+    assert path.read_bytes() == b"old"
+
+
+def test_a_reader_never_sees_half_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, replace = tmp_path / "seed-0.json", os.replace
+    found: list[bytes] = []
+
+    def look(source: str, target: Path) -> None:
+        assert not path.exists()
+        found.append(Path(source).read_bytes())
+        assert list(read_results(tmp_path)) == [], "a temporary file is no result file"
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", look)
+    write_atomically(path, b"whole")
+    assert found == [b"whole"]
+
+
+def test_a_file_that_is_not_there_or_no_json_is_one_line_naming_it(tmp_path: Path) -> None:
+    path = tmp_path / "seed-0.json"
+    assert rejected(path).startswith("cannot be read as a result file: ")
+    path.write_text("{ half")
+    assert rejected(path).startswith("cannot be read as a result file: ")
+    assert rejected(tmp_path).startswith("cannot be read as a result file: ")
+
+
+def test_a_file_of_another_shape_is_one_line_naming_the_field(
+    result: Result, tmp_path: Path
+) -> None:
+    path = tmp_path / "seed-0.json"
+    path.write_text("[]")
+    assert rejected(path).startswith("no result file: ")
+    path.write_text("{}")
+    assert rejected(path) == "no result file: 'suite': field required"
+    path.write_text(changed(result, seed="zero"))
+    assert rejected(path).startswith("no result file: 'seed': input should be a valid integer")
+    path.write_text(changed(result, status="verified"))
+    assert rejected(path).startswith("no result file: 'status': ")
+    path.write_text(changed(result, method={"name": "x", "params": {}, "plugins": [{}]}))
+    assert rejected(path) == "no result file: 'method.plugins.0.name': field required"
+
+
+def test_a_newer_schema_is_refused_whatever_else_the_file_says(
+    result: Result, tmp_path: Path
+) -> None:
+    path = tmp_path / "seed-0.json"
+    expected = f"schema version {SCHEMA + 1}, expected at most {SCHEMA}; upgrade flbench"
+    path.write_text(changed(result, schema_version=SCHEMA + 1))
+    assert rejected(path) == expected
+    path.write_text(json.dumps({"schema_version": SCHEMA + 1}))
+    assert rejected(path) == expected
+    path.write_text(changed(result, schema_version=SCHEMA))
+    assert read_result(path) == result
+
+
+def test_results_of_a_folder_come_in_path_order_and_nothing_else_is_read(
+    result: Result, tmp_path: Path
+) -> None:
+    for seed, place in ((1, "b/x"), (0, "b/x"), (3, "a/y/z")):
+        path = tmp_path / place / f"seed-{seed}.json"
+        write_atomically(path, result.model_copy(update={"seed": seed}).canonical().encode())
+    (tmp_path / "b" / "notes.json").write_text("not ours")
+    found = list(read_results(tmp_path))
+    assert [path.relative_to(tmp_path).as_posix() for path, _ in found] == [
+        "a/y/z/seed-3.json", "b/x/seed-0.json", "b/x/seed-1.json",
+    ]  # fmt: skip
+    assert [result.seed for _, result in found] == [3, 0, 1]
+    assert list(read_results(tmp_path / "nowhere")) == []
+
+
+def test_nan_is_refused_wherever_it_hides(play_toy: Play) -> None:
+    result = play_toy("fedavg").result
+    noted = result.model_copy(update={"notes": [{"round": 1, "name": "x", "value": float("nan")}]})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        noted.canonical()
+
+
+@pytest.mark.parametrize(
+    "data", [b"\xff\xfe", b'{"schema_version": "x"}', b'{"schema_version": null}', b"[NaN]", b"[]"]
+)
+def test_what_is_no_result_file_is_one_line(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "seed-0.json"
+    path.write_bytes(data)
+    with pytest.raises(UserError) as caught:
+        read_result(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+
+
+# --- what is odd is refused in one line that names the field ------------------------------------
+
+
+def put(table: dict[str, Any], field: str, value: object) -> dict[str, Any]:
+    """A copy with another value at a dotted place; `...` takes it away."""
+    copy: Any = json.loads(json.dumps(table))
+    *way, last = (int(part) if part.isdigit() else part for part in field.split("."))
+    place = copy
+    for part in way:
+        place = place[part]
+    if value is ...:
+        del place[last]
+    else:
+        place[last] = value
+    return dict(copy)
+
+
+@pytest.fixture(scope="module")
+def scored(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A file with scores of six clients, newcomers, a note, and a change of one client."""
+    play = player(tmp_path_factory.mktemp("scored"))
+    one = play("flis-hc", participation=1.0, server_samples=6).result
+    table: dict[str, Any] = json.loads(one.canonical())
+    table["membership"] = [
+        {"round": 1, "labels": [0, 0, 0, 1, 1, 1], "clients": None},
+        {"round": 2, "labels": [1], "clients": [0]},
+    ]
+    table["notes"] = [{"round": 1, "name": "x", "value": 1}]
+    unseen = {"epochs": 1, "train": [1], "test": [2], "correct": [1], "correct_tuned": [2]}
+    table["unseen"] = {**unseen, "group": None}
+    return table
+
+
+DEEP = json.loads("[" * 30 + "]" * 30)
+LINE = "one line of at most 200 printable characters expected"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("suite.local", ..., "'suite.local': field required"),
+        ("suite.clients", ..., "'suite.clients': field required"),
+        ("suite.local.epochs", "<b>", "'suite.local.epochs': input should be a valid integer"),
+        ("suite.participation", "0.5", "'suite.participation': input should be a valid number"),
+        ("suite.version", 0, "'suite.version': input should be greater than or equal to 1"),
+        ("suite.name", "a\nb", f"'suite.name': {LINE}"),
+        ("suite.paper", "\x1b[31m", "'suite.paper': text without control characters"),
+        ("suite.deep", DEEP, "'suite.deep': at most 20 levels expected"),
+        ("dataset", " ", "'dataset': a name expected, got nothing"),
+        ("dataset", "x" * 201, f"'dataset': {LINE}"),
+        ("dataset", "\ud800", f"'dataset': {LINE}"),
+        ("method.name", "a\u202eb", f"'method.name': {LINE}"),
+        ("method.params.k", 10**400, "'method.params.k': numbers up to"),
+        ("fingerprint.suite", "../up", "'fingerprint.suite': string should match pattern"),
+        ("seed", -1, "'seed': input should be greater than or equal to 0"),
+        ("summary.accuracy_mean", ..., "'summary.accuracy_mean': a number expected"),
+        ("summary.accuracy_mean", None, "'summary.accuracy_mean': a number expected"),
+        ("summary.accuracy_mean", 0.99, "'summary.accuracy_mean': 0."),
+        ("summary.mb_per_client", -1.0, "'summary.mb_per_client': 0 to 9007199254740992 expected"),
+        ("summary.ari", 10**400, "'summary.ari': "),
+        ("curves.accuracy", [0.5], "'curves.accuracy': 3 rounds expected, got 1"),
+        ("curves.accuracy.1", 1.5, "'curves.accuracy.1': 0 to 1 expected, got 1.5"),
+        ("curves.loss.1", 1e200, "'curves.loss.1': numbers up to 1e+100 expected"),
+        ("clients.test", [], "'clients.test': at least one client expected"),
+        ("clients.train", [1], "'clients.train': 6 entries expected as in 'test', got 1"),
+        ("clients.group", [0], "'clients.group': 6 entries expected as in 'test', got 1"),
+        ("clients.labels", [{}], "'clients.labels': 6 entries expected as in 'test', got 1"),
+        ("clients.labels.0", {"10000": 1}, "'clients.labels.0.10000': "),
+        ("clients.labels.0", {"-1": 1}, "'clients.labels.0.-1': "),
+        ("clients.correct.0", 10**6, "'clients.correct.0': at most the "),
+        ("clients.correct.0", -1, "'clients.correct.0': input should be greater than or"),
+        ("clients.group.0", 10**30, "'clients.group.0': input should be less than or"),
+        ("unseen.correct.0", 3, "'unseen.correct.0': at most the 2 test samples expected, got 3"),
+        ("unseen.correct_tuned", [], "'unseen.correct_tuned': 1 entries expected as in 'test'"),
+        ("membership.0.labels", [0], "'membership.0.labels': 6 entries expected, got 1"),
+        ("membership.0.clients", [0], "'membership.0.clients': null expected: the first change"),
+        ("membership.1.clients", [6], "'membership.1.clients': clients 0 to 5 expected, got 6"),
+        ("membership.1.clients", [], "'membership.1.clients': at least one entry expected"),
+        ("membership.1.clients", [1, 1], "'membership.1.clients': each once expected"),
+        ("membership.1.labels", [1, 2], "'membership.1.labels': 1 entries expected, got 2"),
+        ("membership.1.round", 10**9, "'membership.1.round': a round from 1 to 3, the last in"),
+        ("membership.0.round", 3, "'membership.1.round': a round from 3 to 3, the last in"),
+        ("membership.0.labels.0", -2, "'membership.0.labels.0': input should be greater than"),
+        ("scores.cells", "AAAA", "'scores.cells': 36 bytes expected, one per row and column,"),
+        ("scores.cells", "no base64", "'scores.cells': base64 expected"),
+        ("scores.cells", "\u00e9", "'scores.cells': base64 expected"),
+        ("scores.low", 1e9, "'scores.low': at most 'high', "),
+        ("scores.high", 1e308, "'scores.high': numbers up to 1e+100 expected"),
+        ("scores.row_ids", [], "'scores.row_ids': at least one entry expected"),
+        ("scores.row_ids.0", 1, "'scores.row_ids': each once expected"),
+        ("scores.column_ids.0", 6, "'scores.column_ids': clients 0 to 5 expected, got 6"),
+        ("notes.0", {}, "'notes.0': a whole number 'round' and a text 'name' expected"),
+        ("notes.0", {"round": 1, "name": "x"}, "'notes.0.value': field required"),
+        ("tuning", {"budget": 0}, "'tuning.budget': input should be greater than or equal to 1"),
+        ("seconds", {"a\nb": 1.0}, f"'seconds.a\\nb': {LINE}"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_tabled_or_drawn_is_refused(
+    field: str, value: object, told: str, scored: dict[str, Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "seed-0.json"
+    path.write_text(json.dumps(scored))
+    read_result(path)
+    path.write_text(json.dumps(put(scored, field, value)))
+    assert rejected(path).startswith(f"no result file: {told}")
+
+
+def test_what_a_run_was_told_is_kept_without_what_moves_a_terminal(
+    scored: dict[str, Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "seed-0.json"
+    path.write_text(json.dumps({**scored, "warnings": ["a\x1b[31m\tb"]}))
+    assert read_result(path).warnings == ["a\ufffd[31m\tb"]
+
+
+def test_a_file_that_is_too_deep_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "seed-0.json"
+    path.write_text("[" * 10**5)
+    assert rejected(path) == "cannot be read as a result file: too deep"
+
+
+def test_an_odd_reason_is_refused_too(scored: dict[str, Any], tmp_path: Path) -> None:
+    suite, method = scored["suite"], scored["method"]
+    good = {"suite": suite, "suite_hash": "0", "dataset": "d", "method": method, "reason": "no"}
+    path = tmp_path / "skipped.json"
+    odd: list[tuple[dict[str, Any], str]] = [
+        ({"suite": {"name": "x"}}, "'suite.version': field required"),
+        ({"suite_hash": "../up"}, "'suite_hash': string should match pattern"),
+        ({"reason": 1}, "'reason': input should be a valid string"),
+    ]
+    for changes, told in odd:
+        path.write_text(json.dumps(good))
+        assert [one.reason for one in read_skips(tmp_path)] == ["no"]
+        path.write_text(json.dumps({**good, **changes}))
+        with pytest.raises(UserError) as caught:
+            list(read_skips(tmp_path))
+        assert str(caught.value).startswith(f"{path}: no reason file: {told}")
+
+
+# --- version 2 --------------------------------------------------------------------------------
+
+
+def test_a_file_of_version_1_is_still_read(result: Result, tmp_path: Path) -> None:
+    table = json.loads(result.canonical())
+    for new in ("scores", "tuning"):
+        del table[new]
+    del table["clients"]["labels"]
+    table["membership"] = [
+        {"round": round_, "labels": labels} for round_, labels in result.memberships()
+    ]
+    path = tmp_path / "seed-0.json"
+    path.write_text(json.dumps({**table, "schema_version": 1}))
+    read = read_result(path)
+    assert read.schema_version == SCHEMA
+    assert (read.scores, read.tuning, read.clients.labels) == (None, None, None)
+    assert read.memberships() == result.memberships()
+    assert read.curves == result.curves
+
+
+def test_memberships_are_whole_whatever_was_written_down(result: Result) -> None:
+    changes = [
+        Change(round=1, labels=[0, 0, 1]),
+        Change(round=4, labels=[2], clients=[1]),
+        Change(round=6, labels=[1, 1, 1]),
+    ]
+    one = result.model_copy(update={"membership": changes})
+    assert one.memberships() == [(1, [0, 0, 1]), (4, [0, 2, 1]), (6, [1, 1, 1])]
+
+
+def test_a_whole_number_stays_one_however_often_it_is_written(
+    result: Result, tmp_path: Path
+) -> None:
+    one = result.model_copy(update={"curves": {"groups": [1, 2.5, None]}})
+    path = tmp_path / "seed-0.json"
+    path.write_text(one.canonical())
+    assert '"groups":[1,2.5,null]' in one.canonical()
+    assert read_result(path).canonical() == one.canonical()
+
+
+def test_scores_come_back_within_a_step(result: Result) -> None:
+    values = np.array([[-3.0, 0.0, np.nan], [1.0, 2.0, 0.77]])
+    cells, low, high = encode(values)
+    matrix = ScoreMatrix(
+        round=3, columns="clients", row_ids=[0, 1], column_ids=[0, 1, 2],
+        low=low, high=high, cells=cells,
+    )  # fmt: skip
+    back = matrix.values()
+    assert np.isnan(back[0, 2])
+    assert np.nanmax(np.abs(back - values)) <= (high - low) / 508 + 1e-12
+    assert (back[0, 0], back[1, 1]) == (-3.0, 2.0)
+
+
+@pytest.mark.parametrize("values", [np.zeros((2, 2)), np.full((2, 3), np.nan)])
+def test_a_matrix_without_a_range_can_be_kept(values: Any) -> None:
+    cells, low, high = encode(values)
+    assert np.array_equal(decode(cells, low, high, 2), values, equal_nan=True)
+
+
+def test_the_last_of_the_largest_score_matrices_is_kept() -> None:
+    def scores(rows: int, value: float, *, columns: int = 2) -> Scores:
+        ids = torch.arange(rows)
+        return Scores(torch.full((rows, columns), value), ids, "models", torch.arange(columns))
+
+    history = History()
+    history.add_scores(1, None)
+    history.add_scores(2, scores(1, 1.0, columns=1))
+    assert history.scores is None, "one number is no matrix"
+    for round_, rows in ((3, 3), (4, 5), (5, 5), (6, 2)):
+        history.add_scores(round_, scores(rows, float(round_)))
+    assert history.scores is not None
+    assert (history.scores.round, history.scores.values.tolist()) == (5, [[5.0] * 2] * 5)
+    history.add_scores(7, scores(201, 1.0, columns=200))
+    assert history.scores.round == 5, "too large to keep"
+
+
+def test_scores_are_kept_as_they_were_when_measured() -> None:
+    values = torch.tensor([[0.1, 0.7], [float("nan"), 1 / 3]])
+    history = History()
+    history.add_scores(4, Scores(values, torch.tensor([2, 5]), "clients", torch.tensor([5, 7])))
+    values[:] = 0  # a method may use its tensor again
+    kept = history.scores
+    assert kept is not None
+    assert (kept.round, kept.columns, kept.row_ids, kept.column_ids) == (
+        4,
+        "clients",
+        [2, 5],
+        [5, 7],
+    )
+    expected = torch.tensor([[0.1, 0.7], [float("nan"), 1 / 3]]).double()
+    torch.testing.assert_close(kept.values, expected, rtol=0, atol=0, equal_nan=True)
+    again = History.of(json.loads(json.dumps(history.copy().plain())), kept.values)
+    assert again.scores == kept
+
+
+def test_scores_are_encoded_once_and_as_in_every_round(
+    play_toy: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds: list[tuple[str, float, float]] = []
+    keep = History.add_scores
+
+    def recorded(history: History, round_: int, scores: Scores | None) -> None:
+        keep(history, round_, scores)
+        if scores is not None:
+            rounds.append(encode(scores.values.double().cpu().numpy()))
+
+    monkeypatch.setattr(History, "add_scores", recorded)
+    found = play_toy("flis-hc", participation=1.0, server_samples=6).result.scores
+    assert found is not None
+    assert (found.cells, found.low, found.high) == rounds[-1]
+
+
+def test_a_run_leaves_scores_and_label_counts(play_toy: Play) -> None:
+    played = play_toy("flis-hc", participation=1.0, server_samples=6)
+    result = played.result
+    assert result.scores is not None
+    assert result.scores.values().shape == (len(result.clients.train),) * 2
+    assert result.clients.labels is not None
+    assert [sum(counts.values()) for counts in result.clients.labels] == result.clients.train
+
+
+def test_the_schema_in_the_docs_is_the_models() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    schema = json.loads((docs / "result.schema.json").read_text(encoding="utf-8"))
+    assert schema == Result.model_json_schema(), "flbench show schema > docs/result.schema.json"
+    told = (docs / "results.md").read_text(encoding="utf-8")
+    assert [name for name in Result.model_fields if f"`{name}`" not in told] == []
+    assert [name for name in VOLATILE if f"`{name}`" not in told] == []

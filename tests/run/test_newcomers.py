@@ -1,0 +1,276 @@
+"""Newcomers: held out of training, served by every method's own rule, and of no consequence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pytest
+import torch
+import torch.nn.functional as F
+from joined import JOIN, M, N, by_hand, greeted, joined
+from object_walk import holds_sample_of, reachable, shares_memory
+from toy import Play, Played, bad, both, composition, toy_suite
+
+import flbench as fl
+from flbench.errors import UserError
+
+# --- who they are ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("clients", "unseen", "training", "sampled"),
+    [
+        (6, 0.0, 6, 3),
+        (6, 0.5, 3, 1),
+        (6, 0.34, 4, 2),
+        (9, 0.1, 9, 4),
+        (10, 0.3, 7, 3),
+        (100, 0.2, 80, 40),
+        (100, 0.29, 71, 35),
+        (3, 0.99, 1, 1),
+    ],
+)
+def test_a_share_of_the_clients_does_not_train(
+    clients: int, unseen: float, training: int, sampled: int
+) -> None:
+    suite = toy_suite(clients=clients, unseen=unseen)
+    assert suite.training_clients == training
+    assert suite.cohort_size == sampled, "participation is a share of those who train"
+
+
+@pytest.mark.parametrize("changes", [{"unseen": 1.0}, {"unseen": -0.1}, {"unseen_epochs": -1}])
+def test_nonsense_about_newcomers_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="should be"):
+        toy_suite(**changes)
+
+
+def test_the_partition_is_dealt_to_all_and_newcomers_are_drawn_from_it(play_toy: Play) -> None:
+    played = joined(play_toy, "fedavg")
+    run, guests = played.run, played.run.newcomers
+    assert guests is not None
+    assert run.context.clients == N
+    assert run.context.newcomers == len(guests) == M
+    assert len(run.groups) == N
+    assert len(guests.groups) == M
+    pools = (run.executor.samples, run.held_out, both(guests))
+    owned = [
+        pool.x[rows] for pool in pools for name, split in pool.splits.items() if name != "server"
+        for rows in split
+    ]  # fmt: skip
+    server = len(run.executor.samples.splits["server"][0])
+    assert len(torch.cat(owned).unique(dim=0)) == sum(map(len, owned)) == 108 - server
+    labels: dict[int, set[int]] = {0: set(), 1: set()}
+    for client in range(N):
+        labels[int(run.groups[client])] |= owned_labels(run.executor.samples, client)
+    for guest in range(M):
+        assert owned_labels(both(guests), guest) <= labels[int(guests.groups[guest])]
+    assert labels[0] | labels[1] == {0, 1, 2, 3}
+    assert not labels[0] & labels[1]
+
+
+def owned_labels(samples: Any, client: int) -> set[int]:
+    return set(samples.y[samples.splits["train"][client]].tolist())
+
+
+def test_who_joins_depends_on_the_seed_alone(play_toy: Play) -> None:
+    one, again, other = (
+        joined(play_toy, method, seed=seed, rounds=1)
+        for method, seed in (("fedavg", 0), ("ifca", 0), ("fedavg", 1))
+    )
+    assert one.run.newcomers.groups.tolist() == [0, 0, 1], "not the last ones dealt to"
+    assert one.marks.partition == again.marks.partition
+    assert one.marks.partition != other.marks.partition
+    own = [both(played.run.newcomers).x for played in (one, again, other)]
+    assert torch.equal(own[0], own[1])
+    assert own[0].shape != own[2].shape or not torch.equal(own[0], own[2])
+
+
+def test_a_suite_without_newcomers_is_what_it_was_before_there_were_any() -> None:
+    plain = toy_suite()
+    assert not {"unseen", "unseen_epochs"} & plain.settings().keys()
+    assert toy_suite(unseen=0.0, unseen_epochs=0).hash() == plain.hash()
+    assert len({toy_suite(unseen=0.4, unseen_epochs=e).hash() for e in (0, 1, 5)}) == 3
+
+
+# --- nothing of theirs is there before the end -------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Walker:
+    """Walks from everything every hook is given; apart, what there is once they join."""
+
+    uses_true_groups: ClassVar[bool] = False
+    before: list[Any]
+    after: list[Any]
+    contexts: list[fl.Context]
+
+    def walk(self, *given: Any) -> None:
+        ctx = next(thing for thing in given if isinstance(thing, fl.Context))
+        (self.after if ctx.joining else self.before).extend(reachable(given))
+        self.contexts.append(ctx)
+
+    @fl.hookimpl
+    def setup(self, ctx: fl.Context) -> None:
+        self.walk(ctx)
+
+    @fl.hookimpl
+    def score(self, state: fl.State, stage: fl.Stage, upload: Any, ctx: fl.Context) -> None:
+        self.walk(state, stage, upload, ctx)
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State, upload: Any, membership: Any, ctx: fl.Context) -> None:
+        self.walk(state, upload, membership, ctx)
+
+    @fl.hookimpl
+    def personalise(self, state: fl.State, clients: torch.Tensor, ctx: fl.Context) -> None:
+        self.walk(state, clients, ctx)
+
+
+def walked(play_toy: Play, walker: Walker) -> Played:
+    played = play_toy(composition(("walker", walker)), **JOIN)
+    assert all(ctx.newcomers == M for ctx in walker.contexts), "that they will come is known"
+    assert not any(ctx.joining for ctx in walker.contexts)
+    return played
+
+
+def test_no_hook_reaches_a_newcomers_sample_before_the_end(play_toy: Play) -> None:  # T29
+    walker = Walker([], [], [])
+    played = walked(play_toy, walker)
+    guests = played.run.newcomers
+    assert guests is not None
+    hidden = [guests.visible.x, guests.visible.y, guests.held_out.x, guests.held_out.y]
+    for pool in (guests.visible, guests.held_out):
+        hidden += [rows for split in pool.splits.values() for rows in split]
+    assert not shares_memory(walker.before, [*hidden, guests.groups])
+    assert not holds_sample_of(walker.before, both(guests).x)
+    assert holds_sample_of(walker.before, played.run.executor.samples.x[:1]), "the walk gets there"
+    greeted(played)
+    assert walker.contexts[-1].joining
+    own = both(guests).x[both(guests).splits["train"][0]]
+    assert holds_sample_of(walker.after, own), "training samples are there once they join"
+
+
+def test_not_even_then_is_a_test_sample_in_reach(play_toy: Play) -> None:  # T29
+    walker = Walker([], [], [])
+    played = walked(play_toy, walker)
+    greeted(played)
+    samples = both(played.run.newcomers)
+    test = torch.cat([samples.x[rows] for rows in samples.splits["test"]])
+    assert not holds_sample_of(walker.after, test)
+    assert not holds_sample_of(walker.after, played.run.held_out.x)
+
+
+@dataclass(frozen=True)
+class Told(Walker):
+    """The same, but it asks for the truth."""
+
+    uses_true_groups: ClassVar[bool] = True
+
+
+def test_a_method_that_is_told_the_truth_is_not_told_about_newcomers(play_toy: Play) -> None:
+    walker = Told([], [], [])
+    played = walked(play_toy, walker)
+    assert [len(ctx.true_groups) for ctx in walker.contexts] == [N] * len(walker.contexts)
+    greeted(played)
+    groups = walker.contexts[-1].true_groups
+    assert groups.tolist() == [*played.run.groups.tolist(), *played.run.newcomers.groups.tolist()]
+
+
+def test_what_the_truth_says_about_newcomers_is_not_in_reach(play_toy: Play) -> None:  # T29
+    walker = Told([], [], [])
+    guests = walked(play_toy, walker).run.newcomers
+    assert guests is not None
+    assert not shares_memory(walker.before, [guests.groups])
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (lambda ctx: ctx.evaluate(ctx.initial[None], torch.tensor([N])), "IndexError"),
+        (lambda ctx: ctx.client_data(N), "IndexError"),
+        (lambda ctx: ctx.train(ctx.initial, ctx.cohort), "serves newcomers: ask `ctx.joining`"),
+        (lambda ctx: ctx.train(ctx.initial, torch.tensor([N])), "serves newcomers"),
+    ],
+)
+def test_asking_about_them_before_the_end_is_refused(
+    play_toy: Play, ask: Callable[[fl.Context], object], said: str
+) -> None:
+    with pytest.raises(UserError, match=rf"^round 1: bad\.score.*{said}"):
+        play_toy(bad(score=lambda self, ctx: ask(ctx)), **JOIN)
+
+
+# --- the rules of joining ----------------------------------------------------------------------
+
+
+def asked(play_toy: Play, ask: Callable[[Any, fl.Context, torch.Tensor], Any]) -> list[Any]:
+    """What a method sees when `personalise` is asked for newcomers."""
+    seen: list[Any] = []
+
+    def personalise(self: Any, state: fl.State, clients: torch.Tensor, ctx: fl.Context) -> None:
+        if ctx.joining:
+            seen.append(ask(state, ctx, clients))
+
+    played = play_toy(bad(personalise=personalise), **JOIN)
+    assert seen == []
+    greeted(played)
+    return [*seen, played]
+
+
+def test_the_context_knows_newcomers_once_they_join(play_toy: Play) -> None:
+    (ctx, clients, state), played = asked(play_toy, lambda state, ctx, ids: (ctx, ids, state))
+    guests = both(played.run.newcomers)
+    assert clients.tolist() == [N, N + 1, N + 2]
+    assert (ctx.clients, ctx.newcomers, ctx.round) == (N, M, 3)
+    assert torch.equal(ctx.everybody, torch.arange(N))
+    assert ctx.samples.tolist() == [*played.run.context.samples.tolist(), *guests.sizes("train")]
+    for guest, counts in enumerate(ctx.label_counts[N:]):
+        assert {label for label, count in enumerate(counts.tolist()) if count} == owned_labels(
+            guests, guest
+        )
+        assert int(counts.sum()) == int(ctx.samples[N + guest])
+    assert state.membership.home.tolist() == [0] * (N + M), "the one model is everybody's"
+
+
+def test_newcomers_can_be_evaluated_and_their_data_read(play_toy: Play) -> None:
+    def ask(state: fl.State, ctx: fl.Context, ids: torch.Tensor) -> Any:
+        data = {split: ctx.client_data(N + 1, split) for split in ("train", "validation")}
+        return ctx.evaluate(state.models, ids), ctx.evaluate(state.models, ids, "train"), data
+
+    (validation, train, data), played = asked(play_toy, ask)
+    guests, net = both(played.run.newcomers), played.run.executor.workspace
+    net.load(played.state.models[0])
+    for split, found in (("train", train), ("validation", validation)):
+        x, y = data[split]
+        own = guests.splits[split][1]
+        assert torch.equal(x, guests.x[own])
+        assert torch.equal(y, guests.y[own])
+        with torch.no_grad():
+            assert float(found[1, 0]) == pytest.approx(float(F.cross_entropy(net.module(x), y)))
+
+
+@pytest.mark.parametrize("epochs", [None, 0, 1, 3])
+def test_a_newcomer_trains_as_many_epochs_as_it_is_asked_to(
+    play_toy: Play, epochs: int | None
+) -> None:
+    def ask(state: fl.State, ctx: fl.Context, ids: torch.Tensor) -> Any:
+        starts = torch.stack([ctx.initial, state.models[0]])
+        return (
+            ctx.train(starts, ids[1:], epochs), ctx.train(ctx.initial, ids, epochs),
+            state.models.clone(),
+        )  # fmt: skip
+
+    (several, common, models), played = asked(play_toy, ask)
+    expected = 2 if epochs is None else epochs
+    initial = played.run.context.initial
+    assert torch.equal(models, played.state.models), "the state is frozen"
+    assert several.shape == (2, 28)
+    assert common.shape == (3, 28)
+    close = {"rtol": 0, "atol": 1e-6}
+    for guest, row in enumerate(common):
+        torch.testing.assert_close(row, by_hand(played, initial, guest, expected, "join"), **close)
+    torch.testing.assert_close(several[0], common[1])
+    other = by_hand(played, played.state.models[0], 2, expected, "join")
+    torch.testing.assert_close(several[1], other, **close)
+    assert torch.equal(common[0], initial) is (expected == 0)

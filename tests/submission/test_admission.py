@@ -1,0 +1,612 @@
+"""Submitting: what a file says of itself is recomputed, and nothing odd gets into the folder."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toy import Play, Typed, player, toy_dataset, toy_suite
+
+import flbench
+from flbench.engine.options import EngineOptions
+from flbench.results.files import read_result, read_skips, write_atomically
+from flbench.results.schema import Change, Result, Tuning
+from flbench.run.result import build_result
+from flbench.run.rounds import run_rounds
+from flbench.run.setup import prepare
+from flbench.submission.admission import LARGEST, gathered, problems
+from flbench.submission.consistency import as_written, contradictions, job_of, recount, unmarked
+
+ROOT = Path(__file__).resolve().parents[2]
+BOARD = ROOT / "leaderboard" / "results"
+
+
+def kept(result: Result, folder: Path) -> Path:
+    """Write a result where its run would have."""
+    path = job_of(result, folder).path
+    write_atomically(path, result.canonical().encode())
+    return path
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
+    """Results of a toy: two seeds of one method, one of another."""
+    toy = player(tmp_path_factory.mktemp("runs"))
+    return {
+        "zero": toy("fedavg").result,
+        "one": toy("fedavg", seed=1).result,
+        "other": toy("pfedlia", settings={"warmup": 1}).result,
+    }
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Path:
+    """An empty leaderboard."""
+    folder = tmp_path / "leaderboard" / "results"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def asked(path: Path, board: Path, *others: Path, new_table: bool = True) -> list[str]:
+    """The problems of a file, with others that come too."""
+    return problems(path, gathered(board, [path, *others], new_table))
+
+
+# --- what lies in the repository ----------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_everything_in_the_repository_would_be_taken() -> None:
+    paths = sorted(BOARD.rglob("seed-*.json"))
+    assert len(paths) > 100
+    folder = gathered(BOARD, ())
+    assert {path: found for path in paths if (found := problems(path, folder))} == {}
+
+
+def test_there_is_nothing_else_in_the_folder() -> None:
+    files = [path for path in BOARD.rglob("*") if not path.is_dir() or path.is_symlink()]
+    others = {path for path in files if not path.match("seed-*.json")}
+    assert {path.name for path in others} == {"skipped.json"}
+    assert len(list(read_skips(BOARD))) == len(others)
+
+
+# --- what a file says of itself -----------------------------------------------------------------
+
+KINDS: list[dict[str, Any]] = [
+    {"method": "fedavg"},
+    {"method": "fedavg", "target": 0.3, "ft_epochs": 1},
+    {"method": "pfedlia", "settings": {"warmup": 1}, "eval_every": 2, "rounds": 4},
+    {"method": "ifca", "headline": "validation", "rounds": 5},
+    {"method": "flis-dc", "server_samples": 6, "participation": 1.0},
+    {"method": "local-only", "validation_fraction": 0.0},
+    {"method": "fedavg+fedprox"},
+    {
+        "method": "ifca+fedavgm",
+        "clients": 9,
+        "unseen": 0.34,
+        "unseen_epochs": 1,
+        "dataset": toy_dataset(samples=108),
+    },
+]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind["method"])
+def test_what_a_run_leaves_follows_from_itself(kind: dict[str, Any], play_toy: Play) -> None:
+    played = play_toy(**kind)
+    result = played.result
+    assert [*unmarked(result), *contradictions(result)] == []
+    assert job_of(result, played.job.out).path == played.job.path
+    left = {"ece", "kld", "selection_error", "selection_false_positives"}
+    left |= {"selection_false_negatives", "megabits_to_target_flis"}
+    assert result.summary.keys() - recount(result).keys() <= left
+
+
+def test_tuning_and_precision_are_part_of_the_fingerprint(play_toy: Play) -> None:
+    played = play_toy("fedavg")
+    tuned = Tuning(budget=3, tried=2, seeds=[1000], score="accuracy_validation")
+    rough = EngineOptions(accelerator="cpu", precision="bf16-mixed")
+    marks = {played.job.fingerprint}
+    for job in (replace(played.job, tuning=tuned), replace(played.job, engine=rough)):
+        run, state = prepare(job, toy_dataset())
+        result = build_result(job, run, run_rounds(run, state))
+        assert list(unmarked(result)) == []
+        assert job_of(result, job.out).path == job.path
+        marks.add(result.fingerprint.config)
+    assert len(marks) == 3
+
+
+def by_hand(result: Result) -> Result:
+    """Six clients whose numbers can be computed by hand; two groups, of which one client moves."""
+    test = [2, 4, 4, 4, 4, 2]
+    clients = result.clients.model_copy(
+        update={
+            "test": test,
+            "correct": [1, 1, 2, 3, 4, 2],
+            "loss": [1.0, 2.0, 2.0, 2.0, 2.0, 1.0],
+            "group": [0, 0, 0, 1, 1, 1],
+            "bytes": [0, 0, 0, 0, 3_000_000, 3_000_000],
+        }
+    )
+    curves: dict[str, list[Any]] = {
+        "accuracy": [0.5, None, 0.708333],
+        "accuracy_validation": [0.9, None, 0.8],
+        "bytes_down": [1_000_000, 2_000_000, 5_000_000],
+        "bytes_up": [0, 0, 1_000_000],
+        "bytes_peer": [0, 0, 0],
+        "slowest_down": [250_000, 0, 250_000],
+    }
+    changes = [
+        Change(round=1, labels=[0, 0, 0, 0, 1, 1]),
+        Change(round=3, labels=[1], clients=[3]),
+    ]
+    sent = {"down": {"model": 5_000_000}, "up": {"model": 1_000_000}, "peer": {}}
+    update = {"clients": clients, "curves": curves, "membership": changes, "bytes": sent}
+    summary = {**result.summary, "target": 0.7}
+    return result.model_copy(update={**update, "summary": summary})
+
+
+def test_the_summary_by_hand(runs: dict[str, Result]) -> None:
+    found = recount(by_hand(runs["zero"]))
+    assert found["accuracy_mean"] == pytest.approx((1 / 2 + 1 / 4 + 2 / 4 + 3 / 4 + 1 + 1) / 6)
+    assert found["accuracy_micro"] == 13 / 20
+    assert found["accuracy_worst"] == 0.25
+    assert found["loss_mean"] == 0.5
+    assert (found["round"], found["accuracy_last"]) == (3, 0.708333)
+    assert (found["accuracy_chosen"], found["accuracy_best_test"]) == (0.5, 0.708333)
+    assert found["accuracy_last10"] == pytest.approx((0.5 + 0.708333) / 2)
+    assert (found["groups"], found["noise"], found["ari"], found["purity"]) == (2, 0, 1.0, 1.0)
+    assert found["churn"] == pytest.approx(1 / 6)
+    assert found["mb_per_client"] == 1.0
+    assert found["link_seconds"] == 2.0
+    assert found["rounds_to_target"] == 3
+    assert found["megabits_to_target"] == 8.0
+
+
+def test_the_reported_round_decides_which_groups_count(runs: dict[str, Result]) -> None:
+    made = by_hand(runs["zero"])
+    suite = {**made.suite, "headline": "validation"}
+    found = recount(made.model_copy(update={"suite": suite, "summary": {"round": 1}}))
+    assert found["round"] == 1, "validation was best then"
+    assert found["purity"] == pytest.approx(5 / 6), "client 3 had not moved"
+
+
+def test_the_reported_round_s_accuracy_is_that_of_the_clients(play_toy: Play) -> None:
+    result = play_toy("ifca", headline="validation", rounds=5, seed=1).result
+    at = int(result.summary["round"] or 0)
+    assert at < 5, "otherwise the last accuracy tells"
+    curve = list(result.curves["accuracy"])
+    curve[at - 1] = 0.123
+    faked = result.model_copy(update={"curves": {**result.curves, "accuracy": curve}})
+    summary = {**result.summary, "accuracy_chosen": 0.123}
+    summary |= {name: recount(faked)[name] for name in ("accuracy_best_test", "accuracy_last10")}
+    (found,) = contradictions(faked.model_copy(update={"summary": summary}))
+    assert found.startswith("'curves.accuracy': ")
+    assert found.endswith("as in 'summary.accuracy_mean', got 0.123")
+
+
+# --- what is refused ----------------------------------------------------------------------------
+
+Edit = Callable[[dict[str, Any]], None]
+
+
+def signed(table: dict[str, Any]) -> dict[str, Any]:
+    """With the fingerprints of what it says now."""
+    result = Result.model_validate(table)
+    job = job_of(result, Path())
+    table["fingerprint"] |= {"suite": job.suite.hash(), "config": job.fingerprint}
+    return table
+
+
+def edited(result: Result, edit: Edit) -> Result:
+    table = json.loads(result.canonical())
+    edit(table)
+    return Result.model_validate(table)
+
+
+def into(field: str, value: object) -> Edit:
+    """Put a value at a dotted place."""
+
+    def edit(table: dict[str, Any]) -> None:
+        *way, last = field.split(".")
+        for part in way:
+            table = table[int(part)] if isinstance(table, list) else table[part]
+        table[last] = value
+
+    return edit
+
+
+ODD: list[tuple[Edit, str]] = [
+    (into("fingerprint.config", "00000000"), "'fingerprint.config': "),
+    (into("fingerprint.suite", "00000000"), "'fingerprint.suite': "),
+    (into("suite.headline", "best"), "'suite.headline': input should be 'last' or 'validation'"),
+    (into("suite.wings", 2), "'suite.wings': extra inputs are not permitted"),
+    (into("suite.unseen", 0.0), "'suite': unseen 0.0, not None is expected of its settings"),
+    (into("suite.clients", 7), "'clients': 7 expected in training, got 6"),
+    (into("suite.rounds", 4), "'curves.accuracy': 4 rounds expected, got 3"),
+    (into("method.name", "fedprox"), "'method.name': fedavg expected, its plugins, got fedprox"),
+    (into("method.params", {"mu": 1}), "'fingerprint.config': "),
+    (into("summary.accuracy_worst", 0.99), "'summary.accuracy_worst': "),
+    (into("summary.accuracy_std_clients", 0.0), "'summary.accuracy_std_clients': "),
+    (into("summary.ari", 1.0), "'summary.ari': 0 expected by its arrays, got 1"),
+    (into("summary.ari", None), "'summary.ari': 0 expected by its arrays, got nothing"),
+    (into("summary.mb_per_client", 0.0), "'summary.mb_per_client': "),
+    (into("summary.loss_mean", 0.1), "'summary.loss_mean': "),
+    (into("summary.round", 2), "'summary.round': 3 expected by its arrays, got 2"),
+    (into("summary.churn", 0.5), "'summary.churn': 0 expected by its arrays, got 0.5"),
+    (into("summary.accuracy_last10", 0.9), "'summary.accuracy_last10': "),
+    (into("curves.accuracy", [0.1, 0.2, 0.9]), "'summary.accuracy_last': 0.9 expected"),
+    (into("curves.accuracy", [0.1, 0.2, None]), "'curves.accuracy': a number expected in the last"),
+    (into("curves.bytes_up", [1, 2, 3]), "'bytes.up': 3 expected, the last of 'curves.bytes_up'"),
+    (into("clients.bytes", [0] * 6), "'clients.bytes': "),
+    (into("membership", []), "'membership': the groups of at least one round expected"),
+    (into("status", "reproduced"), "'status': self-reported expected of what arrives"),
+    (into("seed", 1000), "seed 1000 is for tuning"),
+    (into("seed", 2), "its row lacks seed 1: run all with --seeds 3"),
+    (into("environment.flbench", "0.1.0+dirty"), "version 0.1.0+dirty of flbench is no release"),
+    (into("environment.flbench", "?"), "version ? of flbench is no release"),
+    (into("environment.precision", "16-true"), "'fingerprint.config': "),
+]
+
+
+@pytest.mark.parametrize(("edit", "told"), ODD, ids=[told for _, told in ODD])
+def test_what_was_changed_is_found(
+    edit: Edit, told: str, runs: dict[str, Result], board: Path, tmp_path: Path
+) -> None:
+    one = edited(runs["zero"], edit)
+    path = tmp_path / f"seed-{one.seed}.json"
+    path.write_text(one.canonical(), encoding="utf-8")
+    found = asked(path, board)
+    assert [line for line in found if line.startswith(told)], found
+    assert not any("\n" in line for line in found)
+
+
+@pytest.mark.parametrize("curve", ["accuracy", "bytes_peer"])
+def test_curves_that_others_follow_from_are_needed(curve: str, runs: dict[str, Result]) -> None:
+    one = edited(runs["zero"], lambda table: table["curves"].pop(curve))
+    assert list(contradictions(one)) == [f"'curves.{curve}': field required"]
+
+
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [
+        ("0.1.1.dev3", "version 0.1.1.dev3 of fedavg is no release: install one, and run again"),
+        ("0.1.0+g12", "version 0.1.0+g12 of fedavg is no release: install one, and run again"),
+        ("99.0", f"fedavg is of version 99.0, here is flbench {flbench.__version__}: upgrade it"),
+    ],
+)
+def test_versions_nobody_else_can_install_are_refused(
+    version: str, told: str, runs: dict[str, Result], board: Path, tmp_path: Path
+) -> None:
+    table = json.loads(runs["zero"].canonical())
+    table["method"]["plugins"][0]["version"] = version
+    path = kept(Result.model_validate(signed(table)), tmp_path / "out")
+    assert asked(path, board) == [told]
+    table["method"]["plugins"][0]["distribution"] = "theirs"
+    path = kept(Result.model_validate(signed(table)), tmp_path / "out")
+    assert bool(asked(path, board)) == ("release" in told), "what is not installed can be newer"
+
+
+def test_a_good_file_has_no_problem_and_all_of_a_bad_one_are_told(
+    runs: dict[str, Result], board: Path, tmp_path: Path
+) -> None:
+    path = kept(runs["zero"], tmp_path / "out")
+    assert asked(path, board) == []
+    bad = edited(runs["zero"], into("summary.ari", 1.0))
+    bad = edited(bad, into("status", "reproduced"))
+    path.write_text(bad.canonical() + "\n", encoding="utf-8")
+    first, second, third = asked(path, board)
+    assert first.startswith("its bytes are not those that flbench writes")
+    assert second.startswith("'summary.ari'")
+    assert third.startswith("'status'")
+
+
+def test_what_is_no_result_is_told(board: Path, tmp_path: Path, runs: dict[str, Result]) -> None:
+    path = tmp_path / "seed-0.json"
+    path.write_text("{}")
+    assert asked(path, board) == ["no result file: 'suite': field required"]
+    path.write_text(" " * (LARGEST + 1))
+    assert asked(path, board)[0].startswith("50,001 bytes, expected at most 50,000")
+    (tmp_path / "seed-1.json").symlink_to(kept(runs["zero"], tmp_path / "out"))
+    told = "expected a file seed-<n>.json, or a folder with some; no link"
+    assert asked(tmp_path / "seed-1.json", board) == asked(tmp_path, board) == [told]
+
+
+# --- where a file lies --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("suite.name", "../../up"),
+        ("suite.name", "/etc"),
+        ("suite.name", ".."),
+        ("suite.name", "a/b"),
+        ("suite.name", "-rf"),
+        ("suite.name", "x.toml"),
+        ("method.name", "../fedavg"),
+        ("method.name", "fed avg"),
+        ("dataset", "../.."),
+        ("fingerprint.config", ".."),
+    ],
+)
+def test_no_name_leads_out_of_the_folder(
+    field: str, value: str, runs: dict[str, Result], board: Path, tmp_path: Path
+) -> None:
+    def edit(table: dict[str, Any]) -> None:
+        into(field, value)(table)
+        if field == "dataset":
+            table["suite"]["dataset"] = value
+        if field == "method.name":
+            table["method"]["plugins"][0]["name"] = value
+        if field != "fingerprint.config":
+            table["fingerprint"] = signed(table)["fingerprint"]
+
+    path = tmp_path / "seed-0.json"
+    path.write_text(edited(runs["zero"], edit).canonical(), encoding="utf-8")
+    (found,) = asked(path, board)
+    assert found.startswith(f"'{field}': ")
+
+
+def test_a_data_set_with_an_odd_name_has_a_plain_folder(
+    runs: dict[str, Result], board: Path, tmp_path: Path
+) -> None:
+    def edit(table: dict[str, Any]) -> None:
+        table["dataset"] = table["suite"]["dataset"] = "npz:../../x y"
+        table["fingerprint"] = signed(table)["fingerprint"]
+
+    one = edited(runs["zero"], edit)
+    assert job_of(one, board).path.relative_to(board).parts[1] == "npz-..-..-x-y"
+    assert asked(kept(one, tmp_path / "out"), board) == []
+
+
+def test_a_folder_that_is_a_link_outwards_is_not_written_to(
+    runs: dict[str, Result], board: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "outside").mkdir()
+    (board / "toy").symlink_to(tmp_path / "outside")
+    (found,) = asked(kept(runs["zero"], tmp_path / "out"), board)
+    assert found.endswith(f"is behind a link that leads out of {board}")
+
+
+def test_name_and_place_are_those_of_the_content(
+    runs: dict[str, Result], board: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "seed-3.json"
+    path.write_text(runs["zero"].canonical(), encoding="utf-8")
+    assert asked(path, board) == ["the name seed-0.json expected, of its seed"]
+    lost = board / "toy" / "seed-0.json"
+    write_atomically(lost, runs["zero"].canonical().encode())
+    (found,) = asked(lost, board)
+    assert found.startswith("its content belongs to toy/toy/fedavg/")
+
+
+def test_what_is_there_is_never_replaced(
+    runs: dict[str, Result], board: Path, tmp_path: Path
+) -> None:
+    there = kept(runs["zero"], board)
+    path = kept(runs["zero"], tmp_path / "out")
+    assert asked(path, board) == [], "the same bytes are nothing new"
+    slow = runs["zero"].model_copy(update={"seconds": {"total": 99.0}})
+    kept(slow, tmp_path / "out")
+    told = f"{there} is the same run with the same numbers: there is nothing to submit"
+    assert asked(path, board) == [told]
+    loud = runs["zero"].model_copy(update={"warnings": ["x"]})
+    kept(loud, tmp_path / "out")
+    told = "with other warnings: flbench verify says which one can be had again"
+    assert asked(path, board) == [f"{there} is the same run {told}"]
+    there.write_text("{}")
+    assert asked(path, board) == [f"{there} is in its place, and is no result file"]
+
+
+def test_of_two_that_come_for_one_place_neither_hides_the_other(
+    runs: dict[str, Result], board: Path, tmp_path: Path
+) -> None:
+    one = kept(runs["zero"], tmp_path / "one")
+    two = kept(runs["zero"].model_copy(update={"warnings": ["x"]}), tmp_path / "two")
+    assert asked(two, board, one) == [], "asked first, it has the place"
+    folder = gathered(board, [one, two], new_table=True)
+    assert problems(one, folder) == []
+    assert problems(two, folder)[0].startswith(f"{one} is the same run with other warnings")
+
+
+def test_reproduced_may_lie_there_but_not_arrive(runs: dict[str, Result], board: Path) -> None:
+    path = kept(runs["zero"].model_copy(update={"status": "reproduced"}), board)
+    assert asked(path, board, new_table=False) == []
+
+
+# --- rows and tables ----------------------------------------------------------------------------
+
+
+def test_seeds_of_a_row_come_together_or_beside_what_is_there(
+    runs: dict[str, Result], board: Path, tmp_path: Path
+) -> None:
+    zero, one = (kept(runs[name], tmp_path / "out") for name in ("zero", "one"))
+    assert asked(one, board) == ["its row lacks seed 0: run all with --seeds 2"]
+    assert asked(one, board, zero) == []
+    kept(runs["zero"], board)
+    assert asked(one, board) == []
+
+
+def test_seeds_of_a_row_share_an_environment(
+    runs: dict[str, Result], board: Path, tmp_path: Path
+) -> None:
+    kept(runs["zero"], board)
+    moved = {**runs["one"].environment, "torch": "1.0", "python": "4", "threads": "9"}
+    one = kept(runs["one"].model_copy(update={"environment": moved}), tmp_path / "out")
+    (found,) = asked(one, board)
+    assert found.startswith("'environment.torch': ")
+    assert found.endswith("as of seed 0, got 1.0: run all seeds of a row in one environment")
+    del moved["torch"]
+    one = kept(runs["one"].model_copy(update={"environment": moved}), tmp_path / "out")
+    assert asked(one, board) == [], "older files say less"
+
+
+def test_seeds_of_a_row_share_their_method_s_source(
+    runs: dict[str, Result], board: Path, tmp_path: Path
+) -> None:
+    kept(edited(runs["zero"], into("method.plugins.0.source", "aa")), board)
+    one = kept(edited(runs["one"], into("method.plugins.0.source", "bb")), tmp_path / "out")
+    (found,) = asked(one, board)
+    assert found.startswith(
+        f"fedavg of flbench {flbench.__version__} is not the same code in seeds 0 and 1 (aa, bb)"
+    )
+    one = kept(edited(runs["one"], into("method.plugins.0.source", "")), tmp_path / "out")
+    assert asked(one, board) == [], "older files do not say"
+
+
+def test_fields_that_are_younger_than_a_file_change_no_byte_of_it(
+    runs: dict[str, Result], tmp_path: Path
+) -> None:
+    path = kept(runs["zero"], tmp_path)
+    assert as_written(read_result(path)) == runs["zero"].canonical()
+    table = json.loads(path.read_text())
+    for name in ("tuning", "scores"):
+        del table[name]
+    del table["method"]["plugins"][0]["baseline"]
+    path.write_text(json.dumps(table))
+    lines = as_written(read_result(path)).splitlines()
+    assert [name for name in ("tuning", "scores", "baseline") if f'"{name}"' in str(lines)] == []
+    assert len(lines) == len(table) + 2
+
+
+def test_a_seed_that_was_searched_on_is_not_scored(
+    runs: dict[str, Result], board: Path, tmp_path: Path
+) -> None:
+    def edit(table: dict[str, Any]) -> None:
+        table["tuning"] = {"budget": 2, "tried": 2, "seeds": [0], "score": "accuracy"}
+        table["fingerprint"] = signed(table)["fingerprint"]
+
+    (found,) = asked(kept(edited(runs["zero"], edit), tmp_path / "out"), board)
+    assert found.startswith("seed 0 is for tuning")
+
+
+@pytest.mark.parametrize("mark", ["data", "partition", "initial_weights", "cohorts"])
+def test_what_cannot_share_its_table_is_refused(
+    mark: str, runs: dict[str, Result], board: Path, tmp_path: Path
+) -> None:
+    there = kept(runs["zero"], board)
+    path = kept(edited(runs["other"], into(f"fingerprint.{mark}", "0")), tmp_path / "out")
+    (found,) = asked(path, board)
+    assert found.startswith(
+        f"{path} and {there} differ in {mark.replace('_', ' ')}, so they cannot"
+    )
+
+
+def test_a_table_is_opened_on_purpose_only(
+    runs: dict[str, Result], board: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = kept(runs["zero"], tmp_path / "out")
+    (found,) = asked(path, board, new_table=False)
+    assert found == "suite toy is not installed here: install it, or add --new-table"
+    other = kept(runs["other"], tmp_path / "out")
+    assert asked(path, board, other, new_table=False) == [found], "they open it together"
+    installed = {"toy": toy_suite()}
+    monkeypatch.setattr(
+        "flbench.plugin.registry.entries", lambda kind: installed if kind == "suites" else {}
+    )
+    monkeypatch.setattr("flbench.leaderboard.suite_info.suite_of", lambda name, _: installed[name])
+    assert asked(path, board, new_table=False) == []
+    installed["toy"] = toy_suite(rounds=9)
+    (found,) = asked(path, board, new_table=False)
+    assert found.startswith(
+        "its settings are not those of suite toy (rounds 3, not 9), so it opens"
+    )
+    assert asked(path, board) == []
+    kept(runs["other"], board)
+    assert asked(path, board, new_table=False) == [], "its table is there"
+    for version, told in ((2, "run it again"), (1, "")):
+        installed["toy"] = toy_suite(version=version)
+        found = " ".join(asked(path, board))
+        assert found.endswith(told)
+        assert bool(found) == (version == 2), "an older version is no new table"
+
+
+# --- the command --------------------------------------------------------------------------------
+
+
+def test_nothing_is_copied_where_something_is_wrong(
+    typed: Typed, runs: dict[str, Result], board: Path, tmp_path: Path
+) -> None:
+    for result in runs.values():
+        kept(result, tmp_path / "out")
+    bad = kept(edited(runs["other"], into("summary.ari", 0.77)), tmp_path / "out")
+    code, out, err = typed("submit", "out", "--new-table")
+    assert code == 1
+    ari = f"{runs['other'].summary['ari']:.6g} expected by its arrays, got 0.77"
+    assert out.splitlines() == [f"{bad.relative_to(tmp_path)}: 'summary.ari': {ari}"]
+    assert err == "flbench: 1 of 3 files cannot be taken; nothing was copied\n"
+    assert list(board.iterdir()) == []
+
+
+def test_what_is_in_order_is_put_in_place(
+    typed: Typed, runs: dict[str, Result], board: Path, tmp_path: Path
+) -> None:
+    paths = [kept(result, tmp_path / "out") for result in runs.values()]
+    code, out, _ = typed("submit", "out", "--new-table", "--check")
+    assert (code, out) == (0, "3 files are in order, 3 of them new\n")
+    assert list(board.iterdir()) == []
+    code, out, _ = typed("submit", "out", "--new-table")
+    assert code == 0
+    assert out.splitlines() == [
+        "3 files are in place; now type:",
+        "    flbench leaderboard",
+        "    git add leaderboard",
+        "    git commit -m 'Add results: fedavg on toy (toy), pfedlia on toy (toy)'",
+    ]
+    for path in paths:
+        place = board / path.relative_to(tmp_path / "out")
+        assert place.read_bytes() == path.read_bytes()
+        assert read_result(place).status == "self-reported"
+    code, out, _ = typed("submit", "out")
+    assert (code, out) == (0, "all of them are there already; nothing was copied\n")
+    assert asked(place, board, new_table=False) == []
+
+
+def test_another_folder_and_none(typed: Typed, runs: dict[str, Result], tmp_path: Path) -> None:
+    kept(runs["zero"], tmp_path / "out")
+    code, _, err = typed("submit", "out")
+    assert code == 1
+    assert err.startswith("flbench: --results: expected the leaderboard's folder of result files")
+    (tmp_path / "my board" / "results").mkdir(parents=True)
+    code, out, _ = typed("submit", "out", "--new-table", "--results", "my board/results")
+    assert code == 0
+    assert out.splitlines()[1:3] == [
+        "    flbench leaderboard --results 'my board/results' --out 'my board'",
+        "    git add 'my board'",
+    ]
+
+
+def test_no_name_of_a_file_moves_the_terminal(typed: Typed, tmp_path: Path) -> None:
+    (tmp_path / "seed-\x1b[2J.json").write_text("{}")
+    code, out, _ = typed("submit", str(tmp_path), "--check")
+    assert code == 1
+    assert out.rstrip("\n").isprintable()
+
+
+@pytest.mark.slow
+def test_checking_needs_no_torch() -> None:
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from flbench.submission.admission import gathered, problems\n"
+        f"root = Path({str(BOARD / 'iid')!r}); folder = gathered(root.parent, ())\n"
+        "print([problems(path, folder) for path in root.rglob('seed-0.json')][:1],"
+        " 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[[]] False"
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", ".github/pull_request_template.md"])
+def test_what_contributors_read_leads_somewhere(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)#]+)\)", text)
+    assert [link for link in links if not (ROOT / link).exists()] == []
+    commands = set(re.findall(r"`flbench (\w+)", text))
+    assert {"submit"} <= commands <= {"submit", "leaderboard", "tune", "verify", "check"}

@@ -1,0 +1,456 @@
+"""Verifying: a run played again from nothing but its file, and how far apart two may be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median, stdev
+from typing import Any
+
+import pytest
+from toy import Play, Typed, composition, player, toy_dataset
+
+import flbench
+import flbench as fl
+from flbench.core.dataset import Dataset
+from flbench.results.difference import relative_distance
+from flbench.results.files import read_result, read_results, write_atomically
+from flbench.results.schema import Change, Result
+from flbench.run.setup import prepare
+from flbench.submission.comparison import Part, compare
+from flbench.submission.consistency import as_written, job_of
+from flbench.submission.verification import TOLERANCE, engine_of, played
+
+ROOT = Path(__file__).resolve().parents[2]
+METHODS: list[dict[str, Any]] = [
+    {"method": "fedavg"},
+    {"method": "pfedlia", "settings": {"warmup": 1}},
+    {"method": "dc-pfl", "rounds": 4},
+    {"method": "cfl", "settings": {"start_round": 1}},
+    {"method": "oracle", "settings": {"warmup": 1}, "eval_every": 2},
+    {"method": "fedavg", "target": 0.3, "ft_epochs": 1},
+    {"method": "ifca+fedavgm"},
+]
+NEWCOMERS = {"clients": 9, "unseen": 0.34, "unseen_epochs": 1}
+
+
+@pytest.fixture
+def there(monkeypatch: pytest.MonkeyPatch) -> Callable[[Dataset], None]:
+    """Puts a data set where the command looks for one; the toy's is there already."""
+
+    def put(dataset: Dataset) -> None:
+        monkeypatch.setattr("flbench.federation.loading.load_dataset", lambda name, root: dataset)
+
+    put(toy_dataset())
+    return put
+
+
+def kept(result: Result, folder: Path, edit: Callable[[dict[str, Any]], None] | None = None) -> str:
+    """Write a result into a folder, changed by hand."""
+    table = json.loads(result.canonical())
+    if edit is not None:
+        edit(table)
+    path = folder / "seed-0.json"
+    write_atomically(path, Result.model_validate(table).canonical().encode())
+    return str(path)
+
+
+# --- the same run again -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", METHODS, ids=lambda kind: f"{kind['method']}-{len(kind)}")
+def test_a_run_comes_out_the_same_from_its_file(
+    kind: dict[str, Any], play_toy: Play, typed: Typed, there: object, tmp_path: Path
+) -> None:
+    result = play_toy(**kind).result
+    rounds = result.suite["rounds"]
+    file = kept(result, tmp_path / "here")
+    before = Path(file).read_bytes()
+    code, out, err = typed("verify", file)
+    assert code == 0, out
+    first, *lines, last = out.splitlines()
+    assert first == f"{file}: {rounds} of {rounds} rounds played again"
+    assert lines[0] == "  environment: the same, so the same bytes are expected"
+    assert len(lines) == 10
+    assert all(line.endswith(": same bytes") for line in lines[1:])
+    assert last == "it agrees, to the last byte"
+    assert f"round {rounds}/{rounds}" in err
+    code, out, _ = typed("verify", file, "--rounds", "2")
+    assert code == 0, out
+    assert out.splitlines()[0] == f"{file}: 2 of {rounds} rounds played again"
+    assert out.splitlines()[-1] == "it agrees, to the last byte"
+    assert Path(file).read_bytes() == before
+    assert list((tmp_path / "here").iterdir()) == [Path(file)], "nothing is left"
+
+
+def test_newcomers_are_compared_too(
+    play_toy: Play, typed: Typed, there: Callable[[Dataset], None], tmp_path: Path
+) -> None:
+    data = toy_dataset(samples=108)
+    there(data)
+    result = play_toy("fedavg", dataset=data, **NEWCOMERS).result
+    assert result.unseen is not None
+    assert typed("verify", kept(result, tmp_path))[0] == 0
+
+    def edit(table: dict[str, Any]) -> None:
+        unseen = table["unseen"]
+        unseen["correct_tuned"][0] = 0 if unseen["correct_tuned"][0] else 1
+        shares = [a / b for a, b in zip(unseen["correct_tuned"], unseen["test"], strict=True)]
+        table["summary"]["unseen_accuracy_tuned"] = sum(shares) / len(shares)
+
+    code, out, _ = typed("verify", kept(result, tmp_path, edit))
+    assert code == 1
+    (line,) = [line for line in out.splitlines() if "unseen" in line]
+    assert line.startswith("  unseen clients: differs by 0.")
+    assert line.endswith("(correct_tuned)")
+
+
+def test_a_file_of_version_1_is_verified(
+    play_toy: Play, typed: Typed, there: object, tmp_path: Path
+) -> None:
+    result = play_toy("fedavg").result
+    file = Path(kept(result, tmp_path))
+    table = json.loads(file.read_text())
+    for name in ("scores", "tuning"):
+        del table[name]
+    for name in ("churn", "ece"):
+        del table["summary"][name]
+    del table["clients"]["labels"], table["curves"]["slowest_down"], table["environment"]["numpy"]
+    file.write_text(json.dumps({**table, "schema_version": 1}))
+    code, out, _ = typed("verify", str(file), "--write")
+    assert code == 0, out
+    assert read_result(file).status == "reproduced"
+    assert read_result(file).curves.keys() == table["curves"].keys()
+
+
+@dataclass(frozen=True)
+class Asks:
+    """Keeps what the core tells about the length of the run."""
+
+    heard: list[tuple[int, int]]
+
+    @fl.hookimpl
+    def plan(self, state: fl.State, ctx: fl.Context) -> None:
+        self.heard.append((ctx.round, ctx.rounds))
+
+
+def test_a_method_is_told_the_whole_number_of_rounds(play_toy: Play) -> None:
+    heard: list[tuple[int, int]] = []
+    whole = play_toy(composition(("asks", Asks(heard))), rounds=5, eval_every=2, ft_epochs=1)
+    job = replace(whole.job, out=whole.job.out / "again")
+    del heard[:]
+    run, state = prepare(job, toy_dataset())
+    cut = played(job, run, state, 3)
+    assert heard == [(1, 5), (2, 5), (3, 5)]
+    assert cut.curves["accuracy"] == whole.result.curves["accuracy"][:3]
+    assert cut.curves["accuracy"][2] is None, "round 3 is not the last"
+    assert "accuracy_fine_tuned" not in cut.curves
+    assert not job.checkpoint.exists()
+
+
+# --- what differs -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    return player(tmp_path_factory.mktemp("toy"))("fedavg").result
+
+
+def test_one_number_that_was_changed_is_found(
+    result: Result, typed: Typed, there: object, tmp_path: Path
+) -> None:
+    def edit(table: dict[str, Any]) -> None:
+        table["curves"]["train_loss"][1] += 0.5
+
+    file = kept(result, tmp_path, edit)
+    before = Path(file).read_bytes()
+    code, out, _ = typed("verify", file, "--write")
+    assert code == 1
+    (line,) = [line for line in out.splitlines() if "same bytes" not in line and "by round" in line]
+    assert line.startswith("  other numbers by round: differs by 0.")
+    assert line.endswith(", allowed are 0.01 (train_loss)")
+    assert out.splitlines()[-1] == "it differs"
+    assert Path(file).read_bytes() == before
+    assert typed("verify", file, "--rounds", "1")[0] == 0, "round 1 is as it was"
+    code, out, _ = typed("verify", file, "--tolerance", "0.9", "--write")
+    assert code == 0
+    assert "other numbers by round: within tolerance, 0." in out
+    assert "it agrees" in out.splitlines()
+    assert read_result(Path(file)).status == "reproduced"
+
+
+def test_only_a_whole_run_that_agrees_is_called_reproduced(
+    result: Result, typed: Typed, there: object, tmp_path: Path
+) -> None:
+    file = kept(result, tmp_path)
+    code, _, err = typed("verify", file, "--rounds", "2", "--write")
+    assert code == 1
+    assert err.startswith("flbench: --write calls a file reproduced, which takes all its rounds")
+    assert read_result(Path(file)).status == "self-reported"
+    code, out, _ = typed("verify", file, "--write")
+    assert code == 0
+    assert out.splitlines()[-1] == f"{file} is called reproduced; now type: flbench leaderboard"
+    done = read_result(Path(file))
+    assert Path(file).read_text() == as_written(done) == done.canonical()
+    assert done == result.model_copy(update={"status": "reproduced"})
+    assert typed("verify", file, "--rounds", "3")[0] == 0, "what is reproduced can be again"
+
+
+@pytest.mark.parametrize("mark", ["data", "partition", "initial_weights", "cohorts"])
+def test_another_beginning_is_named_and_nothing_is_played(
+    mark: str, result: Result, typed: Typed, there: object, tmp_path: Path
+) -> None:
+    def edit(table: dict[str, Any]) -> None:
+        table["fingerprint"][mark] = "0"
+
+    code, out, err = typed("verify", kept(result, tmp_path, edit))
+    here = getattr(result.fingerprint, mark)
+    told = f"not the same run, nothing was played: fingerprint.{mark}: 0 in the file, {here} here"
+    assert (code, out, err) == (1, "", f"flbench: {told}\n")
+
+
+def test_a_file_that_contradicts_itself_is_not_played(
+    result: Result, typed: Typed, there: object, tmp_path: Path
+) -> None:
+    def edit(table: dict[str, Any]) -> None:
+        table["summary"]["ari"] = 0.9
+
+    file = kept(result, tmp_path, edit)
+    code, out, err = typed("verify", file)
+    assert (code, out) == (1, "")
+    assert err.startswith(f"flbench: {file}: 'summary.ari': 0 expected by its arrays, got 0.9")
+
+
+def signed(table: dict[str, Any]) -> None:
+    """Give it the fingerprints of what it says now."""
+    job = job_of(Result.model_validate(table), Path())
+    table["fingerprint"] |= {"suite": job.suite.hash(), "config": job.fingerprint}
+
+
+def test_a_plugin_of_another_version_is_told_and_one_that_is_not_there_refused(
+    result: Result, typed: Typed, there: object, tmp_path: Path
+) -> None:
+    def older(table: dict[str, Any]) -> None:
+        table["method"]["plugins"][0]["version"] = "0.0.1"
+        signed(table)
+
+    code, out, err = typed("verify", kept(result, tmp_path, older))
+    assert code == 0
+    assert f"of flbench 0.0.1 in the file, of flbench {flbench.__version__} here" in err
+
+    def strange(table: dict[str, Any]) -> None:
+        table["method"]["name"] = table["method"]["plugins"][0]["name"] = "fedmine"
+        table["method"]["plugins"][0] |= {"distribution": "my-fl", "version": "2.0"}
+        signed(table)
+
+    code, out, err = typed("verify", kept(result, tmp_path, strange))
+    assert (code, out) == (1, "")
+    assert err.startswith("flbench: unknown method 'fedmine'")
+    assert err.endswith("; the file names my-fl==2.0: pip install it\n")
+
+
+def test_other_parameters_and_uses_are_refused(
+    result: Result, typed: Typed, there: object, tmp_path: Path
+) -> None:
+    def more(table: dict[str, Any]) -> None:
+        table["method"]["params"] = {"mu": 1}
+        signed(table)
+
+    def told(table: dict[str, Any]) -> None:
+        table["method"]["plugins"][0]["uses_true_groups"] = True
+        signed(table)
+
+    _, _, err = typed("verify", kept(result, tmp_path, more))
+    assert err == "flbench: 'method.params': {'mu': 1} in the file, {} here\n"
+
+    def idle(table: dict[str, Any]) -> None:
+        one = table["method"]["plugins"][0]
+        table["method"]["plugins"] = [{**one, "name": "oracle"}, one]
+        table["method"]["name"] = "oracle+fedavg"
+        signed(table)
+
+    _, _, err = typed("verify", kept(result, tmp_path, idle))
+    assert err == "flbench: 'method.name': oracle+fedavg in the file, oracle here\n"
+    code, _, err = typed("verify", kept(result, tmp_path, told))
+    assert code == 1
+    assert err.startswith("flbench: plugin fedavg says here that it uses other things")
+
+
+def test_rounds_that_are_not_there_are_refused(
+    play_toy: Play, typed: Typed, there: object, tmp_path: Path
+) -> None:
+    file = kept(play_toy("fedavg", rounds=4, eval_every=2).result, tmp_path)
+    for rounds in ("1", "5"):
+        code, _, err = typed("verify", file, "--rounds", rounds)
+        assert code == 1
+        assert err == f"flbench: --rounds: expected 2 to 4, got {rounds}\n"
+
+
+def test_no_tolerance_lets_everything_pass(typed: Typed, result: Result, tmp_path: Path) -> None:
+    assert typed("verify", kept(result, tmp_path), "--tolerance", "inf")[0] == 2
+
+
+def test_a_part_of_a_data_set_is_not_taken_for_another(
+    result: Result, typed: Typed, there: object, tmp_path: Path
+) -> None:
+    def edit(table: dict[str, Any]) -> None:
+        table["dataset"] = table["suite"]["dataset"] = "toy[a,b]"
+        signed(table)
+
+    code, _, err = typed("verify", kept(result, tmp_path, edit))
+    assert (code, err) == (1, "flbench: the file is of toy[a,b]; what is there is toy\n")
+
+
+def test_what_it_was_computed_with_is_taken_up(result: Result) -> None:
+    def engine(**told: str) -> tuple[object, ...]:
+        found = engine_of(result.model_copy(update={"environment": told}))
+        return found.executor, found.accelerator, found.precision, found.threads
+
+    assert engine() == ("auto", "auto", "32-true", 1)
+    known = {"executor": "vectorised", "device": "cpu", "threads": "3", "precision": "bf16-mixed"}
+    assert engine(**known) == ("vectorised", "cpu", "bf16-mixed", 3)
+    odd = {"executor": "rm -rf", "device": "cuda:0", "threads": "99999999"}
+    assert engine(**odd) == ("auto", "auto", "32-true", 1)
+
+
+def test_another_environment_is_told(
+    play_toy: Play, typed: Typed, there: object, tmp_path: Path
+) -> None:
+    def edit(table: dict[str, Any]) -> None:
+        table["environment"] |= {"torch": "1.0", "threads": "2"}
+
+    code, out, _ = typed("verify", kept(play_toy("fedavg").result, tmp_path, edit))
+    assert code == 0
+    line = out.splitlines()[1]
+    assert line.startswith("  environment: torch 1.0, here ")
+    assert "threads" not in line, "it was taken up"
+
+
+# --- how far apart ------------------------------------------------------------------------------
+
+
+def test_the_distance_of_two_numbers() -> None:
+    assert relative_distance(0.5, 0.25) == 0.25
+    assert relative_distance(90, 100) == relative_distance(100, 90) == 0.1
+    assert relative_distance(-200, 0) == 1.0
+    assert relative_distance(None, None) == 0
+    assert relative_distance(None, 0) == relative_distance(0.5, None) == float("inf")
+
+
+def parts(one: Result, other: Result, rounds: int = 3) -> dict[str, Part]:
+    return {part.name: part for part in compare(one, other, rounds)}
+
+
+NAMES = ["accuracy by round", "bytes by round", "other numbers by round", "groups"]
+ENDS = ["clients", "unseen clients", "what was sent", "summary", "what was noted"]
+
+
+def test_a_result_is_the_same_as_itself(result: Result) -> None:
+    found = compare(result, result, 3)
+    assert [part.name for part in found] == NAMES + ENDS
+    assert [part.name for part in compare(result, result, 2)] == NAMES
+    assert all(part.same and part.agrees(0) for part in found)
+
+
+@pytest.mark.parametrize(
+    ("curve", "name", "change", "distance"),
+    [
+        ("accuracy", "accuracy by round", [0.0, 0.03, -0.06], 0.03),
+        ("bytes_down", "bytes by round", [0, 0, 10**9], None),
+        ("loss", "other numbers by round", [0.0, 0.0, None], float("inf")),
+    ],
+)
+def test_curves_are_compared_round_by_round(
+    curve: str, name: str, change: list[Any], distance: float | None, result: Result
+) -> None:
+    old = result.curves[curve]
+    new = [None if d is None else (v or 0) + d for v, d in zip(old, change, strict=True)]
+    other = result.model_copy(update={"curves": {**result.curves, curve: new}})
+    found = parts(result, other)
+    assert not found[name].same
+    assert found[name].where == curve
+    assert not found[name].agrees(TOLERANCE)
+    if distance is not None:
+        assert found[name].distance == pytest.approx(distance)
+    assert all(part.same for key, part in found.items() if key != name)
+    assert parts(result, other, 1)[name].same, "of round 1 nothing is known to differ"
+
+
+def test_a_curve_that_did_not_come_out_again_differs(result: Result) -> None:
+    curves = {name: curve for name, curve in result.curves.items() if name != "loss"}
+    less = result.model_copy(update={"curves": curves})
+    assert parts(result, less)["other numbers by round"].distance == float("inf")
+    assert parts(less, result)["other numbers by round"].same, "an older file says less"
+
+
+def test_groups_are_compared_under_the_best_matching(result: Result) -> None:
+    def grouped(*changes: tuple[int, list[int]]) -> Result:
+        made = [Change(round=at, labels=labels) for at, labels in changes]
+        return result.model_copy(update={"membership": made})
+
+    one = grouped((1, [0, 0, 0, 1, 1, 1]))
+    renamed = grouped((1, [1, 1, 1, 0, 0, 0]))
+    assert parts(one, renamed)["groups"].distance == 0
+    assert not parts(one, renamed)["groups"].same
+    moved = grouped((1, [0, 0, 0, 1, 1, 1]), (2, [0, 0, 1, 1, 1, 1]))
+    assert parts(one, moved)["groups"].distance == pytest.approx(2 / 3 / 6), "rounds 2 and 3 of 3"
+    assert parts(one, moved, 1)["groups"].same
+    late = grouped((3, [0, 0, 0, 1, 1, 1]))
+    assert parts(one, late)["groups"].distance == float("inf")
+
+
+def test_clients_are_compared_by_their_shares(result: Result) -> None:
+    def having(**arrays: list[Any]) -> Result:
+        clients = result.clients.model_copy(update=arrays)
+        return result.model_copy(update={"clients": clients})
+
+    test = [10, 10, 20, 20, 10, 10]
+    one = having(test=test, correct=[5, 5, 5, 5, 5, 5])
+    other = having(test=test, correct=[6, 4, 5, 5, 5, 5])
+    assert parts(one, other)["clients"].distance == pytest.approx(0.2 / 6), "they do not cancel"
+    assert parts(one, having(test=[10] * 6))["clients"].distance == float("inf")
+    sparse = result.clients.model_copy(update={"labels": None})
+    assert parts(result.model_copy(update={"clients": sparse}), result)["clients"].same
+
+
+def test_traffic_and_what_does_not_follow_from_arrays_is_judged(result: Result) -> None:
+    sent = {way: dict(items) for way, items in result.bytes.items()}
+    sent["up"]["secret"] = 5
+    other = result.model_copy(update={"bytes": sent})
+    found = parts(result, other)["what was sent"]
+    assert (found.same, found.agrees(TOLERANCE), found.where) == (False, False, "up secret")
+    assert not parts(other, result)["what was sent"].agrees(TOLERANCE)
+    faked = {**result.summary, "ece": 0.9, "accuracy_worst": 0.9}
+    found = parts(result.model_copy(update={"summary": faked}), result)["summary"]
+    assert (found.agrees(TOLERANCE), found.where) == (False, "ece"), "the rest is recomputed"
+    noted = result.model_copy(update={"warnings": ["x"]})
+    found = parts(noted, result)["what was noted"]
+    assert (found.same, found.agrees(0), found.where) == (False, True, "warnings")
+
+
+def test_a_part_says_what_it_is() -> None:
+    lines = [
+        Part("x", same=True).told(0.02),
+        Part("x", False, 0.01, "y").told(0.02),
+        Part("x", False, 0.03).told(0.02),
+        Part("x", False, None, "y").told(0.02),
+    ]
+    assert lines == [
+        "x: same bytes",
+        "x: within tolerance, 0.0100 (y)",
+        "x: differs by 0.0300, allowed are 0.02",
+        "x: differs, which is not judged (y)",
+    ]
+
+
+def test_the_docs_argue_for_the_tolerance_that_there_is(result: Result) -> None:
+    text = " ".join((ROOT / "docs" / "submitting.md").read_text(encoding="utf-8").split())
+    assert f"The tolerance is {TOLERANCE:g}:" in text
+    assert [part.name for part in compare(result, result, 3) if part.name not in text] == []
+    rows: dict[Path, list[float]] = {}
+    for path, one in read_results(ROOT / "leaderboard" / "results"):
+        rows.setdefault(path.parent, []).append(float(one.summary["accuracy_mean"] or 0))
+    spread = [stdev(row) for row in rows.values() if len(row) > 1]
+    assert median(spread) > TOLERANCE

@@ -1,0 +1,137 @@
+"""What the laws about every installed method share: settings, a film of a run, its canonical text.
+
+What a method needs to show what it is, its class says (`conformance`); only its bytes need a
+formula (`ledger_formulas.py`).
+"""
+
+from __future__ import annotations
+
+import functools
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from toy import Play, Played, toy_dataset
+
+from flbench import Conformance, State, hookimpl
+from flbench.plugin.registry import entries, find, load_entry
+from flbench.run.rounds import run_rounds
+from flbench.run.setup import prepare
+from flbench.testing import reproducibility
+
+METHODS = list(entries("methods"))
+"""Names of all installed methods, from their metadata: no method is imported."""
+
+TRIALS = {"tau": 1, "window": 1, "t_start": 1, "t_obs": 1, "t_sp": 1, "threshold": 1.0}
+"""Parameters with which DC-PFL tries a division in a few rounds."""
+
+
+@functools.cache
+def declared(method: str) -> Conformance:
+    """What the author of a method declares; imports the method."""
+    return getattr(load_entry(find("methods", method)), "conformance", Conformance())
+
+
+def settings_of(method: str) -> dict[str, object]:
+    """Parameters with which what makes a method special happens on the toy, and soon."""
+    return dict(declared(method).params) if method in METHODS else {}
+
+
+def rounds_of(method: str) -> int:
+    """Rounds until it has happened; three mostly suffice."""
+    told = declared(method).rounds if method in METHODS else 0
+    return told if told > 4 else 3
+
+
+def memory(name: str) -> Callable[[Played], bool]:
+    return lambda played: bool(played.state.memory[name].nan_to_num().any())
+
+
+def several_rows(played: Played) -> bool:
+    return len(played.state.models) > 1
+
+
+def regrouped(played: Played) -> bool:
+    return played.result.summary["groups"] not in (1, 6)
+
+
+def trial_adopted(played: Played) -> bool:
+    noted = [note["value"] for note in played.run.history.notes if note["name"] == "dc-pfl.trial"]
+    return regrouped(played) and any(new < old for old, new in noted)
+
+
+def mixed_apart(played: Played) -> bool:
+    mixed = played.state.memory["fedc2i.mixed"]
+    return bool((mixed != mixed[0]).any(dim=0).sum() > 8)
+
+
+HAPPENED: dict[str, Callable[[Played], bool]] = {
+    "cfl": lambda played: len(played.state.memory["cfl.splits"]) > 0,
+    "clusterfl": regrouped,
+    "dc-pfl": trial_adopted,
+    "dc-pfl-nodc": regrouped,
+    "dc-pfl-nola": trial_adopted,
+    **dict.fromkeys(("fedc2i", "fedc2i-class-global", "fedc2i-class-local"), mixed_apart),
+    "fedavgm": memory("fedavgm.momentum"),
+    "fedfomo": lambda played: bool(played.state.memory["fedfomo.q"].triu(1).any()),
+    "fedproto": memory("fedproto.known"),
+    "fedrod": memory("fedrod.psi"),
+    "fesem": lambda played: int(played.state.memory["fesem.fitted"]) > 0 and regrouped(played),
+    "flis-dc": lambda played: played.state.membership.weights is not None,
+    "flis-hc": several_rows,
+    "kld-groups": several_rows,
+    "ifca": lambda played: len(set(played.run.history.last.labels)) > 1,
+    "oracle": several_rows,
+    "pfedlia": lambda played: several_rows(played) and memory("pfedlia.influence")(played),
+    "scaffold": memory("scaffold.c_i"),
+}
+"""Whether what makes a method special has happened in a run."""
+
+
+def run_of(play_toy: Play, method: str, **changes: Any) -> Played:
+    """A run in which the method's special stage takes place, or the settings that are given."""
+    settings = changes.pop("settings", None)
+    settings = settings_of(method) if settings is None else settings
+    rounds = changes.pop("rounds", None) or rounds_of(method)
+    return play_toy(method, settings=settings, rounds=rounds, **{"server_samples": 8, **changes})
+
+
+@dataclass
+class Film:
+    """A sink that keeps the state of every round, and a copy of its checkpoint."""
+
+    folder: Path | None = None
+    states: list[State] = field(default_factory=list)
+
+    @hookimpl
+    def round_finished(self, record: Any, state: State) -> None:
+        self.states.append(state)
+        if self.folder is not None:
+            (found,) = (self.folder / "out").rglob("*.checkpoint.safetensors")
+            shutil.copy(found, self.checkpoint(record.round))
+
+    def checkpoint(self, round_: int) -> Path:
+        assert self.folder is not None
+        return self.folder / f"round-{round_}.safetensors"
+
+
+def resumed(whole: Played, checkpoint: Path, out: Path) -> Played:
+    """The same run again, from a checkpoint that was left behind by an interruption."""
+    job = replace(whole.job, out=out, resume=True, sinks=())
+    job.checkpoint.parent.mkdir(parents=True)
+    shutil.copy(checkpoint, job.checkpoint)
+    run, state = prepare(job, toy_dataset())
+    assert 0 < state.round < whole.state.round
+    return Played(run, run_rounds(run, state), job)
+
+
+def same_state(one: State, other: State) -> bool:
+    """Bit for bit: bank, membership, memories; NaN is NaN."""
+    return not reproducibility.same_state(one, other)
+
+
+def stable(played: Played) -> dict[str, Any]:
+    """The result file's content, but for what differs between two runs of the same thing."""
+    return played.stable

@@ -1,0 +1,541 @@
+"""Grids of runs: `flbench sweep` with each of its launchers."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console as Terminal
+from toy import Typed
+
+import flbench.run.runner
+from flbench.errors import UserError
+from flbench.results.events import RoundRecord, RunInfo
+from flbench.results.schema import VOLATILE
+from flbench.sweeps.launchers import FAILED, connected, needs, played_remotely, received
+from flbench.sweeps.request import jobs_of, options
+from flbench.terminal.console import Console, SweepProgress
+
+QUICK = ("--rounds", "2", "--set", "clients=10")
+GRID = ("-p", "fedavg,local-only", "-s", "iid", "--seeds", "2", *QUICK)
+
+
+def results(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("seed-*.json"))
+
+
+def stable(folder: Path) -> dict[str, dict[str, Any]]:
+    """All results below a folder, without what differs between two runs of the same."""
+    return {
+        str(path.relative_to(folder)): {
+            key: value for key, value in json.loads(path.read_text()).items() if key not in VOLATILE
+        }
+        for path in results(folder)
+    }
+
+
+def times(folder: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in results(folder)}
+
+
+# --- a grid, cell by cell -----------------------------------------------------------------------
+
+
+def test_every_cell_is_played_once_and_has_one_line(typed: Typed, tmp_path: Path) -> None:
+    code, out, err = typed("sweep", *GRID, "-p", "fedavg")
+    assert code == 0
+    assert len(results(tmp_path)) == 4
+    first, *lines, last = err.splitlines()
+    assert first == "4 cells: none is complete; 4 to run"
+    assert last == "4 cells: 4 done"
+    titles = [
+        f"{name} on iid (digits), seed {k}" for name in ("fedavg", "local-only") for k in (0, 1)
+    ]
+    for number, (line, title) in enumerate(zip(lines, titles, strict=True), 1):
+        shape = rf"cell {number}/4  {re.escape(title)}  accuracy 0\.\d{{3}}  \d+ s  \d+ s left"
+        assert re.fullmatch(shape, line), line
+    assert "±" in out
+    assert out.split()[-4:] == [str(path.relative_to(tmp_path)) for path in results(tmp_path)]
+    assert "\x1b" not in err
+
+
+def test_what_is_complete_is_not_run_again_but_stands_in_the_table(
+    typed: Typed, tmp_path: Path
+) -> None:
+    assert typed("sweep", *GRID)[0] == 0
+    results(tmp_path)[0].unlink()
+    kept = times(tmp_path)
+    code, out, err = typed("sweep", *GRID)
+    assert code == 0
+    assert err.splitlines()[0] == "4 cells: 3 were complete; 1 to run"
+    assert re.match(r"cell 4/4  fedavg on iid \(digits\), seed 0  ", err.splitlines()[1])
+    assert err.splitlines()[-1] == "4 cells: 1 done, 3 were complete"
+    assert len([line for line in out.splitlines() if line.endswith(".json")]) == 4
+    assert kept.items() <= times(tmp_path).items()
+    _, _, err = typed("sweep", *GRID, "--force")
+    assert err.splitlines()[-1] == "4 cells: 4 done"
+    assert not kept.items() & times(tmp_path).items()
+
+
+def test_a_result_that_cannot_be_read_is_a_failed_cell(typed: Typed, tmp_path: Path) -> None:
+    assert typed("sweep", *GRID)[0] == 0
+    results(tmp_path)[0].write_text("{")
+    code, _, err = typed("sweep", *GRID)
+    assert code == 1
+    assert "4 cells: 3 were complete, 1 failed" in err
+
+
+def test_options_of_run_hold_for_every_cell(typed: Typed, tmp_path: Path) -> None:
+    code, _, err = typed(
+        "sweep", "-p", "fedavg", "-s", "iid", "--seed", "5", "--rounds=1", "--out", "there",
+        "--set", "clients=7", "--executor", "sequential", "--threads", "2",
+    )  # fmt: skip
+    assert code == 0, err
+    (path,) = results(tmp_path / "there")
+    result = json.loads(path.read_text())
+    assert path.name == "seed-5.json"
+    assert (result["suite"]["rounds"], result["suite"]["clients"]) == (1, 7)
+    assert result["environment"]["executor"] == "sequential"
+    assert result["environment"]["threads"] == "2"
+
+
+def test_a_cell_is_given_the_settings_and_the_preset_that_concern_it(
+    typed: Typed, tmp_path: Path
+) -> None:
+    """All cells together are what `flbench run` would do with the whole."""
+    whole = (
+        "-p", "pfedlia,oracle,flis-dc,fedavg,pfedlia+fedavg", "-s", "iid,rotated", "--seeds", "2",
+        "--set", "warmup=3", "--set", "pfedlia.probe_epochs=2", "--set", "suite.clients=7",
+        "--set", "lr=0.5", "--preset", "flis", "--rounds", "4",
+    )  # fmt: skip
+    code, out, err = typed("sweep", *whole, "--launcher", "print")
+    assert code == 0
+    cells = [shlex.split(line) for line in out.splitlines()]
+    assert all(cell[:2] == ["flbench", "run"] and cell[-1] == "--resume" for cell in cells)
+    alone = [job for cell in cells for job in jobs_of(Console(), **options(cell[2:]))]
+    together = jobs_of(Console(), **options(whole))
+    assert [job.path for job in alone] == [job.path for job in together]
+    assert len(cells) == 16, "pfedlia+fedavg is pfedlia"
+    assert "flis" in out
+    assert err.count("note: fedavg has no preset 'flis'") == 1, "said once, not in every cell"
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "expected"),
+    [
+        (("-p", "fedavgg", "-s", "iid"), 1, "unknown method 'fedavgg'; did you mean"),
+        (("-p", "fedavg", "-s", "iid,idd"), 1, "unknown suite 'idd'; did you mean 'iid'?"),
+        (("-p", "fedavg,cfl", "-s", "iid", "--set", "warmpu=3"), 1, "unknown parameter 'warmpu'"),
+        (("-p", "oracle,fedavg", "-s", "iid", "--set", "warmup=soon"), 1, "'warmup' expects int"),
+        (("-p", "cfl", "-s", "iid", "--launcher", "rya"), 1, "'rya'; did you mean 'ray'?"),
+        (("-p", "fedavg", "-s", "iid", "--devices", "2"), 1, "--launcher print gives the commands"),
+        (("-p", "fedavg", "-s", "iid", "--rouds", "3"), 2, "No such option: --rouds"),
+        (("-p", "fedavg", "-s", "iid", "--rounds", "0"), 2, "Invalid value for '--rounds'"),
+        (("-p", "fedavg", "-s", "iid", "stray"), 2, "unexpected extra argument"),
+        (("-p", "fedavg", "-s", "iid", "--workers", "2"), 2, "belong to --launcher ray"),
+        (("-p", "fedavg", "-s", "iid", "--address", "auto"), 2, "belong to --launcher ray"),
+        (("-p", "fedavg", "-s", "iid", "--seed", "1", "--seeds", "2"), 2, "give one of them"),
+        (("-s", "iid"), 2, "Missing option '--plugin'"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_told_before_anything_starts(
+    args: tuple[str, ...], code: int, expected: str, typed: Typed, tmp_path: Path
+) -> None:
+    found, out, err = typed("sweep", *args)
+    assert found == code
+    assert expected in err
+    assert code == 2 or len(err.splitlines()) == 1
+    assert out == ""
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_help_says_that_all_options_of_run_are_taken(typed: Typed) -> None:
+    code, out, _ = typed("sweep", "--help")
+    assert code == 0
+    assert "All other options of `flbench run`" in out
+    assert "--launcher" in out
+
+
+# --- what fails, what is skipped ----------------------------------------------------------------
+
+
+def test_a_cell_that_diverges_stops_no_other_and_can_be_typed_again(
+    typed: Typed, tmp_path: Path
+) -> None:
+    grid = ("-p", "fedprox,fedavg", "-s", "iid", *QUICK, "--set", "fedprox.mu=1e30")
+    code, out, err = typed("sweep", *grid)
+    assert code == 3
+    assert re.search(
+        r"^cell 1/2  fedprox on iid \(digits\), seed 0: failed, round 1: param", err, re.M
+    )
+    assert err.splitlines()[-2] == "2 cells: 1 done, 1 failed"
+    (path,) = results(tmp_path)
+    assert str(path.relative_to(tmp_path)) in out
+    again = re.fullmatch(r"  failed: flbench (run .* --resume)", err.splitlines()[-1])
+    assert again is not None
+    code, _, err = typed(*shlex.split(again[1]))
+    assert code == 3
+    assert "fedprox on iid (digits), seed 0: round 1: parameters" in err
+
+
+def test_a_cell_that_breaks_stops_no_other(
+    typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_job = flbench.runner.run_job
+
+    def breaks(job: Any, load: Any) -> Any:
+        return run_job(job, load) if job.seed else {}["no", job.seed]
+
+    monkeypatch.setattr(flbench.runner, "run_job", breaks)
+    code, _, err = typed("sweep", *GRID)
+    assert code == 1
+    assert "fedavg on iid (digits), seed 0: failed, KeyError: ('no', 0)" in err
+    assert "4 cells: 2 done, 2 failed" in err
+    assert [path.name for path in results(tmp_path)] == ["seed-1.json"] * 2
+
+
+UNDEFINED = ("-p", "flis-hc,fedavg", "-s", "iid", *QUICK, "--set", "server_samples=0")
+
+
+def test_a_method_that_is_not_defined_is_skipped_and_not_tried_again(
+    typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, _, err = typed("sweep", *UNDEFINED)
+    assert code == 0
+    reason = "skipped, flis-hc: the server owns no samples"
+    assert f"cell 1/2  flis-hc on iid (digits), seed 0: {reason}" in err
+    assert err.splitlines()[-1] == "2 cells: 1 done, 1 skipped"
+    code, _, err = typed("sweep", *UNDEFINED)
+    assert (code, err.splitlines()[0]) == (0, "2 cells: 1 were complete, 1 skipped; 0 to run")
+    _, _, err = typed("sweep", *UNDEFINED, "--force")
+    assert reason in err, "tried again"
+
+
+def test_a_reason_beside_a_result_of_another_seed_settles_nothing(
+    typed: Typed, tmp_path: Path
+) -> None:
+    typed("sweep", *GRID, "--seed", "0")
+    grid = ("-p", "fedavg", "-s", "iid", *QUICK)
+    assert typed("sweep", *grid)[0] == 0
+    (path,) = results(tmp_path)
+    path.with_name("skipped.json").write_text("{}")
+    _, out, _ = typed("sweep", *grid, "--seeds", "2", "--launcher", "print")
+    assert len(out.splitlines()) == 1
+    path.unlink()
+    _, out, _ = typed("sweep", *grid, "--seeds", "2", "--launcher", "print")
+    assert out == ""
+
+
+def test_data_that_are_missing_skip_a_cell_for_this_time_only(typed: Typed, tmp_path: Path) -> None:
+    grid = ("-p", "fedavg", "-s", "iid", *QUICK, "--dataset", "fashion-mnist")
+    code, out, err = typed("sweep", *grid)
+    assert code == 1, "nothing is finished"
+    assert out == ""
+    assert "seed 0: skipped, data set 'fashion-mnist' expects" in err
+    assert not list(tmp_path.iterdir())
+    assert len(typed("sweep", *grid, "--launcher", "print")[1].splitlines()) == 1
+
+
+# --- stopped, and typed again -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_request_to_stop_says_what_is_kept(
+    number: signal.Signals, typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_job = flbench.runner.run_job
+
+    def stopped(job: Any, load: Any) -> Any:
+        if job.method.described.name != "fedavg":
+            os.kill(os.getpid(), number)
+            time.sleep(5)
+        return run_job(job, load)
+
+    monkeypatch.setattr(flbench.runner, "run_job", stopped)
+    before = signal.getsignal(signal.SIGTERM)
+    heard = signal.signal(signal.SIGINT, signal.default_int_handler)
+    code, out, err = typed("sweep", *GRID)
+    signal.signal(signal.SIGINT, heard)
+    assert code == 130
+    assert out == ""
+    assert err.splitlines()[-1].startswith(
+        "flbench: interrupted; 2 of 4 cells are complete and kept"
+    )
+    assert err.splitlines()[-1].endswith("type the same again")
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+LONG = (
+    "sweep", "-p", "fedavg,local-only", "-s", "iid", "--seeds", "2", "--rounds", "40",
+    "--set", "clients=30",
+)  # fmt: skip
+
+
+def flbench_sweep(folder: Path, *args: str) -> subprocess.Popen[str]:
+    """Type the command in another process."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "flbench", *args],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def begun(out: Path) -> list[Path]:
+    """Checkpoints of cells that have no result yet; a killed one may leave both for a moment."""
+    found = out.rglob("*.checkpoint.safetensors")
+    return [p for p in found if not p.with_name(f"{p.name.partition('.')[0]}.json").is_file()]
+
+
+@pytest.mark.slow
+def test_a_sweep_that_was_killed_goes_on_and_ends_as_if_nothing_had_been(tmp_path: Path) -> None:
+    whole = flbench_sweep(tmp_path, *LONG, "--out", "whole")
+    assert (whole.communicate(timeout=300), whole.returncode)[1] == 0
+    out = tmp_path / "flbench-results"
+    with flbench_sweep(tmp_path, *LONG) as process:
+        deadline = time.monotonic() + 200
+        while not (results(out) and begun(out)):
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.kill()
+    kept = times(out)
+    assert 1 <= len(kept) < 4
+    with flbench_sweep(tmp_path, *LONG) as process:
+        _, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    assert f"4 cells: {4 - len(kept)} done, {len(kept)} were complete" in err
+    assert kept.items() <= times(out).items(), "what was complete is not computed again"
+    assert stable(out) == stable(tmp_path / "whole")
+    assert not begun(out)
+
+
+# --- printed commands ---------------------------------------------------------------------------
+
+
+def test_printed_commands_are_what_is_left_and_complete_it(typed: Typed, tmp_path: Path) -> None:
+    grid = (*GRID, "--out", "a folder")
+    code, out, err = typed("sweep", *grid, "--launcher", "print")
+    assert (code, err) == (0, "4 cells: none is complete; 4 to run\n")
+    assert not list(tmp_path.iterdir()), "nothing is run"
+    first, second, *others = out.splitlines()
+    assert typed(*shlex.split(second)[1:])[0] == 0
+    assert [path.name for path in results(tmp_path / "a folder")] == ["seed-1.json"]
+    code, out, err = typed("sweep", *grid, "--launcher", "print")
+    assert out.splitlines() == [first, *others]
+    assert err == "4 cells: 1 were complete; 3 to run\n"
+    forced = typed("sweep", *grid, "--launcher", "print", "--force")[1].splitlines()
+    assert len(forced) == 4
+    assert all("--force" in line for line in forced)
+
+
+def test_several_devices_can_be_printed(typed: Typed) -> None:
+    code, out, _ = typed("sweep", *GRID, "--devices", "2", "--launcher", "print")
+    assert code == 0
+    assert all("--devices 2" in line for line in out.splitlines())
+
+
+# --- Ray ----------------------------------------------------------------------------------------
+
+
+def alive(mark: str) -> list[str]:
+    """Command lines of all processes that inherited a mark in their environment."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (process / "environ").read_bytes():
+                found.append((process / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.slow
+def test_ray_gives_the_results_of_the_local_launcher_and_goes_away(
+    typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray")
+    grid = (*GRID, "-p", "fedprox,flis-hc", "--set", "mu=1e30", "--set", "server_samples=0")
+    assert typed("sweep", *grid, "--out", "here")[0] == 3
+    mark = uuid.uuid4().hex
+    monkeypatch.setenv("FLBENCH_TEST_MARK", mark)
+    far = ("sweep", *grid, "--launcher", "ray", "--workers", "2")
+    with flbench_sweep(tmp_path, *far) as process:
+        out, err = process.communicate(timeout=300)
+    assert process.returncode == 3, err
+    lines = err.splitlines()
+    assert lines[0] == "8 cells: none is complete; 8 to run"
+    assert [line.split("  ")[0] for line in lines[1:9]] == [f"cell {k}/8" for k in range(1, 9)]
+    assert lines[9] == "8 cells: 4 done, 2 skipped, 2 failed"
+    assert all(line.startswith("  failed: flbench run --plugin fedprox ") for line in lines[10:])
+    assert len(lines) == 12, "Ray itself says nothing"
+    assert out.count(".json") == 4
+    found = stable(tmp_path / "flbench-results")
+    assert len(found) == 4
+    assert found == stable(tmp_path / "here")
+    deadline = time.monotonic() + 30
+    while alive(mark):
+        assert time.monotonic() < deadline, alive(mark)
+        time.sleep(0.2)
+
+
+def test_without_ray_there_is_one_line(
+    typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    code, _, err = typed("sweep", *GRID, "--launcher", "ray")
+    assert (code, err) == (1, "flbench: --launcher ray needs Ray: pip install 'flbench[ray]'\n")
+    assert not list(tmp_path.iterdir())
+    assert typed("sweep", *GRID)[0] == 0
+    code, _, err = typed("sweep", *GRID, "--launcher", "ray")
+    assert (code, err.splitlines()[-1]) == (0, "4 cells: 4 were complete"), "nothing needs Ray"
+
+
+def fake_ray(monkeypatch: pytest.MonkeyPatch, resources: Any, **more: Any) -> list[Any]:
+    """Stand in for Ray; gives what it was started with."""
+    started: list[Any] = []
+    nodes = [
+        {"Alive": True, "Resources": resources},
+        {"Alive": False, "Resources": {"CPU": 8, "GPU": 8}},
+    ]
+    ray = SimpleNamespace(
+        init=lambda **options: started.append(options),
+        nodes=lambda: nodes,
+        shutdown=lambda: started.append("shutdown"),
+    )
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(**{**vars(ray), **more}))
+    return started
+
+
+def cell(**engine: Any) -> Any:
+    engine = {"threads": 1, "accelerator": "auto", **engine}
+    return SimpleNamespace(job=SimpleNamespace(engine=SimpleNamespace(**engine)))
+
+
+def test_a_cluster_of_ones_own_has_room_for_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = fake_ray(monkeypatch, {"CPU": 6})
+    connected(2, None, cell(threads=3))
+    assert (started[0]["address"], started[0]["num_cpus"]) == ("local", 6)
+    connected(None, None, cell(threads=1))
+    assert started[1]["num_cpus"] == os.cpu_count()
+    connected(2, "auto", cell())
+    assert started[2]["address"] == "auto"
+    assert "num_cpus" not in started[2], "it is not ours to size"
+    assert not any(one["log_to_driver"] or one["include_dashboard"] for one in started)
+
+
+def test_a_cell_that_no_machine_can_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray would wait for ever."""
+    started = fake_ray(monkeypatch, {"CPU": 2})
+    assert needs(cell(threads=4)) == {"num_cpus": 4, "num_gpus": 0}
+    for one in (cell(accelerator="cuda"), cell(threads=4)):
+        with pytest.raises(UserError, match="no machine has them"):
+            connected(None, "auto", one)
+        assert started[-1] == "shutdown"
+
+
+def test_a_cluster_that_does_not_answer_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**options: Any) -> None:
+        raise ConnectionError("nobody\nthere")
+
+    fake_ray(monkeypatch, {}, init=init)
+    with pytest.raises(UserError, match=r"^Ray at 10\.0\.0\.1:1: nobody there$"):
+        connected(None, "10.0.0.1:1", cell())
+
+
+def test_a_worker_that_dies_is_a_failed_cell() -> None:
+    class Crashed(Exception):
+        pass
+
+    def get(task: object) -> None:
+        raise Crashed("the worker died\nunexpectedly")
+
+    ray = SimpleNamespace(get=get, exceptions=SimpleNamespace(RayError=Crashed))
+    outcome = received(ray, None)
+    assert (outcome.what, outcome.code) == (FAILED, 1)
+    assert outcome.why == "Crashed: the worker died"
+
+
+def test_a_worker_plays_in_the_folder_of_the_sweep_with_its_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir("/")
+    monkeypatch.setenv("FLBENCH_DATA", "elsewhere")
+    words = ("--plugin", "fedavg", "--suite", "iid", *QUICK, "--resume")
+    outcome = played_remotely(words, str(tmp_path), {"FLBENCH_DATA": "here"})
+    assert outcome.result is not None
+    assert (tmp_path / str(outcome.path)).is_file()
+    assert os.environ["FLBENCH_DATA"] == "here"
+    missing = played_remotely(words, str(tmp_path / "none"), {})
+    assert missing.why.startswith("the machine of a worker does not have /")
+    refused = played_remotely((*words, "--set", "x=1"), str(tmp_path), {})
+    assert (refused.what, refused.code) == (FAILED, 1)
+    assert refused.why.startswith("unknown parameter 'x'")
+
+
+# --- the view -----------------------------------------------------------------------------------
+
+
+def info(first: int = 1) -> RunInfo:
+    return RunInfo("fedavg", {}, "toy", "digits", 4, 3, first, {}, "00000000")
+
+
+def test_in_a_terminal_there_are_two_bars() -> None:
+    screen = io.StringIO()
+    view = SweepProgress()
+    view._terminal = Terminal(file=screen, force_terminal=True, width=120)
+    view.open({"were complete": 2}, 5)
+    bar = view._bar
+    assert bar is not None
+    view.run_started(info())
+    view.round_finished(RoundRecord(2, 3, {"accuracy": 0.625}))
+    assert [(task.completed, task.total) for task in bar.tasks] == [(2, 5), (2, 3)]
+    assert bar.tasks[1].fields["note"].startswith("accuracy 0.625  0 s left")
+    view.finished("one", "failed", ": failed, why")
+    assert [(task.completed, task.total) for task in bar.tasks] == [(3, 5)]
+    assert bar.tasks[0].fields["note"].startswith("2 were complete, 1 failed  ")
+    view.run_started(info(first=3))
+    assert [task.completed for task in bar.tasks] == [3, 2]
+    view.run_started(info())
+    assert len(bar.tasks) == 2, "one run at a time"
+    view.run_finished(None)  # type: ignore[arg-type]
+    view.close()
+    assert bar.finished or not bar.live.is_started
+    told = screen.getvalue()
+    assert "cell 3/5  one: failed, why  " in told
+    assert told.count("\x1b[?25l") == told.count("\x1b[?25h") == 1, "the cursor comes back"
+
+
+def test_the_time_left_counts_the_cells_of_this_sweep_only(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [50.0]
+    monkeypatch.setattr("flbench.terminal.console.time", SimpleNamespace(monotonic=lambda: now[0]))
+    view = SweepProgress()
+    view.open({"were complete": 7}, 10)
+    now[0] += 300
+    view.finished("one", "done", "  accuracy 0.500  300 s")
+    assert capsys.readouterr().err == "cell 8/10  one  accuracy 0.500  300 s  10 min left\n"
+
+
+def test_what_several_cells_have_to_say_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    view = SweepProgress()
+    for message in ("a", "b", "a"):
+        view.say(message)
+    view.run_started(info())
+    view.round_finished(RoundRecord(1, 3, {"accuracy": 0.5}))
+    assert capsys.readouterr().err == "  note: a\n  note: b\n", "and rounds have no lines"

@@ -1,0 +1,292 @@
+"""The conformance kit: every built-in method holds, every planted bug breaks its law alone."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import in_processes
+import planted_bugs
+import planted_import
+import pytest
+from every import HAPPENED
+from planted_bugs import APART, FURTHER
+from toy import Play, Typed, composition, install
+
+from flbench import Conformance, hookimpl
+from flbench.engine.vectorised import Lanes, Vectorised
+from flbench.plugin.registry import entries
+from flbench.testing import CHECKS, check_results, parametrize_with_checks
+from flbench.testing.check import CheckResult, MethodUnderTest
+from flbench.testing.hook_recorder import with_hook_recorder
+from flbench.testing.kit import method_under_test
+from flbench.testing.subprocesses import ProcessFailed, in_fresh_process, in_process_group
+
+METHODS = [name for name, entry in entries("methods").items() if entry.distribution == "flbench"]
+VARIANTS = (
+    "dc-pfl-nodc", "dc-pfl-nola", "fedc2i-class-global", "fedc2i-class-local", "fedc2i-lambda",
+)  # fmt: skip
+"""Methods that are another one with a part taken out."""
+
+VARIANT = (
+    "discovered-alone", "plain-parameters", "usual-run", "every-hook-answers", "clear-errors",
+    "same-seed-same-bytes", "trained-alone", "relabelled-clients", "resumed-run", "declared-equal",
+    "bytes-add-up", "newcomers-served",
+)  # fmt: skip
+"""What is asked of them; all laws are asked of the whole method."""
+
+PLANTED = {law: law.title().replace("-", "") for law in CHECKS}
+"""The law, and the class whose mistake it must find."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_every_built_in_method_conforms(method: str) -> None:
+    checks = VARIANT if method in VARIANTS else CHECKS
+    found = list(check_results(method, list(checks)))  # in one test: its runs are shared
+    assert [str(result) for result in found if not result.ok] == []
+    fails = method_under_test(method).conformance.fails.keys() & set(checks)
+    assert {result.check for result in found if result.state == "xfailed"} == fails
+    skipped = {result.check for result in found if result.state == "skipped"}
+    on = set().union(*map(_on, fails)) & set(checks)
+    assert skipped - {"declared-equal"} == on - {"declared-equal"}
+    assert HAPPENED.get(method, bool)(method_under_test(method).usual_run), (
+        "what makes it special took place"
+    )
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """All plugins with a mistake, installed."""
+    folder = tmp_path_factory.mktemp("planted")
+    points = ["[flbench.methods]", "apart = planted_bugs:Apart"]
+    for law, kind in PLANTED.items():
+        home = planted_import if law == "discovered-alone" else planted_bugs
+        points.append(f"planted-{law} = {home.__name__}:{kind}")
+    points += [f"further-{kind.__name__} = planted_bugs:{kind.__name__}" for kind in FURTHER]
+    install(folder, "planted", "\n".join(points) + "\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        yield
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("law", CHECKS)
+@pytest.mark.usefixtures("planted")
+def test_a_planted_bug_breaks_its_law_and_no_other(law: str) -> None:
+    """Run are the checks that it requires, itself, and those that require it."""
+    checks = [name for name in CHECKS if name == law or name in _after(law) | _on(law)]
+    found = {result.check: result for result in check_results(f"planted-{law}", checks)}
+    broken = {name: v.reason for name, v in found.items() if v.state == "failed"}
+    assert list(broken) == [law]
+    assert f"planted-{law}" in broken[law], "the line names the plugin"
+    assert "\n" not in broken[law]
+    aside = {name for name, v in found.items() if v.state == "skipped"} - {"declared-equal"}
+    assert aside == _on(law) - {"declared-equal"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", FURTHER, ids=lambda kind: kind.__name__)
+@pytest.mark.usefixtures("planted")
+def test_a_law_can_be_broken_in_other_ways(kind: type) -> None:
+    law = FURTHER[kind]
+    found = list(check_results(f"further-{kind.__name__}", [*sorted(_after(law)), law]))
+    assert [result.check for result in found if result.state == "failed"] == [law]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", APART, ids=lambda kind: kind.__name__)
+@pytest.mark.usefixtures("planted")
+def test_an_executor_that_asks_one_client_for_all_breaks_its_law(
+    kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mistake is planted in the executor; without it the law holds."""
+
+    def verdict() -> CheckResult:
+        one = MethodUnderTest("apart")
+        one.conformance = Conformance(params={"module": kind.__name__})
+        return one.run_check(CHECKS["vectorised-clients"])
+
+    assert str(verdict()).split() == ["vectorised-clients", "passed"]
+
+    @contextmanager
+    def unseen(self: Vectorised, lanes: Lanes, lane: int, hook: str) -> Iterator[None]:
+        self._load_lane(lanes, lane)
+        yield
+
+    monkeypatch.setattr(Vectorised, "_check_side_effects", unseen)
+    monkeypatch.setattr(Vectorised, "_no_draws", nullcontext)
+    monkeypatch.setattr(
+        Vectorised,
+        "_call_per_lane",
+        lambda executor, lanes, function, *_: [function(executor._load_lane(lanes, 0))],
+    )
+    assert re.match(r"vectorised-clients +failed +apart: with --executor vec", str(verdict()))
+
+
+def _on(law: str) -> set[str]:
+    """All laws that stand on one."""
+    return {name for name in CHECKS if law in _after(name)}
+
+
+def _after(name: str) -> set[str]:
+    """All laws that a law stands on."""
+    direct = {one.name for one in CHECKS[name].requires}
+    return direct.union(*(_after(one) for one in direct))
+
+
+# --- what an author declares ------------------------------------------------------------------
+
+STRANGE = '''
+from dataclasses import dataclass
+from typing import ClassVar
+import flbench as fl
+
+@dataclass(frozen=True)
+class Honest:
+    """Knows that it cannot be alone."""
+    conformance: ClassVar[fl.Conformance] = fl.Conformance(
+        fails={"one-client": "it divides by the others", "plain-parameters": "long mended"}
+    )
+
+    @fl.hookimpl
+    def setup(self, ctx):
+        ctx.note("honest.share", 1 / (ctx.clients - 1))
+
+@dataclass(frozen=True)
+class Confused:
+    """Speaks of a law that does not exist."""
+    conformance: ClassVar[fl.Conformance] = fl.Conformance(fails={"one-clint": "a slip"})
+
+@dataclass(frozen=True)
+class Plain:
+    """Says it with a dict."""
+    conformance: ClassVar[dict] = {"rounds": 3}
+
+@dataclass(frozen=True)
+class Needy:
+    """Has a parameter without a default."""
+    mu: float
+'''
+POINTS = """[flbench.methods]
+honest = strange_laws:Honest
+confused = strange_laws:Confused
+plain-dict = strange_laws:Plain
+needy = strange_laws:Needy
+"""
+
+
+@pytest.fixture
+def strange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Methods whose authors declare something, installed."""
+    install(tmp_path / "site", "strange", POINTS, strange_laws=STRANGE)
+    monkeypatch.syspath_prepend(tmp_path / "site")
+
+
+@pytest.mark.usefixtures("strange")
+def test_a_declared_failure_is_shown_and_must_be_taken_back_once_it_holds(typed: Typed) -> None:
+    code, out, err = typed(
+        "check", "honest", *(["--only", "one-client", "--only", "plain-parameters"])
+    )
+    assert code == 1
+    mended = "declared to fail (long mended) but it passes: remove it from conformance.fails"
+    assert out.splitlines() == [
+        "honest [strange 1.0]",
+        "  one-client                xfailed  it divides by the others",
+        f"  plain-parameters          xpassed  {mended}",
+        "  1 xfailed, 1 xpassed",
+    ]
+    assert err == "flbench: check: 1 failed: honest: plain-parameters\n"
+
+
+@pytest.mark.usefixtures("strange")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "check: name a method (flbench list methods), or type --list"),
+        (("nosuch",), "unknown method 'nosuch'"),
+        (
+            ("fedavg", "--only", "one-clent"),
+            "unknown check 'one-clent'; did you mean 'one-client'?",
+        ),
+        (
+            ("confused",),
+            "unknown check in confused.conformance.fails 'one-clint'; did you",
+        ),
+        (
+            ("plain-dict", "--only", "plain-parameters"),
+            "plain-dict.conformance: expected fl.Conformance, got dict",
+        ),
+    ],
+)
+def test_what_cannot_be_checked_is_said_in_one_line(
+    words: tuple[str, ...], said: str, typed: Typed
+) -> None:
+    code, _, err = typed("check", *words)
+    assert code == 1
+    assert err.startswith(f"flbench: {said}")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.usefixtures("strange")
+def test_a_parameter_without_a_default_is_found_before_a_run_is(typed: Typed) -> None:
+    code, out, _ = typed("check", "needy", "--only", "plain-parameters")
+    assert code == 1
+    assert "parameter 'mu' has no default: `flbench run` could not start" in out
+
+
+def test_the_laws_can_be_listed(typed: Typed) -> None:
+    code, out, _ = typed("check", "--list")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == list(CHECKS)
+    assert all(len(line) <= 120 for line in out.splitlines())
+
+
+def test_the_page_has_every_law() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "conformance.md").read_text(encoding="utf-8")
+    rows = [line.split(" | ")[:2] for line in page.splitlines() if line.startswith("| `")]
+    assert rows == [[f"| `{one.name}`", one.description] for one in CHECKS.values()]
+
+
+def test_a_test_is_named_after_method_and_law() -> None:
+    (mark,) = [parametrize_with_checks("fedavg", "oracle")]
+    assert mark.args[0] == "check"
+    ids = [one.id for one in mark.args[1]]
+    assert ids[0] == "fedavg-discovered-alone"
+    assert len(ids) == 2 * len(CHECKS)
+
+
+def test_a_hook_without_self_is_watched_too(play_toy: Play) -> None:
+    @dataclass(frozen=True)
+    class Static:
+        @hookimpl
+        @staticmethod
+        def aggregate(upload: Any) -> None:
+            return None
+
+    asked: list[tuple[str, list[str]]] = []
+
+    def before(hook: str, arguments: Any, _: object) -> None:
+        asked.append((hook, list(arguments)))
+
+    play_toy(with_hook_recorder(composition(("static", Static())), before), rounds=1)
+    assert asked == [("aggregate", ["upload"])]
+
+
+# --- fresh processes --------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_fresh_processes_answer_or_say_how_they_ended() -> None:
+    assert in_process_group(in_processes.place, 2) == [["0", "127.0.0.1"], ["1", "127.0.0.1"]]
+    assert in_fresh_process(len, "four") == 4
+    with pytest.raises(ProcessFailed, match=r"a process died \(exit code 7\)"):
+        in_fresh_process(in_processes.dies)
+    with pytest.raises(ProcessFailed, match="ValueError: expected more"):
+        in_fresh_process(in_processes.raises)
+    assert "LOCAL_RANK" not in os.environ
