@@ -25,8 +25,8 @@ def diff(
     paths = _chosen(one, other)
     a, b = (read_result(path) for path in paths)
     for name, path, result in zip("AB", paths, (a, b), strict=True):
-        told = f"{result.method.name} on {result.suite['name']} ({result.dataset})"
-        print(f"{name}: {told}, seed {result.seed}: {path}")
+        run = f"{result.method.name} on {result.suite['name']} ({result.dataset})"
+        print(f"{name}: {run}, seed {result.seed}: {path}")
     found = differences(a, b)
     print(verdict(found) + unlike(a, b, found))
     for one_ in found:

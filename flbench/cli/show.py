@@ -68,8 +68,8 @@ def show_suite(
     from flbench.toolbox.heterogeneity import summary
 
     print(f"{suite.dataset} divided with seed {seed}; training and validation samples:")
-    for key, told in list(summary(counts).items())[: 2 if counts.shape[1] == 1 else None]:
-        print(f"  {key}: {told}")  # with one label or none, there are only sizes
+    for key, value in list(summary(counts).items())[: 2 if counts.shape[1] == 1 else None]:
+        print(f"  {key}: {value}")  # with one label or none, there are only sizes
     if plot:
         from flbench.figures.partition import draw_partition
         from flbench.results.files import write_atomically
@@ -86,8 +86,8 @@ def _print_printed(suite: Suite) -> None:
         print(f"printed in the paper, {suite.dataset}:")
     width = max(map(len, rows), default=0)
     for method, numbers in rows.items():
-        told = ", ".join(f"{name} {number:g}" for name, number in numbers.items())
-        print(f"  {method:<{width}}  {told}")
+        numbers_text = ", ".join(f"{name} {number:g}" for name, number in numbers.items())
+        print(f"  {method:<{width}}  {numbers_text}")
 
 
 def _divided(suite: Suite, seed: int, root: Path | None) -> tuple[Ints, Ints | None]:
@@ -135,8 +135,8 @@ def show_method(name: str) -> None:
     from flbench.run.composition import compose
 
     for plugin_name, plugin in compose(name).layers:
-        told = inspect.getdoc(inspect.getmodule(plugin)) or inspect.getdoc(plugin)
-        print(f"{plugin_name}\n\n{told}\n")
+        doc = inspect.getdoc(inspect.getmodule(plugin)) or inspect.getdoc(plugin)
+        print(f"{plugin_name}\n\n{doc}\n")
         for key, parameter in declared(type(plugin)).items():
             print(f"  {key}: {parameter.type} = {parameter.default!r}\n      {parameter.doc}")
 

@@ -118,14 +118,14 @@ def pareto(rows: Sequence[tuple[str, Sequence[Result]]], title: str) -> bytes | 
 def description(found: Sequence[RowPoint], best: Sequence[int]) -> str:
     """The points in words, the front first."""
 
-    def told(one: RowPoint) -> str:
+    def text_of(one: RowPoint) -> str:
         return f"{one.name} {100 * one.accuracy:.1f} % at {one.cost:.3g} MB"
 
-    rest = [told(one) for index, one in enumerate(found) if index not in best]
+    rest = [text_of(one) for index, one in enumerate(found) if index not in best]
     others = f" Not on it: {', '.join(rest)}." if rest else ""
     return (
         "Final test accuracy against megabytes sent and received per client, means over seeds. "
-        f"Pareto front: {', '.join(told(found[index]) for index in best)}.{others}"
+        f"Pareto front: {', '.join(text_of(found[index]) for index in best)}.{others}"
     )
 
 

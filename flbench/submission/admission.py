@@ -129,8 +129,8 @@ def _bytes(file: File) -> Iterator[str]:
 def _plugins(result: Result) -> Iterator[str]:
     """Versions that other users cannot install."""
     known = entries("methods")
-    told = [(plugin.name, plugin.version) for plugin in result.method.plugins]
-    for name, version in [*told, ("flbench", result.environment.get("flbench", "0"))]:
+    versions = [(plugin.name, plugin.version) for plugin in result.method.plugins]
+    for name, version in [*versions, ("flbench", result.environment.get("flbench", "0"))]:
         if not _released(version):
             yield f"version {version} of {name} is no release: install one, and run again"
     for plugin in result.method.plugins:
@@ -176,8 +176,8 @@ def _other_environment(result: Result, before: Result) -> Iterator[str]:
     ]
     for name, mine, theirs in pairs:
         if mine and theirs and mine != theirs:
-            told = f"{theirs} expected as of seed {before.seed}, got {mine}"
-            yield f"'{name}': {told}: run all seeds of a row in one environment"
+            difference = f"{theirs} expected as of seed {before.seed}, got {mine}"
+            yield f"'{name}': {difference}: run all seeds of a row in one environment"
     yield from filter(None, [same_code((before, result))])
 
 
@@ -236,10 +236,10 @@ def _existing_file(file: File, other: Path) -> Iterator[str]:
     names = [name for name in Result.model_fields if name not in (*VOLATILE, "status")]
     different = [name for name in names if getattr(there, name) != getattr(file.result, name)]
     if different:
-        told = f"with other {', '.join(different)}: flbench verify says which one can be had again"
+        text = f"with other {', '.join(different)}: flbench verify says which one can be had again"
     else:
-        told = "with the same numbers: there is nothing to submit"
-    yield f"{other} is the same run {told}"
+        text = "with the same numbers: there is nothing to submit"
+    yield f"{other} is the same run {text}"
 
 
 def _table(file: File, folder: Folder) -> Iterator[str]:
@@ -265,9 +265,9 @@ def _table(file: File, folder: Folder) -> Iterator[str]:
     elif suite is None:
         yield f"suite {name} is not installed here: install it, or add --new-table"
     elif suite.hash() != result.fingerprint.suite:
-        told = departures(job_of(result, Path()).suite.settings(), suite.settings())
+        text = departures(job_of(result, Path()).suite.settings(), suite.settings())
         yield (
-            f"its settings are not those of suite {name} ({told}), so it opens a table of its own:"
+            f"its settings are not those of suite {name} ({text}), so it opens a table of its own:"
             " run it without --set and --rounds, or add --new-table"
         )
 

@@ -31,14 +31,14 @@ from flbench import figures
 from flbench.figures import (
     accuracy_curves,
     client_accuracy,
-    critical_difference,
     dendrograms,
     label_placement,
-    memberships,
-    pareto,
     score_matrix,
 )
 from flbench.figures.client_order import match_to_true_groups
+from flbench.figures.critical_difference import bar_rows, cliques
+from flbench.figures.memberships import timeline
+from flbench.figures.pareto import RowPoint, pareto_front, row_point
 from flbench.figures.style import (
     COLOURS,
     DASHES,
@@ -258,15 +258,15 @@ def test_one_round_and_no_loss_can_be_drawn() -> None:
 
 def test_the_front_by_hand() -> None:
     points = [(3.0, 0.9), (1.0, 0.7), (1.0, 0.8), (2.0, 0.8), (0.0, 0.1), (4.0, 0.85)]
-    assert pareto.pareto_front(points) == [4, 2, 0]
-    assert pareto.pareto_front([(1.0, 0.5), (1.0, 0.5)]) == [0, 1], "equal points beat nobody"
-    assert pareto.pareto_front([]) == []
+    assert pareto_front(points) == [4, 2, 0]
+    assert pareto_front([(1.0, 0.5), (1.0, 0.5)]) == [0, 1], "equal points beat nobody"
+    assert pareto_front([]) == []
 
 
 def test_a_point_is_the_mean_of_the_seeds_that_tell_both_numbers() -> None:
     told = [made(accuracy=[0.4], mb=1.0), made(accuracy=[0.6], mb=3.0), made(mb=None)]
-    point = pareto.row_point("one", told)
-    assert point == pareto.RowPoint("one", 0.5, 2.0, (0.4, 0.6), (1.0, 3.0))
+    point = row_point("one", told)
+    assert point == RowPoint("one", 0.5, 2.0, (0.4, 0.6), (1.0, 3.0))
 
 
 @pytest.mark.slow
@@ -389,7 +389,7 @@ def test_a_group_keeps_its_name_where_truth_does_not_decide() -> None:
 
 def test_a_timeline_by_hand() -> None:
     one = made(accuracy=[0.1] * 4, group=[1, 0, 1, 0], membership=[(1, [0] * 4), (3, [5, 6, 5, 7])])
-    names, sizes, truth = memberships.timeline(one)
+    names, sizes, truth = timeline(one)
     assert truth.tolist() == [1, 0, 1, 0]
     assert names.shape == (4, 4)
     assert names[0].tolist() == names[1].tolist()
@@ -521,14 +521,14 @@ def test_a_partition_counts_labels() -> None:
 
 
 def test_cliques_by_hand() -> None:
-    assert critical_difference.cliques([1.0, 2.0, 3.0], 1.0) == [], "so far apart they differ"
-    assert critical_difference.cliques([1.0, 1.5, 1.9, 3.0, 3.5], 1.0) == [(0, 2), (3, 4)]
-    assert critical_difference.cliques([1.0, 1.5, 2.2, 2.9], 1.5) == [(0, 2), (1, 3)]
-    assert critical_difference.cliques([1.0, 1.0], 0.1) == [(0, 1)]
+    assert cliques([1.0, 2.0, 3.0], 1.0) == [], "so far apart they differ"
+    assert cliques([1.0, 1.5, 1.9, 3.0, 3.5], 1.0) == [(0, 2), (3, 4)]
+    assert cliques([1.0, 1.5, 2.2, 2.9], 1.5) == [(0, 2), (1, 3)]
+    assert cliques([1.0, 1.0], 0.1) == [(0, 1)]
 
 
 def test_bars_on_one_line_never_touch() -> None:
-    assert critical_difference.bar_rows([(1, 2), (2, 3), (2.5, 4), (3.5, 5)]) == [0, 1, 0, 1]
+    assert bar_rows([(1, 2), (2, 3), (2.5, 4), (3.5, 5)]) == [0, 1, 0, 1]
 
 
 def test_ranks_are_drawn_with_who_cannot_be_told_apart() -> None:
