@@ -1,7 +1,7 @@
 """Suites: one setting is one TOML file, found through the entry points `flbench.suites`.
 
-The attribute `noisy_noniid` of this package is the path of `noisy-noniid.toml`; whatever is no
-letter or digit of a file's name is an underscore of its attribute's.
+The attribute `noisy_noniid` of this package is the path of `noisy-noniid.toml`: every other
+character than a letter or digit becomes an underscore.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Paper cards as TOML files, found like suites: attribute `dc_pfl` is the path of `dc-pfl.toml`."""
+"""Papers as TOML files, found like suites: attribute `dc_pfl` is the path of `dc-pfl.toml`."""
 
 from __future__ import annotations
 

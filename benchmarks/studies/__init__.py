@@ -1,4 +1,4 @@
-"""Studies: grids of runs as TOML files, found like suites, and measurements as functions.
+"""Studies: grids of runs as TOML files, found like suites; and measurements as functions.
 
 The attribute `flis_beta` of this package is the path of `flis-beta.toml`.
 """

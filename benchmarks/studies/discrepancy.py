@@ -1,6 +1,6 @@
-"""Whether models that differ belong to clients whose labels differ (DC-PFL, section III).
+"""Correlation of model discrepancy with label divergence of clients (DC-PFL, section III).
 
-Liu, Huang, He, Cao, arXiv 2508.01580 (2025): over the first rounds, in which everybody shares one
+Liu, Huang, He, Cao, arXiv 2508.01580 (2025): over the first rounds, in which all clients share one
 model, the discrepancy of two clients' trained models correlates with the Kullback-Leibler
 divergence of their labels; the paper prints .895 for 30 clients.
 """
@@ -24,14 +24,14 @@ from flbench.sweeps.request import RunRequest
 from flbench.sweeps.study import Table, correlations
 from flbench.toolbox.heterogeneity import kld
 
-Several = Annotated[int, Ge(3)]
+AtLeastThree = Annotated[int, Ge(3)]
 
 
 def run(
     request: RunRequest,
     say: Callable[[str], None],
     suite: str = "primary-secondary-mid",
-    clients: Several = 30,
+    clients: AtLeastThree = 30,
     rounds: Annotated[int, Ge(2)] = 5,
 ) -> Table:
     """Correlation of model discrepancy with label divergence, with two ways to scale (DC-PFL).
@@ -39,9 +39,9 @@ def run(
     Args:
         request: seeds and data set.
         say: shows a line of progress.
-        suite: the setting.
-        clients: how many.
-        rounds: over which the discrepancy is averaged.
+        suite: name of the suite.
+        clients: number of clients.
+        rounds: the discrepancy is averaged over these first rounds.
 
     Returns:
         A row per seed and scale: linear and rank correlation over all pairs of clients, and the
@@ -65,16 +65,16 @@ def run(
             run.checkpoint = None
             state = run_rounds(run, state)
             upper = np.triu_indices(run.context.clients, 1)
-            apart = state.memory["dc-pfl.discrepancy"].numpy()[upper]
+            discrepancy = state.memory["dc-pfl.discrepancy"].numpy()[upper]
             labels = kld(run.context.label_counts.numpy())[upper]
             rows.append(
                 {
                     "seed": seed,
                     "dataset": job.suite.dataset,
                     "scale": scale,
-                    **correlations(labels, apart),
+                    **correlations(labels, discrepancy),
                     "kld": [round(float(value), 4) for value in labels],
-                    "discrepancy": [round(float(value), 6) for value in apart],
+                    "discrepancy": [round(float(value), 6) for value in discrepancy],
                 }
             )
     return rows

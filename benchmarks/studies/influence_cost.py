@@ -1,13 +1,13 @@
-"""Lazy against exact influence: how much cheaper, and whether they agree (pFedLIA, Fig. 3a).
+"""Lazy against exact influence: speed-up and agreement (pFedLIA, Fig. 3a).
 
 Rokvic, Danassis, Faltings, IJCNN 2025, arXiv 2505.02540. A network M_0 is trained on D_0 until it
 converges. The exact influence of a batch B is loss(M_0) - loss(M_1) on test samples, where M_1 is
-trained anew on D_0 and B until it converges; the lazy one takes for M_1 what a few epochs on B
-alone make of M_0. Both have the same sign: a batch that helps is positive.
+trained anew on D_0 and B until it converges; the lazy influence takes for M_1 the model
+M_0 after a few epochs on B alone. A batch that helps has a positive influence in both.
 
-Converged: the mean training loss fell by less than a share q of itself in three epochs running.
+Converged: in three consecutive epochs, the mean training loss fell by less than a share q.
 One training gives M_1 for every q, each with the time until then. M_0 is not timed. Half of the
-batches have their labels shuffled, so that there is something to tell apart. All networks start
+batches have their labels shuffled, so that influences differ. All networks start
 from the same weights.
 """
 
@@ -33,21 +33,21 @@ from flbench.plugin.registry import find, load_entry
 from flbench.sweeps.request import RunRequest
 from flbench.sweeps.study import Table, correlations
 
-Several = Annotated[int, Ge(1)]
+Positive = Annotated[int, Ge(1)]
 
 
 def run(
     request: RunRequest,
     say: Callable[[str], None],
-    samples: Several = 990,
-    batch: Several = 10,
-    test: Several = 100,
-    batches: Several = 50,
+    samples: Positive = 990,
+    batch: Positive = 10,
+    test: Positive = 100,
+    batches: Positive = 50,
     model: str = "mlp",
     lr: Annotated[float, Gt(0)] = 0.05,
-    batch_size: Several = 32,
-    epochs: Several = 20,
-    most: Several = 200,
+    batch_size: Positive = 32,
+    epochs: Positive = 20,
+    most: Positive = 200,
 ) -> Table:
     """Speed and agreement of lazy and exact influence over many batches (pFedLIA, Fig. 3a).
 
@@ -62,7 +62,7 @@ def run(
         lr: learning rate of plain SGD.
         batch_size: mini-batch.
         epochs: of the lazy influence, the paper's k.
-        most: epochs after which an exact training ends in any case.
+        most: largest number of epochs of an exact training.
 
     Returns:
         A row per seed and q: seconds of both, their ratio, share of equal signs, rank and linear
@@ -125,12 +125,12 @@ def run(
 
 
 QS = (1e-2, 1e-3, 1e-4)
-"""Shares below which an epoch's decrease of the loss counts as none."""
+"""Shares q; a smaller decrease of the loss in an epoch counts as none."""
 
 
 @dataclass(frozen=True)
 class Converged:
-    """A trained model: its weights and buffers, test loss, and what it took."""
+    """A trained model: weights and buffers, test loss, seconds and epochs of its training."""
 
     weights: list[Tensor]
     loss: float
@@ -139,13 +139,13 @@ class Converged:
 
 
 class Trainer:
-    """One network, trained again and again from given weights, and judged on the test samples.
+    """Trains one network from given weights, and evaluates it on the test samples.
 
     Args:
         module: holds the network.
         x: test samples.
         y: their labels.
-        most: epochs after which a training ends in any case.
+        most: largest number of epochs of a training.
     """
 
     def __init__(self, module: ClientModule, x: Tensor, y: Tensor, most: int) -> None:
@@ -159,7 +159,7 @@ class Trainer:
         """Mean loss on the test samples, in nats.
 
         Raises:
-            Diverged: it is no number.
+            Diverged: it is not finite.
         """
         self.module.eval()
         with torch.inference_mode():
@@ -170,7 +170,7 @@ class Trainer:
         return mean
 
     def epochs(self, start: list[Tensor], x: Tensor, y: Tensor, seed: int) -> Iterator[float]:
-        """Train from given weights; the mean training loss of each epoch, without end."""
+        """Train from given weights; yield the mean training loss of each epoch, without end."""
         for value, kept in zip(self.module.state_dict().values(), start, strict=True):
             value.copy_(kept)
         optimizer, size = self.module.configure_optimizers(), self.module.local.batch_size
@@ -190,7 +190,7 @@ class Trainer:
     def some_epochs(
         self, start: list[Tensor], x: Tensor, y: Tensor, epochs: int, seed: int
     ) -> tuple[float, float]:
-        """Test loss after some epochs, and the seconds of training and judging."""
+        """Test loss after some epochs, and the seconds of training and evaluation."""
         began = time.perf_counter()
         for done, _ in enumerate(self.epochs(start, x, y, seed), start=1):
             if done == epochs:
@@ -202,14 +202,14 @@ class Trainer:
     ) -> dict[float, Converged]:
         """The model at the epoch where training has converged, for each q."""
         found: dict[float, Converged] = {}
-        calm, before, spent = dict.fromkeys(QS, 0), float("inf"), 0.0
+        calm_epochs, before, spent = dict.fromkeys(QS, 0), float("inf"), 0.0
         began = time.perf_counter()
         for done, now in enumerate(self.epochs(start, x, y, seed), start=1):
             for q in QS:
-                calm[q] = calm[q] + 1 if before - now < q * before else 0
+                calm_epochs[q] = calm_epochs[q] + 1 if before - now < q * before else 0
             before, spent = now, spent + time.perf_counter() - began
             for q in QS:
-                if q not in found and (calm[q] == 3 or done == self.most):
+                if q not in found and (calm_epochs[q] == 3 or done == self.most):
                     began = time.perf_counter()
                     loss = self.loss()
                     seconds = spent + time.perf_counter() - began

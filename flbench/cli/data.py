@@ -1,4 +1,4 @@
-"""`flbench data`: say which data sets are there; check them; fetch their files."""
+"""`flbench data`: list data sets and their status, check them, download their files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def data(
     check: Annotated[bool, typer.Option("--check", help="load it and compare it")] = False,
     fetch: Annotated[bool, typer.Option("--fetch", help="download its files first")] = False,
 ) -> None:
-    """Say which data sets are there; check them; fetch the files of one."""
+    """List data sets and their status; check them; download the files of one."""
     from flbench.datasets import data_root as locate
     from flbench.datasets import survey
 

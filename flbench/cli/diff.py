@@ -1,4 +1,4 @@
-"""`flbench diff`: what makes two results two rows, or keeps them from sharing a table."""
+"""`flbench diff`: why two results are in different rows or different tables."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def diff(
     one: Annotated[Path, typer.Argument(help="a result file, or a row's folder")],
     other: Annotated[Path, typer.Argument(help="another")],
 ) -> None:
-    """Say what makes two results incomparable, or two rows, or two runs; and their accuracies.
+    """Show why two results are in different tables, rows or runs; and their accuracies.
 
-    Exit code 1 where they cannot share a table.
+    Exit code 1 if they cannot be in one table.
     """
     from flbench.metrics import columns_of
     from flbench.results.files import read_result
@@ -25,8 +25,8 @@ def diff(
     paths = _chosen(one, other)
     a, b = (read_result(path) for path in paths)
     for name, path, result in zip("AB", paths, (a, b), strict=True):
-        told = f"{result.method.name} on {result.suite['name']} ({result.dataset})"
-        print(f"{name}: {told}, seed {result.seed}: {path}")
+        run = f"{result.method.name} on {result.suite['name']} ({result.dataset})"
+        print(f"{name}: {run}, seed {result.seed}: {path}")
     found = differences(a, b)
     print(verdict(found) + unlike(a, b, found))
     for one_ in found:
@@ -41,7 +41,7 @@ def diff(
 
 
 def _chosen(one: Path, other: Path) -> tuple[Path, Path]:
-    """Two files; of folders, the files of the lowest seed that both have, or of the lowest."""
+    """Two files; in folders, those of the lowest common seed, else of the lowest seed."""
 
     def seeds(path: Path) -> dict[str, Path]:
         if not path.is_dir():

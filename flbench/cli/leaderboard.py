@@ -1,4 +1,4 @@
-"""`flbench leaderboard`: write the board, or say whether it is current."""
+"""`flbench leaderboard`: write the leaderboard, or check that it is current."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import typer
 
 from flbench.errors import UserError
 
-SOME = 5
-"""Files of a kind that a message names."""
+SHOWN_NAMES = 5
+"""Number of file names that a message shows."""
 
 
 def leaderboard(
@@ -18,7 +18,7 @@ def leaderboard(
         "leaderboard/results"
     ),
     out: Annotated[Path, typer.Option(help="folder of the pages")] = Path("leaderboard"),
-    check: Annotated[bool, typer.Option("--check", help="only say whether it is current")] = False,
+    check: Annotated[bool, typer.Option("--check", help="only check that it is current")] = False,
     figures: Annotated[
         bool, typer.Option("--figures/--no-figures", help="draw; or leave figures as they are")
     ] = True,
@@ -38,8 +38,8 @@ def leaderboard(
     files = board(results, out, figures)
     found = differences(out, files, figures)
     if check and found:
-        told = "; ".join(f"{what}: {_some(names)}" for what, names in found.items())
-        raise UserError(f"{out} is not what {results} gives; run flbench leaderboard ({told})")
+        changed = "; ".join(f"{what}: {_shortened(names)}" for what, names in found.items())
+        raise UserError(f"{out} is not what {results} gives; run flbench leaderboard ({changed})")
     if check:
         return
     for name, data in files.items():
@@ -50,7 +50,7 @@ def leaderboard(
 
 
 def _html(results: Path, path: Path, check: bool) -> None:
-    """Write the web page, or say whether it is current; it is no part of the board."""
+    """Write the web page, or check that it is current; it is not part of the leaderboard."""
     from flbench.leaderboard.html import html
     from flbench.leaderboard.table import tables
     from flbench.results.files import write_atomically
@@ -66,7 +66,7 @@ def _html(results: Path, path: Path, check: bool) -> None:
     print(f"wrote {path}")
 
 
-def _some(names: list[str]) -> str:
+def _shortened(names: list[str]) -> str:
     """The first few names, and how many more there are."""
-    more = f" and {len(names) - SOME} more" if len(names) > SOME else ""
-    return f"{', '.join(names[:SOME])}{more}"
+    more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
+    return f"{', '.join(names[:SHOWN_NAMES])}{more}"

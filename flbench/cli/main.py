@@ -1,4 +1,4 @@
-"""The command line. Nothing heavy is imported before a command needs it."""
+"""The command line. Large packages are imported only by the commands that need them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-
 app.command()(run)
 app.command()(sweep)
 app.command("list")(list_)
@@ -58,14 +57,16 @@ app.add_typer(show, name="show")
 
 
 def main() -> None:
-    """Entry point of the console script: one clear line for what the person can mend."""
+    """Entry point of the console script; an error of the user is printed in one line."""
     try:
         app()
     except FlbenchError as error:
         if os.environ.get(DEBUG):
             traceback.print_exception(error)
         print(f"flbench: {error}", file=sys.stderr)
-        if isinstance(error, ProcessDied):  # threads that talked to the dead cannot be joined
+        if isinstance(
+            error, ProcessDied
+        ):  # threads that wait for the dead process cannot be joined
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(error.exit_code)

@@ -1,7 +1,7 @@
-"""`flbench new NAME`: a package of one's own, complete: code, tests, README, licence, CI.
+"""`flbench new NAME`: write a complete package: code, tests, README, licence, CI.
 
-The template is files: `plugins/template/<kind>/` is a package named `flbench-my-<kind>` that builds
-as it lies there. A new package is a copy with other words in it.
+A template is a folder, `plugins/template/<kind>/`: a package named `flbench-my-<kind>` that builds
+without changes. A new package is a copy of it with other names.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ LICENCES = ("MIT", "BSD-3-Clause", "Apache-2.0", "none")
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
-LEFT = re.compile(r"__pycache__|build|dist|.+\.egg-info|\..+_cache")
-"""Folders that pip, pytest and others leave in a template they are used on."""
+CREATED_BY_TOOLS = re.compile(r"__pycache__|build|dist|.+\.egg-info|\..+_cache")
+"""Folders that tools such as pip and pytest create in a template."""
 
 
 COMMANDS = re.compile(r"^## Work on it\n\n((?:    .+\n)+)", re.MULTILINE)
-"""What to type first, in a package's README."""
+"""The first commands, in a package's README."""
 
 
 def new(
@@ -72,12 +72,12 @@ def new(
 
 
 def template(kind: str, licence: str) -> dict[str, str]:
-    """The texts of a kind's template by path, with the text of a licence; none = without one."""
+    """The files of a template, path -> text, with the text of a licence unless it is "none"."""
     root = Path(str(files("flbench_plugins"))) / "template"
     texts = {
         path.relative_to(root / kind).as_posix(): path.read_text(encoding="utf-8")
         for path in sorted((root / kind).rglob("*"))
-        if path.is_file() and not any(map(LEFT.fullmatch, path.relative_to(root).parts))
+        if path.is_file() and not any(map(CREATED_BY_TOOLS.fullmatch, path.relative_to(root).parts))
     }
     del texts["LICENSE"]
     chosen = root / "licences" / f"{licence}.txt"
@@ -85,13 +85,13 @@ def template(kind: str, licence: str) -> dict[str, str]:
 
 
 def refuse(name: str, kind: str, texts: Mapping[str, str]) -> None:
-    """Refuse a name that cannot be typed, imported or told from others.
+    """Refuse a name that is not valid or already in use.
 
     Args:
-        texts: the template's.
+        texts: the files of the template.
 
     Raises:
-        UserError: says why, and what to do.
+        UserError: the reason, and what to do.
     """
     if not NAME.fullmatch(name):
         raise UserError(
@@ -113,7 +113,7 @@ def refuse(name: str, kind: str, texts: Mapping[str, str]) -> None:
 
 
 def module_of(name: str) -> str:
-    """The module that offers a name.
+    """The module of a name.
 
     Example:
         >>> module_of("my-method"), class_of("my-method")
@@ -123,12 +123,12 @@ def module_of(name: str) -> str:
 
 
 def class_of(name: str) -> str:
-    """The class that a name stands for."""
+    """The class of a name."""
     return "".join(map(str.capitalize, name.split("-")))
 
 
 def words(name: str, kind: str, licence: str, author: str, year: int) -> dict[str, str]:
-    """What stands in the template -> what stands in the package."""
+    """Text in the template -> text in the package."""
     terms = 'license = "{}"\nlicense-files = ["LICENSE"]\n'
     return {
         f"my-{kind}": name,
@@ -143,7 +143,7 @@ def words(name: str, kind: str, licence: str, author: str, year: int) -> dict[st
 
 
 def filled(texts: Mapping[str, str], words: Mapping[str, str]) -> dict[str, str]:
-    """Texts by path with other words in them, in paths as well; what is put in stays as it is.
+    """Files with other words in texts and paths; inserted text is not replaced again.
 
     Example:
         >>> filled({"one.txt": "one or two"}, {"one": "two", "two": "three"})
@@ -158,10 +158,10 @@ def filled(texts: Mapping[str, str], words: Mapping[str, str]) -> dict[str, str]
 
 
 def write(folder: Path, texts: Mapping[str, str]) -> None:
-    """Write texts by path into a new folder: all of them or nothing.
+    """Write files into a new folder, all of them or none.
 
     Raises:
-        UserError: the system does not let us.
+        UserError: the folder cannot be written.
     """
     try:
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".flbench-") as beside:

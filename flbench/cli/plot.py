@@ -24,7 +24,7 @@ KINDS = {
     "membership": "nobody was ever grouped",
     "partition": "no result holds counts of labels",
 }
-"""What can be drawn, and why it cannot be."""
+"""Kind of figure -> why there is none."""
 
 
 def plot(
@@ -43,7 +43,7 @@ def plot(
         raise UserError(
             f"--out: expected a folder, or a file that ends in .svg with one --kind; got '{out}'"
         )
-    found = gathered(results)
+    found = read_all_results(results)
     refuse_mixed(found)
     rows = rows_of([result for _, result in found])
     first = rows[0][1][0]
@@ -54,7 +54,7 @@ def plot(
 
     missing = []
     for one in KINDS if kind == "all" else [kind]:
-        svg = _painters()[one](rows, title or name)
+        svg = _drawing_functions()[one](rows, title or name)
         if svg is None:
             missing.append(f"{one} ({KINDS[one]})")
             continue
@@ -68,11 +68,11 @@ def plot(
         print(line)
 
 
-def gathered(paths: Sequence[Path]) -> list[tuple[Path, Result]]:
-    """The result files named or below the folders named, each once, in the order given.
+def read_all_results(paths: Sequence[Path]) -> list[tuple[Path, Result]]:
+    """Read result files and those below folders, each once, in the given order.
 
     Raises:
-        UserError: there is none, or one cannot be read, or one run lies in two files.
+        UserError: there is none, one cannot be read, or two files are of one run.
     """
     from flbench.results.files import read_result
 
@@ -93,33 +93,34 @@ def gathered(paths: Sequence[Path]) -> list[tuple[Path, Result]]:
 
 
 def refuse_mixed(found: Sequence[tuple[Path, Result]]) -> None:
-    """Refuse results of different suites, naming what differs.
+    """Refuse results of different suites; the message names the settings that differ.
 
     Raises:
-        UserError: they cannot share a figure.
+        UserError: the suites differ.
     """
     path, first = found[0]
     for other, result in found:
         if result.fingerprint.suite != first.fingerprint.suite:
             keys = sorted(first.suite.keys() | result.suite.keys())
-            apart = [key for key in keys if first.suite.get(key) != result.suite.get(key)]
-            apart += ["dataset"] * (first.dataset != result.dataset and "dataset" not in apart)
+            different = [key for key in keys if first.suite.get(key) != result.suite.get(key)]
+            if first.dataset != result.dataset and "dataset" not in different:
+                different.append("dataset")
             raise UserError(
                 f"results of different suites share no figure: {path} ({first.suite['name']} on"
                 f" {first.dataset}) and {other} ({result.suite['name']} on {result.dataset})"
-                f" differ in {', '.join(apart) or 'their fingerprints'}; plot them one by one"
+                f" differ in {', '.join(different) or 'their fingerprints'}; plot them one by one"
             )
 
 
 def rows_of(results: Sequence[Result]) -> list[tuple[str, Sequence[Result]]]:
-    """Results by row, the best first, under the leaderboard's names; seeds in order."""
+    """Results by row with the leaderboard's names, the best first; seeds in order."""
     from flbench.leaderboard.grouping import rows_of as by_table
 
     return [(row.name, row.results) for rows in by_table(results).values() for row in rows]
 
 
-def _painters() -> dict[str, Callable[[Rows, str], bytes | None]]:
-    """How each kind is drawn; of single results, every row's first seed is."""
+def _drawing_functions() -> dict[str, Callable[[Rows, str], bytes | None]]:
+    """The function that draws each kind; figures of single results take each row's first seed."""
     from flbench import figures
 
     def partition(rows: Rows, title: str) -> bytes | None:

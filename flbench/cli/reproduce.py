@@ -38,10 +38,10 @@ def reproduce(
 ) -> None:
     """Run what is missing of a paper's tables; print ours beside the paper's, with a verdict."""
     from flbench.engine.options import EngineOptions
-    from flbench.papers.paper import SCALES, load_card
+    from flbench.papers.paper import SCALES, load_paper
     from flbench.sweeps.request import RunRequest
 
-    card = load_card(paper)
+    card = load_paper(paper)
     if scale not in SCALES:
         raise UnknownName("scale", scale, SCALES, listed="there are")
     chosen = {name: card.table(name) for name in table or card.tables}

@@ -34,16 +34,18 @@ def show_suite(
         typer.Argument(metavar="FILE.svg", help="where --plot draws", show_default=False),
     ] = None,
     plot: Annotated[
-        bool, typer.Option("--plot", help="draw who holds what [default file: NAME.svg]")
+        bool, typer.Option("--plot", help="draw the partition [default file: NAME.svg]")
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="seed of the partition")] = 0,
     dataset: Annotated[str | None, typer.Option(help="as it runs on this data set")] = None,
     data_root: Annotated[
         Path | None,
-        typer.Option(help="where data sets lie [default: $FLBENCH_DATA, else ~/.cache/flbench]"),
+        typer.Option(
+            help="folder of the data sets [default: $FLBENCH_DATA, else ~/.cache/flbench]"
+        ),
     ] = None,
 ) -> None:
-    """Show a suite's settings and, where its data are there, how they are divided."""
+    """Show a suite's settings and, if its data are available, its partition."""
     from flbench.suite import load_suite
 
     if file is not None and not plot:
@@ -66,30 +68,30 @@ def show_suite(
     from flbench.toolbox.heterogeneity import summary
 
     print(f"{suite.dataset} divided with seed {seed}; training and validation samples:")
-    for key, told in list(summary(counts).items())[: 2 if counts.shape[1] == 1 else None]:
-        print(f"  {key}: {told}")  # of one label, or none, sizes are all there is to say
+    for key, value in list(summary(counts).items())[: 2 if counts.shape[1] == 1 else None]:
+        print(f"  {key}: {value}")  # with one label or none, there are only sizes
     if plot:
-        from flbench.figures.partition import draw
+        from flbench.figures.partition import draw_partition
         from flbench.results.files import write_atomically
 
         title = f"{suite.name} on {suite.dataset}, seed {seed}"
-        write_atomically(target, draw(counts, groups, title))
+        write_atomically(target, draw_partition(counts, groups, title))
         print(f"wrote {target}")
 
 
 def _print_printed(suite: Suite) -> None:
-    """The paper's numbers for the suite's data set, one line per method, if there are any."""
+    """Print the paper's numbers for the suite's data set, one line per method."""
     rows = suite.printed.get(suite.dataset, {})
     if rows:
         print(f"printed in the paper, {suite.dataset}:")
     width = max(map(len, rows), default=0)
     for method, numbers in rows.items():
-        told = ", ".join(f"{name} {number:g}" for name, number in numbers.items())
-        print(f"  {method:<{width}}  {told}")
+        numbers_text = ", ".join(f"{name} {number:g}" for name, number in numbers.items())
+        print(f"  {method:<{width}}  {numbers_text}")
 
 
 def _divided(suite: Suite, seed: int, root: Path | None) -> tuple[Ints, Ints | None]:
-    """Samples per client and label, and true groups, of all clients, newcomers last."""
+    """Samples per client and label, and true groups, of all clients; newcomers come last."""
     import numpy as np
 
     from flbench.datasets import data_root
@@ -111,7 +113,7 @@ def _divided(suite: Suite, seed: int, root: Path | None) -> tuple[Ints, Ints | N
 def _counts(samples: Samples, classes: int) -> Ints:
     """Training and validation samples per client and label, shape (clients, classes).
 
-    Of text, whose samples have no label, all count as one label: shape (clients, 1).
+    All samples of text count as one label: shape (clients, 1).
     """
     import numpy as np
 
@@ -133,15 +135,15 @@ def show_method(name: str) -> None:
     from flbench.run.composition import compose
 
     for plugin_name, plugin in compose(name).layers:
-        told = inspect.getdoc(inspect.getmodule(plugin)) or inspect.getdoc(plugin)
-        print(f"{plugin_name}\n\n{told}\n")
+        doc = inspect.getdoc(inspect.getmodule(plugin)) or inspect.getdoc(plugin)
+        print(f"{plugin_name}\n\n{doc}\n")
         for key, parameter in declared(type(plugin)).items():
             print(f"  {key}: {parameter.type} = {parameter.default!r}\n      {parameter.doc}")
 
 
 @show.command("result")
 def show_result(file: Path) -> None:
-    """Show a result file: what it is, how it was made, what came out."""
+    """Show a result file: method, suite, settings and results."""
     from flbench.results.files import read_result
 
     result = read_result(file)
@@ -172,7 +174,7 @@ def show_result(file: Path) -> None:
 
 
 def _print_all(title: str, table: Mapping[str, object]) -> None:
-    """A heading and a line per entry."""
+    """Print a heading and a line per entry."""
     if table:
         print(f"{title}:")
     width = max(map(len, table), default=0)

@@ -1,4 +1,4 @@
-"""`flbench submit`: check result files as the repository does, and put them in place."""
+"""`flbench submit`: check result files as the repository does, and copy them into place."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from flbench.submission.admission import File
 
 
-USUAL = Path("leaderboard/results")
+DEFAULT_FOLDER = Path("leaderboard/results")
 
 
 def submit(
@@ -24,15 +24,15 @@ def submit(
     ],
     into: Annotated[
         Path, typer.Option("--results", help="the leaderboard's folder of result files")
-    ] = USUAL,
-    check: Annotated[bool, typer.Option("--check", help="only say what is wrong")] = False,
+    ] = DEFAULT_FOLDER,
+    check: Annotated[bool, typer.Option("--check", help="only report what is wrong")] = False,
     new_table: Annotated[
         bool, typer.Option("--new-table", help="settings that no table has are meant")
     ] = False,
 ) -> None:
-    """Check result files as the repository does, put them in place, and say what to commit.
+    """Check result files as the repository does, copy them into place, and print what to commit.
 
-    Exit code 1 where something is wrong with one of them; then nothing is copied.
+    Exit code 1 if one of them is refused; then nothing is copied.
     """
     from flbench.cli.sync import files_of
     from flbench.results.files import write_atomically
@@ -63,20 +63,20 @@ def submit(
 
 
 def _next(files: Sequence[File], into: Path) -> Iterator[str]:
-    """What to type now."""
+    """The next commands for the user."""
     if not files:
         yield "all of them are there already; nothing was copied"
         return
     yield f"{len(files)} files are in place; now type:"
-    usual = into == USUAL
-    words = [] if usual else ["--results", str(into), "--out", str(into.parent)]
+    is_default = into == DEFAULT_FOLDER
+    words = [] if is_default else ["--results", str(into), "--out", str(into.parent)]
     yield f"    {shlex.join(['flbench', 'leaderboard', *words])}"
     yield f"    {shlex.join(['git', 'add', str(into.parent)])}"
     rows = {(f.result.method.name, f.result.suite["name"], f.result.dataset) for f in files}
-    told = ", ".join(f"{method} on {suite} ({data})" for method, suite, data in sorted(rows))
-    yield f"    {shlex.join(['git', 'commit', '-m', f'Add results: {told}'])}"
+    names = ", ".join(f"{method} on {suite} ({data})" for method, suite, data in sorted(rows))
+    yield f"    {shlex.join(['git', 'commit', '-m', f'Add results: {names}'])}"
 
 
 def printable(line: str) -> str:
-    """A line of which nothing moves a terminal's cursor."""
+    """A line without control characters for the terminal."""
     return line if line.isprintable() else ascii(line)[1:-1]

@@ -1,4 +1,4 @@
-"""`flbench sync`: result files that are there already, pushed to W&B."""
+"""`flbench sync`: push result files to W&B."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def sync(
         bool, typer.Option("--offline", help="write folders for wandb sync, send nothing")
     ] = False,
 ) -> None:
-    """Push result files, else those in flbench-results, to W&B; twice is as good as once."""
+    """Push result files (default: flbench-results) to W&B; a second push changes nothing."""
     from flbench.results.files import read_result
     from flbench.sinks.wandb import identity, push, run_id
 
@@ -48,7 +48,7 @@ def sync(
         except UserError as error:
             failed += 1
             print(error, file=sys.stderr)
-        except Exception as error:  # whatever W&B raises: the others go on
+        except Exception as error:  # an error of W&B; continue with the others
             failed += 1
             text = " ".join(str(error).split())
             print(f"{path}: not sent, {type(error).__name__}: {text}", file=sys.stderr)
@@ -57,9 +57,9 @@ def sync(
 
 
 def files_of(paths: Sequence[Path]) -> Iterator[Path]:
-    """The files given, and those below the folders given, in path order.
+    """The given files, and the result files below the given folders, in order of their paths.
 
-    A folder without any stands for itself.
+    A folder without result files is yielded itself.
     """
     for path in paths:
         found = sorted(path.rglob("seed-*.json")) if path.is_dir() else []

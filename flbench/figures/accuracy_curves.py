@@ -1,4 +1,4 @@
-"""Curves: accuracy and loss against the round, one line per row."""
+"""Accuracy and loss against the round, one line per row."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from flbench.figures.style import (
     DASHES,
     INK,
     MARKERS,
-    apart,
     caption,
-    percent,
-    plain,
-    sheet,
-    written,
+    new_figure,
+    one_line,
+    percent_axis,
+    spread_apart,
+    to_svg,
 )
 from flbench.results.schema import Result
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 
 
-BRIGHT = 8
-"""So many rows have a colour of their own, the best; others are grey."""
+COLOURED_ROWS = 8
+"""Number of best rows that have a colour of their own; other rows are grey."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """What is drawn of one row: the rounds measured, and the seeds' mean, lowest and highest."""
+    """The measured rounds of one row, and mean, lowest and highest value over seeds."""
 
     rounds: Floats
     mean: Floats
@@ -44,8 +44,8 @@ class Curve:
     high: Floats
 
 
-def averaged(results: Sequence[Result], name: str) -> Curve | None:
-    """A curve over seeds, at the rounds that any seed measured; None where none did.
+def mean_over_seeds(results: Sequence[Result], name: str) -> Curve | None:
+    """A curve over seeds, at the rounds that any seed measured; None if no seed measured one.
 
     Args:
         results: of one row, a seed each.
@@ -80,34 +80,34 @@ def curves(rows: Sequence[tuple[str, Sequence[Result]]], title: str) -> bytes | 
     Returns:
         An SVG file, or None where no accuracy was ever measured.
     """
-    found = [(name, averaged(results, "accuracy"), results) for name, results in rows]
+    found = [(name, mean_over_seeds(results, "accuracy"), results) for name, results in rows]
     kept = [(name, curve, results) for name, curve, results in found if curve is not None]
     if not kept:
         return None
     kept.sort(key=lambda row: -row[1].mean[-1])
-    losses = [averaged(results, "loss") for _, _, results in kept]
+    losses = [mean_over_seeds(results, "loss") for _, _, results in kept]
     both = any(curve is not None for curve in losses)
-    tall = max(2.6, 0.135 * len(kept))
-    with sheet(6.2, tall + (1.5 if both else 0) + 0.6) as figure:
-        ratios = [tall, 1.5] if both else [1]
+    height = max(2.6, 0.135 * len(kept))
+    with new_figure(6.2, height + (1.5 if both else 0) + 0.6) as figure:
+        ratios = [height, 1.5] if both else [1]
         panels = figure.subplots(
             len(ratios), sharex=True, squeeze=False, gridspec_kw={"height_ratios": ratios}
         )[:, 0]
         for place, (_, curve, _) in enumerate(kept):
-            _line(panels[0], curve, place)
-        _names(panels[0], [(name, curve) for name, curve, _ in kept], 72 * tall * 0.97)
+            _draw_line(panels[0], curve, place)
+        _draw_names(panels[0], [(name, curve) for name, curve, _ in kept], 72 * height * 0.97)
         panels[0].set_ylabel("test accuracy (%)")
-        percent(panels[0])
+        percent_axis(panels[0])
         if both:
-            _losses(panels[1], losses)
+            _draw_losses(panels[1], losses)
         panels[-1].set_xlabel("round")
-        others = "; grey: the other rows" if len(kept) > BRIGHT else ""
+        others = "; grey: the other rows" if len(kept) > COLOURED_ROWS else ""
         caption(figure, f"mean over seeds, band: lowest to highest seed{others}")
-        return written(figure, title, described(kept))
+        return to_svg(figure, title, description(kept))
 
 
-def described(kept: Sequence[tuple[str, Curve, Sequence[Result]]]) -> str:
-    """The lines' ends in words."""
+def description(kept: Sequence[tuple[str, Curve, Sequence[Result]]]) -> str:
+    """The last values in words."""
     ends = ", ".join(f"{name} {100 * curve.mean[-1]:.1f} %" for name, curve, _ in kept)
     seeds = max(len(results) for _, _, results in kept)
     return (
@@ -116,67 +116,69 @@ def described(kept: Sequence[tuple[str, Curve, Sequence[Result]]]) -> str:
     )
 
 
-def _look(place: int) -> dict[str, Any]:
-    """How the line of a row looks, by its place from the best."""
-    if place >= BRIGHT:
+def _line_style(place: int) -> dict[str, Any]:
+    """Style of a row's line; place 0 is the best row."""
+    if place >= COLOURED_ROWS:
         return {"color": INK, "linewidth": 0.6, "alpha": 0.55, "zorder": 1.5}
     return {
         "color": COLOURS[place],
         "linestyle": DASHES[place % len(DASHES)],
         "marker": MARKERS[place],
         "markersize": 3.2,
-        "zorder": 2 + place / 10,  # dashes over the solid line of the best
+        "zorder": 2 + place / 10,  # dashed lines over the solid line of the best row
     }
 
 
-def _line(axes: Axes, curve: Curve, place: int) -> None:
-    """One row's line and band; markers stand on few rounds, and not all on the same."""
+def _draw_line(axes: Axes, curve: Curve, place: int) -> None:
+    """Draw a row's line and band; few markers, at other rounds than those of other rows."""
     step = max(1, round(len(curve.rounds) / 6))
-    look = _look(place)
-    first = place % step if step < BRIGHT else place * step // BRIGHT % step
-    axes.plot(curve.rounds, curve.mean, markevery=(first, step), **look)
-    if place < BRIGHT and (curve.high > curve.low).any():
+    style = _line_style(place)
+    first = place % step if step < COLOURED_ROWS else place * step // COLOURED_ROWS % step
+    axes.plot(curve.rounds, curve.mean, markevery=(first, step), **style)
+    if place < COLOURED_ROWS and (curve.high > curve.low).any():
         axes.fill_between(
-            curve.rounds, curve.low, curve.high, color=look["color"], alpha=0.15, linewidth=0
+            curve.rounds, curve.low, curve.high, color=style["color"], alpha=0.15, linewidth=0
         )
 
 
-def _names(axes: Axes, lines: Sequence[tuple[str, Curve]], tall: float) -> None:
-    """Each line's name to the right of its end, in its colour and with its marker.
+def _draw_names(axes: Axes, lines: Sequence[tuple[str, Curve]], height: float) -> None:
+    """Write each line's name to the right of its end, in its colour and with its marker.
 
     Args:
-        tall: height of the panel, in points.
+        height: height of the panel, in points.
     """
     low, high = axes.get_ylim()
     axes.set_ylim(low, high)
-    axes.set_xlim(*_reach([curve for _, curve in lines]))
-    least = min(8.6 / tall, 1 / len(lines))
+    axes.set_xlim(*_round_limits([curve for _, curve in lines]))
+    least = min(8.6 / height, 1 / len(lines))
     ends = [float(curve.mean[-1] - low) / (high - low) for _, curve in lines]
-    spots = within(ends[::-1], least)[::-1]  # of equal ends the first is on top
+    spots = spread_within(ends[::-1], least)[::-1]  # of equal ends the first is on top
     for place, ((name, curve), end, spot) in enumerate(zip(lines, ends, spots, strict=True)):
-        look, bright = _look(place), place < BRIGHT
-        style = {"transform": axes.transAxes, "clip_on": False, "color": look["color"]}
-        axes.plot([1.005, 1.035], [end, spot], linewidth=0.5, alpha=0.7 if bright else 0.2, **style)
-        if bright:
-            axes.plot([1.05], [spot], marker=look["marker"], markersize=3.6, **style)
+        line_style, coloured = _line_style(place), place < COLOURED_ROWS
+        style = {"transform": axes.transAxes, "clip_on": False, "color": line_style["color"]}
+        axes.plot(
+            [1.005, 1.035], [end, spot], linewidth=0.5, alpha=0.7 if coloured else 0.2, **style
+        )
+        if coloured:
+            axes.plot([1.05], [spot], marker=line_style["marker"], markersize=3.6, **style)
         axes.annotate(
-            f"{plain(name)}  {100 * curve.mean[-1]:.1f}",
+            f"{one_line(name)}  {100 * curve.mean[-1]:.1f}",
             (1.065, spot),
             xycoords="axes fraction",
             va="center",
-            color=look["color"],
+            color=line_style["color"],
             annotation_clip=False,
         )
 
 
-def within(places: list[float], least: float) -> list[float]:
-    """Places at least so far apart and, where there is room, between 0 and 1.
+def spread_within(places: list[float], least: float) -> list[float]:
+    """Move positions to be at least `least` apart and, if there is room, between 0 and 1.
 
     Example:
-        >>> within([0.9, 1.0, 1.0], 0.25)
+        >>> spread_within([0.9, 1.0, 1.0], 0.25)
         [0.5, 0.75, 1.0]
     """
-    moved = apart(places, least)
+    moved = spread_apart(places, least)
     order = sorted(range(len(moved)), key=lambda index: moved[index])
     for rank, index in enumerate(order):
         moved[index] = max(moved[index], rank * least)
@@ -185,18 +187,18 @@ def within(places: list[float], least: float) -> list[float]:
     return moved
 
 
-def _reach(found: Sequence[Curve]) -> tuple[float, float]:
-    """First and last round of all curves, never the same."""
+def _round_limits(found: Sequence[Curve]) -> tuple[float, float]:
+    """First and last round of all curves; the two always differ."""
     first = min(curve.rounds[0] for curve in found)
     last = max(curve.rounds[-1] for curve in found)
     return (float(first), float(last)) if last > first else (float(first) - 0.5, float(last) + 0.5)
 
 
-def _losses(axes: Axes, losses: Sequence[Curve | None]) -> None:
-    """The losses of the same rows; on a logarithmic axis where they differ tenfold."""
+def _draw_losses(axes: Axes, losses: Sequence[Curve | None]) -> None:
+    """Draw the losses of the rows, on a logarithmic axis if they differ by a factor of ten."""
     known = [(place, curve) for place, curve in enumerate(losses) if curve is not None]
     for place, curve in known:
-        _line(axes, curve, place)
+        _draw_line(axes, curve, place)
     low = min(float(curve.low.min()) for _, curve in known)
     high = max(float(curve.high.max()) for _, curve in known)
     if 0 < 10 * low < high:

@@ -1,4 +1,4 @@
-"""Order and colour of clients: whose group is whose, and who stands beside whom."""
+"""Groups of clients in figures: names that match the true groups, colours, runs of equal groups."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 
-def labels_at(result: Result, round_number: int) -> Ints:
-    """Everybody's group in a round, shape (N,); the first known before there were any."""
+def groups_in_round(result: Result, round_number: int) -> Ints:
+    """Group of each client in a round, shape (N,); before the first grouping, the first one."""
     known = result.memberships()
     passed = [labels for first, labels in known if first <= round_number]
     found = passed[-1] if passed else known[0][1] if known else [0] * len(result.clients.test)
     return np.array(found, dtype=np.int64)
 
 
-def truth_of(result: Result, labels: Ints) -> tuple[Ints, bool]:
-    """True groups as 0..G-1, shape (N,), and True; where unknown, the given labels and False."""
+def true_groups(result: Result, labels: Ints) -> tuple[Ints, bool]:
+    """True groups as 0..G-1, shape (N,), and True; if unknown, the given labels and False."""
     groups = result.clients.group
     source = labels if groups is None else np.array(groups, dtype=np.int64)
     return np.unique(source, return_inverse=True)[1].reshape(-1).astype(
@@ -33,21 +33,21 @@ def truth_of(result: Result, labels: Ints) -> tuple[Ints, bool]:
     ), groups is not None
 
 
-def matched(labels: Ints, truth: Ints, before: Ints | None = None) -> Ints:
-    """Groups under the names of the true groups they overlap most, all in all (Hungarian method).
+def match_to_true_groups(labels: Ints, truth: Ints, before: Ints | None = None) -> Ints:
+    """Rename groups to the true groups with the largest total overlap (Hungarian method).
 
-    What is left over is called G, G+1, ...; of equal matches the one that changes fewer names wins.
+    Other groups are named G, G+1, ...; of equal matches, the one that changes fewer names is taken.
 
     Args:
         labels: group of each client, shape (N,); -1 = in none, and stays so.
         truth: true groups 0..G-1, shape (N,).
-        before: what was returned a round ago.
+        before: the names in the previous round.
 
     Returns:
         Shape (N,).
 
     Example:
-        >>> matched(np.array([7, 7, 3, 5]), np.array([0, 0, 1, 1])).tolist()
+        >>> match_to_true_groups(np.array([7, 7, 3, 5]), np.array([0, 0, 1, 1])).tolist()
         [0, 0, 1, 2]
     """
     from scipy.optimize import linear_sum_assignment
@@ -69,8 +69,8 @@ def matched(labels: Ints, truth: Ints, before: Ints | None = None) -> Ints:
     return found
 
 
-def colours_of(names: Ints) -> Floats:
-    """A colour for each group, recycled where there are many, shape (..., 4); none for -1."""
+def group_colours(names: Ints) -> Floats:
+    """A colour for each group, shape (..., 4); colours repeat, -1 is grey."""
     from matplotlib.colors import to_rgba_array
 
     table = to_rgba_array([*COLOURS, "#7a7a7a44"])
@@ -78,11 +78,11 @@ def colours_of(names: Ints) -> Floats:
     return found
 
 
-def borders(sorted_groups: Ints) -> list[tuple[int, int, int]]:
+def equal_runs(sorted_groups: Ints) -> list[tuple[int, int, int]]:
     """Runs of equal groups as (group, start, stop).
 
     Example:
-        >>> borders(np.array([0, 0, 2]))
+        >>> equal_runs(np.array([0, 0, 2]))
         [(0, 0, 2), (2, 2, 3)]
     """
     cuts = [0, *(np.flatnonzero(np.diff(sorted_groups)) + 1).tolist(), len(sorted_groups)]

@@ -1,18 +1,18 @@
-"""Critical difference: which methods' average ranks can be told apart (Demšar, JMLR 2006)."""
+"""Critical difference diagram: which average ranks differ significantly (Demšar, JMLR 2006)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from flbench.figures.style import COLOURS, INK, plain, sheet, written
+from flbench.figures.style import COLOURS, INK, new_figure, one_line, to_svg
 
 
 def cliques(ranks: Sequence[float], distance: float) -> list[tuple[int, int]]:
-    """Largest runs of ranks that lie closer together than a distance.
+    """Maximal runs of ranks that differ by less than a distance.
 
     Args:
         ranks: ascending.
-        distance: two ranks so far apart differ.
+        distance: the critical difference.
 
     Returns:
         First and last index of each run of at least two; none lies within another.
@@ -29,11 +29,11 @@ def cliques(ranks: Sequence[float], distance: float) -> list[tuple[int, int]]:
     return found
 
 
-def lanes(bars: Sequence[tuple[float, float]]) -> list[int]:
-    """The first line on which each bar touches none that was drawn before.
+def bar_rows(bars: Sequence[tuple[float, float]]) -> list[int]:
+    """For each bar, the first row on which it touches no earlier bar.
 
     Example:
-        >>> lanes([(1.0, 2.0), (1.5, 3.0), (2.5, 4.0)])
+        >>> bar_rows([(1.0, 2.0), (1.5, 3.0), (2.5, 4.0)])
         [0, 1, 0]
     """
     found: list[int] = []
@@ -50,16 +50,16 @@ def lanes(bars: Sequence[tuple[float, float]]) -> list[int]:
 def critical_difference(
     ranks: Mapping[str, float], distance: float, blocks: int, title: str
 ) -> bytes | None:
-    """Draw average ranks; a bar joins methods that the test cannot tell apart.
+    """Draw average ranks; a bar joins methods that do not differ significantly.
 
     Args:
         ranks: average rank of each method, 1 = best.
         distance: the critical difference, > 0.
-        blocks: over how many blocks (suites, or suites and seeds) ranks were averaged.
+        blocks: number of blocks (suites, or suites and seeds) that ranks are averaged over.
         title: one line on top.
 
     Returns:
-        An SVG file, or None of fewer than two methods.
+        An SVG file, or None if there are fewer than two methods.
     """
     if len(ranks) < 2:
         return None
@@ -70,9 +70,9 @@ def critical_difference(
     last = max(len(order), round(max(values) + 0.499))
     more = 0.006 * last
     drawn = [(values[first] - more, values[end] + more) for first, end in bars]
-    rows = lanes([(start - more, stop + more) for start, stop in drawn])
+    rows = bar_rows([(start - more, stop + more) for start, stop in drawn])
     depth = 0.9 + 0.45 * (max(rows, default=-1) + 1)
-    with sheet(6.4, 0.9 + 0.19 * (depth + half + 2)) as figure:
+    with new_figure(6.4, 0.9 + 0.19 * (depth + half + 2)) as figure:
         axes = figure.add_subplot()
         axes.axis("off")
         axes.set_xlim(1 - 0.02 * last, last + 0.02 * last)
@@ -92,26 +92,26 @@ def critical_difference(
             y = depth + (place if left else len(order) - 1 - place) + 0.4
             side = 1 - 0.02 * last if left else last + 0.02 * last
             axes.plot([rank, rank, side], [0, y, y], color=INK, linewidth=0.6)
-            text = f"{plain(name)}  {rank:.2f}" if left else f"{rank:.2f}  {plain(name)}"
+            text = f"{one_line(name)}  {rank:.2f}" if left else f"{rank:.2f}  {one_line(name)}"
             axes.annotate(
                 text, (side, y), xytext=(-3 if left else 3, 0), textcoords="offset points",
                 ha="right" if left else "left", va="center", annotation_clip=False,
             )  # fmt: skip
-        return written(figure, title, described(order, bars, distance, blocks))
+        return to_svg(figure, title, description(order, bars, distance, blocks))
 
 
-def described(
+def description(
     order: Sequence[tuple[str, float]],
     bars: Sequence[tuple[int, int]],
     distance: float,
     blocks: int,
 ) -> str:
     """Ranks and bars in words."""
-    told = ", ".join(f"{name} {rank:.2f}" for name, rank in order)
+    ranking = ", ".join(f"{name} {rank:.2f}" for name, rank in order)
     joined = "; ".join(
         ", ".join(name for name, _ in order[first : last + 1]) for first, last in bars
     )
     return (
-        f"Average ranks over {blocks} blocks, 1 is best: {told}. Critical difference"
+        f"Average ranks over {blocks} blocks, 1 is best: {ranking}. Critical difference"
         f" {distance:.2f}. Not told apart: {joined or 'none'}."
     )

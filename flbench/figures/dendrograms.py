@@ -1,4 +1,4 @@
-"""Who is like whom in a score matrix: a dendrogram, or the reachability of OPTICS."""
+"""Similarity of clients in a score matrix: a dendrogram, or the reachability of OPTICS."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from flbench.figures.client_order import Floats, Ints
 
 @dataclass(frozen=True)
 class Tree:
-    """Clients in a row, and how far apart they are.
+    """Clients in an order, and the distances between them.
 
     Attributes:
         order: clients from top to bottom, shape (n,).
         merges: scipy's linkage, shape (n - 1, 4), or None.
-        reach: reachability in that order, shape (n,), inf where a valley starts anew; or None.
+        reach: reachability in that order, shape (n,), inf at the start of a component; or None.
     """
 
     order: Ints
@@ -27,13 +27,13 @@ class Tree:
 
 
 def distances(scores: Floats) -> Floats:
-    """1 - normalised symmetrised score: the likest pair is 0 apart, the unlikest 1.
+    """1 - normalised symmetrised score: 0 for the most similar pair, 1 for the least similar.
 
     Args:
-        scores: shape (n, n), higher is better; NaN = not asked. The diagonal is not read.
+        scores: shape (n, n), higher is better; NaN = not measured. The diagonal is not read.
 
     Returns:
-        Shape (n, n); 1 where neither asked the other, 0 on the diagonal.
+        Shape (n, n); 1 where neither direction is measured, 0 on the diagonal.
 
     Example:
         >>> distances(np.array([[9.0, 4.0, 0.0], [4.0, 9.0, 0.0], [0.0, 2.0, 9.0]])).tolist()
@@ -58,8 +58,8 @@ def dendrogram(scores: Floats) -> Tree:
     return Tree(leaves_list(merges).astype(np.int64), merges=merges)
 
 
-def by_density(params: Mapping[str, Any], scores: Floats) -> bool:
-    """Whether a method groups rows by density: it has `features`, and clients do not choose."""
+def groups_by_density(params: Mapping[str, Any], scores: Floats) -> bool:
+    """Whether a method clusters rows by density: it has `features`, and the server clusters."""
     return (
         "features" in params
         and params.get("mode", "central") == "central"
@@ -68,7 +68,7 @@ def by_density(params: Mapping[str, Any], scores: Floats) -> bool:
 
 
 def reachability(scores: Floats, params: Mapping[str, Any]) -> Tree:
-    """What OPTICS sees of the rows (Ankerst et al., 1999), with the method's own parameters.
+    """Reachability of the rows (OPTICS, Ankerst et al., 1999), with the method's parameters.
 
     Args:
         scores: shape (n, n), finite.
@@ -95,19 +95,19 @@ def reachability(scores: Floats, params: Mapping[str, Any]) -> Tree:
     return Tree(order, reach=rule.reachability_[order])
 
 
-def forks(merges: Floats, order: Ints, most: int = 200) -> tuple[Floats, Floats]:
-    """The lines of a dendrogram: heights and places along the leaves, NaN between forks.
+def dendrogram_lines(merges: Floats, order: Ints, most: int = 200) -> tuple[Floats, Floats]:
+    """The lines of a dendrogram: heights and positions along the leaves, NaN between merges.
 
     Args:
         merges: shape (n - 1, 4).
         order: leaves, shape (n,).
-        most: so many forks, the highest.
+        most: at most this many merges, the highest ones.
 
     Returns:
-        Two arrays, shape (5 * forks,).
+        Two arrays, shape (5 * merges,).
 
     Example:
-        >>> forks(np.array([[0, 1, 2.0, 2]]), np.array([0, 1]))
+        >>> dendrogram_lines(np.array([[0, 1, 2.0, 2]]), np.array([0, 1]))
         (array([ 0.,  2.,  2.,  0., nan]), array([ 0.,  0.,  1.,  1., nan]))
     """
     n = len(order)

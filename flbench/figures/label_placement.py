@@ -1,4 +1,4 @@
-"""Names beside points: placed so that they cover as little as possible."""
+"""Place names beside points so that they overlap as little as possible."""
 
 from __future__ import annotations
 
@@ -8,41 +8,41 @@ Box = tuple[float, float, float, float]
 """Left, bottom, right, top."""
 
 
-AROUND = ((1, 1), (1, 0), (1, -1), (-1, 0), (-1, 1), (-1, -1), (0, 1), (0, -1))
+DIRECTIONS = ((1, 1), (1, 0), (1, -1), (-1, 0), (-1, 1), (-1, -1), (0, 1), (0, -1))
 
 
-FAR = (4.0, 10.0, 18.0, 28.0, 40.0)
+DISTANCES = (4.0, 10.0, 18.0, 28.0, 40.0)
 
 
-def placed(
+def place_labels(
     points: Sequence[tuple[float, float]],
     widths: Sequence[float],
     height: float,
-    ground: Box,
-    barred: Sequence[Box] = (),
+    bounds: Box,
+    obstacles: Sequence[Box] = (),
 ) -> list[Box]:
-    """A box for each point's name, in the order given: the nearest place that is free.
+    """A box for each point's name, in the given order: the nearest free position.
 
     Args:
-        points: in printer's points.
+        points: positions, in typographic points.
         widths: of the names, in points.
         height: of a name, in points.
-        ground: within which names stand.
-        barred: what names do not cover, beside the points.
+        bounds: names should lie inside.
+        obstacles: boxes that names should not cover, in addition to the points.
 
     Returns:
-        Boxes; where there is no free place, the one that covers least.
+        Boxes; if there is no free position, the one with the least overlap.
     """
-    taken: list[Box] = [*barred, *((x - 3, y - 3, x + 3, y + 3) for x, y in points)]
+    taken: list[Box] = [*obstacles, *((x - 3, y - 3, x + 3, y + 3) for x, y in points)]
     found = []
     for (x, y), width in zip(points, widths, strict=True):
         boxes = [
-            _beside(x, y, right * far, up * far, width, height)
-            for far in FAR
-            for right, up in AROUND
+            _label_box(x, y, right * far, up * far, width, height)
+            for far in DISTANCES
+            for right, up in DIRECTIONS
         ]
         cost = [
-            round(sum(covered(box, other) for other in taken) + _out(box, ground), 6)
+            round(sum(overlap_area(box, other) for other in taken) + _area_outside(box, bounds), 6)
             for box in boxes
         ]
         found.append(boxes[cost.index(min(cost))])
@@ -50,18 +50,18 @@ def placed(
     return found
 
 
-def _beside(x: float, y: float, right: float, up: float, width: float, height: float) -> Box:
-    """The box of a name that begins, ends or is centred so far from a point."""
+def _label_box(x: float, y: float, right: float, up: float, width: float, height: float) -> Box:
+    """The box of a name at an offset from a point."""
     left = x + right - (0 if right > 0 else width if right < 0 else width / 2)
     low = y + up * (0.7 if right else 1.4) - height / 2
     return (left, low, left + width, low + height)
 
 
-def covered(one: Box, other: Box) -> float:
-    """Area that two boxes share.
+def overlap_area(one: Box, other: Box) -> float:
+    """Area of the intersection of two boxes.
 
     Example:
-        >>> covered((0, 0, 2, 2), (1, 1, 3, 3)), covered((0, 0, 1, 1), (1, 0, 2, 1))
+        >>> overlap_area((0, 0, 2, 2), (1, 1, 3, 3)), overlap_area((0, 0, 1, 1), (1, 0, 2, 1))
         (1, 0)
     """
     wide = min(one[2], other[2]) - max(one[0], other[0])
@@ -69,7 +69,7 @@ def covered(one: Box, other: Box) -> float:
     return wide * tall if wide > 0 and tall > 0 else 0
 
 
-def _out(box: Box, ground: Box) -> float:
-    """Area of a box that lies outside, counted tenfold."""
+def _area_outside(box: Box, bounds: Box) -> float:
+    """Ten times the area of a box outside the bounds."""
     area = (box[2] - box[0]) * (box[3] - box[1])
-    return 10 * (area - covered(box, ground))
+    return 10 * (area - overlap_area(box, bounds))

@@ -1,4 +1,4 @@
-"""Memberships: who was in which group, round by round."""
+"""Memberships: the group of every client in every round."""
 
 from __future__ import annotations
 
@@ -7,77 +7,83 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flbench.figures.client_order import Ints, borders, colours_of, matched, truth_of
-from flbench.figures.style import INK, caption, plain, sheet, written
+from flbench.figures.client_order import (
+    Ints,
+    equal_runs,
+    group_colours,
+    match_to_true_groups,
+    true_groups,
+)
+from flbench.figures.style import INK, caption, new_figure, one_line, to_svg
 from flbench.results.schema import Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-PANELS = 8
+MAX_PANELS = 8
 
 
-FEW = 12
+MAX_LABELLED_GROUPS = 12
 
 
-ALONE = (0.5, 0.5, 0.5, 0.22)
+SINGLETON_COLOUR = (0.5, 0.5, 0.5, 0.22)
 
 
 def timeline(result: Result) -> tuple[Ints, Ints, Ints]:
-    """Everybody's group in every round, under the names of the true groups.
+    """Group of every client in every round, with the names of the true groups.
 
     Returns:
-        Names, shape (R, N); how many are in the same group, shape (R, N); the true groups, or
-        where unknown the last groups, shape (N,).
+        Names, shape (R, N); size of the client's group, shape (R, N); the true groups, or if
+        unknown the last groups, shape (N,).
     """
     changes = result.memberships()
     n = len(result.clients.test)
     rounds = max([len(curve) for curve in result.curves.values()] + [r for r, _ in changes])
     last = np.array(changes[-1][1], dtype=np.int64)
-    truth, _ = truth_of(result, last)
+    truth, _ = true_groups(result, last)
     names, sizes = np.zeros((2, rounds, n), dtype=np.int64)
     before: Ints | None = None
-    for number, told in changes:
-        labels = np.array(told, dtype=np.int64)
-        before = matched(labels, truth, before)
+    for number, texts in changes:
+        labels = np.array(texts, dtype=np.int64)
+        before = match_to_true_groups(labels, truth, before)
         names[max(number - 1, 0) :] = before
         count = np.unique(labels, return_inverse=True, return_counts=True)
         sizes[max(number - 1, 0) :] = np.where(labels < 0, 1, count[2][count[1].reshape(-1)])
     return names, sizes, truth
 
 
-def grouped(result: Result) -> bool:
-    """Whether groups ever changed, or were more than one and fewer than clients."""
+def has_groups(result: Result) -> bool:
+    """Whether groups changed, or there are more than one and fewer than clients."""
     n = len(result.clients.test)
     counts = {len(set(labels)) for _, labels in result.memberships()}
     return len(counts) > 1 or not counts <= {1, n}
 
 
 def memberships(results: Sequence[Result], title: str) -> bytes | None:
-    """Draw everybody's group against the round, a panel per result with more than one group.
+    """Draw the group of every client against the round, a panel per result with groups.
 
-    Clients stand by true group. A group has the colour of the true group it matches; groups of one
-    client are light grey.
+    Clients are sorted by true group. A group has the colour of the true group it matches; groups
+    of one client are light grey.
 
     Args:
         results: at most the first 8 with groups are drawn.
         title: one line on top.
 
     Returns:
-        An SVG file, or None where nobody was ever grouped.
+        An SVG file, or None if no result has groups.
     """
-    drawn = [result for result in results if grouped(result)]
-    left_out, drawn = len(drawn[PANELS:]), drawn[:PANELS]
+    drawn = [result for result in results if has_groups(result)]
+    left_out, drawn = len(drawn[MAX_PANELS:]), drawn[:MAX_PANELS]
     if not drawn:
         return None
     across = min(len(drawn), 2)
     down = -(-len(drawn) // across)
-    told = []
-    with sheet(3.3 * across + 0.3, 1.75 * down + 0.6) as figure:
+    texts = []
+    with new_figure(3.3 * across + 0.3, 1.75 * down + 0.6) as figure:
         panels = figure.subplots(down, across, squeeze=False).ravel()
         for axes, result in zip(panels, drawn, strict=False):
-            told.append(_panel(axes, result))
+            texts.append(_panel(axes, result))
         for axes in panels[len(drawn) :]:
             axes.axis("off")
         for axes in panels[max(len(drawn) - across, 0) : len(drawn)]:
@@ -86,27 +92,27 @@ def memberships(results: Sequence[Result], title: str) -> bytes | None:
         right = "; right: share of clients in the group that matches, at the end" if known else ""
         caption(figure, f"colour: group; light grey: a group of one{right}")
         more = f" {left_out} more are not drawn." if left_out else ""
-        return written(
-            figure, title, f"Group of every client in every round. {'; '.join(told)}.{more}"
+        return to_svg(
+            figure, title, f"Group of every client in every round. {'; '.join(texts)}.{more}"
         )
 
 
 def _panel(axes: Axes, result: Result) -> str:
-    """One result; returns what it shows."""
+    """Draw one result; return its description."""
     names, sizes, truth = timeline(result)
     rounds, n = names.shape
-    few = len(np.unique(truth)) <= FEW
+    few = len(np.unique(truth)) <= MAX_LABELLED_GROUPS
     history = [*names[::-1], *((names[-1], truth) if few else ())]
     order = np.lexsort(history)
-    image = colours_of(names.T[order])
-    image[sizes.T[order] == 1] = ALONE
+    image = group_colours(names.T[order])
+    image[sizes.T[order] == 1] = SINGLETON_COLOUR
     axes.imshow(
         image,
         aspect="auto",
         interpolation="none",
         extent=(0.5, rounds + 0.5, n - 0.5, -0.5),
     )
-    runs, known = borders(truth[order]) if few else [], result.clients.group is not None
+    runs, known = equal_runs(truth[order]) if few else [], result.clients.group is not None
     for _, start, stop in runs:
         if start:
             axes.axhline(start - 0.5, color=INK, linewidth=0.6)
@@ -123,7 +129,7 @@ def _panel(axes: Axes, result: Result) -> str:
     )
     axes.set_ylabel("client" if not few else "true group" if known else "final group")
     axes.tick_params(axis="y", length=0)
-    name = f"{plain(result.method.name)}, seed {result.seed}"
+    name = f"{one_line(result.method.name)}, seed {result.seed}"
     axes.set_title(name)
     last = len(np.unique(names[-1]))
     agree = f", {100 * float((names[-1] == truth).mean()):.0f} % as in truth" if known else ""

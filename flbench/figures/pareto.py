@@ -1,4 +1,4 @@
-"""What accuracy costs: final accuracy against traffic, and the front that nobody beats."""
+"""Final accuracy against traffic, with the Pareto front."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flbench.figures.label_placement import Box, placed
-from flbench.figures.style import COLOURS, INK, caption, percent, plain, sheet, written
+from flbench.figures.label_placement import Box, place_labels
+from flbench.figures.style import COLOURS, INK, caption, new_figure, one_line, percent_axis, to_svg
 from flbench.results.schema import Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-FRONT = COLOURS[0]
+FRONT_COLOUR = COLOURS[0]
 
 
 @dataclass(frozen=True)
-class Point:
+class RowPoint:
     """A row's mean accuracy and traffic, and the lowest and highest seed of either."""
 
     name: str
@@ -31,15 +31,15 @@ class Point:
     costs: tuple[float, float]
 
 
-def point(name: str, results: Sequence[Result]) -> Point | None:
-    """A row's place, from the seeds that tell both numbers; None where none does."""
+def row_point(name: str, results: Sequence[Result]) -> RowPoint | None:
+    """A row's point, from the seeds that have both numbers; None if no seed has."""
     pairs = [(r.summary.get("accuracy_mean"), r.summary.get("mb_per_client")) for r in results]
     known = [(a, c) for a, c in pairs if a is not None and c is not None]
     if not known:
         return None
     table = np.array(known, dtype=float)
     (accuracy, cost), low, high = table.mean(axis=0), table.min(axis=0), table.max(axis=0)
-    return Point(
+    return RowPoint(
         name,
         float(accuracy),
         float(cost),
@@ -48,8 +48,8 @@ def point(name: str, results: Sequence[Result]) -> Point | None:
     )
 
 
-def front(points: Sequence[tuple[float, float]]) -> list[int]:
-    """The Pareto front: who has no rival at least as good in both and better in one.
+def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
+    """The Pareto front: points with no other at least as good in both and better in one.
 
     Args:
         points: cost and accuracy of each.
@@ -58,24 +58,26 @@ def front(points: Sequence[tuple[float, float]]) -> list[int]:
         Indices, the cheapest first; of equal points all.
 
     Example:
-        >>> front([(2.0, 0.9), (1.0, 0.8), (3.0, 0.9), (0.0, 0.5)])
+        >>> pareto_front([(2.0, 0.9), (1.0, 0.8), (3.0, 0.9), (0.0, 0.5)])
         [3, 1, 0]
     """
 
-    def beaten(cost: float, accuracy: float) -> bool:
+    def dominated(cost: float, accuracy: float) -> bool:
         return any(
-            other <= cost and rival >= accuracy and (other, rival) != (cost, accuracy)
-            for other, rival in points
+            other_cost <= cost
+            and other_accuracy >= accuracy
+            and (other_cost, other_accuracy) != (cost, accuracy)
+            for other_cost, other_accuracy in points
         )
 
-    kept = [index for index, one in enumerate(points) if not beaten(*one)]
+    kept = [index for index, one in enumerate(points) if not dominated(*one)]
     return sorted(kept, key=lambda index: points[index])
 
 
 def pareto(rows: Sequence[tuple[str, Sequence[Result]]], title: str) -> bytes | None:
     """Draw final accuracy against megabytes per client, with the Pareto front.
 
-    Bars reach from the lowest to the highest seed. Rows without traffic stand left of the
+    Bars reach from the lowest to the highest seed. Rows without traffic are drawn left of the
     logarithmic axis.
 
     Args:
@@ -85,130 +87,134 @@ def pareto(rows: Sequence[tuple[str, Sequence[Result]]], title: str) -> bytes | 
     Returns:
         An SVG file, or None where no row has both numbers.
     """
-    found = [place for name, results in rows if (place := point(name, results)) is not None]
+    found = [place for name, results in rows if (place := row_point(name, results)) is not None]
     if not found:
         return None
-    best = front([(one.cost, one.accuracy) for one in found])
-    with sheet(6.2, 4.0 if len(found) <= 16 else 5.2) as figure:
+    best = pareto_front([(one.cost, one.accuracy) for one in found])
+    with new_figure(6.2, 4.0 if len(found) <= 16 else 5.2) as figure:
         axes = figure.add_subplot()
-        nowhere = _scale(axes, found)
-        at = [one.cost or nowhere for one in found]
+        no_cost = _set_cost_axis(axes, found)
+        at = [one.cost or no_cost for one in found]
         for index, one in enumerate(found):
-            _mark(axes, one, at[index], index in best)
+            _draw_point(axes, one, at[index], index in best)
         axes.step(
             [at[index] for index in best],
             [found[index].accuracy for index in best],
             where="post",
-            color=FRONT,
+            color=FRONT_COLOUR,
             linewidth=0.9,
             linestyle=(0, (4, 2)),
             zorder=1,
         )
         axes.set_ylabel("final test accuracy (%)")
-        percent(axes)
+        percent_axis(axes)
         caption(figure, "circles: Pareto front; bars: lowest to highest seed")
-        _names(axes, [(one.name, x, one.accuracy) for one, x in zip(found, at, strict=True)], best)
-        return written(figure, title, described(found, best))
+        _draw_names(
+            axes, [(one.name, x, one.accuracy) for one, x in zip(found, at, strict=True)], best
+        )
+        return to_svg(figure, title, description(found, best))
 
 
-def described(found: Sequence[Point], best: Sequence[int]) -> str:
+def description(found: Sequence[RowPoint], best: Sequence[int]) -> str:
     """The points in words, the front first."""
 
-    def told(one: Point) -> str:
+    def text_of(one: RowPoint) -> str:
         return f"{one.name} {100 * one.accuracy:.1f} % at {one.cost:.3g} MB"
 
-    rest = [told(one) for index, one in enumerate(found) if index not in best]
+    rest = [text_of(one) for index, one in enumerate(found) if index not in best]
     others = f" Not on it: {', '.join(rest)}." if rest else ""
     return (
         "Final test accuracy against megabytes sent and received per client, means over seeds. "
-        f"Pareto front: {', '.join(told(found[index]) for index in best)}.{others}"
+        f"Pareto front: {', '.join(text_of(found[index]) for index in best)}.{others}"
     )
 
 
-def _scale(axes: Axes, found: Sequence[Point]) -> float:
-    """Make the axis of costs; returns where the rows without traffic stand."""
+def _set_cost_axis(axes: Axes, found: Sequence[RowPoint]) -> float:
+    """Set up the axis of costs; return the position of rows without traffic."""
     paid = [one.cost for one in found if one.cost > 0] or [1.0]
     low, high = min(paid), max(paid)
     wide = max(np.log10(high / low), 0.5)
-    nowhere = low / 10 ** (0.16 * wide)
+    no_cost = low / 10 ** (0.16 * wide)
     free = any(one.cost == 0 for one in found)
     edge = 10 ** (0.06 * wide)
     axes.set_xscale("log")
-    axes.set_xlim((nowhere if free else low) / edge, high * edge)
+    axes.set_xlim((no_cost if free else low) / edge, high * edge)
     steps = (1,) if high > 50 * low else (1, 2, 5) if high > 3 * low else range(1, 10)
     powers = range(int(np.floor(np.log10(low))) - 1, int(np.ceil(np.log10(high))) + 1)
     round_ones = [step * 10.0**power for power in powers for step in steps]
     ticks = [(one, f"{one:.6g}") for one in round_ones if low / edge <= one <= high * edge]
     if free:
-        ticks.insert(0, (nowhere, "none"))
-        axes.axvline((nowhere * low) ** 0.5, color=INK, linewidth=0.5, linestyle=(0, (1, 2)))
+        ticks.insert(0, (no_cost, "none"))
+        axes.axvline((no_cost * low) ** 0.5, color=INK, linewidth=0.5, linestyle=(0, (1, 2)))
     axes.set_xticks([place for place, _ in ticks], [text for _, text in ticks])
     axes.set_xticks([], minor=True)
     axes.set_xlabel("sent and received per client (MB, logarithmic)")
-    return float(nowhere)
+    return float(no_cost)
 
 
-def _names(axes: Axes, found: Sequence[tuple[str, float, float]], best: Sequence[int]) -> None:
-    """Each point's name beside it, the front's first, with a line where it had to go far."""
+def _draw_names(axes: Axes, found: Sequence[tuple[str, float, float]], best: Sequence[int]) -> None:
+    """Write each point's name beside it, the front first, with a line if it is far away."""
     figure = axes.get_figure(root=True)
     assert figure is not None
     axes.set_ylim(axes.get_ylim())
     figure.draw_without_rendering()
     scale = 72 / figure.dpi
-    ground = axes.get_window_extent()
-    left, low, right, high = (scale * float(value) for value in ground.extents)
+    bounds = axes.get_window_extent()
+    left, low, right, high = (scale * float(value) for value in bounds.extents)
     order = [*best, *(index for index in range(len(found)) if index not in best)]
-    names = [plain(found[index][0]) for index in order]
+    names = [one_line(found[index][0]) for index in order]
     points = [
         tuple(scale * axes.transData.transform((found[index][1], found[index][2])))
         for index in order
     ]
-    steps = [piece for one, two in pairwise(points[: len(best)]) for piece in _step(one, two)]
-    boxes = placed(
+    steps = [piece for one, two in pairwise(points[: len(best)]) for piece in _step_boxes(one, two)]
+    boxes = place_labels(
         points, [3.9 * len(name) for name in names], 7.5, (left, low, right, high), steps
     )
     for index, name, (x, y), box in zip(order, names, points, boxes, strict=True):
-        colour = FRONT if index in best else INK
+        colour = FRONT_COLOUR if index in best else INK
         end = min(max(x, box[0]), box[2]), (box[1] + box[3]) / 2
         if abs(end[0] - x) + abs(end[1] - y) > 9:
             axes.annotate(
-                "", _data(axes, end, scale), found[index][1:],
+                "", _to_data(axes, end, scale), found[index][1:],
                 arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.4, "shrinkB": 0},
             )  # fmt: skip
         side = "left" if box[0] > x else "right" if box[2] < x else "center"
         at = {"left": box[0], "right": box[2], "center": x}[side], end[1]
-        axes.text(*_data(axes, at, scale), name, ha=side, va="center", color=colour, fontsize=6.5)
+        axes.text(
+            *_to_data(axes, at, scale), name, ha=side, va="center", color=colour, fontsize=6.5
+        )
 
 
-def _step(one: tuple[float, float], two: tuple[float, float]) -> tuple[Box, Box]:
-    """What the front's line covers between two of its points: to the right, then up."""
+def _step_boxes(one: tuple[float, float], two: tuple[float, float]) -> tuple[Box, Box]:
+    """The boxes that the front's line covers between two points: to the right, then up."""
     (left, low), (right, high) = one, two
     return (left, low - 1, right, low + 1), (right - 1, low, right + 1, high)
 
 
-def _data(axes: Axes, place: tuple[float, float], scale: float) -> tuple[float, float]:
-    """Printer's points as data of the axes."""
+def _to_data(axes: Axes, place: tuple[float, float], scale: float) -> tuple[float, float]:
+    """Typographic points in data coordinates of the axes."""
     x, y = axes.transData.inverted().transform((place[0] / scale, place[1] / scale))
     return float(x), float(y)
 
 
-def _mark(axes: Axes, one: Point, at: float, best: bool) -> None:
-    """A point with its bars."""
+def _draw_point(axes: Axes, one: RowPoint, at: float, best: bool) -> None:
+    """Draw a point with its error bars."""
     from matplotlib.colors import to_rgb
 
     axes.errorbar(
         at,
         one.accuracy,
-        yerr=_bar(one.accuracy, one.accuracies),
-        xerr=_bar(one.cost, one.costs),
+        yerr=_error_bar(one.accuracy, one.accuracies),
+        xerr=_error_bar(one.cost, one.costs),
         fmt="o" if best else "s",
         markersize=4.5 if best else 3.2,
-        color=FRONT if best else INK,
+        color=FRONT_COLOUR if best else INK,
         elinewidth=0.6,
-        ecolor=(*to_rgb(FRONT if best else INK), 0.5),
+        ecolor=(*to_rgb(FRONT_COLOUR if best else INK), 0.5),
     )
 
 
-def _bar(mean: float, ends: tuple[float, float]) -> list[list[float]]:
-    """Lengths of a bar's halves; a mean of equals may lie beyond them by a rounding error."""
+def _error_bar(mean: float, ends: tuple[float, float]) -> list[list[float]]:
+    """Lengths of an error bar; the mean may be outside its ends by a rounding error."""
     return [[max(mean - ends[0], 0.0)], [max(ends[1] - mean, 0.0)]]

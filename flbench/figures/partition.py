@@ -1,7 +1,4 @@
-"""Picture of a partition: who holds how much of which label, as SVG in the style of `figures`.
-
-Matplotlib is imported when something is drawn. The same counts give the same bytes.
-"""
+"""Figure of a partition: number of samples of each client and label."""
 
 from __future__ import annotations
 
@@ -10,21 +7,33 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from flbench.figures.style import COLOURS, INK, new_figure, to_svg
 from flbench.results.schema import Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+Ints = npt.NDArray[np.int64]
+
+DOT = COLOURS[0]
+
+MANY_CLIENTS = 200
+"""With more clients, a heat map is drawn instead of dots."""
+
+COLUMNS = 1000
+"""Largest number of columns of the heat map."""
+
+
 def partition(result: Result, title: str) -> bytes | None:
-    """Draw who held how many training samples of which label.
+    """Draw the number of training samples of each client and label.
 
     Args:
-        result: any of the suite and seed.
+        result: any result of the suite and seed.
         title: one line on top.
 
     Returns:
-        An SVG file, or None where samples have no labels or their counts were not kept.
+        An SVG file, or None if samples have no labels or the result has no counts.
     """
     held = result.clients.labels
     if not held or not any(held):
@@ -34,26 +43,16 @@ def partition(result: Result, title: str) -> bytes | None:
         for label, samples in one.items():
             counts[client, label] = samples
     groups = result.clients.group
-    return draw(counts, None if groups is None else np.array(groups, dtype=np.int64), title)
+    return draw_partition(
+        counts, None if groups is None else np.array(groups, dtype=np.int64), title
+    )
 
 
-Ints = npt.NDArray[np.int64]
-
-
-INK, DOT = "#7a7a7a", "#3d85c6"
-
-
-MANY = 200  # beyond this many clients, dots become a heat map
-
-
-COLUMNS = 1000  # of the heat map at most
-
-
-def draw(counts: Ints, groups: Ints | None, title: str) -> bytes:
+def draw_partition(counts: Ints, groups: Ints | None, title: str) -> bytes:
     """Draw a partition: clients from left to right, labels from bottom to top.
 
-    A dot's area is the number of samples; of more than 200 clients, the strength of a cell is.
-    Clients of one true group stand side by side on a band of their own.
+    The area of a dot is the number of samples; of more than 200 clients, the opacity of a cell is.
+    Clients of one true group are side by side on a band.
 
     Args:
         counts: samples per client and label, shape (N, C).
@@ -63,12 +62,10 @@ def draw(counts: Ints, groups: Ints | None, title: str) -> bytes:
     Returns:
         An SVG file.
     """
-    from flbench.figures.style import sheet, written
-
     n, labels = counts.shape
     order = np.arange(n) if groups is None else np.argsort(groups, kind="stable")
-    shown, many = counts[order], n > MANY
-    with sheet(*_inches(min(n, MANY), labels)) as figure:
+    shown, many = counts[order], n > MANY_CLIENTS
+    with new_figure(*_inches(min(n, MANY_CLIENTS), labels)) as figure:
         axes = figure.add_subplot()
         if groups is not None:
             _bands(axes, groups[order])
@@ -88,14 +85,14 @@ def draw(counts: Ints, groups: Ints | None, title: str) -> bytes:
         axes.set_xlabel(f"client{by}   ({kind}: {most:.4g} samples)")
         axes.set_ylabel("label")
         axes.tick_params(labelsize=6, length=2)
-        return written(figure, title, describe(counts, groups))
+        return to_svg(figure, title, description(counts, groups))
 
 
-def describe(counts: Ints, groups: Ints | None) -> str:
-    """What the picture shows, for those who do not see it.
+def description(counts: Ints, groups: Ints | None) -> str:
+    """What the figure shows, as alternative text.
 
     Example:
-        >>> describe(np.array([[3, 0], [0, 4]]), np.array([0, 1]))
+        >>> description(np.array([[3, 0], [0, 4]]), np.array([0, 1]))
         '2 clients and 2 labels in 2 true groups: 3 to 4 samples and 1 to 1 labels per client'
     """
     sizes, held = counts.sum(axis=1), (counts > 0).sum(axis=1)
@@ -107,18 +104,18 @@ def describe(counts: Ints, groups: Ints | None) -> str:
 
 
 def _inches(clients: int, labels: int) -> tuple[float, float]:
-    """Width and height: about a seventh of an inch per client and label, within reason."""
+    """Width and height: about a seventh of an inch per client and label, within limits."""
     return float(np.clip(clients / 7, 4, 16)), float(np.clip(labels / 4, 3, 9))
 
 
 def _ticks(count: int, most: int) -> list[int]:
-    """At most so many places out of 0..count-1, at a round distance."""
+    """At most `most` positions of 0..count-1, at a round distance."""
     steps = (scale * step for scale in (10**k for k in range(9)) for step in (1, 2, 5))
     return list(range(0, count, next(step for step in steps if count <= most * step)))
 
 
 def _bands(axes: Axes, groups: Ints) -> None:
-    """A band behind each group, every other one shaded, named on top if there is room."""
+    """Draw a band behind each group, every other one shaded, with its name if there is room."""
     names, starts, sizes = np.unique(groups, return_index=True, return_counts=True)
     for place, (name, start, size) in enumerate(zip(names, starts, sizes, strict=True)):
         if place % 2 == 0:
@@ -139,7 +136,7 @@ def _bands(axes: Axes, groups: Ints) -> None:
 
 
 def _dots(axes: Axes, counts: Ints) -> None:
-    """A dot per client and label; the largest just fits its cell."""
+    """Draw a dot per client and label; the largest one fits its cell."""
     n, labels = counts.shape
     width, height = _inches(n, labels)
     room = 72 * min(0.85 * width / n, 0.75 * height / labels)
@@ -149,7 +146,7 @@ def _dots(axes: Axes, counts: Ints) -> None:
 
 
 def _cells(axes: Axes, counts: Ints) -> None:
-    """A cell per label and client, or per few neighbours: the fuller, the less transparent."""
+    """Draw a cell per label and client, or few neighbours; its opacity is the number of samples."""
     from matplotlib.colors import to_rgb
 
     mean = _binned(counts)

@@ -1,4 +1,4 @@
-"""Score matrices: what a method saw when it made groups."""
+"""Score matrices, from which methods make groups."""
 
 from __future__ import annotations
 
@@ -9,36 +9,49 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flbench.figures.client_order import Floats, Ints, borders, colours_of, labels_at, truth_of
-from flbench.figures.dendrograms import Tree, by_density, dendrogram, forks, reachability
-from flbench.figures.style import COLOURS, INK, caption, plain, sheet, written
+from flbench.figures.client_order import (
+    Floats,
+    Ints,
+    equal_runs,
+    group_colours,
+    groups_in_round,
+    true_groups,
+)
+from flbench.figures.dendrograms import (
+    Tree,
+    dendrogram,
+    dendrogram_lines,
+    groups_by_density,
+    reachability,
+)
+from flbench.figures.style import COLOURS, INK, caption, new_figure, one_line, to_svg
 from flbench.results.schema import Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-PANELS = 8
+MAX_PANELS = 8
 
 
 LEVELS = 16
 
 
-NOT_ASKED = (0.48, 0.48, 0.48, 0.4)
+MISSING_COLOUR = (0.48, 0.48, 0.48, 0.4)
 
 
-MOST = 200
+MAX_CELLS = 200
 
 
-FEW = 12
+MAX_LABELLED_GROUPS = 12
 
 
 @dataclass(frozen=True)
-class Grid:
+class ScoreMatrix:
     """A score matrix as it is drawn.
 
     Attributes:
-        values: shape (n, m), rows and columns in drawing order; NaN = not asked.
+        values: shape (n, m), rows and columns in drawing order; NaN = not measured.
         rows: group of each row, shape (n,); columns: of each column, or None of models.
         known: whether groups are the true ones.
         tree: of a square matrix of clients; its order is of positions in `row_ids`.
@@ -53,16 +66,16 @@ class Grid:
     groups: Ints
 
 
-def grid(result: Result) -> Grid | None:
-    """A result's matrix, sorted by true group and then by likeness; None of less than 4 entries."""
+def sorted_matrix(result: Result) -> ScoreMatrix | None:
+    """A result's matrix, sorted by true group, then by similarity; None of less than 4 entries."""
     scores = result.scores
     if scores is None or len(scores.row_ids) * len(scores.column_ids) < 4:
         return None
     values = scores.values()
     if not np.isfinite(values).any():
         return None
-    labels = labels_at(result, scores.round)
-    truth, known = truth_of(result, labels)
+    labels = groups_in_round(result, scores.round)
+    truth, known = true_groups(result, labels)
     rows, columns = np.array(scores.row_ids), np.array(scores.column_ids)
     square = scores.columns == "clients" and sorted(rows) == sorted(columns)
     tree = None
@@ -71,15 +84,19 @@ def grid(result: Result) -> Grid | None:
         values = values[:, [place[client] for client in rows.tolist()]]
         columns = rows
         params = result.method.params
-        tree = reachability(values, params) if by_density(params, values) else dendrogram(values)
-    like = np.arange(len(rows)) if tree is None else np.argsort(tree.order)
-    if not known and len(np.unique(truth)) > FEW:  # too many to show: by likeness alone
+        tree = (
+            reachability(values, params)
+            if groups_by_density(params, values)
+            else dendrogram(values)
+        )
+    similarity_order = np.arange(len(rows)) if tree is None else np.argsort(tree.order)
+    if not known and len(np.unique(truth)) > MAX_LABELLED_GROUPS:  # too many groups
         truth, labels = np.zeros_like(truth), np.zeros_like(labels)
-    down = np.lexsort((like, labels[rows], truth[rows]))
+    down = np.lexsort((similarity_order, labels[rows], truth[rows]))
     across = np.arange(len(columns))
     if scores.columns == "clients":
         across = down if square else np.lexsort((columns, labels[columns], truth[columns]))
-    return Grid(
+    return ScoreMatrix(
         values[np.ix_(down, across)],
         truth[rows][down],
         truth[columns][across] if scores.columns == "clients" else None,
@@ -90,12 +107,12 @@ def grid(result: Result) -> Grid | None:
 
 
 def scores(results: Sequence[Result], title: str) -> bytes | None:
-    """Draw score matrices, a panel each; beside those of clients, who is like whom.
+    """Draw score matrices, a panel each; beside those of clients, their similarity.
 
-    Rows and columns stand by true group. Blue helps and vermilion harms where signs differ; else
-    the fuller, the better. What was not asked is grey. Beside it stands the dendrogram (average
-    linkage) of 1 - normalised symmetrised score, or the reachability of OPTICS on the rows where
-    the method groups by density.
+    Rows and columns are sorted by true group. If signs differ, blue is positive (helps) and
+    vermilion negative (harms); else a stronger colour is better. Entries that were not measured are
+    grey. The similarity is a dendrogram (average linkage) of 1 - normalised symmetrised score, or
+    the reachability of OPTICS on the rows if the method clusters by density.
 
     Args:
         results: at most the first 8 with a matrix of at least 4 entries are drawn.
@@ -104,39 +121,39 @@ def scores(results: Sequence[Result], title: str) -> bytes | None:
     Returns:
         An SVG file, or None where there is no such matrix.
     """
-    found = [(result, one) for result in results if (one := grid(result)) is not None]
-    left_out, found = len(found[PANELS:]), found[:PANELS]
+    found = [(result, one) for result in results if (one := sorted_matrix(result)) is not None]
+    left_out, found = len(found[MAX_PANELS:]), found[:MAX_PANELS]
     if not found:
         return None
     across = min(len(found), 2)
     down = -(-len(found) // across)
-    with sheet(4.2 * across, 2.75 * down + 0.5) as figure:
+    with new_figure(4.2 * across, 2.75 * down + 0.5) as figure:
         figure.set_layout_engine("constrained", h_pad=0.09)  # room for the scales
         panels = figure.subplots(
             down, 2 * across, squeeze=False, gridspec_kw={"width_ratios": [1, 0.62] * across}
         ).reshape(-1, 2)
-        for (one, two), (result, shown) in zip(panels, found, strict=False):
-            _matrix(one, result, shown)
-            _tree(two, shown)
+        for (one, two), (result, matrix) in zip(panels, found, strict=False):
+            _draw_matrix(one, result, matrix)
+            _draw_tree(two, matrix)
         for pair in panels[len(found) :]:
             for axes in pair:
                 axes.axis("off")
         caption(figure, "higher is better; grey: not asked; the strip shows groups")
         more = f" {left_out} more are not drawn." if left_out else ""
-        told = "; ".join(described(result, shown) for result, shown in found)
-        return written(figure, title, f"Score matrices, higher is better. {told}.{more}")
+        texts = "; ".join(description(result, matrix) for result, matrix in found)
+        return to_svg(figure, title, f"Score matrices, higher is better. {texts}.{more}")
 
 
-def described(result: Result, shown: Grid) -> str:
+def description(result: Result, matrix: ScoreMatrix) -> str:
     """A panel in words."""
     assert result.scores is not None
-    n, m = shown.values.shape
+    n, m = matrix.values.shape
     kind = result.scores.columns
-    beside = "" if shown.tree is None else ", beside it "
-    if shown.tree is not None:
+    beside = "" if matrix.tree is None else ", beside it "
+    if matrix.tree is not None:
         beside += (
             "the reachability of OPTICS on its rows"
-            if shown.tree.merges is None
+            if matrix.tree.merges is None
             else "the average-linkage dendrogram of 1 - normalised symmetrised score"
         )
     return (
@@ -145,11 +162,11 @@ def described(result: Result, shown: Grid) -> str:
     )
 
 
-def shades(values: Floats, low: float, high: float) -> Floats:
-    """Colours of scores, shape (..., 4); grey where not asked.
+def score_colours(values: Floats, low: float, high: float) -> Floats:
+    """Colours of scores, shape (..., 4); grey where not measured.
 
-    From `low` to `high` they get fuller; where these differ in sign, nothing is drawn at 0 and
-    either side has its own colour.
+    Opacity grows from `low` to `high`. If these differ in sign, it is 0 at score 0 and each sign
+    has its own colour.
     """
     from matplotlib.colors import to_rgb
 
@@ -163,35 +180,35 @@ def shades(values: Floats, low: float, high: float) -> Floats:
     image = np.empty((*values.shape, 4))
     image[..., :3] = np.where(steps[..., None] >= 0, to_rgb(COLOURS[0]), to_rgb(COLOURS[1]))
     image[..., 3] = np.abs(steps)
-    image[~known] = NOT_ASKED
+    image[~known] = MISSING_COLOUR
     return image
 
 
-def binned(values: Floats) -> Floats:
-    """Means of neighbours, at most 200 rows and columns; NaN where none of them was asked."""
+def downsampled(values: Floats) -> Floats:
+    """Means of neighbouring entries, at most 200 rows and columns; NaN where none is measured."""
     known = np.isfinite(values)
     total, count = np.where(known, values, 0.0), known.astype(float)
     for axis in (0, 1):
         size = values.shape[axis]
-        starts = np.linspace(0, size, min(size, MOST) + 1).astype(np.int64)[:-1]
+        starts = np.linspace(0, size, min(size, MAX_CELLS) + 1).astype(np.int64)[:-1]
         total, count = (np.add.reduceat(part, starts, axis=axis) for part in (total, count))
     mean: Floats = np.where(count > 0, total / np.maximum(count, 1), np.nan)
     return mean
 
 
-def _matrix(axes: Axes, result: Result, shown: Grid) -> None:
-    """The matrix, borders between groups, and its scale below."""
-    n, m = shown.values.shape
-    low, high = np.nanpercentile(shown.values, [2, 98])
-    image = shades(binned(shown.values), low, high)
+def _draw_matrix(axes: Axes, result: Result, matrix: ScoreMatrix) -> None:
+    """Draw the matrix, lines between groups, and the colour scale below."""
+    n, m = matrix.values.shape
+    low, high = np.nanpercentile(matrix.values, [2, 98])
+    image = score_colours(downsampled(matrix.values), low, high)
     axes.imshow(image, aspect="auto", interpolation="none", extent=(-0.5, m - 0.5, n - 0.5, -0.5))
     for groups, line, ticks in (
-        (shown.rows, axes.axhline, axes.set_yticks),
-        (shown.columns, axes.axvline, axes.set_xticks),
+        (matrix.rows, axes.axhline, axes.set_yticks),
+        (matrix.columns, axes.axvline, axes.set_xticks),
     ):
         if groups is None:
             continue
-        runs = borders(groups) if len(np.unique(groups)) <= FEW else []
+        runs = equal_runs(groups) if len(np.unique(groups)) <= MAX_LABELLED_GROUPS else []
         for _, start, _ in runs[1:]:
             line(start - 0.5, color=INK, linewidth=0.6)
         wide = [run for run in runs if run[2] - run[1] >= len(groups) / 25]
@@ -200,30 +217,30 @@ def _matrix(axes: Axes, result: Result, shown: Grid) -> None:
     axes.tick_params(length=0)
     for spine in axes.spines.values():
         spine.set_visible(True)
-    several = len(np.unique(shown.rows)) > 1
-    kind = ", by true group" if shown.known else ", by group found"
+    several = len(np.unique(matrix.rows)) > 1
+    kind = ", by true group" if matrix.known else ", by group found"
     axes.set_ylabel(f"judging client{kind if several else ''}")
-    axes.set_xlabel("judged client" if shown.columns is not None else "judged model")
-    axes.set_title(f"{plain(result.method.name)}, seed {result.seed}")
+    axes.set_xlabel("judged client" if matrix.columns is not None else "judged model")
+    axes.set_title(f"{one_line(result.method.name)}, seed {result.seed}")
     bar = axes.inset_axes((0.0, -0.29, 1.0, 0.04))
     ends = [low, 0.0, high] if low < 0 < high else [low, high]
     ramp = np.concatenate([np.linspace(*pair, 2 * LEVELS) for pair in pairwise(ends)])
     places = np.linspace(0, 1, len(ends))
-    bar.imshow(shades(ramp[None], low, high), aspect="auto", extent=(0, 1, 0, 1))
+    bar.imshow(score_colours(ramp[None], low, high), aspect="auto", extent=(0, 1, 0, 1))
     bar.set_yticks([])
-    told = ["0" if end == 0 else f"{end:.3g}" for end in ends]
-    bar.set_xticks(places, [f"≤ {told[0]}", *told[1:-1], f"≥ {told[-1]}"])
+    texts = ["0" if end == 0 else f"{end:.3g}" for end in ends]
+    bar.set_xticks(places, [f"≤ {texts[0]}", *texts[1:-1], f"≥ {texts[-1]}"])
     bar.tick_params(length=1.5, labelsize=6)
 
 
-def _tree(axes: Axes, shown: Grid) -> None:
-    """Who is like whom, beside a strip of the groups."""
-    if shown.tree is None:
+def _draw_tree(axes: Axes, matrix: ScoreMatrix) -> None:
+    """Draw the similarity of clients, beside a strip of the groups."""
+    if matrix.tree is None:
         axes.axis("off")
         return
-    tree, n = shown.tree, len(shown.groups)
+    tree, n = matrix.tree, len(matrix.groups)
     if tree.merges is not None:
-        heights, places = forks(tree.merges, tree.order)
+        heights, places = dendrogram_lines(tree.merges, tree.order)
         axes.plot(heights, places, color=INK, linewidth=0.6)
         top = float(tree.merges[-1, 2]) or 1.0
         axes.set_xlabel("1 - score, normalised")
@@ -242,13 +259,13 @@ def _tree(axes: Axes, shown: Grid) -> None:
     axes.set_ylim(n - 0.5, -0.5)
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
-    if len(np.unique(shown.groups)) == 1:
+    if len(np.unique(matrix.groups)) == 1:
         return
-    strip = colours_of(shown.groups[tree.order])[:, None]
+    strip = group_colours(matrix.groups[tree.order])[:, None]
     axes.imshow(
         strip, aspect="auto", interpolation="none", extent=(-0.1 * top, -0.03 * top, n - 0.5, -0.5)
     )
-    for group, start, stop in borders(shown.groups[tree.order]):
+    for group, start, stop in equal_runs(matrix.groups[tree.order]):
         if stop - start >= n / 20:
             axes.text(
                 -0.13 * top, (start + stop - 1) / 2, str(group), ha="right", va="center", fontsize=6

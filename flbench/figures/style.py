@@ -1,7 +1,7 @@
-"""The house style of all pictures: what a figure looks like, and how it becomes the same bytes.
+"""Style of all figures, and their reproducible conversion to SVG.
 
-The ground is transparent and every ink is of middle brightness, so that a picture reads on white
-and on black. Matplotlib is imported when something is drawn.
+The background is transparent and all colours have medium brightness, so that a figure is readable
+on white and on black. Matplotlib is imported when something is drawn.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COLOURS = (
 )
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (5, 1.5, 1.5, 1.5)), (0, (9, 2)))
-LOOK: dict[Any, Any] = {
+RC_PARAMS: dict[Any, Any] = {
     "svg.hashsalt": "flbench",
     "svg.fonttype": "none",
     "font.family": "DejaVu Sans",
@@ -58,15 +58,15 @@ LOOK: dict[Any, Any] = {
     "hatch.linewidth": 0.5,
     "image.interpolation": "none",
 }
-LONGEST = 48  # characters of a name
-BARRED = re.compile("[^\\t -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+MAX_NAME_LENGTH = 48  # characters of a name
+NOT_IN_XML = re.compile("[^\\t -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 TAG = re.compile(r"<[^>]*>")
-EXACT = re.compile(r"(\d\.\d\d)\d+")
+LONG_DECIMALS = re.compile(r"(\d\.\d\d)\d+")
 
 
 @contextmanager
-def sheet(width: float, height: float) -> Iterator[Figure]:
-    """An empty figure in the house style, whatever the person's own settings are.
+def new_figure(width: float, height: float) -> Iterator[Figure]:
+    """An empty figure in this style, independent of the user's matplotlib settings.
 
     Args:
         width: in inches, as `height`.
@@ -78,73 +78,75 @@ def sheet(width: float, height: float) -> Iterator[Figure]:
     with mpl.rc_context(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a browser may have it
         mpl.rcdefaults()
-        mpl.rcParams.update(LOOK)
+        mpl.rcParams.update(RC_PARAMS)
         figure = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasSVG(figure)
         yield figure
 
 
-def written(figure: Figure, title: str, told: str) -> bytes:
-    """The SVG file of a figure made on a `sheet`, with its title on top.
+def to_svg(figure: Figure, title: str, description: str) -> bytes:
+    """The SVG file of a `new_figure`, with its title on top.
 
     Args:
         title: one line.
-        told: what the figure shows, for those who do not see it.
+        description: what the figure shows, as alternative text.
     """
-    title = plain(title, 200)
+    title = one_line(title, 200)
     if title:
         figure.suptitle(title)
     file = io.BytesIO()
     about = {"Title": title, "Date": None, "Creator": None, "Format": None, "Type": None}
     figure.savefig(file, format="svg", transparent=True, metadata=about)
-    text = TAG.sub(lambda tag: _slim(tag[0]), file.getvalue().decode())
+    text = TAG.sub(lambda tag: _compact_tag(tag[0]), file.getvalue().decode())
     end = "</title>"
-    return text.replace(end, f"{end}\n <desc>{escape(plain(told, 4000))}</desc>", 1).encode()
+    return text.replace(
+        end, f"{end}\n <desc>{escape(one_line(description, 4000))}</desc>", 1
+    ).encode()
 
 
-def _slim(tag: str) -> str:
-    """A tag with fonts to fall back on, its straight lines in hundredths of a point."""
+def _compact_tag(tag: str) -> str:
+    """A tag with fallback fonts, and with straight lines in hundredths of a point."""
     if tag.startswith("<svg "):
         return tag.replace("<svg ", '<svg role="img" ', 1)
-    if tag.startswith(("<text", "<g", "<image", "<!")):  # turns and sizes stay exact
+    if tag.startswith(("<text", "<g", "<image", "<!")):  # keep rotations and sizes exact
         return tag.replace("'DejaVu Sans'", "'DejaVu Sans', Arial, sans-serif")
     if "\nC" in tag or "\nQ" in tag:
         return tag
-    # What follows a point without a letter is a line, too.
-    return EXACT.sub(r"\1", tag.replace(" \nL ", " "))
+    # Without a letter, the next point continues the line.
+    return LONG_DECIMALS.sub(r"\1", tag.replace(" \nL ", " "))
 
 
-def plain(text: str, longest: int = LONGEST) -> str:
-    r"""A text on one line, without what XML cannot hold, cut where it is too long.
+def one_line(text: str, longest: int = MAX_NAME_LENGTH) -> str:
+    r"""A text on one line, without characters that XML forbids, cut to a length.
 
     Example:
-        >>> plain("a\n<b>", 4)
+        >>> one_line("a\n<b>", 4)
         'a <…'
     """
-    line = BARRED.sub("\ufffd", " ".join(text.split()))
+    line = NOT_IN_XML.sub("\ufffd", " ".join(text.split()))
     return line if len(line) <= longest else line[: longest - 1] + "…"
 
 
 def caption(figure: Figure, text: str) -> None:
-    """A small line below the figure: what its marks mean."""
+    """Write a small line below the figure that explains its marks."""
     figure.supxlabel(text, fontsize=7, color=INK)
 
 
-def percent(axes: Axes, which: str = "y") -> None:
-    """Let an axis of shares speak in per cent."""
+def percent_axis(axes: Axes, which: str = "y") -> None:
+    """Format an axis of shares in per cent."""
     axis = axes.yaxis if which == "y" else axes.xaxis
     axis.set_major_formatter(lambda value, _: f"{100 * value:.10g}")
 
 
-def apart(places: list[float], least: float) -> list[float]:
-    """Places moved as little as it takes to lie at least so far apart, in the same order.
+def spread_apart(places: list[float], least: float) -> list[float]:
+    """Move positions as little as possible to be at least `least` apart, in the same order.
 
     Example:
-        >>> apart([0.0, 0.1, 5.0], 1.0)
+        >>> spread_apart([0.0, 0.1, 5.0], 1.0)
         [-0.45, 0.55, 5.0]
     """
     order = sorted(range(len(places)), key=lambda index: places[index])
-    blocks: list[tuple[float, int]] = []  # sum of wishes less their own offset, size
+    blocks: list[tuple[float, int]] = []  # sum of positions minus offsets, size
     for index in order:
         blocks.append((places[index], 1))
         while len(blocks) > 1:

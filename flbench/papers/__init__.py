@@ -1,1 +1,1 @@
-"""The tables of the papers, and how far they reproduce."""
+"""Tables of papers, and their reproduction."""

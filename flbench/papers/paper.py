@@ -1,7 +1,8 @@
-"""Paper cards: what a paper prints, and how its tables are run here. One TOML file is one paper.
+"""Papers: the tables of a paper and how they are run here. One TOML file is one paper.
 
-The numbers themselves stand in the suites (`[printed.*]`); a card says which of them make a table,
-at which scales it can be run, what counts as reproduced, and what is odd in the paper.
+The published numbers are in the suites (`[printed.*]`). A paper's file says which of them make a
+table, at which scales it is run, which difference counts as reproduced, and what is inconsistent
+in the paper.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class Scale(BaseModel):
         seeds: seeds 0..seeds-1.
         preset: the methods' preset, where they have it.
         settings: `--set` values of all cells.
-        on: data set -> further `--set` values. Data sets that are not named here are not run.
-        needs: a setting that only the person can give -> what it is.
+        on: data set -> further `--set` values. Other data sets are not run.
+        needs: a setting that only the user can give -> what it is.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -43,12 +44,12 @@ class Scale(BaseModel):
 
 
 class PaperTable(BaseModel):
-    """A table of a paper: every suite with every data set and method that has a printed number.
+    """A table of a paper: every suite, data set and method with a published number.
 
     Attributes:
         column: name in a result's summary.
-        tolerance: how far from the printed number still counts as reproduced, unless the paper's
-            own deviation is larger; of numbers above 1 a share, of others a difference.
+        tolerance: largest difference from the published number that counts as reproduced, unless
+            the paper's own deviation is larger; relative for numbers above 1, else absolute.
         scale: name -> how it is run; see SCALES.
     """
 
@@ -63,7 +64,7 @@ class PaperTable(BaseModel):
 
 
 class Claim(BaseModel):
-    """A figure or sentence of the paper that a study answers to."""
+    """A figure or sentence of the paper that a study or suite tests."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     where: str
@@ -90,7 +91,7 @@ class Paper(BaseModel):
         """A table by its number.
 
         Raises:
-            UnknownName: the card has no such table.
+            UnknownName: the paper has no such table.
         """
         if name not in self.tables:
             raise UnknownName(f"table of '{self.name}'", name, self.tables, listed="there are")
@@ -102,8 +103,8 @@ class PublishedValue:
     """A number of a paper's table.
 
     Attributes:
-        method: as the paper's row, "fedc2i (gamma=2)"; see `plugin_of`.
-        std: its deviation, None where none is printed.
+        method: name of the row, such as "fedc2i (gamma=2)"; see `plugin_of`.
+        std: its standard deviation; None if none is published.
     """
 
     suite: str
@@ -113,12 +114,12 @@ class PublishedValue:
     std: float | None
 
 
-def load_card(name: str) -> Paper:
-    """A card by the name of its paper, or by the path of a TOML file.
+def load_paper(name: str) -> Paper:
+    """Load a paper by its name or by the path of a TOML file.
 
     Raises:
-        UnknownName: nobody offers such a card.
-        BadParameter: it cannot be read.
+        UnknownName: no such paper is installed.
+        BadParameter: the file cannot be read or is not valid.
     """
     path = Path(name) if name.endswith(".toml") else Path(load_entry(find("papers", name)))
     try:
@@ -132,21 +133,21 @@ def load_card(name: str) -> Paper:
         raise BadParameter(f"paper '{name}': cannot read {path}: {error}") from None
 
 
-def numbers(grid: PaperTable) -> Iterator[PublishedValue]:
-    """What the paper prints, suite by suite, data set by data set, in the card's order."""
-    for suite, dataset in product(grid.suites, grid.datasets):
-        printed: Mapping[str, Mapping[str, float]] = load_suite(suite, dataset).printed.get(
+def numbers(table: PaperTable) -> Iterator[PublishedValue]:
+    """The published values of a table, by suite and data set, in the order of the file."""
+    for suite, dataset in product(table.suites, table.datasets):
+        published: Mapping[str, Mapping[str, float]] = load_suite(suite, dataset).printed.get(
             dataset, {}
         )
-        for method in grid.methods:
-            known = printed.get(method, {})
-            if grid.column in known:
-                std = known.get("accuracy_std") if grid.column == "accuracy_mean" else None
-                yield PublishedValue(suite, dataset, method, known[grid.column], std)
+        for method in table.methods:
+            known = published.get(method, {})
+            if table.column in known:
+                std = known.get("accuracy_std") if table.column == "accuracy_mean" else None
+                yield PublishedValue(suite, dataset, method, known[table.column], std)
 
 
 def plugin_of(method: str) -> tuple[str, dict[str, str]]:
-    """The plugin of a printed row and the settings that tell it apart.
+    """The plugin and the settings of a published row.
 
     Example:
         >>> plugin_of("fedavg"), plugin_of("fedc2i (gamma=2)")

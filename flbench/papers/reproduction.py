@@ -1,4 +1,4 @@
-"""Reproduction: the cells of a paper's table, what is there of them, and what they say."""
+"""Reproduction: the runs of a paper's table, their results, and a verdict on each number."""
 
 from __future__ import annotations
 
@@ -26,61 +26,12 @@ Verdict = Literal["reproduced", "same ordering", "not reproduced", "not run"]
 VERDICTS: tuple[Verdict, ...] = ("reproduced", "same ordering", "not reproduced", "not run")
 
 
-def verdict(
-    printed: PublishedValue,
-    ours: Mapping[str, list[float]],
-    column: Mapping[str, PublishedValue],
-    tolerance: float,
-) -> Verdict:
-    """Judge one number.
-
-    *Reproduced*: the mean over seeds is as near as the tolerance, or the paper's own deviation.
-    *Same ordering*: it is not, but against every other method of its column that the paper sets
-    apart by more than that, and that was run, ours is on the same side; at least one is needed.
-
-    Args:
-        printed: the number.
-        ours: method -> our values by seed, of the same suite and data set.
-        column: method -> what the paper prints there.
-        tolerance: absolute of numbers up to 1, else a share of the printed number.
-    """
-    if not ours.get(printed.method):
-        return "not run"
-    found = mean(ours[printed.method])
-    if abs(found - printed.value) <= margin(printed, tolerance):
-        return "reproduced"
-    others = [
-        other
-        for name, other in column.items()
-        if ours.get(name)
-        and abs(other.value - printed.value)
-        > max(margin(other, tolerance), margin(printed, tolerance))
-    ]
-    agree = [
-        (found - mean(ours[other.method])) * (printed.value - other.value) > 0 for other in others
-    ]
-    return "same ordering" if agree and all(agree) else "not reproduced"
-
-
-def margin(printed: PublishedValue, tolerance: float) -> float:
-    """How far from a printed number is still the same.
-
-    Example:
-        >>> margin(Printed("suite", "data", "method", 0.5, std=0.05), 0.03)
-        0.05
-        >>> margin(Printed("suite", "data", "method", 40, std=None), 0.1)
-        4.0
-    """
-    scale = 1.0 if abs(printed.value) <= 1 else abs(printed.value)
-    return max(tolerance * scale, printed.std or 0.0)
-
-
 COLUMNS = ("method", "paper", "ours", "difference", "seeds", "verdict")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The cells that give one printed number, or why there are none."""
+    """The cells that give one published number, or why there are none."""
 
     printed: PublishedValue
     cells: tuple[Cell, ...] = ()
@@ -89,10 +40,10 @@ class Plan:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What came of one printed number.
+    """A published number, our results, and the verdict.
 
     Attributes:
-        values: ours, by seed; shorter than `results` where a run has no such number.
+        values: our numbers, by seed; shorter than `results` if a run has no such number.
         why: why nothing was run.
     """
 
@@ -110,16 +61,16 @@ def planned(
     seeds: int | None,
     progress: SweepProgress,
 ) -> list[Plan]:
-    """The cells of a table, number by number.
+    """The cells of a table, for each published number.
 
     Args:
         scale: name of one of the table's scales.
-        request: what holds for all cells: its settings are laid over the table's, its data set is
-            the only one.
+        request: common to all cells; its settings override the table's, and only its data set is
+            run.
         seeds: instead of the scale's number of seeds.
 
     Raises:
-        UserError: a setting that fits neither the suite nor the method.
+        UserError: a setting belongs neither to the suite nor to the method.
     """
     wanted = [one for one in numbers(table) if request.dataset in (None, one.dataset)]
     found = table.scale.get(scale)
@@ -162,18 +113,68 @@ def _plan(
     return Plan(printed, tuple(resolve(asked, progress, load)))
 
 
-def findings(
-    grid: PaperTable, plans: Sequence[Plan], outcomes: Mapping[Cell, Outcome] | None = None
-) -> list[Comparison]:
-    """What is there of a table, judged.
+def verdict(
+    printed: PublishedValue,
+    ours: Mapping[str, list[float]],
+    column: Mapping[str, PublishedValue],
+    tolerance: float,
+) -> Verdict:
+    """The verdict on one number.
+
+    *Reproduced*: the mean over seeds differs by at most the tolerance or the paper's own deviation.
+    *Same ordering*: it differs by more, but it is on the same side as in the paper of every other
+    method of its column that was run and differs by more than that in the paper; there must be at
+    least one such method.
 
     Args:
-        outcomes: what became of the cells that were just run, for the reasons why some are missing.
+        printed: the number.
+        ours: method -> our values by seed, of the same suite and data set.
+        column: method -> the published number.
+        tolerance: absolute for numbers up to 1, else relative to the published number.
+    """
+    if not ours.get(printed.method):
+        return "not run"
+    found = mean(ours[printed.method])
+    if abs(found - printed.value) <= margin(printed, tolerance):
+        return "reproduced"
+    others = [
+        other
+        for name, other in column.items()
+        if ours.get(name)
+        and abs(other.value - printed.value)
+        > max(margin(other, tolerance), margin(printed, tolerance))
+    ]
+    agree = [
+        (found - mean(ours[other.method])) * (printed.value - other.value) > 0 for other in others
+    ]
+    return "same ordering" if agree and all(agree) else "not reproduced"
+
+
+def margin(printed: PublishedValue, tolerance: float) -> float:
+    """The largest difference from a published number that counts as equal.
+
+    Example:
+        >>> margin(PublishedValue("suite", "data", "method", 0.5, std=0.05), 0.03)
+        0.05
+        >>> margin(PublishedValue("suite", "data", "method", 40, std=None), 0.1)
+        4.0
+    """
+    scale = 1.0 if abs(printed.value) <= 1 else abs(printed.value)
+    return max(tolerance * scale, printed.std or 0.0)
+
+
+def findings(
+    table: PaperTable, plans: Sequence[Plan], outcomes: Mapping[Cell, Outcome] | None = None
+) -> list[Comparison]:
+    """Compare the existing results of a table with the paper.
+
+    Args:
+        outcomes: outcomes of the cells that were just run; they explain missing results.
     """
     known = outcomes or {}
-    results = [tuple(_there(plan, known)) for plan in plans]
+    results = [tuple(_results_of(plan, known)) for plan in plans]
     values = [
-        tuple(float(v) for one in found if (v := one.summary.get(grid.column)) is not None)
+        tuple(float(v) for one in found if (v := one.summary.get(table.column)) is not None)
         for found in results
     ]
     columns: dict[tuple[str, str], dict[str, PublishedValue]] = {}
@@ -182,19 +183,19 @@ def findings(
         key, method = (plan.printed.suite, plan.printed.dataset), plan.printed.method
         columns.setdefault(key, {})[method] = plan.printed
         ours.setdefault(key, {})[method] = list(own)
-    judged = []
+    comparisons = []
     for plan, found, own in zip(plans, results, values, strict=True):
         key = plan.printed.suite, plan.printed.dataset
-        said = verdict(plan.printed, ours[key], columns[key], grid.tolerance)
+        said = verdict(plan.printed, ours[key], columns[key], table.tolerance)
         if said == "not run" and found:
-            said = "not reproduced"  # it ran, and never got there
+            said = "not reproduced"  # it ran, but has no such number
         why = "" if found else _why(plan, known)
-        judged.append(Comparison(plan.printed, found, own, said, why))
-    return judged
+        comparisons.append(Comparison(plan.printed, found, own, said, why))
+    return comparisons
 
 
-def _there(plan: Plan, outcomes: Mapping[Cell, Outcome]) -> Iterator[Result]:
-    """The results of a plan: of cells that were just run, or that lie there."""
+def _results_of(plan: Plan, outcomes: Mapping[Cell, Outcome]) -> Iterator[Result]:
+    """The results of a plan: of cells that were just run, or on disk."""
     for cell in plan.cells:
         outcome = outcomes.get(cell)
         if outcome is not None and outcome.result is not None:
@@ -210,7 +211,7 @@ def _why(plan: Plan, outcomes: Mapping[Cell, Outcome]) -> str:
 
 
 def by_part(found: Sequence[Comparison]) -> dict[tuple[str, str], list[Comparison]]:
-    """Findings by suite and data set, in order."""
+    """Comparisons by suite and data set, in order."""
     parts: dict[tuple[str, str], list[Comparison]] = {}
     for one in found:
         parts.setdefault((one.printed.suite, one.printed.dataset), []).append(one)
@@ -218,7 +219,7 @@ def by_part(found: Sequence[Comparison]) -> dict[tuple[str, str], list[Compariso
 
 
 def cells(one: Comparison) -> tuple[str, ...]:
-    """Method, paper, ours, difference, seeds, verdict; of what was not run, the reason."""
+    """The cells of a table row: COLUMNS; the verdict includes the reason if nothing was run."""
     number, std = one.printed.value, one.printed.std
     digits = 4 if abs(number) <= 1 else 1
     printed = f"{number:.{digits}f}" + ("" if std is None else f" ± {std:.{digits}f}")

@@ -1,4 +1,4 @@
-"""CSV: a run's curves as a table with a row per round, by Lightning's logger."""
+"""CSV: a run's curves as a table with a row per round, written by Lightning's logger."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class CSV:
 
     @hookimpl
     def run_started(self, info: RunInfo) -> None:
-        """Begin the file; a run that goes on keeps the rounds before it."""
+        """Start the file; a resumed run keeps the rounds before it."""
         from lightning.fabric.loggers.csv_logs import CSVLogger
 
         self._logger = None
         result = Path(info.path)
         file = result.with_suffix("") / "csv" / "metrics.csv"
         kept = rows_before(info.first, file)
-        file.unlink(missing_ok=True)  # Lightning does so too, with a warning
+        file.unlink(missing_ok=True)  # Lightning deletes it too, but warns
         self._logger = CSVLogger(
             root_dir=result.parent, name=result.stem, version="csv", flush_logs_every_n_steps=1
         )
@@ -44,7 +44,7 @@ class CSV:
 
 
 def rows_before(first: int, file: Path) -> list[tuple[int, Row]]:
-    """The rounds of a CSV file before a given one, without what was not measured in them."""
+    """The rounds of a CSV file before `first`, without empty cells."""
     if not file.is_file():
         return []
     with file.open(newline="", encoding="utf-8") as lines:

@@ -1,4 +1,4 @@
-"""A round as a row of numbers: the same while it is played and when a result file is read again."""
+"""A round as a row of numbers, the same during the run and from the result file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Row = dict[str, float]
 
 
 def row_of(record: RoundRecord) -> Row:
-    """What was measured in a round and what methods noted in numbers, by name.
+    """The metrics and the numeric notes of a round, by name.
 
     Example:
         >>> row_of(RoundRecord(1, 9, {"accuracy": 1 / 3, "loss": None}, notes={"flis.k": 2}))
@@ -20,7 +20,7 @@ def row_of(record: RoundRecord) -> Row:
 
 
 def rows_of(result: Result) -> list[Row]:
-    """The rows of all rounds, first round first: what `row_of` said of each."""
+    """The rows of all rounds of a result, as `row_of` gave them during the run."""
     rounds = max((len(curve) for curve in result.curves.values()), default=0)
     rows: list[Row] = [{} for _ in range(rounds)]
     for name, curve in result.curves.items():

@@ -1,4 +1,4 @@
-"""TensorBoard: a run's curves, parameters and summary as event files, by Lightning's logger."""
+"""TensorBoard: a run's curves, parameters and summary, written by Lightning's logger."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ class TensorBoard:
                 " pip install 'flbench[tensorboard]'"
             )
         self._logger: TensorBoardLogger | None = None
-        self._told: dict[str, object] = {}
+        self._parameters: dict[str, object] = {}
 
     @hookimpl
     def run_started(self, info: RunInfo) -> None:
-        """Open an event file; a run that goes on takes back the rounds it plays again."""
+        """Open an event file; a resumed run removes the rounds that it repeats."""
         from lightning.fabric.loggers.tensorboard import TensorBoardLogger
 
         self._close("failed")
         result = Path(info.path)
-        self._told = {
+        self._parameters = {
             "method": info.method,
             "suite": info.suite,
             "dataset": info.dataset,
@@ -65,9 +65,9 @@ class TensorBoard:
         """Log the parameters beside the summary and close the file."""
         if self._logger is None:
             return
-        known = {f"summary/{k}": v for k, v in result.summary.items() if v is not None}
+        summary = {f"summary/{k}": v for k, v in result.summary.items() if v is not None}
         rounds = len(rows_of(result))
-        self._logger.log_hyperparams(self._told, metrics=known, step=rounds)
+        self._logger.log_hyperparams(self._parameters, metrics=summary, step=rounds)
         self._close("success")
 
     def _close(self, status: str) -> None:

@@ -1,8 +1,8 @@
-"""Weights & Biases: curves while a run is played, and at its end all that its result file holds.
+"""Weights & Biases: curves during a run, and all of the result file at its end.
 
-Online when the person is logged in, offline without a question otherwise (WANDB_MODE overrules).
-A run's id follows from what it is, so that `flbench sync` finds the run it pushed before. The
-leaderboard never depends on it.
+Online if the user is logged in, otherwise offline without a question (WANDB_MODE has priority). A
+run's id is computed from suite, data set, method, parameters and seed, so that `flbench sync` finds
+the run that it pushed before. The leaderboard does not use it.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ class WandB:
 
     def __init__(self) -> None:
         self._run: wandb.Run | None = None
-        self._live = True
+        self._log_rounds = True
 
     @hookimpl
     def run_started(self, info: RunInfo) -> None:
-        """Open the run, or go on with it.
+        """Open the run, or resume it.
 
-        An offline log cannot be gone on with: what goes on offline is written whole at its end.
+        An offline log cannot be resumed, so a run that is resumed offline is logged at its end.
         """
-        died, self._run = self._run, None
-        if died is not None:
-            died.finish(exit_code=1)
+        unfinished, self._run = self._run, None
+        if unfinished is not None:
+            unfinished.finish(exit_code=1)
         self._run = begin(
             info.suite,
             info.dataset,
@@ -51,12 +51,12 @@ class WandB:
                 "suite": {"name": info.suite, **info.settings},
             },
         )
-        self._live = info.first == 1 or not self._run.offline
+        self._log_rounds = info.first == 1 or not self._run.offline
 
     @hookimpl
     def round_finished(self, record: RoundRecord) -> None:
         """Log the round's numbers."""
-        if self._run is not None and self._live:
+        if self._run is not None and self._log_rounds:
             log(self._run, record.round, row_of(record))
 
     @hookimpl
@@ -66,7 +66,7 @@ class WandB:
         if run is None:
             return
         try:
-            if not self._live:
+            if not self._log_rounds:
                 replay(run, result)
             publish(run, result, Path(path))
         finally:
@@ -74,10 +74,10 @@ class WandB:
 
 
 def run_id(suite: str, dataset: str, method: str, fingerprint: str, seed: int) -> str:
-    """W&B's name of a run: 16 hex digits.
+    """The id of a run in W&B: 16 hex digits.
 
     Args:
-        fingerprint: of suite, method and parameters, as the result file's folder is called.
+        fingerprint: of suite, method and parameters; the name of the result file's folder.
 
     Example:
         >>> run_id("toy", "digits", "fedavg", "0123abcd", 4)
@@ -88,7 +88,7 @@ def run_id(suite: str, dataset: str, method: str, fingerprint: str, seed: int) -
 
 
 def identity(result: Result) -> tuple[str, str, str, str, int]:
-    """What a run is, as `run_id` and `begin` take it."""
+    """Suite, data set, method, fingerprint and seed, as `run_id` and `begin` take them."""
     name, method = result.suite["name"], result.method.name
     return name, result.dataset, method, result.fingerprint.config, result.seed
 
@@ -104,17 +104,17 @@ def begin(
     project: str | None = None,
     offline: bool = False,
 ) -> wandb.Run:
-    """Open a run, or the one that W&B has already.
+    """Open a run, or resume it if W&B has it.
 
     Runs of a suite and data set are one group, a method is a job type, fingerprints are tags.
 
     Args:
-        config: what is known of the run so far.
+        config: the known configuration of the run.
         project: default is WANDB_PROJECT, else "flbench".
-        offline: write a folder for later, whoever is logged in.
+        offline: write a local folder, even if the user is logged in.
 
     Raises:
-        wandb.Error: W&B cannot be reached, or refuses.
+        wandb.Error: W&B cannot be reached, or refuses the run.
     """
     import wandb
 
@@ -134,26 +134,26 @@ def begin(
 
 
 def log(run: wandb.Run, round_: int, row: dict[str, Any]) -> None:
-    """Log a round, unless W&B has it already: what is logged there cannot be changed."""
+    """Log a round unless W&B has it; logged rounds cannot be changed."""
     if round_ >= run.starting_step:
         run.log(row, step=round_)
 
 
 def replay(run: wandb.Run, result: Result) -> None:
-    """Log all rounds of a result, as they were logged while they were played."""
+    """Log all rounds of a result, as they are logged during a run."""
     for number, row in enumerate(rows_of(result), start=1):
         log(run, number, row)
 
 
 def push(result: Result, path: Path, project: str | None = None, offline: bool = False) -> str:
-    """Push a result file to W&B, and say in a few words what became of it.
+    """Push a result file to W&B; return a short message.
 
     Args:
         path: the file the result was read from.
         project, offline: see `begin`.
 
     Raises:
-        wandb.Error: W&B cannot be reached, or refuses.
+        wandb.Error: W&B cannot be reached, or refuses the run.
     """
     run = begin(*identity(result), config={}, project=project, offline=offline)
     try:
@@ -170,10 +170,10 @@ def push(result: Result, path: Path, project: str | None = None, offline: bool =
 
 
 def publish(run: wandb.Run, result: Result, path: Path) -> None:
-    """Publish all that a result holds but its curves: config, tables, figures, summary, file.
+    """Publish a result without its curves: config, tables, figures, summary, file.
 
-    Tables and figures belong to the last round; if W&B has that round already, they are replaced in
-    the summary, so that nothing is there twice.
+    Tables and figures are logged in the last round. If W&B has that round, they are replaced in the
+    summary, so that nothing is logged twice.
     """
     import wandb
 
@@ -181,20 +181,20 @@ def publish(run: wandb.Run, result: Result, path: Path) -> None:
     run.tags = (marks.config, marks.suite)
     if result.warnings:
         run.notes = "\n".join(result.warnings)
-    config: Any = run.config  # its update carries no annotations
+    config: Any = run.config  # its method `update` has no annotations
     config.update(config_of(result), allow_val_change=True)
-    told: dict[str, Any] = {
+    media: dict[str, Any] = {
         f"tables/{name}": wandb.Table(columns=columns, data=rows)
         for name, columns, rows in tables(result)
     }
-    told |= {
+    media |= {
         f"figures/{name}": wandb.Html(svg.decode(), inject=False) for name, svg in figures(result)
     }
     rounds = len(rows_of(result))
     if rounds >= run.starting_step:
-        run.log(told, step=rounds)
+        run.log(media, step=rounds)
     else:
-        run.summary.update(told)
+        run.summary.update(media)
     run.summary.update(
         {
             **{name: value for name, value in result.summary.items() if value is not None},
@@ -210,7 +210,7 @@ def publish(run: wandb.Run, result: Result, path: Path) -> None:
 
 
 def _mode() -> Literal["online", "offline"] | None:
-    """Online when logged in, offline otherwise; None leaves it to WANDB_MODE."""
+    """The mode: online if logged in, else offline; None if WANDB_MODE is set."""
     import wandb
 
     if os.environ.get("WANDB_MODE"):
@@ -218,4 +218,4 @@ def _mode() -> Literal["online", "offline"] | None:
     try:
         return "online" if wandb.login(prompt=False) else "offline"
     except wandb.Error:
-        return "offline"  # credentials that cannot be used, or no way to ask
+        return "offline"  # the credentials are not valid, or there is no prompt

@@ -1,4 +1,4 @@
-"""What a dashboard shows of a result beside its curves: configuration, tables, figures."""
+"""The configuration, tables and figures of a result for a dashboard."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Rows = list[list[Any]]
 
 
 def config_of(result: Result) -> dict[str, Any]:
-    """What a run was: everything but what it measured."""
+    """The configuration of a run: everything in its result except measurements."""
     table = result.model_dump(
         include={
             *("suite", "dataset", "seed", "fingerprint", "tuning"),
@@ -29,9 +29,9 @@ def config_of(result: Result) -> dict[str, Any]:
 def tables(result: Result) -> Iterator[tuple[str, Columns, Rows]]:
     """The arrays of a result as tables: name, columns, rows.
 
-    `clients` and `membership` have a row per client, `scores` one per judging client (None = not
-    asked), `unseen` one per newcomer; a column of `membership` holds everybody's group from a round
-    on.
+    `clients` and `membership` have a row per client, `scores` one per evaluating client (None =
+    not measured), `unseen` one per newcomer; a column of `membership` is the group of each client
+    from a round on.
     """
     clients = result.clients
     names = ("train", "validation", "test", "correct", "loss", "group", "bytes")
@@ -45,8 +45,8 @@ def tables(result: Result) -> Iterator[tuple[str, Columns, Rows]]:
             "scores",
             ["client", *(f"{kind} {number}" for number in scores.column_ids)],
             [
-                [judge, *(None if value != value else value for value in row)]
-                for judge, row in zip(scores.row_ids, values, strict=True)
+                [client, *(None if value != value else value for value in row)]
+                for client, row in zip(scores.row_ids, values, strict=True)
             ],
         )
     if (unseen := result.unseen) is not None:
@@ -56,11 +56,11 @@ def tables(result: Result) -> Iterator[tuple[str, Columns, Rows]]:
 def _columns(
     arrays: dict[str, Any], counts: list[dict[int, int]] | None = None
 ) -> tuple[Columns, Rows]:
-    """Arrays of equal length side by side, after a column that numbers them.
+    """Arrays of equal length as columns, after a column that numbers the rows.
 
     Args:
         arrays: name -> array; None = left out.
-        counts: label -> count per row; a column each, 0 where there is none.
+        counts: label -> count per row; a column per label.
     """
     known = {name: array for name, array in arrays.items() if array is not None}
     for label in sorted({label for row in counts or () for label in row}):
@@ -70,7 +70,7 @@ def _columns(
 
 
 def figures(result: Result) -> Iterator[tuple[str, bytes]]:
-    """The figures there are of one result, as SVG, by name."""
+    """The figures of one result that can be drawn, as name and SVG."""
     from flbench import figures as draw
 
     title = f"{result.method.name} on {result.suite['name']} ({result.dataset})"

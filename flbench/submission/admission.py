@@ -1,7 +1,7 @@
-"""Admission: everything that keeps a result file out of the leaderboard's folder.
+"""Admission: find everything that forbids a result file in the leaderboard's folder.
 
-What arrives is a stranger's data: a file's name decides nothing, its content says where it may lie.
-Imports no torch.
+A submitted file is not trusted: its content, not its name, decides where it belongs. Imports no
+torch.
 """
 
 from __future__ import annotations
@@ -24,47 +24,21 @@ from flbench.submission.consistency import as_written, contradictions, departure
 from flbench.suite import Suite
 from flbench.sweeps.tuning import FIRST_SEED
 
-
-def same_code(results: Iterable[Result]) -> str | None:
-    """Say where two results of one row were computed by different code under one version.
-
-    A row is method, parameters and the version of each plugin. Results from before the hash of a
-    plugin's files was kept say nothing, and are left out.
-
-    Returns:
-        One line on the first such plugin; None where there is none.
-    """
-    first: dict[tuple[str, ...], tuple[str, int]] = {}
-    for result in results:
-        for plugin in result.method.plugins:
-            row = (result.fingerprint.config, plugin.name, plugin.distribution, plugin.version)
-            source, seed = first.setdefault(row, (plugin.source, result.seed))
-            if not source:
-                first[row] = (plugin.source, result.seed)
-            elif plugin.source and plugin.source != source:
-                return (
-                    f"{plugin.name} of {plugin.distribution} {plugin.version} is not the same code"
-                    f" in seeds {seed} and {result.seed} ({source}, {plugin.source}): give changed"
-                    " code another version, and run both again"
-                )
-    return None
-
-
 LARGEST = 50_000
-"""Bytes of a result file: a hundred rounds of a hundred clients take less."""
+"""Largest size of a result file in bytes; 100 rounds of 100 clients need less."""
 
 
 FOLDER = re.compile(r"\w[\w.,+-]*")
-"""What suites and methods are called, so that their names can be folders."""
+"""Names of suites and methods, which are names of folders."""
 
 
-SETS_NUMBERS = ("flbench", "torch", "lightning", "numpy", "device", "compile")
+ENVIRONMENT_OF_A_ROW = ("flbench", "torch", "lightning", "numpy", "device", "compile")
 """Parts of the environment that all seeds of a row share."""
 
 
 @dataclass(frozen=True)
 class File:
-    """A result file that could be read, and where it belongs."""
+    """A result file, and the path where it belongs (`place`)."""
 
     path: Path
     result: Result
@@ -72,18 +46,18 @@ class File:
 
     @property
     def arriving(self) -> bool:
-        """Whether it lies elsewhere as yet."""
+        """Whether the file is still elsewhere."""
         return self.path.resolve() != self.place.resolve()
 
 
 @dataclass(frozen=True)
 class Folder:
-    """The folder of the leaderboard's result files, and everything that is or would be in it.
+    """The folder of the leaderboard's result files, with submitted files.
 
     Attributes:
         root: the folder.
-        files: those that lie there, and those that are to come.
-        new_table: whether settings that no table has are meant.
+        files: files in the folder, and submitted files.
+        new_table: whether files may have settings that no table has yet.
     """
 
     root: Path
@@ -92,7 +66,7 @@ class Folder:
 
     @cached_property
     def tables(self) -> dict[str, list[File]]:
-        """Its files by the fingerprint of their suite's settings."""
+        """Files by the fingerprint of their suite's settings."""
         found: dict[str, list[File]] = {}
         for file in self.files:
             found.setdefault(file.result.fingerprint.suite, []).append(file)
@@ -100,19 +74,20 @@ class Folder:
 
     @cached_property
     def places(self) -> dict[Path, Path]:
-        """Where each of them lies now, by the place where it belongs."""
+        """The current path of each file, by the path where it belongs."""
         return {file.place: file.path for file in self.files}
 
 
 def problems(path: Path, folder: Folder) -> list[str]:
-    """Everything that keeps a file out of a folder; nothing, if it is in order.
+    """Everything that forbids a file in a folder; an empty list if it is accepted.
 
-    What lies in the folder is asked the same as what arrives, but for what only an arrival can do
-    wrong: to come as `reproduced`, to replace another, to open a table by mistake.
+    Files in the folder are checked like submitted files. Only submitted files are also refused if
+    their status is `reproduced`, if they would replace another file, or if they would create a
+    table by mistake.
 
     Args:
         path: the file.
-        folder: the leaderboard's, with all files that are to come.
+        folder: the folder of the leaderboard, with all submitted files.
 
     Returns:
         A line for each.
@@ -127,10 +102,10 @@ def problems(path: Path, folder: Folder) -> list[str]:
 
 
 def read(path: Path, root: Path) -> File:
-    """Read a file and find its place.
+    """Read a file and find where it belongs.
 
     Raises:
-        UserError: it is no result file, or says of itself what cannot be the name of a folder.
+        UserError: it is not a result file, or a name in it cannot be the name of a folder.
     """
     if path.is_symlink() or not path.is_file():
         raise UserError(f"{path}: expected a file seed-<n>.json, or a folder with some; no link")
@@ -152,10 +127,10 @@ def _bytes(file: File) -> Iterator[str]:
 
 
 def _plugins(result: Result) -> Iterator[str]:
-    """Versions that nobody else can install."""
+    """Versions that other users cannot install."""
     known = entries("methods")
-    told = [(plugin.name, plugin.version) for plugin in result.method.plugins]
-    for name, version in [*told, ("flbench", result.environment.get("flbench", "0"))]:
+    versions = [(plugin.name, plugin.version) for plugin in result.method.plugins]
+    for name, version in [*versions, ("flbench", result.environment.get("flbench", "0"))]:
         if not _released(version):
             yield f"version {version} of {name} is no release: install one, and run again"
     for plugin in result.method.plugins:
@@ -169,7 +144,7 @@ def _plugins(result: Result) -> Iterator[str]:
 
 
 def _released(version: str) -> bool:
-    """Whether a version can be that of a package others can install."""
+    """Whether a version can be the release of a package."""
     try:
         parsed = Version(version)
     except InvalidVersion:
@@ -178,7 +153,7 @@ def _released(version: str) -> bool:
 
 
 def _seeds(file: File, folder: Folder) -> Iterator[str]:
-    """Seeds of its row that are no scoring seeds, that lack one, or come from elsewhere."""
+    """A seed for tuning, a missing seed of the row, or seeds from different environments."""
     result = file.result
     searched = result.tuning.seeds if result.tuning else []
     if result.seed >= FIRST_SEED or result.seed in searched:
@@ -190,24 +165,49 @@ def _seeds(file: File, folder: Folder) -> Iterator[str]:
         yield f"its row lacks seed {result.seed - 1}: run all with --seeds {result.seed + 1}"
     before = row.get(result.seed - 1)
     if before is not None:
-        yield from _otherwise(result, before.result)
+        yield from _other_environment(result, before.result)
 
 
-def _otherwise(result: Result, before: Result) -> Iterator[str]:
-    """Where a seed was not computed as the one before it; what one of them lacks is not asked."""
+def _other_environment(result: Result, before: Result) -> Iterator[str]:
+    """Differences of environment or code from the seed before; missing entries are ignored."""
     pairs = [
         (f"environment.{name}", *(one.environment.get(name) for one in (result, before)))
-        for name in SETS_NUMBERS
+        for name in ENVIRONMENT_OF_A_ROW
     ]
     for name, mine, theirs in pairs:
         if mine and theirs and mine != theirs:
-            told = f"{theirs} expected as of seed {before.seed}, got {mine}"
-            yield f"'{name}': {told}: run all seeds of a row in one environment"
+            difference = f"{theirs} expected as of seed {before.seed}, got {mine}"
+            yield f"'{name}': {difference}: run all seeds of a row in one environment"
     yield from filter(None, [same_code((before, result))])
 
 
+def same_code(results: Iterable[Result]) -> str | None:
+    """Report a plugin whose code differs between two results although its version is the same.
+
+    Results are compared if method, parameters and the plugin's version are equal. Old results
+    without the hash of a plugin's files are ignored.
+
+    Returns:
+        One line on the first such plugin; None if there is none.
+    """
+    first: dict[tuple[str, ...], tuple[str, int]] = {}
+    for result in results:
+        for plugin in result.method.plugins:
+            row = (result.fingerprint.config, plugin.name, plugin.distribution, plugin.version)
+            source, seed = first.setdefault(row, (plugin.source, result.seed))
+            if not source:
+                first[row] = (plugin.source, result.seed)
+            elif plugin.source and plugin.source != source:
+                return (
+                    f"{plugin.name} of {plugin.distribution} {plugin.version} is not the same code"
+                    f" in seeds {seed} and {result.seed} ({source}, {plugin.source}): give changed"
+                    " code another version, and run both again"
+                )
+    return None
+
+
 def _place(file: File, folder: Folder) -> Iterator[str]:
-    """What lies in its place, or would lie elsewhere than its content says."""
+    """Conflicts with the path where the file belongs, and a wrong path or status of the file."""
     root, place = folder.root.resolve(), file.place
     name = place.relative_to(folder.root)
     if not place.resolve().is_relative_to(root):
@@ -219,13 +219,13 @@ def _place(file: File, folder: Folder) -> Iterator[str]:
     elif file.path.name != place.name:
         yield f"the name {place.name} expected, of its seed"
     elif place.exists() or folder.places.get(place, file.path) != file.path:
-        yield from _twin(file, place if place.exists() else folder.places[place])
+        yield from _existing_file(file, place if place.exists() else folder.places[place])
     if file.result.status != "self-reported":
         yield f"'status': self-reported expected of what arrives, got {file.result.status}"
 
 
-def _twin(file: File, other: Path) -> Iterator[str]:
-    """What is wrong with coming where another file is; the same bytes are nothing new."""
+def _existing_file(file: File, other: Path) -> Iterator[str]:
+    """Conflicts with another file in the same place; equal bytes are no conflict."""
     if other.is_file() and other.read_bytes() == file.path.read_bytes():
         return
     try:
@@ -234,16 +234,16 @@ def _twin(file: File, other: Path) -> Iterator[str]:
         yield f"{other} is in its place, and is no result file"
         return
     names = [name for name in Result.model_fields if name not in (*VOLATILE, "status")]
-    unlike = [name for name in names if getattr(there, name) != getattr(file.result, name)]
-    if unlike:
-        told = f"with other {', '.join(unlike)}: flbench verify says which one can be had again"
+    different = [name for name in names if getattr(there, name) != getattr(file.result, name)]
+    if different:
+        text = f"with other {', '.join(different)}: flbench verify says which one can be had again"
     else:
-        told = "with the same numbers: there is nothing to submit"
-    yield f"{other} is the same run {told}"
+        text = "with the same numbers: there is nothing to submit"
+    yield f"{other} is the same run {text}"
 
 
 def _table(file: File, folder: Folder) -> Iterator[str]:
-    """What keeps it from standing in its table, or the table from being there."""
+    """Conflicts with the other files of its table, or with the installed suite."""
     result = file.result
     mark, place = result.fingerprint.suite, file.place
     table = [one for one in folder.tables.get(mark, []) if one.place != place]
@@ -265,15 +265,15 @@ def _table(file: File, folder: Folder) -> Iterator[str]:
     elif suite is None:
         yield f"suite {name} is not installed here: install it, or add --new-table"
     elif suite.hash() != result.fingerprint.suite:
-        told = departures(job_of(result, Path()).suite.settings(), suite.settings())
+        text = departures(job_of(result, Path()).suite.settings(), suite.settings())
         yield (
-            f"its settings are not those of suite {name} ({told}), so it opens a table of its own:"
+            f"its settings are not those of suite {name} ({text}), so it opens a table of its own:"
             " run it without --set and --rounds, or add --new-table"
         )
 
 
 def _installed(name: str, dataset: str) -> Suite | None:
-    """The installed suite of a name; a file's name is no suite here."""
+    """The installed suite with a name; None if there is none."""
     try:
         return suite_of(name, dataset) if name in entries("suites") else None
     except UserError:
@@ -281,7 +281,7 @@ def _installed(name: str, dataset: str) -> Suite | None:
 
 
 def gathered(root: Path, paths: Sequence[Path], new_table: bool = False) -> Folder:
-    """A folder with what lies in it and what is to come; what cannot be read is left out."""
+    """The folder with its files and the submitted ones; unreadable files are left out."""
     files: dict[Path, File] = {}
     for path in [*sorted(root.rglob("seed-*.json")), *paths]:
         try:

@@ -1,4 +1,4 @@
-"""What a result file says of itself: the job it is of, and what its summary must then be."""
+"""Consistency of a result file: its run, its fingerprints, and a summary that fits its arrays."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ Found = Iterator[tuple[str, float | None]]
 
 
 CLOSE = 1e-5
-"""How far a number may be from the one recomputed: curves keep six decimals, so do losses."""
+"""Allowed difference from a recomputed number; curves and losses have six decimals."""
 
 
 ROUNDED = 1.5e-6
-"""Entries of curves that are nearer than this may be of equal numbers."""
+"""Entries of curves that differ by less may be rounded from equal numbers."""
 
 
 WAYS = ("down", "up", "peer")
 
 
 def job_of(result: Result, out: Path) -> RunSpec:
-    """The job that a result says it is of; its plugins are not loaded.
+    """The specification of the run that a result describes; its plugins are not loaded.
 
     Args:
-        out: folder of result files, below which the job has its place.
+        out: folder of the result files.
 
     Raises:
-        UserError: its settings are no suite's.
+        UserError: its settings are not valid for a suite.
     """
     table = {**result.suite, "summary": "", "dataset": result.dataset}
     try:
@@ -62,7 +62,7 @@ def job_of(result: Result, out: Path) -> RunSpec:
 
 
 def as_written(result: Result) -> str:
-    """The canonical text of a result as it was read: fields younger than its file stay away."""
+    """The canonical text of a result as it was read, without fields that its file lacks."""
     table = result.model_dump(exclude_unset=True)
     lines = (f"{json.dumps(key)}: {_compact(table[key])}" for key in sorted(table))
     return "{\n" + ",\n".join(lines) + "\n}\n"
@@ -73,18 +73,18 @@ def _compact(value: object) -> str:
 
 
 def sound(path: Path, result: Result) -> None:
-    """Refuse a result that is not what it says it is.
+    """Refuse an inconsistent result.
 
     Raises:
-        UserError: its fingerprints are not those of its settings, or its numbers contradict each
-            other; the first of it.
+        UserError: its fingerprints do not fit its settings, or its numbers contradict each other;
+            the first fault.
     """
     for fault in (*unmarked(result), *contradictions(result)):
         raise UserError(f"{path}: {fault} (flbench submit --check lists everything)")
 
 
 def unmarked(result: Result) -> Iterator[str]:
-    """Where its fingerprints and names are not those of its settings, a line for each."""
+    """Fingerprints and names that do not fit the settings, a line for each."""
     try:
         job = job_of(result, Path())
     except UserError as error:
@@ -103,7 +103,7 @@ def unmarked(result: Result) -> Iterator[str]:
 
 
 def departures(one: Mapping[str, object], other: Mapping[str, object]) -> str:
-    """The keys in which two tables differ, in short.
+    """The keys in which two tables differ, in one line.
 
     Example:
         >>> departures({"rounds": 2, "clients": 9}, {"rounds": 3, "clients": 9})
@@ -114,9 +114,9 @@ def departures(one: Mapping[str, object], other: Mapping[str, object]) -> str:
 
 
 def contradictions(result: Result) -> Iterator[str]:
-    """Where a result's numbers contradict each other, a line for each.
+    """Contradictions between the numbers of a result, a line for each.
 
-    Lengths first: where they are wrong, nothing else is asked.
+    If lengths are wrong, nothing else is checked.
     """
     shape = list(_shape(result))
     if shape:
@@ -142,7 +142,7 @@ def contradictions(result: Result) -> Iterator[str]:
 
 
 def _shape(result: Result) -> Iterator[str]:
-    """Curves and arrays that are not there, or not of their suite's rounds and clients."""
+    """Curves and arrays that are missing, or do not fit the suite's rounds and clients."""
     try:
         suite = job_of(result, Path()).suite
     except UserError as error:
@@ -167,7 +167,7 @@ def _shape(result: Result) -> Iterator[str]:
 
 
 def recount(result: Result) -> dict[str, float | None]:
-    """What a result's curves, clients and groups say its summary is.
+    """Recompute the summary of a result from its curves, clients and groups.
 
     Returns:
         Name in the summary -> number; None where there is none. What needs the models or the data
@@ -193,9 +193,9 @@ def _rounds(result: Result) -> Found:
 
 
 def _chosen(curves: Mapping[str, Curve], first: int) -> list[int]:
-    """The rounds that validation may have chosen: six decimals tell no more.
+    """The rounds that validation may have chosen, as curves are rounded to six decimals.
 
-    Without validation it is the first that was judged.
+    Without validation, it is the first evaluated round.
     """
     curve = curves.get("accuracy_validation", [])
     known = {at + 1: value for at, value in enumerate(curve) if value is not None}
@@ -204,7 +204,7 @@ def _chosen(curves: Mapping[str, Curve], first: int) -> list[int]:
 
 
 def _nearest(told: float | None, possible: Sequence[float]) -> float | None:
-    """Of what is possible, what comes nearest to what the file says."""
+    """The possible value that is nearest to the value in the file."""
     return min(possible, key=lambda value: abs(value - (told or 0.0)), default=None)
 
 

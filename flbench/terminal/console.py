@@ -17,10 +17,10 @@ from flbench.results.schema import Result
 
 
 class Console:
-    """Progress on standard error: round, accuracy, time left."""
+    """Progress on standard error: round, accuracy, remaining time."""
 
     LINES = 10
-    """Plain lines per run where there is no terminal."""
+    """Number of lines per run if standard error is not a terminal."""
 
     def __init__(self) -> None:
         self._terminal = Terminal(file=sys.stderr)
@@ -31,7 +31,7 @@ class Console:
         self._accuracy = "-"
 
     def waiting(self, what: str) -> AbstractContextManager[object]:
-        """Show in a terminal what a person is waiting for."""
+        """Show in a terminal what the program is doing."""
         return self._terminal.status(what) if self._terminal.is_terminal else nullcontext()
 
     @hookimpl
@@ -57,8 +57,8 @@ class Console:
 
     @hookimpl
     def round_finished(self, record: RoundRecord) -> None:
-        """Move the bar."""
-        self._hear(record)
+        """Advance the bar."""
+        self._update_accuracy(record)
         if self._bar is not None:
             task = self._bar.task_ids[0]
             self._bar.update(task, completed=record.round, accuracy=self._accuracy)
@@ -80,32 +80,32 @@ class Console:
         """Print a line above the bar."""
         self._print(f"  note: {message}")
 
-    def _hear(self, record: RoundRecord) -> None:
-        """Remember the latest accuracy; not every round is judged."""
+    def _update_accuracy(self, record: RoundRecord) -> None:
+        """Remember the latest accuracy; not every round is evaluated."""
         accuracy = record.metrics.get("accuracy")
         if accuracy is not None:
             self._accuracy = f"{accuracy:.3f}"
 
     def _left(self, record: RoundRecord) -> float:
-        """Seconds until the last round, if the others take as long as those so far."""
+        """Estimated seconds until the last round, from the mean of the rounds so far."""
         spent = time.monotonic() - self._began
         return spent / (record.round - self._first + 1) * (record.rounds - record.round)
 
     def _print(self, line: str) -> None:
-        """Print one line as it is, however long."""
+        """Print a line without wrapping or markup."""
         self._terminal.print(line, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
     def close(self) -> None:
-        """Leave the terminal clean, also when a run is stopped."""
+        """Remove the bar, also when a run is interrupted."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
 
 
 class SweepProgress(Console):
-    """Progress of many runs: a line for each that is finished; in a terminal, two bars as well.
+    """Progress of many runs: a line for each finished run, and two bars in a terminal.
 
-    The upper bar counts the runs, the lower one the rounds of the run that is going on.
+    The upper bar counts runs, the lower one the rounds of the current run.
     """
 
     def __init__(self) -> None:
@@ -117,26 +117,26 @@ class SweepProgress(Console):
         self._opened = 0.0
 
     def waiting(self, what: str) -> AbstractContextManager[object]:
-        """Show what a person is waiting for, the first time; from then on it is there at once."""
+        """Show what the program is doing, the first time only; later it takes no time."""
         first, self._waited = not self._waited, True
         return super().waiting(what) if first else nullcontext()
 
     def say(self, message: str) -> None:
-        """Print a line, unless another run has said the same."""
+        """Print a message unless another run printed the same."""
         if message not in self._said:
             self._said.add(message)
             super().say(message)
 
     def tell(self, line: str) -> None:
-        """Print a line as it is."""
+        """Print a line."""
         self._print(line)
 
     def open(self, counts: Mapping[str, int], total: int) -> None:
-        """Begin.
+        """Show the bars.
 
         Args:
-            counts: what became of the runs that need not be run any more, and how often.
-            total: all runs.
+            counts: outcome -> number of runs that are finished already.
+            total: number of all runs.
         """
         self._counts, self._total, self._opened = Counter(counts), total, time.monotonic()
         self._before = self._counts.total()
@@ -152,12 +152,12 @@ class SweepProgress(Console):
             self._bar.start()
 
     def finished(self, title: str, what: str, told: str) -> None:
-        """Print the line of a finished run and move the upper bar.
+        """Print the line of a finished run and advance the upper bar.
 
         Args:
             title: the run.
-            what: what became of it, in a word.
-            told: what else there is to say.
+            what: its outcome, in one word.
+            told: text after the title.
         """
         self._counts[what] += 1
         number = self._counts.total()
@@ -180,25 +180,25 @@ class SweepProgress(Console):
 
     @hookimpl
     def round_finished(self, record: RoundRecord) -> None:
-        """Move the lower bar."""
-        self._hear(record)
+        """Advance the lower bar."""
+        self._update_accuracy(record)
         if self._bar is not None:
             note = f"accuracy {self._accuracy}  {span(self._left(record))} left"
             self._bar.update(self._bar.task_ids[-1], completed=record.round, note=note)
 
     @hookimpl
     def run_finished(self, result: Result) -> None:
-        """Leave it to `finished`."""
+        """Do nothing; `finished` follows."""
 
     def _end_run(self) -> None:
-        """Take the lower bar away."""
+        """Remove the lower bar."""
         assert self._bar is not None
         for task in self._bar.task_ids[1:]:
             self._bar.remove_task(task)
 
 
 def span(seconds: float) -> str:
-    """A length of time as a person says it.
+    """A duration in words.
 
     Example:
         >>> span(12.4), span(200), span(7300)

@@ -1,4 +1,4 @@
-"""The closing table of a command: the leaderboard's rows in a terminal."""
+"""Tables in the terminal: the leaderboard's rows after a command, and others."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from flbench.results.schema import Result
 
 
 def print_rows(title: str, rows: Sequence[Mapping[str, object]]) -> None:
-    """Any table: a column per key whose values are no lists, a mean with its deviation."""
+    """Print rows as a table: a column per key without list values, means with deviations."""
     terminal = Terminal(markup=False, emoji=False)  # brackets are part of names
     table = Table(title=title, title_justify="left")
     names = list(dict.fromkeys(key for row in rows for key in row))
     names = [key for key in names if not any(isinstance(row.get(key), list) for row in rows)]
     names = [key for key in names if key.removesuffix("_std") == key or key[:-4] not in names]
-    cells = [[_spread(row, name) for name in names] for row in rows]
-    for at, name in enumerate(names):
-        words = any(isinstance(row.get(name), str) for row in rows)
-        widest = max(len(line[at]) for line in cells)  # headings fold, numbers do not
+    cells = [[_with_deviation(row, name) for name in names] for row in rows]
+    for index, name in enumerate(names):
+        is_text = any(isinstance(row.get(name), str) for row in rows)
+        widest = max(len(line[index]) for line in cells)  # headings wrap, numbers do not
         table.add_column(
-            name, justify="left" if words else "right", overflow="fold", min_width=widest
+            name, justify="left" if is_text else "right", overflow="fold", min_width=widest
         )
     for line in cells:
         table.add_row(*line)
     terminal.print(table, crop=False)
 
 
-def _spread(row: Mapping[str, object], name: str) -> str:
-    """A number, and its deviation where there is one."""
+def _with_deviation(row: Mapping[str, object], name: str) -> str:
+    """A number with its deviation, if there is one."""
     spread = row.get(f"{name}_std")
     return _cell(row.get(name)) + ("" if spread is None else f" ± {_cell(spread)}")
 
@@ -46,7 +46,7 @@ def _cell(value: object) -> str:
 
 
 def print_table(finished: Sequence[tuple[Path, Result]]) -> None:
-    """Method, metrics over seeds, seconds; and the paths."""
+    """Print method, metrics over seeds and seconds; and the paths."""
     terminal = Terminal(markup=False, emoji=False)
     for title, rows in rows_of([result for _, result in finished]).items():
         table = Table(title=title, title_justify="left")
@@ -56,8 +56,8 @@ def print_table(finished: Sequence[tuple[Path, Result]]) -> None:
             if not one.optional or any(row.column(one.name) for row in rows)
         ]
         for column in ("method", *(one.heading for one in metrics), "seconds"):
-            side: Literal["left", "right"] = "left" if column == "method" else "right"
-            table.add_column(column, justify=side, no_wrap=True)
+            justify: Literal["left", "right"] = "left" if column == "method" else "right"
+            table.add_column(column, justify=justify, no_wrap=True)
         for row in rows:
             seconds = [result.seconds.get("total", 0.0) for result in row.results]
             table.add_row(

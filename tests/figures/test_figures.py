@@ -31,15 +31,23 @@ from flbench import figures
 from flbench.figures import (
     accuracy_curves,
     client_accuracy,
-    client_order,
-    critical_difference,
     dendrograms,
     label_placement,
-    memberships,
-    pareto,
     score_matrix,
 )
-from flbench.figures.style import COLOURS, DASHES, INK, LONGEST, MARKERS, apart, plain
+from flbench.figures.client_order import match_to_true_groups
+from flbench.figures.critical_difference import bar_rows, cliques
+from flbench.figures.memberships import timeline
+from flbench.figures.pareto import RowPoint, pareto_front, row_point
+from flbench.figures.style import (
+    COLOURS,
+    DASHES,
+    INK,
+    MARKERS,
+    MAX_NAME_LENGTH,
+    one_line,
+    spread_apart,
+)
 from flbench.results.files import read_results
 from flbench.results.schema import Result
 
@@ -77,7 +85,9 @@ def test_names_are_escaped_and_never_read_as_formulas(kind: str) -> None:
 def test_no_name_breaks_a_figure(name: str) -> None:
     for svg in drawn(name, title=name).values():
         root_of(svg)
-        assert not any("x" * LONGEST in text for text in texts(svg) if text != plain(name, 200))
+        assert not any(
+            "x" * MAX_NAME_LENGTH in text for text in texts(svg) if text != one_line(name, 200)
+        )
 
 
 @pytest.mark.slow
@@ -125,10 +135,10 @@ def test_text_is_text_and_files_are_small(kind: str) -> None:
 
 def test_nothing_hangs_on_colour_alone() -> None:
     looks = {
-        (accuracy_curves._look(k)["marker"], accuracy_curves._look(k)["linestyle"])
-        for k in range(accuracy_curves.BRIGHT)
+        (accuracy_curves._line_style(k)["marker"], accuracy_curves._line_style(k)["linestyle"])
+        for k in range(accuracy_curves.COLOURED_ROWS)
     }
-    assert len(looks) == accuracy_curves.BRIGHT <= min(len(COLOURS), len(MARKERS))
+    assert len(looks) == accuracy_curves.COLOURED_ROWS <= min(len(COLOURS), len(MARKERS))
     assert len(DASHES) > 1
 
 
@@ -179,30 +189,32 @@ def test_where_there_is_nothing_to_draw_it_is_none(draw: Callable[[], bytes | No
 
 
 def test_places_move_as_little_as_it_takes() -> None:
-    assert apart([3.0, 0.0], 1.0) == [3.0, 0.0]
-    assert apart([0.0, 0.0, 0.0], 2.0) == [-2.0, 0.0, 2.0]
-    assert apart([0.0, 2.0, 2.0, 2.0], 1.0) == [0.0, 1.0, 2.0, 3.0]
-    assert apart([0.5, 2.0, 2.0, 2.0], 1.0) == pytest.approx([0.125, 1.125, 2.125, 3.125])
+    assert spread_apart([3.0, 0.0], 1.0) == [3.0, 0.0]
+    assert spread_apart([0.0, 0.0, 0.0], 2.0) == [-2.0, 0.0, 2.0]
+    assert spread_apart([0.0, 2.0, 2.0, 2.0], 1.0) == [0.0, 1.0, 2.0, 3.0]
+    assert spread_apart([0.5, 2.0, 2.0, 2.0], 1.0) == pytest.approx([0.125, 1.125, 2.125, 3.125])
 
 
 def test_names_lie_where_nothing_is() -> None:
     points = [(50.0, 50.0), (54.0, 50.0), (50.0, 54.0), (98.0, 50.0)]
-    boxes = label_placement.placed(points, [30.0] * 4, 8.0, (0, 0, 100, 100), [(0, 60, 100, 62)])
+    boxes = label_placement.place_labels(
+        points, [30.0] * 4, 8.0, (0, 0, 100, 100), [(0, 60, 100, 62)]
+    )
     for index, box in enumerate(boxes):
         assert box[0] >= 0
         assert box[2] <= 100
-        assert label_placement.covered(box, (0, 60, 100, 62)) == 0
+        assert label_placement.overlap_area(box, (0, 60, 100, 62)) == 0
         assert all(
-            label_placement.covered(box, (x - 3, y - 3, x + 3, y + 3)) == 0 for x, y in points
+            label_placement.overlap_area(box, (x - 3, y - 3, x + 3, y + 3)) == 0 for x, y in points
         )
-        assert all(label_placement.covered(box, other) == 0 for other in boxes[:index])
+        assert all(label_placement.overlap_area(box, other) == 0 for other in boxes[:index])
 
 
 # --- curves -----------------------------------------------------------------------------------
 
 
 def test_a_curve_is_the_mean_of_the_rounds_measured() -> None:
-    curve = accuracy_curves.averaged(
+    curve = accuracy_curves.mean_over_seeds(
         [made(accuracy=[0.2, None, 0.5, None]), made(accuracy=[0.4, None, 0.7, 0.9])], "accuracy"
     )
     assert curve is not None
@@ -246,15 +258,15 @@ def test_one_round_and_no_loss_can_be_drawn() -> None:
 
 def test_the_front_by_hand() -> None:
     points = [(3.0, 0.9), (1.0, 0.7), (1.0, 0.8), (2.0, 0.8), (0.0, 0.1), (4.0, 0.85)]
-    assert pareto.front(points) == [4, 2, 0]
-    assert pareto.front([(1.0, 0.5), (1.0, 0.5)]) == [0, 1], "equal points beat nobody"
-    assert pareto.front([]) == []
+    assert pareto_front(points) == [4, 2, 0]
+    assert pareto_front([(1.0, 0.5), (1.0, 0.5)]) == [0, 1], "equal points beat nobody"
+    assert pareto_front([]) == []
 
 
 def test_a_point_is_the_mean_of_the_seeds_that_tell_both_numbers() -> None:
     told = [made(accuracy=[0.4], mb=1.0), made(accuracy=[0.6], mb=3.0), made(mb=None)]
-    point = pareto.point("one", told)
-    assert point == pareto.Point("one", 0.5, 2.0, (0.4, 0.6), (1.0, 3.0))
+    point = row_point("one", told)
+    assert point == RowPoint("one", 0.5, 2.0, (0.4, 0.6), (1.0, 3.0))
 
 
 @pytest.mark.slow
@@ -288,7 +300,7 @@ def test_rows_without_traffic_stand_apart_and_the_front_is_told() -> None:
 
 
 def test_accuracies_are_those_of_all_seeds() -> None:
-    assert client_accuracy.accuracies([made(), made(correct=[0, 0, 4, 4])]).tolist() == [
+    assert client_accuracy.client_accuracies([made(), made(correct=[0, 0, 4, 4])]).tolist() == [
         *(0.25, 0.5, 0.75, 1.0),
         *(0.0, 0.0, 1.0, 1.0),
     ]
@@ -297,7 +309,9 @@ def test_accuracies_are_those_of_all_seeds() -> None:
 def test_clients_without_test_samples_are_left_out() -> None:
     one = made()
     none = one.clients.model_copy(update={"test": [4, 0, 4, 4], "correct": [1, 0, 3, 4]})
-    assert client_accuracy.accuracies([one.model_copy(update={"clients": none})]).tolist() == [
+    assert client_accuracy.client_accuracies(
+        [one.model_copy(update={"clients": none})]
+    ).tolist() == [
         0.25,
         0.75,
         1,
@@ -311,7 +325,7 @@ def test_rows_are_sorted_by_median_then_mean_then_name() -> None:
         ("a", np.array([0.0, 0.6, 0.6])),
         ("d", np.array([0.3, 0.5, 1.0])),
     ]
-    assert [name for name, _ in client_accuracy.by_median(rows)] == ["a", "d", "b", "c"]
+    assert [name for name, _ in client_accuracy.sorted_by_median(rows)] == ["a", "d", "b", "c"]
     shown = [
         (name, [made(correct=[int(4 * v) for v in each], membership=[])]) for name, each in rows
     ]
@@ -323,13 +337,24 @@ def test_rows_are_sorted_by_median_then_mean_then_name() -> None:
 
 def test_groups_get_the_names_of_the_true_groups_they_match() -> None:
     truth = np.array([0, 0, 0, 1, 1, 1])
-    assert client_order.matched(np.array([9, 9, 4, 4, 4, 4]), truth).tolist() == [0, 0, 1, 1, 1, 1]
+    assert match_to_true_groups(np.array([9, 9, 4, 4, 4, 4]), truth).tolist() == [
+        0,
+        0,
+        1,
+        1,
+        1,
+        1,
+    ]
     # All in all: giving 0 to group 4 (3 of it) would leave group 9 with nothing, 2 < 2 + 2.
     greedy = np.array([4, 4, 4, 9, 9, 4])
-    assert client_order.matched(greedy, truth).tolist() == [0, 0, 0, 1, 1, 0]
-    assert client_order.matched(np.array([5, 6, 7, 8, 8, 8]), truth)[3:].tolist() == [1, 1, 1]
-    assert len(set(client_order.matched(np.array([5, 6, 7, 8, 8, 8]), truth).tolist())) == 4
-    assert client_order.matched(np.array([-1, 2, 2, -1, 3, 3]), truth).tolist() == [
+    assert match_to_true_groups(greedy, truth).tolist() == [0, 0, 0, 1, 1, 0]
+    assert match_to_true_groups(np.array([5, 6, 7, 8, 8, 8]), truth)[3:].tolist() == [
+        1,
+        1,
+        1,
+    ]
+    assert len(set(match_to_true_groups(np.array([5, 6, 7, 8, 8, 8]), truth).tolist())) == 4
+    assert match_to_true_groups(np.array([-1, 2, 2, -1, 3, 3]), truth).tolist() == [
         -1,
         0,
         0,
@@ -342,14 +367,19 @@ def test_groups_get_the_names_of_the_true_groups_they_match() -> None:
 def test_the_hungarian_match_beats_the_greedy_one() -> None:
     truth = np.array([0] * 5 + [1] * 4)
     found = np.array([7] * 3 + [8] * 2 + [7] * 4)  # 7 overlaps 3 and 4, 8 overlaps 2 and 0
-    assert client_order.matched(found, truth).tolist() == [1] * 3 + [0] * 2 + [1] * 4
+    assert match_to_true_groups(found, truth).tolist() == [1] * 3 + [0] * 2 + [1] * 4
 
 
 def test_a_group_keeps_its_name_where_truth_does_not_decide() -> None:
     truth = np.zeros(4, dtype=np.int64)
     before = np.array([0, 0, 3, 3])
-    assert client_order.matched(np.array([1, 1, 0, 0]), truth, before).tolist() == [0, 0, 3, 3]
-    assert client_order.matched(np.array([0, 0, 1, 1]), truth, before[::-1]).tolist() == [
+    assert match_to_true_groups(np.array([1, 1, 0, 0]), truth, before).tolist() == [
+        0,
+        0,
+        3,
+        3,
+    ]
+    assert match_to_true_groups(np.array([0, 0, 1, 1]), truth, before[::-1]).tolist() == [
         3,
         3,
         0,
@@ -359,7 +389,7 @@ def test_a_group_keeps_its_name_where_truth_does_not_decide() -> None:
 
 def test_a_timeline_by_hand() -> None:
     one = made(accuracy=[0.1] * 4, group=[1, 0, 1, 0], membership=[(1, [0] * 4), (3, [5, 6, 5, 7])])
-    names, sizes, truth = memberships.timeline(one)
+    names, sizes, truth = timeline(one)
     assert truth.tolist() == [1, 0, 1, 0]
     assert names.shape == (4, 4)
     assert names[0].tolist() == names[1].tolist()
@@ -383,7 +413,7 @@ def test_at_most_eight_panels_are_drawn_and_the_rest_is_told() -> None:
 
 def test_rows_and_columns_stand_by_true_group() -> None:
     matrix = np.arange(16.0).reshape(4, 4)
-    found = score_matrix.grid(made(matrix=matrix, group=[1, 0, 1, 0]))
+    found = score_matrix.sorted_matrix(made(matrix=matrix, group=[1, 0, 1, 0]))
     assert found is not None
     assert found.rows.tolist() == [0, 0, 1, 1]
     assert found.columns is not None
@@ -395,7 +425,7 @@ def test_rows_and_columns_stand_by_true_group() -> None:
 
 def test_the_truth_comes_before_the_groups_found() -> None:
     matrix = np.arange(16.0).reshape(4, 4)
-    found = score_matrix.grid(
+    found = score_matrix.sorted_matrix(
         made(matrix=matrix, group=[0, 1, 0, 1], membership=[(1, [5, 5, 4, 4])])
     )
     assert found is not None
@@ -405,14 +435,14 @@ def test_the_truth_comes_before_the_groups_found() -> None:
 
 def test_columns_follow_rows_where_their_ids_do_not() -> None:
     matrix = np.array([[0.0, 1.0], [2.0, 3.0]])  # rows 1, 0; columns 0, 1
-    found = score_matrix.grid(made(matrix=matrix, row_ids=[1, 0], group=[0, 1, 1, 1]))
+    found = score_matrix.sorted_matrix(made(matrix=matrix, row_ids=[1, 0], group=[0, 1, 1, 1]))
     assert found is not None
     assert found.values == pytest.approx(np.array([[2.0, 3.0], [0.0, 1.0]]), abs=0.01)
 
 
 def test_models_are_columns_as_they_are() -> None:
     matrix = np.array([[1.0, 2], [3, 4], [5, 6], [7, 8]])
-    found = score_matrix.grid(made(matrix=matrix, columns="models", group=[1, 0, 1, 0]))
+    found = score_matrix.sorted_matrix(made(matrix=matrix, columns="models", group=[1, 0, 1, 0]))
     assert found is not None
     assert found.columns is None
     assert found.tree is None
@@ -420,23 +450,23 @@ def test_models_are_columns_as_they_are() -> None:
 
 
 def test_shades_are_centred_at_zero_where_signs_differ() -> None:
-    image = score_matrix.shades(np.array([-2.0, -1.0, 0.0, 4.0, np.nan]), -2.0, 4.0)
+    image = score_matrix.score_colours(np.array([-2.0, -1.0, 0.0, 4.0, np.nan]), -2.0, 4.0)
     assert image[:4, 3].tolist() == [1.0, 0.5, 0.0, 1.0]
     assert (image[0, :3] != image[3, :3]).any()
-    assert image[4].tolist() == list(score_matrix.NOT_ASKED)
-    plain_ones = score_matrix.shades(np.array([1.0, 2.0, 3.0]), 1.0, 3.0)
+    assert image[4].tolist() == list(score_matrix.MISSING_COLOUR)
+    plain_ones = score_matrix.score_colours(np.array([1.0, 2.0, 3.0]), 1.0, 3.0)
     assert plain_ones[:, 3].tolist() == [0.0, 0.5, 1.0]
     assert (plain_ones[0, :3] == plain_ones[2, :3]).all()
-    assert np.isfinite(score_matrix.shades(np.ones((2, 2)), 1.0, 1.0)).all()
+    assert np.isfinite(score_matrix.score_colours(np.ones((2, 2)), 1.0, 1.0)).all()
 
 
 def test_many_clients_are_binned_to_the_mean_of_what_was_asked() -> None:
     values = np.tile(np.arange(400.0)[:, None], (1, 3))
     values[0, 0] = np.nan
-    small = score_matrix.binned(values)
+    small = score_matrix.downsampled(values)
     assert small.shape == (200, 3)
     assert small[0].tolist() == [1.0, 0.5, 0.5]
-    assert score_matrix.binned(values[:5])[1:].tolist() == values[1:5].tolist()
+    assert score_matrix.downsampled(values[:5])[1:].tolist() == values[1:5].tolist()
 
 
 def test_a_dendrogram_joins_the_likest_first() -> None:
@@ -445,10 +475,10 @@ def test_a_dendrogram_joins_the_likest_first() -> None:
     assert tree.merges is not None
     assert sorted(tree.merges[0, :2].tolist()) == [0, 2]
     assert tree.merges[:, 2].tolist() == [0.0, 0.5, 1.0]
-    heights, places = dendrograms.forks(tree.merges, tree.order)
+    heights, places = dendrograms.dendrogram_lines(tree.merges, tree.order)
     assert np.nanmax(heights) == 1.0
     assert np.nanmax(places) == 3.0
-    assert len(dendrograms.forks(tree.merges, tree.order, most=2)[0]) == 10
+    assert len(dendrograms.dendrogram_lines(tree.merges, tree.order, most=2)[0]) == 10
 
 
 def test_nobody_asked_is_as_unlike_as_can_be() -> None:
@@ -478,7 +508,7 @@ def test_reachability_is_that_of_the_methods_own_features() -> None:
 def test_the_method_decides_what_stands_beside(params: dict[str, Any], density: bool) -> None:
     matrix = np.arange(16.0).reshape(4, 4)
     assert ("OPTICS" in texts(figures.scores([made(matrix=matrix, params=params)], "t"))) == density
-    assert not dendrograms.by_density(params, SQUARE), "never where somebody was not asked"
+    assert not dendrograms.groups_by_density(params, SQUARE), "never where somebody was not asked"
 
 
 # --- partition and ranks ----------------------------------------------------------------------
@@ -491,14 +521,14 @@ def test_a_partition_counts_labels() -> None:
 
 
 def test_cliques_by_hand() -> None:
-    assert critical_difference.cliques([1.0, 2.0, 3.0], 1.0) == [], "so far apart they differ"
-    assert critical_difference.cliques([1.0, 1.5, 1.9, 3.0, 3.5], 1.0) == [(0, 2), (3, 4)]
-    assert critical_difference.cliques([1.0, 1.5, 2.2, 2.9], 1.5) == [(0, 2), (1, 3)]
-    assert critical_difference.cliques([1.0, 1.0], 0.1) == [(0, 1)]
+    assert cliques([1.0, 2.0, 3.0], 1.0) == [], "so far apart they differ"
+    assert cliques([1.0, 1.5, 1.9, 3.0, 3.5], 1.0) == [(0, 2), (3, 4)]
+    assert cliques([1.0, 1.5, 2.2, 2.9], 1.5) == [(0, 2), (1, 3)]
+    assert cliques([1.0, 1.0], 0.1) == [(0, 1)]
 
 
 def test_bars_on_one_line_never_touch() -> None:
-    assert critical_difference.lanes([(1, 2), (2, 3), (2.5, 4), (3.5, 5)]) == [0, 1, 0, 1]
+    assert bar_rows([(1, 2), (2, 3), (2.5, 4), (3.5, 5)]) == [0, 1, 0, 1]
 
 
 def test_ranks_are_drawn_with_who_cannot_be_told_apart() -> None:

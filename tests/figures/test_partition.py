@@ -17,7 +17,7 @@ import torch
 from flbench.cli.main import main
 from flbench.cli.show import _counts
 from flbench.federation.federation import Samples
-from flbench.figures.partition import COLUMNS, _binned, _ticks, describe, draw
+from flbench.figures.partition import COLUMNS, _binned, _ticks, description, draw_partition
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -48,16 +48,16 @@ def dots(svg: bytes) -> list[tuple[float, float, float]]:
 def test_equal_counts_give_equal_bytes(clients: int, known: bool) -> None:
     counts = some_counts(clients)
     groups = np.arange(clients) % 3 if known else None
-    once = draw(counts, groups, "a title")
+    once = draw_partition(counts, groups, "a title")
     with mpl.rc_context({"axes.grid": True, "svg.hashsalt": "other", "axes.edgecolor": "red"}):
-        again = draw(counts, groups, "a title")
+        again = draw_partition(counts, groups, "a title")
         assert mpl.rcParams["svg.hashsalt"] == "other", "the person's settings are left alone"
     assert once == again, "whatever the person's settings are"
-    assert once != draw(counts + 1, groups, "a title")
+    assert once != draw_partition(counts + 1, groups, "a title")
 
 
 def test_it_is_an_svg_with_title_and_description_and_no_date() -> None:
-    svg = draw(some_counts(20), np.arange(20) % 4, "a < b & c")
+    svg = draw_partition(some_counts(20), np.arange(20) % 4, "a < b & c")
     root = ElementTree.fromstring(svg)
     assert root.tag == f"{SVG}svg"
     assert root.findtext(f"{SVG}title") == "a < b & c"
@@ -70,7 +70,7 @@ def test_it_is_an_svg_with_title_and_description_and_no_date() -> None:
 
 @pytest.mark.slow
 def test_no_ground_is_painted_and_every_ink_reads_on_white_and_on_black() -> None:
-    svg = draw(some_counts(20), np.arange(20) % 4, "title").decode()
+    svg = draw_partition(some_counts(20), np.arange(20) % 4, "title").decode()
     colours = set(re.findall(r"#[0-9a-f]{6}\b", svg))
     assert colours
     for colour in colours:
@@ -85,32 +85,34 @@ def test_no_ground_is_painted_and_every_ink_reads_on_white_and_on_black() -> Non
 
 def test_a_dot_stands_for_every_label_held_and_clients_for_their_groups() -> None:
     counts = np.array([[5, 0], [0, 5], [5, 0], [0, 20]])
-    (_, a, _), (_, b, _), (_, c, _), (_, d, _) = dots(draw(counts, np.array([0, 1, 0, 1]), "t"))
+    (_, a, _), (_, b, _), (_, c, _), (_, d, _) = dots(
+        draw_partition(counts, np.array([0, 1, 0, 1]), "t")
+    )
     assert a == pytest.approx(b)
     assert c == pytest.approx(d)
     assert a > c, "group 0 holds label 0, which stands below label 1"
-    (_, a, _), (_, b, _), (_, c, _), (_, d, _) = dots(draw(counts, None, "t"))
+    (_, a, _), (_, b, _), (_, c, _), (_, d, _) = dots(draw_partition(counts, None, "t"))
     assert a == pytest.approx(c)
     assert b == pytest.approx(d)
     assert a > b, "as they come where no group is known"
 
 
 def test_the_area_of_a_dot_is_the_number_of_samples() -> None:
-    widths = [width for *_, width in dots(draw(np.array([[5], [20], [80]]), None, "t"))]
+    widths = [width for *_, width in dots(draw_partition(np.array([[5], [20], [80]]), None, "t"))]
     assert widths[1] / widths[0] == pytest.approx(2, rel=1e-3)
     assert widths[2] / widths[0] == pytest.approx(4, rel=1e-3)
 
 
 def test_groups_known_or_not_change_the_bands_only_where_known() -> None:
     counts = some_counts(12)
-    known, unknown = (draw(counts, groups, "t") for groups in (np.arange(12) // 6, None))
+    known, unknown = (draw_partition(counts, groups, "t") for groups in (np.arange(12) // 6, None))
     assert known.count(b"opacity: 0.18") == 1, "every other of two groups"
     assert unknown.count(b"opacity: 0.18") == 0
 
 
 @pytest.mark.parametrize(("clients", "image"), [(200, False), (201, True)])
 def test_more_than_two_hundred_clients_are_a_heat_map(clients: int, image: bool) -> None:
-    svg = draw(some_counts(clients), None, "t")
+    svg = draw_partition(some_counts(clients), None, "t")
     assert (b"<image" in svg) == image
     assert (b"PathCollection" in svg) == (not image)
 
@@ -129,7 +131,7 @@ def test_ticks_stand_at_round_distances(count: int, step: int) -> None:
 
 
 def test_the_description_counts() -> None:
-    assert describe(np.array([[3, 0], [1, 4]]), None) == (
+    assert description(np.array([[3, 0], [1, 4]]), None) == (
         "2 clients and 2 labels: 3 to 5 samples and 1 to 2 labels per client"
     )
 

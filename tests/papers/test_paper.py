@@ -10,7 +10,7 @@ from toy import Typed
 
 from flbench.errors import BadParameter, UnknownName, UserError
 from flbench.papers import page as paper_page
-from flbench.papers.paper import Claim, Paper, PublishedValue, load_card, numbers, plugin_of
+from flbench.papers.paper import Claim, Paper, PublishedValue, load_paper, numbers, plugin_of
 from flbench.papers.reproduction import margin, verdict
 from flbench.plugin.registry import entries
 from flbench.terminal.console import SweepProgress
@@ -70,7 +70,7 @@ def test_of_numbers_above_one_the_tolerance_is_a_share() -> None:
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_every_card_can_be_read_and_its_names_are_installed(name: str) -> None:
-    card = load_card(name)
+    card = load_paper(name)
     known = {kind: set(entries(kind)) for kind in ("suites", "methods", "studies", "datasets")}
     assert card.tables
     assert card.anomalies
@@ -108,7 +108,7 @@ def test_every_card_can_be_read_and_its_names_are_installed(name: str) -> None:
 def test_a_table_has_the_papers_numbers(
     paper: str, table: str, count: int, suite: str, dataset: str, method: str, value: float
 ) -> None:
-    found = list(numbers(load_card(paper).table(table)))
+    found = list(numbers(load_paper(paper).table(table)))
     assert len(found) == count
     (one,) = [n for n in found if (n.suite, n.dataset, n.method) == (suite, dataset, method)]
     assert one.value == value
@@ -118,11 +118,11 @@ def test_a_card_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(CARD.replace("summary =", "sumary ="))
     with pytest.raises(BadParameter, match=r"mine\.toml': '(summary|sumary)': "):
-        load_card(str(path))
+        load_paper(str(path))
     with pytest.raises(BadParameter, match="cannot read"):
-        load_card(str(tmp_path / "none.toml"))
+        load_paper(str(tmp_path / "none.toml"))
     with pytest.raises(UnknownName, match="pfedlia"):
-        load_card("pfedlai")
+        load_paper("pfedlai")
 
 
 # --- reproduce --------------------------------------------------------------------------------
@@ -287,7 +287,7 @@ def test_the_papers_pages_are_current(
 
 def test_cards_speak_for_themselves() -> None:
     for name in PAPERS:
-        card: Paper = load_card(name)
+        card: Paper = load_paper(name)
         assert card.name == name
         assert card.link.startswith("https://arxiv.org/abs/")
         assert all(one.endswith(".") for one in card.anomalies)
