@@ -81,8 +81,6 @@ class Interrupted(FlbenchError):
 
 DEBUG = "FLBENCH_DEBUG"
 """Environment variable: where it is set, errors are shown with their traceback."""
-
-
 LONGEST = 500
 """Largest number of characters of an error's text."""
 

@@ -18,12 +18,8 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-
-
 Curve = Sequence[float | None]
 """One number per round; None = not measured in that round."""
-
-
 Value = float | int | None
 
 
@@ -91,19 +87,11 @@ class Outcome:
 
 
 Function = Callable[[Outcome], Value]
-
-
 Family = Literal["accuracy", "groups", "cost", "newcomers", ""]
 """Where the column of a metric is in a table."""
-
-
 Place = Literal["terminal", "pages", "html"]
 """Tables: of commands, on the leaderboard's Markdown pages, on its web page."""
-
-
 EVERYWHERE: tuple[Place, ...] = ("terminal", "pages", "html")
-
-
 BOARD: tuple[Place, ...] = ("pages", "html")
 
 
@@ -366,8 +354,6 @@ def _has_newcomers(outcome: Outcome) -> bool:
 
 HEADLINE = "accuracy_mean"
 """The metric that rows are ranked by."""
-
-
 METRICS = (
     Metric(
         HEADLINE, lambda run: float(run.accuracies().mean()), "accuracy", 4, True,

@@ -27,10 +27,7 @@ if TYPE_CHECKING:
 
     from flbench.core.dataset import Indices, Partition
 
-
 Fraction = Annotated[float, Field(gt=0, lt=1)]
-
-
 Count = Annotated[int, Field(ge=1)]
 
 

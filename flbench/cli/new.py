@@ -24,18 +24,10 @@ from flbench.plugin.entry import KINDS as INSTALLED
 from flbench.plugin.registry import entries
 
 KINDS = ("method", "suite", "dataset", "model", "sink")
-
-
 LICENCES = ("MIT", "BSD-3-Clause", "Apache-2.0", "none")
-
-
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
-
-
 CREATED_BY_TOOLS = re.compile(r"__pycache__|build|dist|.+\.egg-info|\..+_cache")
 """Folders that tools such as pip and pytest create in a template."""
-
-
 COMMANDS = re.compile(r"^## Work on it\n\n((?:    .+\n)+)", re.MULTILINE)
 """The first commands, in a package's README."""
 

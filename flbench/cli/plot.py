@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     Rows = Sequence[tuple[str, Sequence[Result]]]
 
-
 KINDS = {
     "curves": "no result holds a curve of accuracy",
     "pareto": "no result holds an accuracy and its traffic",

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     Ints = npt.NDArray[np.int64]
 
-
 show = typer.Typer(
     help="Show a suite, a method, a result file or its schema.",
     no_args_is_help=True,

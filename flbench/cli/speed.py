@@ -9,7 +9,6 @@ import typer
 
 PROGRAM = "flbench_benchmarks.speed"
 """The module of the program, run with `python -m`."""
-
 PASSES_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 """How the command is registered: every argument is for the program."""
 

@@ -14,7 +14,6 @@ from flbench.errors import UserError
 if TYPE_CHECKING:
     from flbench.submission.admission import File
 
-
 DEFAULT_FOLDER = Path("leaderboard/results")
 
 

@@ -43,7 +43,6 @@ from flbench.sweeps.sweep import Outcomes, recalled, run_missing, summary
 if TYPE_CHECKING:
     from flbench.terminal.console import SweepProgress
 
-
 LAUNCHERS = ("local", "ray", "print")
 
 

@@ -56,10 +56,7 @@ if TYPE_CHECKING:
     from flbench.results.events import RoundRecord, RunInfo
     from flbench.results.schema import Result
 
-
 hookspec = pluggy.HookspecMarker("flbench")
-
-
 hookimpl = pluggy.HookimplMarker("flbench")
 """Marks a method of a plugin as its implementation of the hook of that name, or of `specname`."""
 

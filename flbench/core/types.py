@@ -10,12 +10,8 @@ from torch import Tensor
 
 Direction = Literal["down", "up", "peer"]
 """Direction of communication: server to clients, clients to server, client to client."""
-
-
 Scope = Literal["run", "model", "client"]
 """Whether a memory has one entry per run, per row of the model bank or per client."""
-
-
 Kind = Literal["train", "probe", "trial", "join"]
 """What a stage is for: see `STAGE_KINDS`, which has an entry for each."""
 
@@ -42,15 +38,9 @@ STAGE_KINDS: dict[str, StageKind] = {
     "join": StageKind(False, False, "trains newcomers after the last round; the state is frozen"),
 }
 """Every kind of stage. A new kind is an entry here and a value of `Kind`."""
-
-
 Phase = Literal["before", "after"]
 """Whether `score` and `cluster` are called before a stage's training or after it."""
-
-
 Extras = Mapping[str, Tensor]
 """Tensors by name that clients receive, remember or upload beside the model."""
-
-
 Plain = bool | int | float | str | None | list[Any] | dict[str, Any]
 """Data that JSON can hold."""

@@ -27,7 +27,6 @@ from flbench.federation.loading import load_dataset
 
 DOMAINS = 4
 
-
 ABOUT = {
     "rotated": DatasetInfo(
         source="computed from another data set", licence="its", fetch="--dataset rotated:digits"

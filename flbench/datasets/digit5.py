@@ -51,7 +51,6 @@ from flbench.errors import MissingData
 DOMAINS = ("mnist", "svhn", "usps", "synth-digits", "mnist-m")
 KEPT = {False: 5_000, True: 9_000}
 """Largest number of samples of a domain's training part (False) and test part (True)."""
-
 FOLDERS = {"mnist-m": "mnist_m", "synth-digits": "synth_digits"}
 FORM = "one .npz file (x, y; or x_train, y_train, x_test, y_test) or a folder of images per digit"
 ABOUT = {

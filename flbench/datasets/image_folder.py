@@ -14,8 +14,6 @@ from flbench.datasets.files import Pixels, damaged
 from flbench.errors import MissingData, UserError
 
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-
-
 PARTS = ["test", "train"]
 
 

@@ -24,15 +24,9 @@ from flbench.errors import MissingData, UserError
 if TYPE_CHECKING:
     from tokenizers import ByteLevelBPETokenizer
 
-
 LANGUAGES = {"no": ("no.txt", "nb.txt"), "sv": ("sv.txt",), "da": ("da.txt",)}
-
-
 PAIRS = 2000
-
-
 CONTEXT = 64
-
 
 ABOUT = {
     "nordic": DatasetInfo(

@@ -16,8 +16,6 @@ from flbench.core.model_bank import ModelBank, RowStore
 from flbench.core.state import Dispatched, Memory, Personal, State, Upload
 
 Policy = Literal["global", "local", "reset"]
-
-
 OWN = "buffers.own"
 
 

@@ -16,8 +16,6 @@ from flbench.core.types import Direction
 from flbench.errors import UserError
 
 BYTES = 4
-
-
 DIRECTIONS: tuple[Direction, ...] = ("down", "up", "peer")
 
 

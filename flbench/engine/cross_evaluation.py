@@ -24,12 +24,8 @@ from flbench.federation.federation import Samples
 
 CHUNK = 256
 """Samples (for text: tokens) per forward pass; activations of small images stay in the cache."""
-
-
 MODELS = 64
 """Models per batched forward pass on the same samples."""
-
-
 Predictor = Callable[[ClientModule, Tensor], Tensor]
 
 

@@ -19,8 +19,6 @@ from flbench.errors import PluginError
 
 KNOWN = ("ids", "active", "rows")
 """Fields of an upload that every process knows before the training."""
-
-
 FIELDS = tuple(f.name for f in fields(Upload) if f.name not in (*KNOWN, "params", "extras"))
 """Fields of an upload that are exchanged as bytes together with the extras."""
 

@@ -37,8 +37,6 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 PRECISIONS = ("32-true", "bf16-mixed")
 """Values of `--precision`; not "16-mixed", whose loss scale would pass from client to client."""
-
-
 START_TIMEOUT = timedelta(minutes=10)
 """How long processes wait for one another at the start."""
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from flbench.errors import BadParameter
 
 EXACT = "32-true"
-
-
 UNITS = {"": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}
 
 

@@ -28,22 +28,13 @@ from flbench.errors import FlbenchError, ProcessDied
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
-
 T = TypeVar("T")
-
-
 BLOCK = 2**24
 """Bytes of a broadcast."""
-
-
 SHARED = 2**25
 """Bytes from which processes of one machine use shared memory instead of broadcasts."""
-
-
 MEMORY = "/dev/shm"
 """Folder of files in shared memory."""
-
-
 PATIENCE = timedelta(hours=2)
 """How long a process waits for one that is alive; one that died is noticed at once."""
 

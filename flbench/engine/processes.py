@@ -20,12 +20,8 @@ NUMBERS = (
     "RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "JSM_NAMESPACE_RANK",
 )  # fmt: skip
 """Environment variables in which launchers give the rank; all of them are 0 for rank 0."""
-
-
 CHILDREN: list[subprocess.Popen[bytes]] = []
 """The processes that this process started."""
-
-
 GRACE = 10.0
 """Seconds that a process has to end before it is killed."""
 

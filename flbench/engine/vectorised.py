@@ -34,14 +34,10 @@ from flbench.federation.federation import Samples
 
 ELEMENTWISE = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 """Optimisers that update every scalar independently, so that the lanes can share one."""
-
 CHANGED = "the settings of its optimiser were changed"
-
 T = TypeVar("T")
-
 SCALARS = 2**28
 """Scalars that are trained at once; lanes beyond that are trained afterwards."""
-
 Named = dict[str, Tensor]
 
 

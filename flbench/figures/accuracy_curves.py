@@ -26,10 +26,7 @@ from flbench.results.schema import Result
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-
 Floats = npt.NDArray[np.float64]
-
-
 COLOURED_ROWS = 8
 """Number of best rows that have a colour of their own; other rows are grey."""
 

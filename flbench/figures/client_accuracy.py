@@ -14,13 +14,8 @@ from flbench.results.schema import Result
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-
 Floats = npt.NDArray[np.float64]
-
-
 BINS = 51
-
-
 STRIP_COLOUR, MEDIAN_COLOUR = COLOURS[:2]
 
 

@@ -11,8 +11,6 @@ from flbench.figures.style import COLOURS
 from flbench.results.schema import Result
 
 Floats = npt.NDArray[np.float64]
-
-
 Ints = npt.NDArray[np.int64]
 
 

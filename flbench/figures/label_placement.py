@@ -6,11 +6,7 @@ from collections.abc import Sequence
 
 Box = tuple[float, float, float, float]
 """Left, bottom, right, top."""
-
-
 DIRECTIONS = ((1, 1), (1, 0), (1, -1), (-1, 0), (-1, 1), (-1, -1), (0, 1), (0, -1))
-
-
 DISTANCES = (4.0, 10.0, 18.0, 28.0, 40.0)
 
 

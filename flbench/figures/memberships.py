@@ -20,13 +20,8 @@ from flbench.results.schema import Result
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-
 MAX_PANELS = 8
-
-
 MAX_LABELLED_GROUPS = 12
-
-
 SINGLETON_COLOUR = (0.5, 0.5, 0.5, 0.22)
 
 

@@ -16,7 +16,6 @@ from flbench.results.schema import Result
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-
 FRONT_COLOUR = COLOURS[0]
 
 

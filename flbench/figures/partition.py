@@ -13,14 +13,10 @@ from flbench.results.schema import Result
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-
 Ints = npt.NDArray[np.int64]
-
 DOT = COLOURS[0]
-
 MANY_CLIENTS = 200
 """With more clients, a heat map is drawn instead of dots."""
-
 COLUMNS = 1000
 """Largest number of columns of the heat map."""
 

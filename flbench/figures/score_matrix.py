@@ -30,19 +30,10 @@ from flbench.results.schema import Result
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-
 MAX_PANELS = 8
-
-
 LEVELS = 16
-
-
 MISSING_COLOUR = (0.48, 0.48, 0.48, 0.4)
-
-
 MAX_CELLS = 200
-
-
 MAX_LABELLED_GROUPS = 12
 
 

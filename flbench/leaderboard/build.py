@@ -13,14 +13,8 @@ from flbench.leaderboard.table import Table, tables
 from flbench.leaderboard.table_figures import Drawing, across, drawings
 
 INDEX = "README.md"
-
-
 FINDINGS = "findings.md"
-
-
 FIGURES = "figures"
-
-
 HEAD = 400
 """Characters of a page in which it says that it was generated."""
 

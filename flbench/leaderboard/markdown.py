@@ -12,8 +12,6 @@ from flbench.metrics import HEADLINE, Family, Metric, Place, columns_of
 
 Column = tuple[str, bool, Callable[[TableRow], str]]
 """Heading, whether it holds words, and the cell of a row."""
-
-
 SPECIAL = re.compile(r"[\\`*\[\]<>&~$|!@]|(?<![^\W_])_|_(?![^\W_])|:(?=//)|(?<=www)\.")
 """What markdown would not show as it is, wherever in a line it stands."""
 

@@ -14,20 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
-
-
 Bools = npt.NDArray[np.bool_]
-
-
 REPLICATES = 2000
-
-
 SEED = 20260101
-
-
 LEVEL = (2.5, 97.5)
-
-
 DIGITS = 10
 """Decimals that count: what lies behind them is the noise of sums in another order."""
 

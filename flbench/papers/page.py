@@ -26,7 +26,6 @@ from flbench.sweeps.request import RunRequest
 if TYPE_CHECKING:
     from flbench.terminal.console import SweepProgress
 
-
 NUMBERS = ("paper", "ours", "difference")
 """The columns that are aligned to the right."""
 

@@ -19,13 +19,8 @@ if TYPE_CHECKING:
     from flbench.run.composition import LoadedMethod
     from flbench.terminal.console import SweepProgress
 
-
 Verdict = Literal["reproduced", "same ordering", "not reproduced", "not run"]
-
-
 VERDICTS: tuple[Verdict, ...] = ("reproduced", "same ordering", "not reproduced", "not run")
-
-
 COLUMNS = ("method", "paper", "ours", "difference", "seeds", "verdict")
 
 

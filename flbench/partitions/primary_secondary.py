@@ -15,14 +15,8 @@ from flbench.errors import UserError
 from flbench.toolbox.heterogeneity import mean_kld
 
 Floats = npt.NDArray[np.float64]
-
-
 Sigma = float | tuple[float, float]
-
-
 BANDS = ("low", "mid", "high")
-
-
 PLANS = 100  # label plans from which a band is chosen
 
 

@@ -11,8 +11,6 @@ from flbench.core.dataset import Indices
 from flbench.errors import UserError
 
 BoolMatrix = npt.NDArray[np.bool_]
-
-
 Order = Literal["shuffled", "natural", "domains"]
 
 

@@ -18,8 +18,6 @@ from flbench.plugin.process_state import TORCH
 
 LISTENERS = ("run_started", "round_finished", "run_finished")
 """Hooks of sinks: an error in one is a warning, and the run goes on."""
-
-
 ADDED = (TORCH,)
 """Settings that `client_module` may change: layers draw their first weights from this generator,
 which the core has seeded."""

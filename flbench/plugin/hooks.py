@@ -43,10 +43,7 @@ if TYPE_CHECKING:
     from flbench.core.client import ClientModule
     from flbench.core.context import Context
 
-
 Layer = tuple[str, object]
-
-
 Term = Callable[["ClientModule"], "Tensor"]
 
 

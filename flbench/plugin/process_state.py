@@ -84,8 +84,6 @@ SHARED = PYTHON, NUMPY, TORCH = (
     "Python's global generator", "numpy's global generator", "torch's global generator",
 )  # fmt: skip
 """Names of the three global generators. Those of accelerators are not watched."""
-
-
 GENERATORS = (
     GlobalSetting(PYTHON, "random", random.getstate, random.setstate, describe=_drawn),
     GlobalSetting(NUMPY, "numpy.random", _numpy_state, _set_numpy_state, describe=_drawn),
@@ -194,10 +192,7 @@ DEFAULTS = (
     ),
 )  # fmt: skip
 """All settings but the generators."""
-
-
 EVERYTHING = (*GENERATORS, *DEFAULTS)
-
 
 # --- snapshot and restore ---------------------------------------------------------------------
 

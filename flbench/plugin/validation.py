@@ -31,10 +31,7 @@ if TYPE_CHECKING:
     from flbench.core.context import Context
     from flbench.plugin.hook_guard import HookResult
 
-
 T = TypeVar("T")
-
-
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from flbench.results.schema import Result
 
-
 Kind = Literal["table", "row", "run", "machine"]
-
 
 MEANINGS: dict[Kind, str] = {
     "table": "they cannot share a table",

@@ -12,24 +12,14 @@ from pydantic_core import PydanticCustomError
 
 LARGEST = 2**53
 """Whole numbers up to here are exact everywhere."""
-
-
 LONGEST = 200
 """Characters of a name."""
-
-
 WIDEST = 1e100
 """Numbers up to here can be drawn."""
-
-
 DEEPEST = 20
 """Lists and tables within each other."""
-
-
 BARRED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Characters that move the cursor, change the direction of text, or are no characters."""
-
-
 Complaint = tuple[str, str]
 """A field, and what is wrong with it."""
 
@@ -81,37 +71,17 @@ def _number(value: float) -> float:
 
 
 Text = Annotated[str, AfterValidator(_text)]
-
-
 Line = Annotated[str, AfterValidator(_line)]
-
-
 Name = Annotated[str, AfterValidator(_name)]
-
-
 Mark = Annotated[str, Field(pattern=r"^[\w.+-]{1,64}$")]
 """A fingerprint; it is part of files' names."""
-
-
 Plain = Annotated[Any, AfterValidator(_plain)]
-
-
 Count = Annotated[int, Field(ge=0, le=LARGEST)]
-
-
 Positive = Annotated[int, Field(ge=1, le=LARGEST)]
-
-
 Group = Annotated[int, Field(ge=-1, le=2**31)]
 """-1 = in none."""
-
-
 Label = Annotated[int, Field(ge=0, lt=10_000)]
-
-
 Number = Annotated[float, AfterValidator(_number)]
-
-
 Whole = Annotated[int, Field(ge=-LARGEST, le=LARGEST)]
 
 

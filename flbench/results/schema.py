@@ -36,8 +36,6 @@ from flbench.results.fields import (
 from flbench.results.score_encoding import Floats, decode
 
 SCHEMA = 2
-
-
 VOLATILE = ("seconds", "environment")
 """Keys that differ between two runs of the same thing."""
 

@@ -8,11 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
-
-
 LEVELS = 254
-
-
 MISSING = 255
 
 

@@ -30,12 +30,8 @@ from flbench.run.history import History
 
 FORMAT = "1"
 """Version of the format, raised whenever a checkpoint can no longer be read as before."""
-
-
 SHARE = 50
 """It is written when this many times its writing's duration have passed, ..."""
-
-
 LONGEST = 600.0
 """... or so many seconds."""
 

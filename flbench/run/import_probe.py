@@ -23,8 +23,6 @@ from flbench.plugin.registry import find, load_entry
 
 PATIENCE = 60.0
 """Seconds that one name may take."""
-
-
 CHILD = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]);"
     " import flbench.run.import_probe as t; t.child()"

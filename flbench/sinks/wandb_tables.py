@@ -8,8 +8,6 @@ from typing import Any
 from flbench.results.schema import Result
 
 Columns = list[str | int]
-
-
 Rows = list[list[Any]]
 
 

@@ -26,12 +26,8 @@ from flbench.sweeps.tuning import FIRST_SEED
 
 LARGEST = 50_000
 """Largest size of a result file in bytes; 100 rounds of 100 clients need less."""
-
-
 FOLDER = re.compile(r"\w[\w.,+-]*")
 """Names of suites and methods, which are names of folders."""
-
-
 ENVIRONMENT_OF_A_ROW = ("flbench", "torch", "lightning", "numpy", "device", "compile")
 """Parts of the environment that all seeds of a row share."""
 

@@ -18,11 +18,7 @@ from flbench.results.schema import Clients, Result, Unseen
 from flbench.submission.consistency import recount
 
 Numbers = Mapping[str, float | None]
-
-
 Curve = Sequence[float | None]
-
-
 Changes = Sequence[tuple[int, Sequence[int]]]
 
 

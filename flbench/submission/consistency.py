@@ -18,19 +18,11 @@ from flbench.run.spec import RunSpec
 from flbench.suite import Suite
 
 Curve = list[float | None]
-
-
 Found = Iterator[tuple[str, float | None]]
-
-
 CLOSE = 1e-5
 """Allowed difference from a recomputed number; curves and losses have six decimals."""
-
-
 ROUNDED = 1.5e-6
 """Entries of curves that differ by less may be rounded from equal numbers."""
-
-
 WAYS = ("down", "up", "peer")
 
 

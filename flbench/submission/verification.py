@@ -17,16 +17,10 @@ if TYPE_CHECKING:
     from flbench.run.spec import RunSpec
     from flbench.terminal.console import Console
 
-
 TOLERANCE = 0.01
 """How far two runs of one thing may part on two machines: see docs/submitting.md."""
-
-
 EXECUTORS = ("sequential", "vectorised")
-
-
 MARKS = ("suite", "data", "partition", "initial_weights", "cohorts")
-
 
 COMPUTED_BY = (
     "flbench", "torch", "lightning", "numpy", "python", "machine", "device", "executor", "threads",

@@ -25,15 +25,10 @@ if TYPE_CHECKING:
     from flbench.results.schema import Result
     from flbench.run.spec import RunSpec
 
-
 PASSED_TO_WORKERS = ("FLBENCH_DATA", "WANDB_", "HF_")
 """Beginnings of the environment variables that the workers of a cluster get."""
-
-
 RETRIES = 3
 """How often a cell is begun again whose worker died."""
-
-
 DONE, COMPLETE, SKIPPED, FAILED = "done", "were complete", "skipped", "failed"
 
 

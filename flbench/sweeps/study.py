@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from flbench.terminal.console import Console
 
 Row = dict[str, Any]
-
-
 Table = list[Row]
 
 

@@ -20,10 +20,7 @@ if TYPE_CHECKING:
     from flbench.run.spec import RunSpec
     from flbench.terminal.console import SweepProgress
 
-
 Outcomes = Mapping[Cell, Outcome]
-
-
 Launch = Callable[[Sequence[Cell]], Running]
 
 

@@ -21,22 +21,13 @@ if TYPE_CHECKING:
     from flbench.sweeps.launchers import Outcome
     from flbench.sweeps.request import Cell
 
-
 FIRST_SEED = 1000
 """Tuning seeds begin here; scoring seeds begin at 0."""
-
-
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 """What a number's default is multiplied by."""
-
-
 SCORE = "accuracy_validation"
-
-
 LATEST = 10
 """How many of the last evaluations make the score."""
-
-
 Point = dict[str, Any]
 
 

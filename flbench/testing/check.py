@@ -18,9 +18,7 @@ from flbench.testing.small_run import SERVER_SAMPLES, SmallRun, run_small, small
 
 HOOK_MARKER = f"{hookimpl.project_name}_impl"
 """The attribute that pluggy sets on a hook."""
-
 CheckState = Literal["passed", "failed", "xfailed", "xpassed", "skipped"]
-
 STATE_WIDTH, NAME_WIDTH = 7, 24
 """Number of letters of the longest state and of the longest name of a check."""
 

@@ -209,8 +209,6 @@ def empty_group(method: MethodUnderTest) -> None:
 
 HOOKS = {name for name, spec in vars(hookspecs).items() if hasattr(spec, "flbench_spec")}
 """The names of all hooks."""
-
-
 INVALID_VALUES: tuple[object, ...] = (
     -1,
     0,

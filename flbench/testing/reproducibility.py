@@ -24,8 +24,6 @@ from flbench.testing.subprocesses import ProcessFailed, in_process_group
 
 ORDER = (2, 4, 0, 5, 1, 3)
 """Client i of the relabelled federation is this client of the usual one."""
-
-
 TOLERANCE = 1e-4
 """Allowed difference of losses where sums are computed in another order, in nats."""
 

@@ -30,18 +30,11 @@ from flbench.run.spec import RunSpec
 from flbench.suite import Suite
 
 CLIENTS = 6
-
-
 SERVER_SAMPLES = 8
 """Samples that the server owns, for methods that need some."""
-
-
 DEFAULTS = MethodStack((), Method(name="defaults", params={}, plugins=[]))
 """No plugin: the defaults (FedAvg) answer every hook."""
-
-
 NamedPlugin = tuple[str, object]
-
 MakeExecutor = Callable[[Run], Sequential]
 
 

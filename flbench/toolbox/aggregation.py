@@ -17,8 +17,6 @@ from flbench.core.state import Membership, Upload
 
 Weighting = Literal["samples", "uniform"]
 """Whether clients are weighted by their numbers of samples or uniformly."""
-
-
 BLOCK = 2**16
 """Scalars averaged at a time, few enough for the CPU's cache."""
 

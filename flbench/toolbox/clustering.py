@@ -14,17 +14,9 @@ from scipy.spatial.distance import cdist
 from flbench.errors import UserError
 
 Features = Literal["zrow", "raw", "corr", "sym"]
-
-
 Noise = Literal["nearest", "singleton", "global"]
-
-
 Transform = Literal["none", "signed_sqrt", "clip"]
-
-
 Floats = npt.NDArray[np.float64]
-
-
 Labels = npt.NDArray[np.int64]
 
 

@@ -9,8 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
-
-
 Counts = npt.NDArray[np.int64] | Floats
 
 
