@@ -8,7 +8,7 @@ import numpy as np
 
 from flbench.core.dataset import Dataset
 from flbench.core.seeding import rng
-from flbench.federation import test_sets
+from flbench.federation import shared_test_sets
 from flbench.federation.federation import Federation, federate, server_indices
 from flbench.plugin.hooks import HookCaller
 from flbench.suite import Suite
@@ -25,7 +25,7 @@ def divide(suite: Suite, hooks: HookCaller, dataset: Dataset, seed: int) -> Fede
     # The server's samples come from the test pool if there is one, else from all samples.
     test_pool, server_source, server_share = np.arange(0), np.arange(len(labels)), 0.1
     if suite.test_set != "own":
-        test_pool = test_sets.test_pool(dataset, suite.test_fraction, seed)
+        test_pool = shared_test_sets.test_pool(dataset, suite.test_fraction, seed)
         server_source, server_share = test_pool, 0.25
     server = np.arange(0)
     if suite.server_samples:
@@ -54,10 +54,12 @@ def divide(suite: Suite, hooks: HookCaller, dataset: Dataset, seed: int) -> Fede
 
     tests = None
     if suite.test_set == "labels":
-        tests = test_sets.by_labels(test_sets.kinds(dataset), test_pool, ordered.clients)
+        tests = shared_test_sets.by_labels(
+            shared_test_sets.kinds(dataset), test_pool, ordered.clients
+        )
     elif suite.test_set == "proportional":
-        tests = test_sets.proportional(
-            test_sets.kinds(dataset), test_pool, ordered.clients, suite.test_samples, seed
+        tests = shared_test_sets.proportional(
+            shared_test_sets.kinds(dataset), test_pool, ordered.clients, suite.test_samples, seed
         )
     return federate(
         dataset,

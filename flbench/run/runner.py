@@ -30,7 +30,7 @@ def resolve_dataset(
     runs on that name with one client per domain, and never meets results of the whole.
 
     Raises:
-        MissingData: nothing is there; names the suite's twin that needs no files.
+        MissingData: nothing is there; names the suite's data set that needs no files.
     """
     suite = spec.suite
     if is_complete(spec):
@@ -38,12 +38,9 @@ def resolve_dataset(
     try:
         dataset = load(suite.dataset, spec.data_root)
     except MissingData as error:
-        twin = (
-            f"; its twin needs no files: --dataset {suite.offline_dataset}"
-            if suite.offline_dataset
-            else ""
-        )
-        raise MissingData(f"{error}{twin}") from None
+        offline = suite.offline_dataset
+        advice = f"; this data set needs no files: --dataset {offline}" if offline else ""
+        raise MissingData(f"{error}{advice}") from None
     if dataset.name != suite.dataset and dataset.name.startswith(f"{suite.dataset}["):
         there = suite.clients if dataset.domains is None else len(dataset.domains.unique())
         part = {"dataset": dataset.name, "clients": min(suite.clients, there)}

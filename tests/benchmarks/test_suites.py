@@ -1,4 +1,4 @@
-"""Suites: each runs anywhere, on its twin; what a suite reports beside the main figure."""
+"""Suites: each runs on its offline data set; what a suite reports beside the main figure."""
 
 from __future__ import annotations
 

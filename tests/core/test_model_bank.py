@@ -278,7 +278,7 @@ def test_models_that_are_not_finite_are_refused_in_a_bank_too(play_toy: Play) ->
 
 def test_buffers_of_ones_own_are_kept_row_by_row() -> None:
     class Layout:
-        batchnorm, parameters = 2, 2
+        buffers, parameters = 2, 2
 
     layout: Any = Layout()
     memory = batchnorm.declare("local", layout, torch.arange(4.0), 3, RowStore(100))

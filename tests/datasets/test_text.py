@@ -24,7 +24,7 @@ from flbench.datasets import status
 from flbench.datasets import text as texts
 from flbench.engine import cross_evaluation
 from flbench.errors import BadParameter, MissingData, UserError
-from flbench.federation import test_sets
+from flbench.federation import shared_test_sets
 from flbench.federation.federation import Samples, label_counts
 from flbench.federation.loading import load_dataset
 from flbench.suite import load_suite
@@ -442,7 +442,7 @@ def test_text_is_dealt_by_language_and_without_any_as_one() -> None:
     assert torch.equal(Dataset("t", y, y, 12, domains).labels, domains)
     assert Dataset("t", y, y, 12).labels.tolist() == [0] * 4
     assert Dataset("t", y, domains, 2).labels is domains
-    assert len(np.unique(test_sets.kinds(Dataset("t", y, y, 12, domains)))) == 2
+    assert len(np.unique(shared_test_sets.kinds(Dataset("t", y, y, 12, domains)))) == 2
 
 
 def test_label_counts_are_of_tokens() -> None:

@@ -76,11 +76,11 @@ def test_alone_nothing_is_exchanged() -> None:
 
 
 class Table:
-    """Where the fakes meet. Only the one that holds the baton moves, so that nothing races."""
+    """Where the fakes meet. Only the one that holds the lock runs, so that nothing races."""
 
     def __init__(self, size: int) -> None:
         self.barrier = threading.Barrier(size)
-        self.baton = threading.Lock()
+        self.lock = threading.Lock()
         self.heard: dict[tuple[int, int], bytes] = {}
 
 
@@ -91,22 +91,22 @@ class Fake(ProcessGroup):
     table: Table = field(default_factory=lambda: Table(1))
     turns: list[int] = field(default_factory=list)
 
-    def gather(self, thing: Any) -> list[Any]:
+    def all_gather_object(self, value: Any) -> list[Any]:
         turn, table = len(self.turns), self.table
         self.turns.append(turn)
-        table.heard[turn, self.me] = pickle.dumps(thing)
-        table.baton.release()
+        table.heard[turn, self.rank] = pickle.dumps(value)
+        table.lock.release()
         try:
             table.barrier.wait(timeout=60)
         finally:
-            table.baton.acquire()
+            table.lock.acquire()
         return [pickle.loads(table.heard[turn, rank]) for rank in range(self.size)]
 
-    def collect(self, table: torch.Tensor) -> torch.Tensor:
-        return torch.stack(self.gather(table))
+    def all_gather(self, table: torch.Tensor) -> torch.Tensor:
+        return torch.stack(self.all_gather_object(table))
 
-    def hear(self, block: torch.Tensor, source: int) -> torch.Tensor:
-        return self.gather(block)[source]
+    def broadcast(self, block: torch.Tensor, source: int) -> torch.Tensor:
+        return self.all_gather_object(block)[source]
 
 
 def together(size: int, work: Callable[[ProcessGroup], Any]) -> list[Any]:
@@ -115,7 +115,7 @@ def together(size: int, work: Callable[[ProcessGroup], Any]) -> list[Any]:
     own = threading.local()
 
     def rank(me: int) -> None:
-        with table.baton:
+        with table.lock:
             own.ranks = Fake(me, size, table)
             try:
                 ends[me] = work(own.ranks)
@@ -196,7 +196,7 @@ def test_an_upload_is_the_same_bits_however_clients_are_dealt(
     whole = run.executor.fit(start, stage, (), 5)
     ends = together(
         size,
-        lambda ranks: DistributedExecutor(run.executor, process_group).fit(start, stage, (), 5),
+        lambda ranks: DistributedExecutor(run.executor, ranks).fit(start, stage, (), 5),
     )
     assert len(set(whole.samples.tolist())) > 1, "clients differ in size"
     assert size == 1 or bool(heard) == (way != "shared")
@@ -229,7 +229,7 @@ def test_clients_are_dealt_by_samples_and_candidates(play_toy: Play) -> None:
     with patch.object(run.executor, "fit", fitted):
         together(
             2,
-            lambda ranks: DistributedExecutor(run.executor, process_group).fit(start, stage, (), 1),
+            lambda ranks: DistributedExecutor(run.executor, ranks).fit(start, stage, (), 1),
         )
     sizes = run.executor.samples.sizes("train")
     assert sorted(seen) == sorted(assign((sizes * start.active.sum(dim=1)).tolist(), 2))
@@ -246,7 +246,7 @@ def test_a_stage_without_clients_needs_nobody(play_toy: Play) -> None:
     stage = replace(stage, clients=none)
     whole = run.executor.fit(start, stage, (), 1)
     for end in together(
-        2, lambda ranks: DistributedExecutor(run.executor, process_group).fit(start, stage, (), 1)
+        2, lambda ranks: DistributedExecutor(run.executor, ranks).fit(start, stage, (), 1)
     ):
         assert end.params.shape == whole.params.shape == (0, 2, 28)
         assert end.loss_start.shape == whole.loss_start.shape
@@ -305,25 +305,25 @@ def test_models_judged_with_predictors_after_adaptation_are_the_same(tmp_path: P
 def test_what_one_process_raises_all_raise(error: FlbenchError) -> None:
     def work(ranks: ProcessGroup) -> Any:
         def mine() -> int:
-            if process_group.me == 1:
+            if ranks.rank == 1:
                 raise error
-            return process_group.me
+            return ranks.rank
 
-        return process_group.attempt(mine)
+        return ranks.attempt(mine)
 
     for end in together(3, work):
         assert type(end) is type(error)
         assert str(end) == str(error)
         assert end.exit_code == error.exit_code
-    assert together(3, lambda ranks: process_group.attempt(lambda: process_group.me)) == [0, 1, 2]
+    assert together(3, lambda ranks: ranks.attempt(lambda: ranks.rank)) == [0, 1, 2]
 
 
 def test_of_several_errors_all_raise_the_first() -> None:
     def work(ranks: ProcessGroup) -> Any:
         def mine() -> None:
-            raise UserError(f"process {process_group.me}")
+            raise UserError(f"process {ranks.rank}")
 
-        return process_group.attempt(mine)
+        return ranks.attempt(mine)
 
     assert [str(end) for end in together(3, work)] == ["process 0"] * 3
 
@@ -376,8 +376,8 @@ def test_clients_that_upload_different_things_are_refused(play_toy: Play) -> Non
     start = replace(start, active=torch.ones(6, 1, dtype=torch.bool))
 
     def fit(ranks: ProcessGroup) -> Any:
-        mine = torch.full((6,), float(process_group.me))
-        return DistributedExecutor(run.executor, process_group).fit(
+        mine = torch.full((6,), float(ranks.rank))
+        return DistributedExecutor(run.executor, ranks).fit(
             replace(start, extras={"told": mine}), stage, (), 4
         )
 

@@ -398,6 +398,7 @@ def test_a_suites_page_links_rows_to_their_files(tmp_path: Path) -> None:
     assert "| [b c](results/5u1te000/toy/toy/b%20c/x) |" in text
 
 
+@pytest.mark.slow
 def test_the_page_of_an_installed_suite_says_what_it_is_and_how_to_run_it() -> None:
     root = Path(__file__).parents[2] / "leaderboard" / "results" / "noisy-noniid"
     text = suite_page(tables_of(root), "results", {})

@@ -106,7 +106,7 @@ def test_parameters_and_defaults_are_those_of_the_dataclass(name: str) -> None:
 
 def test_a_card_by_hand() -> None:
     told = card(METHODS["oracle"])
-    meaning = "rounds of fedavg before the groups are told"
+    meaning = "rounds of fedavg before the groups are used"
     assert told.parameters == (Parameter("warmup", "int", "20", meaning),)
     assert told.source == "Rokvic, Danassis, Faltings, IJCNN 2025"
     assert card(METHODS["fedavgm"]).source == "Hsu, Qi, Brown, arXiv 1909.06335 (2019)"
@@ -298,7 +298,8 @@ def test_the_list_can_be_read_by_machines(typed: Typed) -> None:
     (row,) = [row for row in rows["methods"] if row["name"] == "fedprox"]
     assert row == {
         "name": "fedprox",
-        "summary": "FedAvg whose clients are held near the model they downloaded.",
+        "summary": "FedAvg with a proximal term that keeps clients near the model that they"
+        " downloaded.",
         "distribution": "flbench",
         "version": METHODS["fedprox"].version,
         "broken": "",

@@ -151,7 +151,7 @@ WRONG: list[tuple[str, Callable[[], Any], str]] = [
     (
         "dispatch",
         lambda: Start(client_memory={"kept": 7}),  # type: ignore[dict-item]
-        "bad.dispatch: own 'kept' is int, expected 3 rows: one per acting client",
+        "bad.dispatch: client_memory 'kept' is int, expected 3 rows: one per acting client",
     ),
 ]
 

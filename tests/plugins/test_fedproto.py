@@ -68,7 +68,7 @@ def received(extras: dict[str, Any], known: list[Any], rule: FedProto) -> Tensor
     n = len(extras["counts"])
     upload: Any = SimpleNamespace(
         ids=torch.arange(n), samples=torch.ones(n), rows=None,
-        kept=lambda: torch.zeros(n, 1),
+        selected=lambda: torch.zeros(n, 1),
         extras={name: torch.tensor(value) for name, value in extras.items()},
     )  # fmt: skip
     state = fl.State(0, torch.zeros(n, 1), fl.Membership(torch.arange(n)),
@@ -176,7 +176,7 @@ def test_running_prototypes_are_means_of_what_training_saw(
 
 def test_the_nearest_prototype_is_the_prediction() -> None:
     module: Any = fl.ClientModule(small(), fl.LocalTraining())
-    module.received = {"mine": torch.tensor([[0.0, 0.0], [NAN, NAN], [3.0, 4.0]])}
+    module.received = {"own": torch.tensor([[0.0, 0.0], [NAN, NAN], [3.0, 4.0]])}
     logits = nearest(module, torch.tensor([[0.0, 0.0], [3.0, 0.0]]))
     torch.testing.assert_close(logits, torch.tensor([[0.0, -1e4, -5.0], [-3.0, -1e4, -4.0]]))
 

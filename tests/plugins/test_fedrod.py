@@ -50,7 +50,7 @@ def two_heads(psi: list[list[float]], prior: Tensor | None = None) -> TwoHeads:
 
 def told(gamma: float, *counts: list[int]) -> dict[str, Tensor]:
     ctx: Any = SimpleNamespace(label_counts=torch.tensor(counts), initial=torch.zeros(1))
-    return FedRoD(gamma=gamma).told(torch.arange(len(counts)), ctx)
+    return FedRoD(gamma=gamma).prior(torch.arange(len(counts)), ctx)
 
 
 def test_the_balanced_loss_by_hand() -> None:  # T09

@@ -339,14 +339,14 @@ def released(rows: list[float], ids: list[int], label: str, memory: Any, alike: 
     """What `score` keeps after clients `ids` uploaded one scalar each."""
     ids_ = torch.tensor(ids)
     rule = FlisHC(mode="released")
-    object.__setattr__(rule, "ask", lambda models, ctx: alike)
+    object.__setattr__(rule, "predictions", lambda models, ctx: alike)
     ctx = SimpleNamespace(
         newcomers=0,
         samples=torch.tensor([1, 3, 1]),
         everybody=torch.arange(3),
         layout=SimpleNamespace(counters=torch.zeros(1, dtype=torch.bool)),
     )
-    upload = SimpleNamespace(ids=ids_, kept=lambda: torch.tensor(rows)[:, None])
+    upload = SimpleNamespace(ids=ids_, selected=lambda: torch.tensor(rows)[:, None])
     state = fl.State(1, torch.zeros(1, 1), fl.Membership(torch.zeros(3, dtype=torch.int64)),
                      memory=memory)  # fmt: skip
     return rule.score(state, fl.Stage("train", ids_, 1, name=label), upload, ctx).memory

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from flbench.cli.new import KINDS, LEFT
+from flbench.cli.new import CREATED_BY_TOOLS, KINDS
 
 pytestmark = [pytest.mark.slow, pytest.mark.wheels]
 ROOT = Path(__file__).parents[2]
@@ -26,7 +26,7 @@ TEMPLATE = ROOT / "plugins" / "template"
 
 
 def left(folder: str, names: list[str]) -> list[str]:
-    return [name for name in names if LEFT.fullmatch(name)]
+    return [name for name in names if CREATED_BY_TOOLS.fullmatch(name)]
 
 
 def pip(*arguments: object) -> None:
@@ -105,7 +105,9 @@ def its_wheel_holds_the_whole_template(home: Path) -> None:
         start = "flbench_plugins/template/"
         held = {name.removeprefix(start) for name in archive.namelist() if name.startswith(start)}
     there = [path.relative_to(TEMPLATE) for path in TEMPLATE.rglob("*") if path.is_file()]
-    assert held == {str(path) for path in there if not any(map(LEFT.fullmatch, path.parts))}
+    assert held == {
+        str(path) for path in there if not any(map(CREATED_BY_TOOLS.fullmatch, path.parts))
+    }
     assert "method/.github/workflows/test.yml" in held
 
 

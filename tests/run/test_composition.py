@@ -87,6 +87,7 @@ def test_a_model_per_client_leaves_nothing_to_group(method: str) -> None:
     assert compose("centralised+fedprox").described.name == "centralised+fedprox"
 
 
+@pytest.mark.slow
 def test_any_two_methods_are_refused_just_where_they_share_a_decision() -> None:
     kinds = {name: load_entry(find("methods", name)) for name in METHODS}
     decides = {

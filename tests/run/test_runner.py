@@ -1,4 +1,4 @@
-"""The data that are there: parts of a data set, twins, runs that lack theirs, where files lie."""
+"""The data that are there: parts of a data set, data sets that need no files, where files lie."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from flbench.federation.loading import load_dataset
 from flbench.results.files import read_result, result_path, skip_path
 from flbench.run import runner
 from flbench.run.composition import MethodStack, compose
-from flbench.run.rounds import run_rounds
 from flbench.run.runner import execute, resolve_dataset
 from flbench.run.setup import prepare
 from flbench.run.spec import RunSpec
@@ -122,10 +121,10 @@ def test_a_complete_result_needs_no_data(tmp_path: Path) -> None:
         resolve_dataset(replace(asked, force=True), lacking)
 
 
-# --- twins and what does not change a number ----------------------------------------------------
+# --- offline data sets and what does not change a number ---------------------------------------
 
 
-def test_missing_data_names_the_suite_s_twin(tmp_path: Path) -> None:
+def test_missing_data_names_the_offline_data_set(tmp_path: Path) -> None:
     job = RunSpec(
         suite=load_suite("digit-5"), method=compose("fedavg"), seed=0, data_root=tmp_path,
         out=tmp_path,
@@ -135,7 +134,7 @@ def test_missing_data_names_the_suite_s_twin(tmp_path: Path) -> None:
     line = str(caught.value)
     assert "\n" not in line
     assert line.startswith("data set 'digit-5' expects")
-    assert line.endswith("; its twin needs no files: --dataset digits-shift")
+    assert line.endswith("; this data set needs no files: --dataset digits-shift")
     with pytest.raises(MissingData, match=r"expects a file in [^;]*$"):
         resolve_dataset(job_of(tmp_path), lacking)
 
@@ -236,11 +235,11 @@ def undefined_in_round_two() -> MethodStack:
 def test_an_undefined_method_leaves_its_reason_and_no_checkpoint(tmp_path: Path) -> None:
     job = job_of(tmp_path, rounds=3, method=undefined_in_round_two())
     seen: list[bool] = []
-    whole = run_rounds
+    whole = runner.play
 
-    def watched(run: Any, state: Any) -> Any:
+    def watched(*given: Any) -> Any:
         try:
-            return whole(run, state)
+            return whole(*given)
         finally:
             seen.append(job.checkpoint.is_file())
 
@@ -331,7 +330,9 @@ def test_of_several_runs_the_one_that_lacks_its_data_is_left_out(
     assert [path.parents[3].name for path in tmp_path.rglob("seed-0.json")] == ["here"]
     code, printed, errors = typed("run", "-p", "fedavg", "-s", "lacks.toml", *QUICK)
     assert (code, printed) == (1, "")
-    assert re.fullmatch(r"flbench: data set 'mnist' expects [^\n]*; its twin .*digits\n", errors)
+    assert re.fullmatch(
+        r"flbench: data set 'mnist' expects [^\n]*; this data set .*digits\n", errors
+    )
     code, _, errors = typed("run", "-p", "fedavg,local-only", "-s", "lacks.toml", *QUICK)
     assert code == 1, "of several, all lack it"
     assert errors.count("skipped, data set 'mnist'") == 2
@@ -342,7 +343,7 @@ TOY = """
 version = 1
 summary = "small"
 dataset = "{dataset}"
-twin = "digits"
+offline_dataset = "digits"
 partition = "iid"
 model = {{ name = "mlp", hidden = 4 }}
 clients = 4

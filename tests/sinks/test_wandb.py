@@ -136,6 +136,7 @@ def test_the_configuration_is_all_that_was_not_measured(play_toy: Play) -> None:
     assert [plugin["name"] for plugin in config["plugins"]] == ["pfedlia"]
 
 
+@pytest.mark.slow
 def test_the_figures_are_those_there_are(play_toy: Play) -> None:
     result = play_toy("pfedlia", settings=LIA).result
     found = dict(figures(result))
@@ -268,6 +269,7 @@ def test_what_is_logged_live_is_what_is_replayed(
     assert live.finished == 1
 
 
+@pytest.mark.slow
 def test_the_artifact_is_the_result_file(play_toy: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     """`--seeds 2` plays two runs through one sink."""
     fake, sink = fake_wandb(monkeypatch), WandB()
@@ -307,6 +309,7 @@ def test_warnings_become_the_notes_of_the_run(
     assert run.notes == "one\ntwo"
 
 
+@pytest.mark.slow
 def test_what_wandb_has_already_is_not_logged_again(
     play_toy: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -325,6 +328,7 @@ def test_what_wandb_has_already_is_not_logged_again(
     assert not media & set(first.summary), "W&B puts the last row there by itself"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("here", [True, False], ids=["offline", "online"])
 def test_a_run_that_goes_on(play_toy: Play, monkeypatch: pytest.MonkeyPatch, here: bool) -> None:
     """It was cut after round 2, and goes on with round 2 from the checkpoint of round 1."""

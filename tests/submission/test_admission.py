@@ -609,4 +609,6 @@ def test_what_contributors_read_leads_somewhere(page: str) -> None:
     links = re.findall(r"\]\(([^)#]+)\)", text)
     assert [link for link in links if not (ROOT / link).exists()] == []
     commands = set(re.findall(r"`flbench (\w+)", text))
-    assert {"submit"} <= commands <= {"submit", "leaderboard", "tune", "verify", "check"}
+    assert (
+        {"submit"} <= commands <= {"submit", "leaderboard", "tune", "verify", "check", "reproduce"}
+    )

@@ -76,6 +76,7 @@ def test_all_four_features_find_blocks_of_equal_scale(features: str) -> None:
     assert adjusted_rand_score(truth, found.labels) == 1.0
 
 
+@pytest.mark.slow
 def test_raw_features_are_fragile_where_the_scales_differ() -> None:
     truth, scores = block_influence()
     raw = groups_of(scores, features="raw")

@@ -12,7 +12,7 @@ from toy import Play, toy_dataset
 
 from flbench.core.dataset import Dataset
 from flbench.errors import UserError
-from flbench.federation import test_sets
+from flbench.federation import shared_test_sets
 from flbench.federation.build import divide
 from flbench.plugin.hooks import HookCaller
 from flbench.suite import Suite, load_suite
@@ -65,10 +65,12 @@ def divided(data: Dataset, seed: int = 0, **changes: Any) -> tuple[dict[str, lis
 
 
 def test_a_client_is_tested_on_all_samples_of_the_kinds_it_trains_on() -> None:
-    found = test_sets.by_labels(KIND, POOL, [np.array([0, 2]), np.array([8]), np.array([3, 7])])
+    found = shared_test_sets.by_labels(
+        KIND, POOL, [np.array([0, 2]), np.array([8]), np.array([3, 7])]
+    )
     assert [rows.tolist() for rows in found] == [[1, 4, 6], [5, 9], [4]]
     with pytest.raises(UserError, match="no sample of client 1's labels"):
-        test_sets.by_labels(KIND, np.array([1]), [np.array([0]), np.array([8])])
+        shared_test_sets.by_labels(KIND, np.array([1]), [np.array([0]), np.array([8])])
 
 
 def test_a_client_is_tested_in_its_own_proportions() -> None:
@@ -76,41 +78,44 @@ def test_a_client_is_tested_in_its_own_proportions() -> None:
     kind = np.zeros(160, dtype=np.int64)
     kind[:10] = [0, 0, 0, 0, 0, 0, 1, 1, 1, 2]
     kind[100:] = np.arange(60) % 3
-    (rows,) = test_sets.proportional(kind, pool, [np.arange(10)], 10, seed=0)
+    (rows,) = shared_test_sets.proportional(kind, pool, [np.arange(10)], 10, seed=0)
     assert np.bincount(kind[rows]).tolist() == [6, 3, 1]
     assert len(np.unique(rows)) == 10
     assert set(rows) <= set(pool)
-    (odd,) = test_sets.proportional(kind, pool, [np.array([0, 6, 9])], 11, seed=0)
+    (odd,) = shared_test_sets.proportional(kind, pool, [np.array([0, 6, 9])], 11, seed=0)
     assert np.bincount(kind[odd]).tolist() == [4, 4, 3], "largest remainders, ties to the first"
-    (short,) = test_sets.proportional(kind, pool, [np.arange(6)], 50, seed=0)
+    (short,) = shared_test_sets.proportional(kind, pool, [np.arange(6)], 50, seed=0)
     assert np.bincount(kind[short]).tolist() == [20], "the pool has no more of them"
 
 
 def test_clients_draw_independently_and_the_same_each_time() -> None:
     kind, pool = np.zeros(200, dtype=np.int64), np.arange(100, 200)
     clients = [np.arange(5), np.arange(5, 10)]
-    one, other = (test_sets.proportional(kind, pool, clients, 20, seed=3) for _ in range(2))
+    one, other = (shared_test_sets.proportional(kind, pool, clients, 20, seed=3) for _ in range(2))
     assert [a.tolist() for a in one] == [b.tolist() for b in other]
     assert one[0].tolist() != one[1].tolist()
-    (alone,) = test_sets.proportional(kind, pool, clients[:1], 20, seed=3)
+    (alone,) = shared_test_sets.proportional(kind, pool, clients[:1], 20, seed=3)
     assert alone.tolist() == one[0].tolist()
-    assert test_sets.proportional(kind, pool, clients, 20, seed=4)[0].tolist() != one[0].tolist()
+    assert (
+        shared_test_sets.proportional(kind, pool, clients, 20, seed=4)[0].tolist()
+        != one[0].tolist()
+    )
 
 
 def test_a_kind_is_a_label_and_a_domain() -> None:
     data = dataset(16, domains=True)
-    assert len(np.unique(test_sets.kinds(data))) == 8
-    assert test_sets.kinds(dataset(16)).tolist() == [0, 1, 2, 3] * 4
+    assert len(np.unique(shared_test_sets.kinds(data))) == 8
+    assert shared_test_sets.kinds(dataset(16)).tolist() == [0, 1, 2, 3] * 4
 
 
 def test_the_pool_is_the_originals_test_part_or_a_share_of_every_kind() -> None:
-    assert test_sets.test_pool(dataset(), 0.5, 0).tolist() == list(range(300, 400))
+    assert shared_test_sets.test_pool(dataset(), 0.5, 0).tolist() == list(range(300, 400))
     data = dataset(official=False, domains=True)
-    drawn = test_sets.test_pool(data, 0.2, 0)
+    drawn = shared_test_sets.test_pool(data, 0.2, 0)
     assert len(drawn) == 80
-    assert np.bincount(test_sets.kinds(data)[drawn]).tolist() == [10] * 8
-    assert drawn.tolist() == test_sets.test_pool(data, 0.2, 0).tolist()
-    assert drawn.tolist() != test_sets.test_pool(data, 0.2, 1).tolist()
+    assert np.bincount(shared_test_sets.kinds(data)[drawn]).tolist() == [10] * 8
+    assert drawn.tolist() == shared_test_sets.test_pool(data, 0.2, 0).tolist()
+    assert drawn.tolist() != shared_test_sets.test_pool(data, 0.2, 1).tolist()
 
 
 # --- in a federation ----------------------------------------------------------------------------
