@@ -87,9 +87,10 @@ class FlisHC:
             memory = {"flis-hc.answers": predictions} if ctx.newcomers else {}
         if self.mode == "paper":
             return fl.Scores(agreement, ids, "clients", ids, memory)
-        near = state.memory["flis-hc.near"]
         if stage.label == PROBE:
             near = (agreement >= NEAR).float()
+        else:
+            near = state.memory["flis-hc.near"]
         last, mean = state.memory["flis-hc.last"].clone(), state.memory["flis-hc.mean"].clone()
         last[ids] = upload.selected()
         mean[ids] = fl.weighted_mean(mean[ids], last, near[ids] * ctx.samples, ctx.layout.counters)

@@ -184,8 +184,8 @@ def test_an_upload_is_the_same_bits_however_clients_are_dealt(
 ) -> None:
     """Told to one another, or written to one table in the memory of one machine."""
     monkeypatch.setattr(process_group, "SHARED", 10**9 if way == "told" else 0)
-    before, heard, told = desks(), [], Fake.hear
-    monkeypatch.setattr(Fake, "hear", lambda *block: heard.append(1) or told(*block))
+    before, heard, told = desks(), [], Fake.broadcast
+    monkeypatch.setattr(Fake, "broadcast", lambda *block: heard.append(1) or told(*block))
     if way == "no room":
         monkeypatch.setattr(process_group.shutil, "disk_usage", lambda _: SimpleNamespace(free=1))
     elif way == "several machines":
