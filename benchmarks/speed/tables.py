@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -62,10 +63,16 @@ def section(part: Mapping[str, Any]) -> str:
         f" load {machine['load']} before; {part['date']} UTC"
     )
     trial = " This was a trial (`--quick`): its numbers say little." if part["quick"] else ""
+    goal = f"`flbench speed {part['part']}`; goal: {part['goal']}.{trial}"
     return (
-        f"### {part['title']}\n\n`flbench speed {part['part']}`; goal: {part['goal']}.{trial}\n\n"
-        f"{markdown_table(part['rows'])}\n{measured_on}.\n"
+        f"### {part['title']}\n\n{_wrapped(goal)}\n\n"
+        f"{markdown_table(part['rows'])}\n{_wrapped(measured_on)}.\n"
     )
+
+
+def _wrapped(text: str) -> str:
+    """Prose in lines of at most 119 characters."""
+    return textwrap.fill(text, 119, break_long_words=False, break_on_hyphens=False)
 
 
 def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
