@@ -122,7 +122,7 @@ def common(played: Played) -> torch.Tensor:
 RULES: dict[str, Callable[[Played], torch.Tensor]] = {
     **dict.fromkeys(("fedavg", "fedavgm", "fednova", "fedprox", "scaffold", "centralised"), common),
     **dict.fromkeys(("fedrod", "per-fedavg"), common),
-    **dict.fromkeys(("local-only", "fedproto"), initial_but("nothing")),
+    **dict.fromkeys(("local-only", "fedproto"), initial_but("none_mask")),
     **dict.fromkeys(("flis-dc", "fedfomo"), best("validation")),
     "fedrep": initial_but("body"),
     "ifca": best("train"),

@@ -355,7 +355,7 @@ def test_a_run_that_goes_on(play_toy: Play, monkeypatch: pytest.MonkeyPatch, her
 
 @pytest.mark.slow
 def test_sinks_and_sync_import_nothing_heavy() -> None:
-    modules = "sync, sinks.wandb, sinks.tensorboard, sinks.csv_log, figures"
+    modules = "cli.sync, sinks.wandb, sinks.tensorboard, sinks.csv_log, figures"
     imports = ", ".join(f"flbench.{name.strip()}" for name in modules.split(","))
     heavy = "('torch', 'lightning', 'wandb', 'matplotlib')"
     code = f"import sys, {imports}; print([name for name in {heavy} if name in sys.modules])"
