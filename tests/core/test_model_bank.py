@@ -112,6 +112,7 @@ READS: tuple[Callable[[torch.Tensor], Any], ...] = (
 @example([("a row in place", False), ("a row in place", True)])
 @example([("shared scalars", False), ("a row", False), ("other shared scalars", True)])
 @settings(max_examples=50, deadline=None)
+@pytest.mark.slow
 def test_a_bank_is_the_tensor_it_stands_for(deeds: list[tuple[str, bool]]) -> None:
     """Whatever is written, copied and read, in any order; copies never see each other."""
     bank, table = start()

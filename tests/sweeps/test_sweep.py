@@ -230,6 +230,7 @@ def test_a_request_survives_as_text_and_as_a_command() -> None:
 # --- what fails, what is skipped ----------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_cell_that_diverges_stops_no_other_and_can_be_typed_again(
     typed: Typed, tmp_path: Path
 ) -> None:
@@ -268,6 +269,7 @@ def test_a_cell_that_breaks_stops_no_other(
 UNDEFINED = ("-p", "flis-hc,fedavg", "-s", "iid", *QUICK, "--set", "server_samples=0")
 
 
+@pytest.mark.slow
 def test_a_method_that_is_not_defined_is_skipped_and_not_tried_again(
     typed: Typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -452,6 +454,7 @@ def test_ray_gives_the_results_of_the_local_launcher_and_goes_away(
         time.sleep(0.2)
 
 
+@pytest.mark.slow
 def test_without_ray_there_is_one_line(
     typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

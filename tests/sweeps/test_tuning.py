@@ -128,6 +128,7 @@ def test_a_tuned_row_says_so_and_stands_beside_the_defaults(typed: Typed) -> Non
     assert len({one.fingerprint.suite for one in rows}) == 1, "they share a table"
 
 
+@pytest.mark.slow
 def test_a_search_typed_again_runs_nothing_twice(typed: Typed) -> None:
     words = ("tune", "fedprox", "-s", "iid", "--budget", "2", "--tuning-seeds", "1", *QUICK)
     typed(*words)
