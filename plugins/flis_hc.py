@@ -87,10 +87,8 @@ class FlisHC:
             memory = {"flis-hc.answers": predictions} if ctx.newcomers else {}
         if self.mode == "paper":
             return fl.Scores(agreement, ids, "clients", ids, memory)
-        if stage.label == PROBE:
-            near = (agreement >= NEAR).float()
-        else:
-            near = state.memory["flis-hc.near"]
+        probed = stage.label == PROBE
+        near = (agreement >= NEAR).float() if probed else state.memory["flis-hc.near"]
         last, mean = state.memory["flis-hc.last"].clone(), state.memory["flis-hc.mean"].clone()
         last[ids] = upload.selected()
         mean[ids] = fl.weighted_mean(mean[ids], last, near[ids] * ctx.samples, ctx.layout.counters)
