@@ -8,10 +8,8 @@ from typing import Annotated
 import typer
 
 from flbench.errors import UnknownName
-from flbench.plugin.diagnostics import diagnose
-from flbench.plugin.entry import KINDS, Entry
 from flbench.plugin.method_info import card
-from flbench.plugin.registry import entries, summary_of
+from flbench.plugin.registry import KINDS, Entry, diagnose, entries, summary_of
 
 
 def list_(

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from flbench.plugin.entry import Entry
-from flbench.plugin.registry import entries, source_file, summary_of
+from flbench.plugin.registry import Entry, entries, source_file, summary_of
 from flbench.plugin.source_inspection import tree
 
 

@@ -18,8 +18,8 @@ from torch import Tensor
 from flbench.core.hookspecs import hookimpl
 from flbench.core.state import Dispatched, Membership, Stage, State, Upload
 from flbench.engine.sequential import Sequential
-from flbench.plugin.hook_guard import ADDED
-from flbench.plugin.process_state import Snapshot, restore, snapshot
+from flbench.plugin.hooks import ADDED
+from flbench.plugin.isolation import Snapshot, restore, snapshot
 from flbench.plugin.registry import find
 from flbench.run.rounds import Run
 from flbench.testing.check import MethodUnderTest, check

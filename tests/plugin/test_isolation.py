@@ -21,8 +21,7 @@ from toy import Play, Typed, bad, composition, install, python, refused, toy_dat
 import flbench
 from flbench import ClientModule, UserError, hookimpl, one_model_per_client
 from flbench.errors import BadParameter, Diverged, PluginError, in_one_line, text_of
-from flbench.plugin.isolation import IsolatedPlugin, restore, snapshot
-from flbench.plugin.process_state import EVERYTHING, GENERATORS
+from flbench.plugin.isolation import EVERYTHING, GENERATORS, IsolatedPlugin, restore, snapshot
 from flbench.plugin.registry import entries
 from flbench.plugin.source_inspection import source_hash
 from flbench.results.schema import Result

@@ -19,10 +19,8 @@ from flbench.cli import list as cli_list
 from flbench.cli.list import listing, plain
 from flbench.cli.main import main
 from flbench.core.parameters import declared
-from flbench.plugin.diagnostics import diagnose
-from flbench.plugin.entry import Entry
 from flbench.plugin.method_info import Card, Parameter, card, cards
-from flbench.plugin.registry import entries, load_entry
+from flbench.plugin.registry import Entry, diagnose, entries, load_entry
 from flbench.run.composition import _hooks_of
 
 METHODS = {
