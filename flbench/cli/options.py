@@ -126,7 +126,10 @@ def names(values: Sequence[str]) -> tuple[str, ...]:
 
 
 def read_settings(pairs: Sequence[str] | None) -> dict[str, object]:
-    """`--set key=value` pairs, values read as TOML."""
+    """`--set key=value` pairs, values read as TOML.
+
+    `run/composition.py` gives them to methods, `suite.py` to the suite.
+    """
     found: dict[str, object] = {}
     for pair in pairs or ():
         key, equals, value = pair.partition("=")

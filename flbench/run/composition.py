@@ -1,4 +1,4 @@
-"""Methods by name: `pfedlia`, or `pfedlia+fedavgm` for several plugins asked in turn."""
+"""Methods by name (`pfedlia`, `pfedlia+fedavgm`) and their parameters (`--set`, presets)."""
 
 from __future__ import annotations
 
