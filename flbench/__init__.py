@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from flbench.core.parameters import Presets as Presets
     from flbench.core.state import Membership as Membership
     from flbench.core.state import Memory as Memory
+    from flbench.core.state import Message as Message
     from flbench.core.state import Models as Models
     from flbench.core.state import Personal as Personal
     from flbench.core.state import Scores as Scores

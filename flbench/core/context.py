@@ -172,15 +172,22 @@ class Context(ABC):
         """
 
     @abstractmethod
-    def send(self, direction: Direction, clients: Tensor, item: str, scalars: Tensor | int) -> None:
+    def send(
+        self,
+        direction: Direction,
+        clients: Tensor,
+        item: str,
+        scalars: Tensor | int,
+        bits: int = 32,
+    ) -> None:
         """Count something that crosses beside `Start` and `Upload`.
 
         Args:
             direction: "down" (server to client), "up", or "peer" (client to client).
             clients: ids at the client end (the receivers of "peer"), shape (n,).
             item: name in the ledger.
-            scalars: how many scalars each of them moves, shape (n,), or one number for all; 4
-                bytes a scalar.
+            scalars: how many scalars each of them moves, shape (n,), or one number for all.
+            bits: size of a scalar.
         """
 
     @abstractmethod

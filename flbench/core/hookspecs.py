@@ -13,6 +13,7 @@
     │   │   dispatch         what each acting client starts from and receives   │     │
     │   │   local_term       added to every batch's loss                        │     │
     │   │   ... local training of the stage's clients ...                       │     │
+    │   │   encode           what each client sends of what it made             │     │
     │   │   score, cluster   phase "after" training                             │     │
     │   │   aggregate        the new models (see `Stage.aggregates`)            │     │
     │   └───────────────────────────────────────────────────────────────────────┘     │
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from flbench.core.dataset import Indices, Partition
     from flbench.core.state import (
         Membership,
+        Message,
         Models,
         Personal,
         Scores,
@@ -107,6 +109,16 @@ def client_module(net: nn.Module, ctx: Context) -> ClientModule | None:
 @hookspec
 def local_term(state: State, stage: Stage, ctx: Context) -> Callable[[ClientModule], Tensor] | None:
     """Return a function `term(module) -> scalar` added to every batch's loss. All, added up."""
+
+
+@hookspec
+def encode(state: State, stage: Stage, ctx: Context) -> Callable[[Message], Message] | None:
+    """Return a function that turns what a client would send into what it sends. All, in turn.
+
+    The function of the plugin named first is applied first, to each client alone: compression,
+    clipping, noise, an attack. It draws random numbers from `ctx.rng(..., client=message.client)`
+    and keeps what it needs again in `Message.memory`. Default: the trained model as it is.
+    """
 
 
 @hookspec(firstresult=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -224,6 +224,8 @@ class Upload:
         chosen: the candidate that each client keeps, shape (n,), int64.
         rows: as in `Start`: the row that each candidate belongs to, shape (c,), or None.
         extras: what `ClientModule.on_local_end` returned, name -> (n, ...); NaN = not sent.
+        bits: size of each model as it was sent, shape (n, c), int64; None = 32 bits for each
+            scalar of `Start.returned_mask`.
     """
 
     ids: Tensor
@@ -237,12 +239,49 @@ class Upload:
     chosen: Tensor
     rows: Tensor | None = None
     extras: Extras = field(default_factory=dict)
+    bits: Tensor | None = None
 
     def selected(self) -> Tensor:
         """The candidate that each client keeps, shape (n, W); read-only."""
         if self.params.shape[1] == 1:
             return self.params[:, 0]
         return self.params[torch.arange(len(self.ids)), self.chosen]
+
+
+@dataclass(frozen=True)
+class Message:
+    """What one client sends of one trained model; `encode` turns a message into another.
+
+    Attributes:
+        client: its id.
+        start: the model that it started from, which the server knows, shape (W,).
+        params: the model that the server gets, shape (W,). Of scalars that are not sent it gets
+            those of `start`.
+        mask: scalars that are sent, shape (W,), bool; buffers are sent beside the message.
+        bits: size of each scalar that is sent.
+        overhead: size in bits of what is sent beside the scalars: their places, a norm, ...
+        extras: tensors sent beside the model, name -> (...), of 32 bits a scalar; NaN = not sent.
+        memory: the client's own entries of memories of scope "client", "<method>.<name>" -> (...).
+    """
+
+    client: int
+    start: Tensor
+    params: Tensor
+    mask: Tensor
+    bits: int = 32
+    overhead: int = 0
+    extras: Extras = field(default_factory=dict)
+    memory: Extras = field(default_factory=dict)
+
+    @property
+    def update(self) -> Tensor:
+        """How far the client moved each scalar that it sends, shape (W,); 0 for the others."""
+        return torch.where(self.mask, self.params - self.start, 0.0)
+
+    def sending(self, update: Tensor, **changes: Any) -> Message:  # noqa: ANN401 - any field
+        """The message with another update, shape (W,), and other `changes` of its fields."""
+        changes["memory"] = {**self.memory, **changes.get("memory", {})}
+        return replace(self, params=self.start + update, **changes)
 
 
 @dataclass(frozen=True)

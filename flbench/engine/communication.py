@@ -1,12 +1,14 @@
-"""CommunicationLedger: counts every scalar sent between server and clients, once.
+"""CommunicationLedger: counts what is sent between server and clients, once, in bits.
 
-A scalar has four bytes, independent of its type; NaN in an extra is a scalar that is not sent. A
-model that a client already received in this round is not sent to it again.
+A scalar has 32 bits, independent of its type, unless a plugin codes it (`encode`); NaN in an extra
+is a scalar that is not sent. A model that a client already received in this round is not sent to it
+again.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -15,43 +17,65 @@ from flbench.core.state import Dispatched, Stage, Upload
 from flbench.core.types import Direction
 from flbench.errors import UserError
 
-BYTES = 4
+BITS = 32
+"""Size of a scalar."""
+Size = TypeVar("Size", int, Tensor)
 DIRECTIONS: tuple[Direction, ...] = ("down", "up", "peer")
 
 
 @dataclass
 class CommunicationLedger:
-    """Bytes by direction and item, and by client.
+    """Bits by direction and item, and by client.
 
     Attributes:
         clients: N.
-        totals: direction -> item -> bytes since the start of the run.
-        per_client: direction -> bytes that each client sends or receives, shape (N,), int64.
+        bits: direction -> item -> bits since the start of the run.
+        client_bits: direction -> bits that each client sends or receives, shape (N,), int64.
     """
 
     clients: int
-    totals: dict[str, dict[str, int]] = field(default_factory=dict)
-    per_client: dict[str, Tensor] = field(default_factory=dict)
+    bits: dict[str, dict[str, int]] = field(default_factory=dict)
+    client_bits: dict[str, Tensor] = field(default_factory=dict)
     _round_start: dict[str, Tensor] = field(default_factory=dict)
     _received: dict[int, list[Tensor]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for direction in DIRECTIONS:
-            self.totals.setdefault(direction, {})
-            self.per_client.setdefault(direction, torch.zeros(self.clients, dtype=torch.int64))
+            self.bits.setdefault(direction, {})
+            self.client_bits.setdefault(direction, torch.zeros(self.clients, dtype=torch.int64))
+
+    @property
+    def totals(self) -> dict[str, dict[str, int]]:
+        """Direction -> item -> bytes since the start of the run, rounded up."""
+        return {
+            direction: {item: in_bytes(bits) for item, bits in items.items()}
+            for direction, items in self.bits.items()
+        }
+
+    @property
+    def per_client(self) -> dict[str, Tensor]:
+        """Direction -> bytes that each client sends or receives, rounded up, shape (N,), int64."""
+        return {direction: in_bytes(bits) for direction, bits in self.client_bits.items()}
 
     def open_round(self) -> None:
         """Start a new round: the clients hold no model of it yet."""
         self._received.clear()
         self._round_start = {
-            direction: count.clone() for direction, count in self.per_client.items()
+            direction: count.clone() for direction, count in self.client_bits.items()
         }
 
     def slowest(self, direction: Direction) -> int:
         """Largest number of bytes of one client in this round; parallel links wait for it."""
-        return int((self.per_client[direction] - self._round_start[direction]).max())
+        return in_bytes(int((self.client_bits[direction] - self._round_start[direction]).max()))
 
-    def send(self, direction: Direction, clients: Tensor, item: str, scalars: Tensor | int) -> None:
+    def send(
+        self,
+        direction: Direction,
+        clients: Tensor,
+        item: str,
+        scalars: Tensor | int,
+        bits: int = BITS,
+    ) -> None:
         """Count scalars that clients send or receive.
 
         Args:
@@ -59,6 +83,7 @@ class CommunicationLedger:
             clients: ids, shape (n,).
             item: name under which the bytes are reported.
             scalars: number of scalars of each client, shape (n,), or one number for all.
+            bits: size of a scalar.
 
         Raises:
             UserError: an unknown direction, or not one number >= 0 per client.
@@ -73,9 +98,9 @@ class CommunicationLedger:
             raise UserError(
                 f"scalars: expected {len(clients)} numbers >= 0, one per client, got {scalars}"
             )
-        sizes = scalars.long() * BYTES
-        self.per_client[direction].index_add_(0, clients, sizes)
-        table = self.totals[direction]
+        sizes = scalars.long() * bits
+        self.client_bits[direction].index_add_(0, clients, sizes)
+        table = self.bits[direction]
         table[item] = table.get(item, 0) + int(sizes.sum())
 
     def send_models(self, clients: Tensor, models: Tensor) -> None:
@@ -106,14 +131,28 @@ class CommunicationLedger:
 
         Candidates that belong to different rows of the bank are all sent.
         """
-        models = 1 if upload.rows is None else upload.active.sum(dim=1)
-        self.send("up", upload.ids, "model", models * count_true(start.returned_mask))
+        if upload.bits is None:
+            models = 1 if upload.rows is None else upload.active.sum(dim=1)
+            self.send("up", upload.ids, "model", models * count_true(start.returned_mask))
+        else:
+            sizes = upload.bits.amax(dim=1) if upload.rows is None else upload.bits.sum(dim=1)
+            self.send("up", upload.ids, "model", sizes, bits=1)
         for name, tensor in upload.extras.items():
             self.send("up", upload.ids, name, _sent_scalars(tensor))
 
     def total(self, direction: Direction) -> int:
         """Bytes since the start of the run."""
         return sum(self.totals[direction].values())
+
+
+def in_bytes(bits: Size) -> Size:
+    """Bits as whole bytes, rounded up.
+
+    Example:
+        >>> in_bytes(8), in_bytes(9)
+        (1, 2)
+    """
+    return -(-bits // 8)
 
 
 def count_true(masks: Tensor) -> Tensor:

@@ -17,8 +17,8 @@ from flbench.engine.process_group import ProcessGroup
 from flbench.engine.sequential import Sequential, Term
 from flbench.errors import PluginError
 
-KNOWN = ("ids", "active", "rows")
-"""Fields of an upload that every process knows before the training."""
+KNOWN = ("ids", "active", "rows", "bits")
+"""Fields of an upload that every process knows before the training, or that come later."""
 FIELDS = tuple(f.name for f in fields(Upload) if f.name not in (*KNOWN, "params", "extras"))
 """Fields of an upload that are exchanged as bytes together with the extras."""
 

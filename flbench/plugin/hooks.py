@@ -24,6 +24,7 @@ from flbench.core.dataset import Indices, Partition
 from flbench.core.state import (
     Dispatched,
     Membership,
+    Message,
     Models,
     Personal,
     Scores,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 
 Layer = tuple[str, object]
 Term = Callable[["ClientModule"], "Tensor"]
+Coder = Callable[[Message], Message]
 Acting = Callable[[], AbstractContextManager[None]]
 """Gives the block in which a plugin's code runs."""
 LISTENERS = ("run_started", "round_finished", "run_finished")
@@ -209,6 +211,11 @@ class HookCaller:
         """Everything that is added to the loss."""
         answers = self._call("local_term", state=state, stage=stage, ctx=ctx)
         return [validation.local_term(answer, ctx) for answer in answers]
+
+    def encode(self, state: State, stage: Stage, ctx: Context) -> list[Coder]:
+        """What turns a trained model into what is sent, the plugin named first before others."""
+        answers = self._call("encode", state=state, stage=stage, ctx=ctx)
+        return [validation.encode(answer, state, ctx) for answer in reversed(answers)]
 
     def score(
         self, state: State, stage: Stage, phase: Phase, upload: Upload | None, ctx: Context

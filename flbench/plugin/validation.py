@@ -16,6 +16,7 @@ from flbench.core.model_bank import all_finite
 from flbench.core.state import (
     Membership,
     Memory,
+    Message,
     Models,
     Personal,
     Scores,
@@ -91,6 +92,12 @@ class Expect:
             raise self.failure(f" returned {rows.dtype}, expected float32: {meaning}")
         if isinstance(rows, Tensor) and not all_finite(rows):
             raise self.failure(" returned models that are not finite")
+
+    def flags(self, mask: object, expected: Shape, meaning: str) -> None:
+        """A tensor holds truth values."""
+        self.shape(mask, expected, meaning)
+        if isinstance(mask, Tensor) and mask.dtype != torch.bool:
+            raise self.failure(f" returned {mask.dtype}, expected bool: {meaning}")
 
     def memory(self, kept: Mapping[str, Tensor], state: State, rows: int, clients: int) -> None:
         """What a hook wants remembered was declared in `setup` and keeps its scope's length."""
@@ -251,9 +258,7 @@ def start_field(
     else:
         shape = (width,) if getattr(tensor, "ndim", 1) == 1 else (acting, width)
         meaning = "one flag per scalar, or one row of flags per acting client"
-    expect.shape(tensor, shape, meaning)
-    if tensor.dtype != torch.bool:
-        raise expect.failure(f" returned {tensor.dtype}, expected bool: {meaning}")
+    expect.flags(tensor, shape, meaning)
 
 
 def start_rows(plugin: str, rows: Tensor, bank: int, ctx: Context) -> None:
@@ -280,6 +285,40 @@ def local_term(answer: HookResult, ctx: Context) -> Callable[[ClientModule], Ten
         except (Exception, SystemExit) as error:
             raise expect.failure(f" raised {in_one_line(error)}") from error
         return value
+
+    return named
+
+
+def encode(answer: HookResult, state: State, ctx: Context) -> Callable[[Message], Message]:
+    """A function of messages; what it raises or returns wrongly names its plugin."""
+    coder, expect = answered("encode", answer, object, ctx)
+    if not callable(coder):
+        raise expect.failure(f" returned {type(coder).__name__}, expected a function of a Message")
+
+    def named(message: Message) -> Message:
+        try:
+            coded: object = coder(message)
+        except (Exception, SystemExit) as error:
+            raise expect.failure(f" raised {in_one_line(error)}") from error
+        if not isinstance(coded, Message):
+            raise expect.failure(f" returned {type(coded).__name__}, expected Message")
+        expect.part(": params").rows(coded.params, tuple(message.params.shape), "one model")
+        expect.part(": mask").flags(coded.mask, tuple(message.mask.shape), "one flag per scalar")
+        if coded.bits < 1:
+            raise expect.failure(f": bits is {coded.bits}, expected 1 bit or more per scalar")
+        if coded.overhead < 0:
+            raise expect.failure(f": overhead is {coded.overhead}, expected 0 bits or more")
+        for name, value in coded.memory.items():
+            if name not in message.memory:
+                raise expect.failure(
+                    f": memory '{name}' was not declared in setup with the scope 'client'"
+                )
+            shape = tuple(message.memory[name].shape)
+            expect.part(f": memory '{name}'").shape(value, shape, "the client's entry")
+        for name, value in message.extras.items():
+            coded_extra, meaning = coded.extras.get(name), "as the client made it"
+            expect.part(f": extras '{name}'").shape(coded_extra, tuple(value.shape), meaning)
+        return coded
 
     return named
 

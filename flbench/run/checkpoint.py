@@ -28,7 +28,7 @@ from flbench.results.files import atomic_write
 from flbench.results.schema import Fingerprint
 from flbench.run.history import History
 
-FORMAT = "1"
+FORMAT = "2"
 """Version of the format, raised whenever a checkpoint can no longer be read as before."""
 SHARE = 50
 """It is written when this many times its writing's duration have passed, ..."""
@@ -92,13 +92,13 @@ def pack(state: State, ledger: CommunicationLedger, history: History, marks: Fin
     if state.membership.weights is not None:
         tables["weights"] = state.membership.weights
     tables |= {f"memory/{name}": tensor for name, tensor in state.memory.items()}
-    tables |= {f"bytes/{name}": moved.clone() for name, moved in ledger.per_client.items()}
+    tables |= {f"bits/{name}": moved.clone() for name, moved in ledger.client_bits.items()}
     if history.scores is not None:
         tables["scores"] = history.scores.values
     plain = {
         "round": state.round,
         "scopes": dict(state.scopes),
-        "bytes": {way: dict(items) for way, items in ledger.totals.items()},
+        "bits": {way: dict(items) for way, items in ledger.bits.items()},
         "history": history.copy().plain(),
         "fingerprint": marks.model_dump(),
     }
@@ -145,7 +145,7 @@ def load_checkpoint(
         raise UserError(f"{path}: no checkpoint ({error}); delete it to start over") from None
     prefixed = {
         prefix: {n.removeprefix(prefix): t for n, t in tables.items() if n.startswith(prefix)}
-        for prefix in ("memory/", "bytes/")
+        for prefix in ("memory/", "bits/")
     }
     state = State(
         round=plain["round"],
@@ -154,7 +154,7 @@ def load_checkpoint(
         memory=prefixed["memory/"],
         scopes=plain["scopes"],
     )
-    ledger = CommunicationLedger(len(state.membership.home), plain["bytes"], prefixed["bytes/"])
+    ledger = CommunicationLedger(len(state.membership.home), plain["bits"], prefixed["bits/"])
     return state, ledger, History.of(plain["history"], tables.get("scores"))
 
 

@@ -135,9 +135,16 @@ class RunContext(Context):
         rows = self.clients if times is None else times
         return ModelBank.repeated(row, rows, self.services.store)
 
-    def send(self, direction: Direction, clients: Tensor, item: str, scalars: Tensor | int) -> None:
+    def send(
+        self,
+        direction: Direction,
+        clients: Tensor,
+        item: str,
+        scalars: Tensor | int,
+        bits: int = 32,
+    ) -> None:
         """See `Context.send`."""
-        self.services.ledger.send(direction, clients, item, scalars)
+        self.services.ledger.send(direction, clients, item, scalars, bits)
 
     def send_models(self, clients: Tensor, models: Tensor) -> None:
         """See `Context.send_models`."""

@@ -18,6 +18,7 @@ from flbench.core.state import Stage, State, Upload
 from flbench.core.types import Phase
 from flbench.engine import batchnorm
 from flbench.engine.communication import DIRECTIONS, CommunicationLedger
+from flbench.engine.encoding import encoded
 from flbench.engine.sequential import Sequential
 from flbench.errors import Diverged
 from flbench.federation.federation import Newcomers, Samples
@@ -98,6 +99,9 @@ def run_round(run: Run, state: State) -> tuple[State, list[float]]:
         with clock("train"):
             upload = run.executor.fit(start, stage, terms, ctx.round)
             refuse_divergence(upload, stage, ctx)
+        with clock("encode"):
+            coders = hooks.encode(state, stage, ctx)
+            upload, state = encoded(upload, start, coders, state, ctx.layout.parameters)
         run.ledger.upload(upload, start)
         state = regroup(run, state, stage, "after", upload, ctx)
         if stage.aggregates:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 
 import torch
@@ -10,10 +10,11 @@ from torch import Tensor
 
 from flbench.core.context import Context
 from flbench.core.hookspecs import hookimpl
-from flbench.core.state import Dispatched, Stage, State, Upload
+from flbench.core.state import Dispatched, Message, Stage, State, Upload
 from flbench.core.types import Direction, Plain
-from flbench.engine.communication import BYTES
+from flbench.engine.communication import BITS
 from flbench.engine.sequential import Sequential, Term
+from flbench.run.composition import hooks_of
 from flbench.run.context import RunContext
 from flbench.run.rounds import Run
 from flbench.testing.check import MethodUnderTest, check
@@ -25,7 +26,9 @@ class Meter:
     """Counts what a run sends, independently of the ledger.
 
     Attributes:
-        bytes: direction -> bytes that were sent.
+        bits: direction -> bits that were sent.
+        coded: whether the method codes what clients send (`encode`).
+        largest: client -> bits of its largest candidate in this stage.
         errors: numbers that were used although they were not counted.
         counted: clients to whom the plugin itself counted something in this round.
         held: client -> models that it received in this round.
@@ -34,7 +37,9 @@ class Meter:
         probing: whether a hook is called a second time, with changed numbers.
     """
 
-    bytes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("down", "up", "peer"), 0))
+    coded: bool
+    bits: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("down", "up", "peer"), 0))
+    largest: dict[int, int] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
     counted: set[int] = field(default_factory=set)
     held: dict[int, list[Tensor]] = field(default_factory=dict)
@@ -43,9 +48,27 @@ class Meter:
     start: Dispatched | None = None
     probing: bool = False
 
-    def add(self, direction: str, scalars: int) -> None:
+    def add(self, direction: str, scalars: int, bits: int = BITS) -> None:
         """Count scalars in one direction."""
-        self.bytes[direction] += BYTES * scalars
+        self.bits[direction] += bits * scalars
+
+    def message(self, message: Message) -> Message:
+        """Count what a client sends after coding; of alternatives it sends the largest."""
+        assert self.start is not None and self.run is not None, "clients have trained"
+        assert self.dispatch_arguments is not None, "clients have trained"
+        place = self.dispatch_arguments[1].clients.tolist().index(message.client)
+        buffers = self.start.returned_mask[place, self.run.context.layout.parameters :].sum()
+        size = int(message.mask.sum()) * message.bits + message.overhead + BITS * int(buffers)
+        before = 0 if self.start.rows is not None else self.largest.get(message.client, 0)
+        self.add("up", 1, max(0, size - before))
+        self.largest[message.client] = max(size, before)
+        update = message.update[message.mask]
+        values = len((update / update.abs().max()).mul(1e4).round().unique()) if len(update) else 0
+        if message.bits < 12 and values > 2**message.bits:
+            self.errors.append(
+                f"client {message.client} sends {values} different values of {message.bits} bits"
+            )
+        return message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,15 +83,22 @@ class CountingContext(RunContext):
         same = {one.name: getattr(context, one.name) for one in fields(context)}
         return cls(**same, meter=meter)
 
-    def send(self, direction: Direction, clients: Tensor, item: str, scalars: Tensor | int) -> None:
+    def send(
+        self,
+        direction: Direction,
+        clients: Tensor,
+        item: str,
+        scalars: Tensor | int,
+        bits: int = BITS,
+    ) -> None:
         """Count and send, unless the hook is probed."""
         meter = self.meter
         if meter.probing:
             return
         each = torch.full(clients.shape, scalars) if isinstance(scalars, int) else scalars
-        meter.add(direction, int(each.sum()))
+        meter.add(direction, int(each.sum()), bits)
         meter.counted |= set(clients[each > 0].tolist()) if direction != "up" else set()
-        super().send(direction, clients, item, scalars)
+        super().send(direction, clients, item, scalars, bits)
 
     def send_models(self, clients: Tensor, models: Tensor) -> None:
         """Count and send, unless the hook is probed."""
@@ -111,6 +141,12 @@ class Probe:
             self.meter.dispatch_arguments = state, stage, ctx
 
     @hookimpl
+    def encode(self) -> Callable[[Message], Message] | None:
+        """Count what the method's own coders give; this one is asked last."""
+        self.meter.largest.clear()
+        return self.meter.message if self.meter.coded else None
+
+    @hookimpl
     def aggregate(self, state: State, upload: Upload, ctx: Context) -> None:
         """Call it again with other numbers in entries that were not uploaded."""
         meter = self.meter
@@ -134,7 +170,8 @@ class CountingExecutor(Sequential):
         self._down(start, stage)
         sent = start.returned_mask.sum(dim=1)
         models = torch.ones_like(sent) if upload.rows is None else upload.active.sum(dim=1)
-        meter.add("up", int((models * sent).sum()))
+        if not meter.coded:
+            meter.add("up", int((models * sent).sum()))
         meter.add("up", sum(_scalars(tensor) for tensor in upload.extras.values()))
         meter.start = start
         probe_dispatch(meter, start)
@@ -250,7 +287,7 @@ def probe_aggregate(meter: Meter, state: State, upload: Upload, ctx: Context) ->
 @check(usual_run)
 def bytes_add_up(method: MethodUnderTest) -> None:
     """The ledger counts every number that is sent, and nothing else."""
-    meter = Meter()
+    meter = Meter(any("encode" in hooks_of(plugin) for _, plugin in method.compose().layers))
 
     def wrap(run: Run) -> Sequential:
         meter.run = run
@@ -260,9 +297,8 @@ def bytes_add_up(method: MethodUnderTest) -> None:
     finished = method.run(extra_plugins=[("kit", Probe(meter))], executor=wrap)
     if meter.errors:
         raise method.failure(meter.errors[0])
-    found = {way: sum(items.values()) for way, items in finished.run.ledger.totals.items()}
-    odd = [way for way in found if found[way] != meter.bytes[way]]
+    found = {way: sum(items.values()) for way, items in finished.run.ledger.bits.items()}
+    odd = [way for way in found if found[way] != meter.bits[way]]
     if odd:
-        raise method.failure(
-            f"the ledger counts {found[odd[0]]} bytes {odd[0]}, but {meter.bytes[odd[0]]} were sent"
-        )
+        counted, sent = (f"{table[odd[0]] / 8:.12g}" for table in (found, meter.bits))
+        raise method.failure(f"the ledger counts {counted} bytes {odd[0]}, but {sent} were sent")

@@ -347,7 +347,7 @@ class CooksTheBooks:
     def aggregate(
         self, state: fl.State, upload: fl.Upload, membership: fl.Membership, ctx: fl.Context
     ) -> fl.Models:
-        ctx.services.ledger.totals["up"].clear()  # type: ignore[attr-defined]
+        ctx.services.ledger.bits["up"].clear()  # type: ignore[attr-defined]
         return fl.Models(fl.member_mean(state.models, upload, membership))
 
 

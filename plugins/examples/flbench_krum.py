@@ -1,0 +1,54 @@
+"""Krum: of the uploads, the server takes those that lie nearest to most others.
+
+Blanchard, El Mhamdi, Guerraoui, Stainer, "Machine learning with adversaries: Byzantine tolerant
+gradient descent", NeurIPS 2017, Sections 4 and 6 (Multi-Krum).
+
+    s(i) = sum of |u_i - u_j|^2 over the n - f - 2 uploads j nearest to i;  w <- mean of the m
+    uploads with the smallest s
+
+Each row of the bank is computed from its own members. With too few uploads for n - f - 2 >= 1 the
+nearest one counts. Only trainable scalars are compared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+from annotated_types import Ge
+
+import flbench as fl
+
+
+@dataclass(frozen=True)
+class Krum:
+    """Of the uploads, the server takes those that lie nearest to most others."""
+
+    paper: ClassVar[str] = "Blanchard, El Mhamdi, Guerraoui, Stainer, NeurIPS 2017"
+    year: ClassVar[int] = 2017
+    kind: ClassVar[str] = "global"
+
+    byzantine: Annotated[int, Ge(0), "f, how many uploads may be false"] = 1
+    chosen: Annotated[int, Ge(1), "m, how many uploads are averaged"] = 1
+
+    @fl.hookimpl
+    def aggregate(
+        self, state: fl.State, upload: fl.Upload, membership: fl.Membership, ctx: fl.Context
+    ) -> fl.Models:
+        """The mean of the chosen uploads of each row; a row without uploads keeps its values."""
+        rows = state.models.clone()
+        shares = membership.shares(upload.ids, len(rows))
+        for row in range(len(rows)):
+            members = shares[row].nonzero()[:, 0]
+            if len(members):
+                uploads = upload.selected()[members]
+                rows[row] = uploads[self.nearest(uploads[:, ctx.layout.trainable])].mean(dim=0)
+        return fl.Models(rows)
+
+    def nearest(self, uploads: torch.Tensor) -> torch.Tensor:
+        """Places of the m uploads with the smallest score, of uploads (n, P)."""
+        distances = torch.cdist(uploads.double(), uploads.double()).square().fill_diagonal_(0)
+        near = max(1, len(uploads) - self.byzantine - 2)
+        scores = distances.sort(dim=1).values[:, 1 : near + 1].sum(dim=1)
+        return scores.argsort(stable=True)[: self.chosen]
