@@ -7,7 +7,8 @@ gradient descent", NeurIPS 2017, Sections 4 and 6 (Multi-Krum).
     uploads with the smallest s
 
 Each row of the bank is computed from its own members. With too few uploads for n - f - 2 >= 1 the
-nearest one counts. Only trainable scalars are compared.
+nearest one counts. Ties go to the upload that is nearer to all. Only trainable scalars are
+compared.
 """
 
 from __future__ import annotations
@@ -46,9 +47,11 @@ class Krum:
                 rows[row] = uploads[self.nearest(uploads[:, ctx.layout.trainable])].mean(dim=0)
         return fl.Models(rows)
 
-    def nearest(self, uploads: torch.Tensor) -> torch.Tensor:
+    def nearest(self, uploads: torch.Tensor) -> list[int]:
         """Places of the m uploads with the smallest score, of uploads (n, P)."""
-        distances = torch.cdist(uploads.double(), uploads.double()).square().fill_diagonal_(0)
-        near = max(1, len(uploads) - self.byzantine - 2)
-        scores = distances.sort(dim=1).values[:, 1 : near + 1].sum(dim=1)
-        return scores.argsort(stable=True)[: self.chosen]
+        rows = uploads.double()
+        squares = torch.stack([(rows - row).square().sum(dim=1) for row in rows])
+        distances = squares.sort(dim=1).values[:, 1:]
+        near = max(1, len(rows) - self.byzantine - 2)
+        scores = torch.stack([distances[:, :near].sum(dim=1), distances.sum(dim=1)], dim=1).tolist()
+        return sorted(range(len(rows)), key=scores.__getitem__)[: self.chosen]

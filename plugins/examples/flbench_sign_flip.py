@@ -31,8 +31,9 @@ class SignFlip:
     @fl.hookimpl
     def encode(self, ctx: fl.Context) -> Callable[[fl.Message], fl.Message]:
         """Attackers turn their updates around; who attacks is drawn once per seed."""
-        order = ctx.rng("sign-flip").permutation(ctx.clients)
-        attackers = {int(client) for client in order[: round(self.share * ctx.clients)]}
+        draws = [ctx.rng("sign-flip", client=client).random() for client in range(ctx.clients)]
+        order = sorted(range(ctx.clients), key=draws.__getitem__)
+        attackers = set(order[: round(self.share * ctx.clients)])
 
         def flipped(message: fl.Message) -> fl.Message:
             if message.client not in attackers:

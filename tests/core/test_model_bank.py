@@ -378,7 +378,7 @@ def test_a_checkpoint_holds_the_scores_exactly(tmp_path: Path) -> None:
     assert one == other
 
 
-@pytest.mark.parametrize("found", ["2", None])
+@pytest.mark.parametrize("found", ["1", None])
 def test_a_checkpoint_of_another_format_is_refused_in_one_line(
     found: str | None, tmp_path: Path
 ) -> None:
@@ -392,7 +392,7 @@ def test_a_checkpoint_of_another_format_is_refused_in_one_line(
     with pytest.raises(UserError) as caught:
         rounds_on_disk(path)
     message = str(caught.value)
-    assert message.startswith(f"{path}: expected checkpoint format 1, found {found or 'none'};")
+    assert message.startswith(f"{path}: expected checkpoint format 2, found {found or 'none'};")
     assert "delete the file" in message
     assert "\n" not in message
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from made_results import made
-from toy import Play, Typed, bad, composition, install, python, refused, toy_dataset
+from toy import WIDTH, Play, Typed, bad, composition, install, python, refused, toy_dataset
 
 import flbench
 from flbench import ClientModule, UserError, hookimpl, one_model_per_client
@@ -700,10 +700,20 @@ def test_a_result_of_code_that_has_changed_is_said_to_be_one(
     assert "is complete, but its method's code has changed since; --force" in again
 
 
-def test_the_memory_of_the_docs_is_one(play_toy: Play) -> None:
+def documented(name: str) -> Any:
+    """A class of the examples in docs/hooks.md."""
     page = (DOCS / "hooks.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.+?)```", page, re.DOTALL)
     names: dict[str, Any] = {"dataclass": dataclass, "torch": torch, "fl": flbench}
-    exec(code, names)
-    played = play_toy(composition(("counting", names["Counting"]())), rounds=4)
+    for code in re.findall(r"```python\n(.+?)```", page, re.DOTALL):
+        exec(code, names)
+    return names[name]
+
+
+def test_the_memory_of_the_docs_is_one(play_toy: Play) -> None:
+    played = play_toy(composition(("counting", documented("Counting")())), rounds=4)
     assert played.state.memory["counting.times"].sum() == 4 * 3
+
+
+def test_the_coder_of_the_docs_sends_a_bit_for_each_scalar(play_toy: Play) -> None:
+    played = play_toy(composition(("signs", documented("Signs")())), rounds=2)
+    assert played.run.ledger.bits["up"]["model"] == 2 * 3 * (WIDTH + 32)

@@ -71,16 +71,14 @@ class Drawn:
     def __init__(self, *numbers: float) -> None:
         self.numbers = np.array(numbers, dtype="float32")
 
-    def rng(self, *address: object, client: int = 0) -> Drawn:
+    def rng(self, *address: object, client: int) -> Drawn:
+        self.client = client
         return self
 
-    def random(self, size: int, dtype: str) -> Any:
-        return self.numbers
+    def random(self, size: int = 0, dtype: str = "") -> Any:
+        return self.numbers if size else self.numbers[self.client]
 
     standard_normal = random
-
-    def permutation(self, clients: int) -> list[int]:
-        return list(range(clients))
 
 
 STAGE = Stage("train", torch.arange(4), 1)
@@ -127,17 +125,17 @@ def test_dp_fedavg_by_hand(example: Callable[..., Any]) -> None:
 
 
 def test_sign_flip_by_hand(example: Callable[..., Any]) -> None:
-    flip = example("sign-flip", share=0.25, scale=2.0).encode(Drawn())
+    flip = example("sign-flip", share=0.25, scale=2.0).encode(Drawn(0.1, 0.2, 0.3, 0.4))
     assert flip(message([3.0, 4.0])).update.tolist() == [-6.0, -8.0]
     honest = replace(message([3.0, 4.0]), client=1)
     assert flip(honest) is honest
 
 
 def test_krum_by_hand(example: Callable[..., Any]) -> None:
-    """n = 5, f = 1: two neighbours count. Of 0, 1, 2, 3 and 100, the scores of 1 and 2 are 2."""
-    uploads = torch.tensor([[0.0], [1.0], [2.0], [3.0], [100.0]])
-    assert example("krum").nearest(uploads).tolist() == [1]
-    assert example("krum", chosen=2).nearest(uploads).tolist() == [1, 2]
+    """n = 5, f = 1: two neighbours count. 1 and 2 score 2; 2 is nearer to all."""
+    uploads = torch.tensor([[0.0], [1.0], [2.0], [3.0], [90.0]])
+    assert example("krum").nearest(uploads) == [2]
+    assert example("krum", chosen=2).nearest(uploads) == [2, 1]
 
 
 def test_krum_keeps_what_the_majority_learned(example: Callable[..., Any], play_toy: Play) -> None:
