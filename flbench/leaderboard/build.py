@@ -8,8 +8,8 @@ from pathlib import Path
 
 from flbench.errors import UserError
 from flbench.leaderboard.pages import MARK, index, page_of, suite_page
-from flbench.leaderboard.statistics import Block, blocks
-from flbench.leaderboard.table import Table, tables
+from flbench.leaderboard.statistics import blocks
+from flbench.leaderboard.table import is_alone, tables
 from flbench.leaderboard.table_figures import Drawing, across, drawings
 
 INDEX = "README.md"
@@ -31,7 +31,6 @@ def board(results: Path, out: Path, draw: bool = True) -> dict[str, bytes]:
         UserError: files that cannot be read, or cannot share a table; or suites, a page.
     """
     found = tables(results)
-    ranked = ranked_across(found)
     files: dict[str, bytes] = {}
 
     def there(wanted: Sequence[Drawing]) -> list[Drawing]:
@@ -45,11 +44,7 @@ def board(results: Path, out: Path, draw: bool = True) -> dict[str, bytes]:
                 kept.append(one)
         return kept
 
-    pairs = [(table.suite, table.dataset) for table in found]
-    pictures = {
-        table.title: there(drawings(table, pairs.count((table.suite, table.dataset)) == 1))
-        for table in found
-    }
+    pictures = {table.title: there(drawings(table, is_alone(table, found))) for table in found}
     way = Path(os.path.relpath(results, out)).as_posix()
     for suite in dict.fromkeys(table.suite for table in found):
         own = [table for table in found if table.suite == suite]
@@ -61,27 +56,18 @@ def board(results: Path, out: Path, draw: bool = True) -> dict[str, bytes]:
         files[page_of(suite)] = suite_page(own, way, pictures).encode()
     findings = out / FINDINGS
     text = findings.read_text(encoding="utf-8") if findings.is_file() else ""
-    files[INDEX] = index(found, ranked, text, there(across(ranked))).encode()
-    return dict(sorted(files.items()))
-
-
-def ranked_across(found: Sequence[Table]) -> list[Block]:
-    """Methods ranked over tables, each by its row at defaults."""
-    return blocks(
+    ranked = blocks(
         {
             table.title: {row.method: row.mean for row in table.ranked if row.default}
             for table in found
         }
     )
+    files[INDEX] = index(found, ranked, text, there(across(ranked))).encode()
+    return dict(sorted(files.items()))
 
 
-def leftovers(out: Path, files: Mapping[str, bytes]) -> list[str]:
-    """Files below `out` that were generated once and are no part of the board any more.
-
-    Args:
-        out: folder of the leaderboard.
-        files: the board, figures and all.
-    """
+def _leftovers(out: Path, files: Mapping[str, bytes]) -> list[str]:
+    """Files below `out` that were generated once and are no part of the board any more."""
     pages = [path for path in sorted(out.glob("*.md")) if _generated(path)]
     figures = sorted((out / FIGURES).glob("*--*.svg"))
     figures += sorted((out / FIGURES).glob("critical-difference*.svg"))
@@ -108,6 +94,6 @@ def differences(out: Path, files: Mapping[str, bytes], whole: bool = True) -> di
         for name, data in files.items()
         if name not in missing and (out / name).read_bytes() != data
     ]
-    left = [name for name in leftovers(out, files) if whole or name.endswith(".md")]
+    left = [name for name in _leftovers(out, files) if whole or name.endswith(".md")]
     found = {"missing": missing, "differ": differ, "left over": left}
     return {what: names for what, names in found.items() if names}

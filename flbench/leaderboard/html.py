@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from statistics import mean
 
-from flbench.leaderboard.markdown import Column, columns
+from flbench.leaderboard.markdown import Column, columns, setting
 from flbench.leaderboard.pages import HOW_TO_READ
 from flbench.leaderboard.table import Table, TableRow
 
@@ -94,13 +94,8 @@ def _section(table: Table, number: str) -> Iterator[str]:
     about = f'data-suite="{escape(table.suite)}" data-dataset="{escape(table.dataset)}"'
     yield f'<section {about} aria-labelledby="title-{number}">'
     yield f'<h2 id="title-{number}">{escape(table.title)}</h2>'
-    suite = table.settings
-    yield (
-        f'<p class="dim">{suite["clients"]} clients, {suite["participation"]:g} of them per round,'
-        f" {suite['rounds']} rounds of {suite['local']['epochs']} local epochs,"
-        f" {escape(str(suite['model']['name']))}; suite version {suite['version']}."
-        f" {escape(str(suite.get('paper') or ''))}</p>"
-    )
+    told = f"{setting(table)} {table.settings.get('paper') or ''}"
+    yield f'<p class="dim">{escape(told)}</p>'
     defaults = {row.method: row.mean for row in table.main if row.default}
     for caption, rows, known in (
         ("at defaults", table.main, None),

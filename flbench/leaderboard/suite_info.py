@@ -12,19 +12,9 @@ from flbench.errors import UnknownName, UserError
 from flbench.plugin.method_info import card
 from flbench.plugin.registry import entries
 from flbench.results.schema import Method
-from flbench.suite import Suite, load_suite
+from flbench.suite import DESCRIPTIVE, Suite, load_suite
 
-NO_SETTINGS = (
-    "name",
-    "version",
-    "dataset",
-    "summary",
-    "changes",
-    "paper",
-    "printed",
-    "target",
-    "offline_dataset",
-)
+NO_SETTINGS = DESCRIPTIVE | {"name", "version", "dataset"}
 
 
 def suite_of(name: str, dataset: str) -> Suite | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from flbench.leaderboard.statistics import Block
 from flbench.leaderboard.table import Table, TableRow
@@ -75,16 +76,13 @@ def drawings(table: Table, alone: bool = True) -> list[Drawing]:
 
 def across(blocks: Sequence[Block]) -> list[Drawing]:
     """A figure of average ranks for each block."""
-    return [_ranks(block, place) for place, block in enumerate(blocks)]
-
-
-def _ranks(block: Block, place: int) -> Drawing:
     from flbench import figures
 
-    title = f"average rank of {len(block.ranks)} methods on {len(block.tables)} tables"
-
-    def draw() -> bytes | None:
-        return figures.critical_difference(block.ranks, block.distance, len(block.tables), title)
-
-    number = f"-{place + 1}" if place else ""
-    return Drawing(f"critical-difference{number}.svg", f"{title}, with critical difference", draw)
+    found = []
+    for place, block in enumerate(blocks, start=1):
+        count = len(block.tables)
+        title = f"average rank of {len(block.ranks)} methods on {count} tables"
+        draw = partial(figures.critical_difference, block.ranks, block.distance, count, title)
+        name = f"critical-difference{f'-{place}' if place > 1 else ''}.svg"
+        found.append(Drawing(name, f"{title}, with critical difference", draw))
+    return found

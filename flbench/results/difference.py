@@ -11,23 +11,18 @@ if TYPE_CHECKING:
     from flbench.results.schema import Result
 
 Kind = Literal["table", "row", "run", "machine"]
-
 MEANINGS: dict[Kind, str] = {
     "table": "they cannot share a table",
     "row": "two rows of one table",
     "run": "two runs of one row",
     "machine": "the same run, computed elsewhere or otherwise",
 }
+"""The first kind that is found counts."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One field that differs.
-
-    Attributes:
-        kind: what the difference makes of the two: the first of "table", "row", "run", "machine"
-            counts.
-    """
+    """One field that differs, and what that makes of the two results."""
 
     kind: Kind
     field: str
@@ -52,7 +47,7 @@ def differences(one: Result, other: Result) -> list[Difference]:
     if one.method.name == other.method.name:
         compare("row", "params", one.method.params, other.method.params)
     compare("row", "plugins", _plugins(one), _plugins(other))
-    compare("row", "tuning", _tuning(one), _tuning(other))
+    compare("row", "tuning", *(r.tuning.model_dump() if r.tuning else {} for r in (one, other)))
     compare("row", "precision", *(r.environment.get("precision", "32-true") for r in (one, other)))
     compare("run", "seed", one.seed, other.seed)
     compare("machine", "environment", one.environment, other.environment)
@@ -84,10 +79,6 @@ def _plugins(result: Result) -> dict[str, str]:
     return {
         plugin.name: f"{plugin.distribution} {plugin.version}" for plugin in result.method.plugins
     }
-
-
-def _tuning(result: Result) -> dict[str, Any]:
-    return {} if result.tuning is None else result.tuning.model_dump()
 
 
 def _unequal(name: str, one: object, other: object) -> Iterator[tuple[str, object, object]]:

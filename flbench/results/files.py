@@ -18,8 +18,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from flbench.errors import UserError
-from flbench.results.fields import first_problem
-from flbench.results.schema import SCHEMA, Result, Skip
+from flbench.results.schema import SCHEMA, Result, Skip, first_problem, told
 
 LONGEST = 60
 """Bytes of a name in a file's name; a file system takes 255 of all together."""
@@ -93,15 +92,13 @@ def read_result(path: Path) -> Result:
         raise UserError(
             f"{path}: schema version {version}, expected at most {SCHEMA}; upgrade flbench"
         )
-    return _valid(Result, upgraded(table) if version == 1 else table, path, "result")
+    if version == 1:  # version 2 only adds to it
+        table["schema_version"] = SCHEMA
+    return _valid(Result, table, path, "result")
 
 
 def _table(path: Path, kind: str) -> Any:  # noqa: ANN401 - whatever the file holds
-    """A file's JSON.
-
-    Raises:
-        UserError: it cannot be read, or is none.
-    """
+    """A file's JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
     except RecursionError:
@@ -114,20 +111,11 @@ Kind = TypeVar("Kind", Result, Skip)
 
 
 def _valid(kind: type[Kind], table: object, path: Path, name: str) -> Kind:
-    """A file's content, checked.
-
-    Raises:
-        UserError: a field is not what it should be.
-    """
+    """A file's content, checked."""
     try:
         return kind.model_validate(table)
     except ValidationError as error:
-        raise UserError(f"{path}: no {name} file: {first_problem(error, table)}") from None
-
-
-def upgraded(table: dict[str, Any]) -> dict[str, Any]:
-    """A table of version 1 as one of version 2, which only adds to it."""
-    return {**table, "schema_version": SCHEMA}
+        raise UserError(f"{path}: no {name} file: {told(*first_problem(error, table))}") from None
 
 
 def _no_constant(name: str) -> None:

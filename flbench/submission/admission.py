@@ -7,7 +7,7 @@ torch.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +20,7 @@ from flbench.leaderboard.suite_info import suite_of
 from flbench.plugin.registry import entries
 from flbench.results.files import read_result, slug
 from flbench.results.schema import VOLATILE, Result
-from flbench.submission.consistency import as_written, contradictions, departures, job_of, unmarked
+from flbench.submission.consistency import departures, faults, job_of
 from flbench.suite import Suite
 from flbench.sweeps.tuning import FIRST_SEED
 
@@ -80,19 +80,15 @@ def problems(path: Path, folder: Folder) -> list[str]:
     Files in the folder are checked like submitted files. Only submitted files are also refused if
     their status is `reproduced`, if they would replace another file, or if they would create a
     table by mistake.
-
-    Args:
-        path: the file.
-        folder: the folder of the leaderboard, with all submitted files.
-
-    Returns:
-        A line for each.
     """
     try:
         file = read(path, folder.root)
     except UserError as error:
         return [str(error).removeprefix(f"{path}: ")]
-    found = [*_bytes(file), *unmarked(file.result), *contradictions(file.result)]
+    found = list(faults(file.result))
+    if path.read_bytes() != file.result.canonical(as_read=True).encode():
+        told = "its bytes are not those that flbench writes; submit the file as the run left it"
+        found.insert(0, told)
     found += [*_plugins(file.result), *_seeds(file, folder), *_place(file, folder)]
     return found + ([] if found else [*_table(file, folder)])
 
@@ -115,11 +111,6 @@ def read(path: Path, root: Path) -> File:
     if not slug(result.dataset):
         raise UserError(f"{path}: 'dataset': expected letters or digits, got {result.dataset!r}")
     return File(path, result, job_of(result, root).path)
-
-
-def _bytes(file: File) -> Iterator[str]:
-    if file.path.read_bytes() != as_written(file.result).encode():
-        yield "its bytes are not those that flbench writes; submit the file as the run left it"
 
 
 def _plugins(result: Result) -> Iterator[str]:
@@ -159,47 +150,28 @@ def _seeds(file: File, folder: Folder) -> Iterator[str]:
     row = {one.result.seed: one for one in table if one.place.parent == file.place.parent}
     if result.seed and result.seed - 1 not in row:
         yield f"its row lacks seed {result.seed - 1}: run all with --seeds {result.seed + 1}"
-    before = row.get(result.seed - 1)
-    if before is not None:
+    if (before := row.get(result.seed - 1)) is not None:
         yield from _other_environment(result, before.result)
 
 
 def _other_environment(result: Result, before: Result) -> Iterator[str]:
     """Differences of environment or code from the seed before; missing entries are ignored."""
-    pairs = [
-        (f"environment.{name}", *(one.environment.get(name) for one in (result, before)))
-        for name in ENVIRONMENT_OF_A_ROW
-    ]
-    for name, mine, theirs in pairs:
+    for name in ENVIRONMENT_OF_A_ROW:
+        mine, theirs = (one.environment.get(name) for one in (result, before))
         if mine and theirs and mine != theirs:
             difference = f"{theirs} expected as of seed {before.seed}, got {mine}"
-            yield f"'{name}': {difference}: run all seeds of a row in one environment"
-    yield from filter(None, [same_code((before, result))])
-
-
-def same_code(results: Iterable[Result]) -> str | None:
-    """Report a plugin whose code differs between two results although its version is the same.
-
-    Results are compared if method, parameters and the plugin's version are equal. Old results
-    without the hash of a plugin's files are ignored.
-
-    Returns:
-        One line on the first such plugin; None if there is none.
-    """
-    first: dict[tuple[str, ...], tuple[str, int]] = {}
-    for result in results:
-        for plugin in result.method.plugins:
-            row = (result.fingerprint.config, plugin.name, plugin.distribution, plugin.version)
-            source, seed = first.setdefault(row, (plugin.source, result.seed))
-            if not source:
-                first[row] = (plugin.source, result.seed)
-            elif plugin.source and plugin.source != source:
-                return (
-                    f"{plugin.name} of {plugin.distribution} {plugin.version} is not the same code"
-                    f" in seeds {seed} and {result.seed} ({source}, {plugin.source}): give changed"
-                    " code another version, and run both again"
-                )
-    return None
+            yield (f"'environment.{name}': {difference}: run all seeds of a row in one environment")
+    sources = {
+        (one.name, one.distribution, one.version): one.source for one in before.method.plugins
+    }
+    for plugin in result.method.plugins:
+        source = sources.get((plugin.name, plugin.distribution, plugin.version))
+        if source and plugin.source and source != plugin.source:
+            yield (
+                f"{plugin.name} of {plugin.distribution} {plugin.version} is not the same code in"
+                f" seeds {before.seed} and {result.seed} ({source}, {plugin.source}): give changed"
+                " code another version, and run both again"
+            )
 
 
 def _place(file: File, folder: Folder) -> Iterator[str]:
@@ -271,7 +243,7 @@ def _table(file: File, folder: Folder) -> Iterator[str]:
 def _installed(name: str, dataset: str) -> Suite | None:
     """The installed suite with a name; None if there is none."""
     try:
-        return suite_of(name, dataset) if name in entries("suites") else None
+        return suite_of(name, dataset)
     except UserError:
         return None
 

@@ -27,9 +27,7 @@ class Part:
     """The comparison of one part of two results.
 
     Attributes:
-        name: name of the part.
-        same: whether the two are equal.
-        distance: the distance; None = a difference is reported but allowed.
+        distance: None = a difference is reported but allowed.
         where: the entry with the largest distance.
     """
 
@@ -55,9 +53,7 @@ class Part:
 
 
 def compare(claimed: Result, again: Result, rounds: int) -> list[Part]:
-    """Compare a result with that of a re-run.
-
-    Parts that an older file lacks are not compared.
+    """Compare a result with that of a re-run; parts that an older file lacks are left out.
 
     Args:
         claimed: the result of the file.
@@ -130,9 +126,8 @@ def _end_of_run(claimed: Result, again: Result) -> Iterator[Part]:
         yield _arrays("unseen clients", claimed.unseen, again.unseen, names)
     mine, theirs = _sent(claimed), _sent(again)
     yield _numbers("what was sent", mine, theirs, {*mine, *theirs})
-    rest = (
-        claimed.summary.keys() - recount(claimed).keys()
-    )  # the others are computed from the parts above
+    # what can be recounted is computed from the parts above
+    rest = claimed.summary.keys() - recount(claimed).keys()
     yield _numbers("summary", claimed.summary, again.summary, rest)
     reported = [name for name in ("scores", "notes", "warnings") if getattr(claimed, name)]
     different = [name for name in reported if getattr(claimed, name) != getattr(again, name)]
@@ -152,18 +147,12 @@ def _arrays(
     different = [key for key in fields if getattr(one, key) != getattr(other, key)]
     if "test" in different:
         return Part(name, same=False, distance=math.inf, where="test")
-    far = {key: _shares(getattr(one, key), getattr(other, key), one.test) for key in names}
-    return Part(name, not different, max(far.values()), ", ".join(different))
-
-
-def _shares(one: Sequence[int], other: Sequence[int], judged: Sequence[int]) -> float:
-    """Mean absolute difference of the clients' accuracies."""
-    return float(np.mean(np.abs(np.subtract(one, other)) / np.array(judged)))
+    pairs = [(getattr(one, key), getattr(other, key)) for key in names]
+    far = [float(np.mean(np.abs(np.subtract(a, b)) / np.array(one.test))) for a, b in pairs]
+    return Part(name, not different, max(far), ", ".join(different))
 
 
 def _numbers(name: str, one: Numbers, other: Numbers, names: Iterable[str]) -> Part:
     """Compare named numbers: the largest distance."""
-    different = {key for key in names if one.get(key) != other.get(key)}
-    return _part(
-        name, {key: relative_distance(one.get(key), other.get(key)) for key in sorted(different)}
-    )
+    pairs = {key: (one.get(key), other.get(key)) for key in sorted(names)}
+    return _part(name, {key: relative_distance(a, b) for key, (a, b) in pairs.items() if a != b})

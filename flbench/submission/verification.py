@@ -13,7 +13,6 @@ from flbench.errors import UnknownName, UserError
 if TYPE_CHECKING:
     from flbench.engine.options import EngineOptions
     from flbench.results.schema import Result
-    from flbench.run.rounds import Run
     from flbench.run.spec import RunSpec
     from flbench.terminal.console import Console
 
@@ -86,16 +85,6 @@ def engine_of(result: Result) -> EngineOptions:
     )
 
 
-def unlike_marks(result: Result, run: Run) -> list[str]:
-    """Where a run does not begin as the result's did, a line for each mark."""
-    pairs = {name: (getattr(result.fingerprint, name), getattr(run.marks, name)) for name in MARKS}
-    return [
-        f"fingerprint.{name}: {told} in the file, {here} here"
-        for name, (told, here) in pairs.items()
-        if told != here
-    ]
-
-
 def replay(result: Result, rounds: int, root: Path, console: Console) -> Result:
     """The first rounds of a result's run, again.
 
@@ -112,7 +101,11 @@ def replay(result: Result, rounds: int, root: Path, console: Console) -> Result:
         if "[" in spec.suite.dataset and dataset.name != spec.suite.dataset:
             raise UserError(f"the file is of {spec.suite.dataset}; what is there is {dataset.name}")
         run, state = prepare(spec, dataset)
-        unlike = unlike_marks(result, run)
+        unlike = [
+            f"fingerprint.{name}: {told} in the file, {here} here"
+            for name in MARKS
+            if (told := getattr(result.fingerprint, name)) != (here := getattr(run.marks, name))
+        ]
         if unlike:
             raise UserError(f"not the same run, nothing was played: {'; '.join(unlike)}")
         run.checkpoint = None
