@@ -21,8 +21,7 @@ POINTS = 60
 def html(found: Sequence[Table]) -> str:
     """The page: every table, sortable, with filters and each row's learning curve.
 
-    Args:
-        found: all tables; what comes from result files is escaped.
+    What comes from result files is escaped.
     """
     sections: list[str] = []
     curves: dict[str, dict[str, list[tuple[int, float]]]] = {}

@@ -33,11 +33,9 @@ def titled(title: str) -> str:
 
 
 def grid(headings: Sequence[tuple[str, bool]], lines: Sequence[Sequence[str]]) -> list[str]:
-    """A table; every cell is on one line, and an empty one is `-`.
+    """A table of cells in markdown; every cell is on one line, and an empty one is `-`.
 
-    Args:
-        headings: each with whether its column holds words, which stand left.
-        lines: cells in markdown, as many in each as there are headings.
+    A heading comes with whether its column holds words, which stand left.
     """
 
     def line(cells: Iterable[str]) -> str:
@@ -87,7 +85,7 @@ def _printed(row: TableRow) -> str:
 
 
 def _to_paper(row: TableRow) -> str:
-    return signed(row.printed and row.mean - row.printed.accuracy)
+    return signed(row.mean - row.printed.accuracy if row.printed else None)
 
 
 def _metric(metric: Metric) -> Column:
@@ -180,9 +178,7 @@ def setting(table: Table) -> str:
 def section(table: Table, results: str) -> list[str]:
     """What is said about one table: settings, ranked rows, tuned rows, stale rows, gaps.
 
-    Args:
-        table: any.
-        results: the way from the page to the results folder.
+    `results` is the way from the page to the results folder.
     """
     paper = table.settings.get("paper")
     about = escaped(setting(table)) + (f" {escaped(str(paper))}." if paper else "")

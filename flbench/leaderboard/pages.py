@@ -73,13 +73,9 @@ def index(
     findings: str,
     pictures: Sequence[Drawing],
 ) -> str:
-    """The page that leads to the others.
+    """The page that leads to the others, with what is ranked across all tables.
 
-    Args:
-        found: all tables.
-        blocks: what is ranked across them.
-        findings: what a person wrote about them; empty where nobody did.
-        pictures: figures of the blocks.
+    `findings` is what a person wrote about them, `pictures` are figures of the blocks.
     """
     lines = ["# Leaderboard", "", f"{MARK} from result files; do not edit.", "", HOW_TO_READ]
     if findings.strip():

@@ -26,16 +26,15 @@ def suite_of(name: str, dataset: str) -> Suite | None:
 
 
 def command(suite: Suite, settings: Mapping[str, Any], fingerprint: str, seeds: int) -> str:
-    """What to type to run a method NAME under the settings of a table.
+    """What to type to run a method NAME under the settings of a table, in one line.
+
+    It is empty where nothing gives exactly these settings, of an older version for instance.
 
     Args:
         suite: the installed one, on the table's data set.
         settings: the table's, from its result files.
         fingerprint: of those settings.
         seeds: how many.
-
-    Returns:
-        One line; empty where none gives exactly these settings, of an older version for instance.
     """
     ours, theirs = dict(_flat(suite.settings())), dict(_flat(settings))
     changed = {

@@ -226,11 +226,8 @@ class TableRow(ResultGroup):
 class _Facts:
     """What a table knows beside its rows.
 
-    Attributes:
-        seeds: all seeds of the table.
-        printed: method -> name in a summary -> number that the paper prints on this data set.
-        folders: fingerprint of a row -> its folder, below the results folder.
-        stale: fingerprint of a row -> why it is outdated; only those that are.
+    `printed` is method -> name in a summary -> number that the paper prints; `folders` and `stale`
+    are by a row's fingerprint: its folder of result files, and why it is outdated, if it is.
     """
 
     seeds: tuple[int, ...]

@@ -16,12 +16,9 @@ MOST = 12
 
 @dataclass(frozen=True)
 class Drawing:
-    """One figure.
+    """One figure: its file's name, a text for those who do not see it, and what draws it.
 
-    Attributes:
-        name: its file's name.
-        alt: what it shows, for those who do not see it.
-        draw: gives the SVG file, or None where nothing can be drawn.
+    `draw` gives the SVG file, or None where nothing can be drawn.
     """
 
     name: str
@@ -39,13 +36,7 @@ def shown(table: Table) -> list[TableRow]:
 
 
 def drawings(table: Table, alone: bool = True) -> list[Drawing]:
-    """The figures of a table; of those that cannot be drawn `draw` gives None.
-
-    Args:
-        table: any.
-        alone: whether no other table is of the same suite and data set; else the names hold its
-            fingerprint.
-    """
+    """The figures of a table; unless it is alone (`is_alone`), their names hold its fingerprint."""
     from flbench import figures
 
     about = f"{table.suite} on {table.dataset}"

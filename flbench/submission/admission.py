@@ -151,10 +151,10 @@ def _seeds(file: File, folder: Folder) -> Iterator[str]:
     if result.seed and result.seed - 1 not in row:
         yield f"its row lacks seed {result.seed - 1}: run all with --seeds {result.seed + 1}"
     if (before := row.get(result.seed - 1)) is not None:
-        yield from _other_environment(result, before.result)
+        yield from other_environment(result, before.result)
 
 
-def _other_environment(result: Result, before: Result) -> Iterator[str]:
+def other_environment(result: Result, before: Result) -> Iterator[str]:
     """Differences of environment or code from the seed before; missing entries are ignored."""
     for name in ENVIRONMENT_OF_A_ROW:
         mine, theirs = (one.environment.get(name) for one in (result, before))
