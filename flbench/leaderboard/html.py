@@ -7,13 +7,12 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 from statistics import mean
+from string import Template
 
 from flbench.leaderboard.markdown import Column, columns, setting
 from flbench.leaderboard.pages import HOW_TO_READ
 from flbench.leaderboard.table import Table, TableRow
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
-"""No request leaves the page, whatever a result file holds."""
 POINTS = 60
 """Points of a curve at most."""
 
@@ -28,35 +27,14 @@ def html(found: Sequence[Table]) -> str:
     for at, table in enumerate(found):
         sections += _section(table, str(at))
         curves[str(at)] = {str(place): curve for place, curve in _curves(table)}
-    data = json.dumps(curves, separators=(",", ":")).replace("<", "\\u003c")
-    lines = [
-        "<!doctype html>",
-        '<html lang="en">',
-        "<head>",
-        '<meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
-        "<title>flbench leaderboard</title>",
-        f"<style>\n{_asset('page.css')}</style>",
-        "</head>",
-        "<body>",
-        '<a class="skip" href="#tables">Skip to the tables</a>',
-        "<h1>flbench leaderboard</h1>",
-        f"<p>{_marked(HOW_TO_READ)}</p>",
-        '<p class="dim">Headings sort. Point at a method, or move to it with the tab key,'
-        " to see its learning curve among the others; Escape closes it.</p>",
-        *_filters(found),
-        '<p id="count" role="status"></p>',
-        '<main id="tables">',
-        *sections,
-        "</main>",
-        '<aside id="curve" aria-live="polite" hidden><p></p><div></div></aside>',
-        f'<script type="application/json" id="curves">{data}</script>',
-        f"<script>\n{_asset('page.js')}</script>",
-        "</body>",
-        "</html>",
-    ]
-    return "\n".join(lines) + "\n"
+    return Template(_asset("page.html")).substitute(
+        style=_asset("page.css"),
+        how=_marked(HOW_TO_READ),
+        filters="\n".join(_filters(found)),
+        tables="".join(f"{line}\n" for line in sections),
+        curves=json.dumps(curves, separators=(",", ":")).replace("<", "\\u003c"),
+        script=_asset("page.js"),
+    )
 
 
 def _asset(name: str) -> str:

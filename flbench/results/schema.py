@@ -391,18 +391,17 @@ def _settings(suite: Mapping[str, Any]) -> Iterator[Complaint]:
 def contradictions(result: Result) -> Iterator[Complaint]:
     """What does not fit together in a result."""
     yield from _settings(result.suite)
-    yield from _clients(result.clients)
+    if not result.clients.test:
+        yield "clients.test", "at least one client expected"
+    yield from _arrays("clients", result.clients)
     yield from _summary(result)
     yield from _curves(result)
     rounds = max(map(len, result.curves.values()), default=0)
     yield from _membership(result.membership, len(result.clients.test), rounds)
     if result.scores is not None:
         yield from _scores(result.scores, len(result.clients.test))
-    if (unseen := result.unseen) is not None:
-        names = ("train", "correct", "correct_tuned", "group")
-        yield from _lengths("unseen", {name: getattr(unseen, name) for name in names}, unseen.test)
-        yield from _above("unseen.correct", unseen.correct, unseen.test)
-        yield from _above("unseen.correct_tuned", unseen.correct_tuned, unseen.test)
+    if result.unseen is not None:
+        yield from _arrays("unseen", result.unseen)
     for place, note in enumerate(result.notes):
         round_ = note.get("round")
         if not isinstance(round_, int) or not isinstance(note.get("name"), str):
@@ -411,27 +410,17 @@ def contradictions(result: Result) -> Iterator[Complaint]:
             yield f"notes.{place}.value", "field required"
 
 
-def _lengths(
-    name: str, arrays: Mapping[str, Sequence[object] | None], test: Sequence[int]
-) -> Iterator[Complaint]:
-    for key, array in arrays.items():
-        if array is not None and len(array) != len(test):
-            yield f"{name}.{key}", f"{len(test)} entries expected as in 'test', got {len(array)}"
-
-
-def _above(name: str, correct: Sequence[int], test: Sequence[int]) -> Iterator[Complaint]:
-    for client, (right, asked) in enumerate(zip(correct, test, strict=True)):
-        if right > asked:
-            yield f"{name}.{client}", f"at most the {asked} test samples expected, got {right}"
-
-
-def _clients(clients: Clients) -> Iterator[Complaint]:
-    if not clients.test:
-        yield "clients.test", "at least one client expected"
-    names = ("train", "validation", "correct", "loss", "bytes", "group", "labels")
-    arrays = {name: getattr(clients, name) for name in names}
-    yield from _lengths("clients", arrays, clients.test)
-    yield from _above("clients.correct", clients.correct, clients.test)
+def _arrays(name: str, part: Clients | Unseen) -> Iterator[Complaint]:
+    """Arrays that are not as long as `test`, and more right answers than test samples."""
+    for key, array in part:
+        if isinstance(array, list) and len(array) != len(part.test):
+            what = f"{len(part.test)} entries expected as in 'test', got {len(array)}"
+            yield f"{name}.{key}", what
+        elif key.startswith("correct"):
+            for client, (right, asked) in enumerate(zip(array, part.test, strict=True)):
+                if right > asked:
+                    what = f"at most the {asked} test samples expected, got {right}"
+                    yield f"{name}.{key}.{client}", what
 
 
 def _summary(result: Result) -> Iterator[Complaint]:
