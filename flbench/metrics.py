@@ -154,9 +154,7 @@ def _clustering(labels: tuple[int, ...], groups: tuple[int, ...] | None) -> Mapp
 def churn(before: Ints, after: Ints) -> float:
     """Share of clients that moved to another group, under the best matching of group names.
 
-    Args:
-        before: group label of each client, shape (N,).
-        after: the same, later.
+    Both arrays have the group label of each client, shape (N,).
 
     Example:
         >>> churn(np.array([0, 0, 1, 1]), np.array([5, 5, 5, 2]))
@@ -215,9 +213,7 @@ def to_target(outcome: Outcome) -> dict[str, Value]:
 def flis_compat(megabits: float, parameters: int) -> float:
     """Megabits as FLIS's tables count them: every LeNet-5 as the one for 3x32x32 images.
 
-    Args:
-        megabits: the honest cost.
-        parameters: of the network that was trained; other networks than LeNet-5 stay as they are.
+    `parameters` are of the network that was trained; other networks than LeNet-5 stay as they are.
 
     Example:
         >>> round(flis_compat(0.28433, 44_426), 4)

@@ -78,14 +78,12 @@ def _interval(row: TableRow) -> str:
 
 
 def _printed(row: TableRow) -> str:
-    if row.printed is None:
-        return "-"
-    spread = "" if row.printed.std is None else f" ± {row.printed.std:.4f}"
-    return f"{row.printed.accuracy:.4f}{spread}"
+    std = row.printed.get("accuracy_std")
+    return number(row.printed.get("accuracy_mean")) + ("" if std is None else f" ± {std:.4f}")
 
 
 def _to_paper(row: TableRow) -> str:
-    return signed(row.mean - row.printed.accuracy if row.printed else None)
+    return signed(row.mean - row.printed["accuracy_mean"] if row.printed else None)
 
 
 def _metric(metric: Metric) -> Column:

@@ -180,14 +180,6 @@ def _outdated(
 
 
 @dataclass(frozen=True)
-class Printed:
-    """What the suite's paper prints for a row: mean accuracy, and deviation where it has one."""
-
-    accuracy: float
-    std: float | None
-
-
-@dataclass(frozen=True)
 class TableRow(ResultGroup):
     """One row of a table; its name has the parameters in which rows of its method differ.
 
@@ -198,7 +190,7 @@ class TableRow(ResultGroup):
         interval: 95 % interval of the mean, see `flbench.leaderboard.statistics`.
         to_oracle: how far it is below the oracle, over common seeds.
         gain: how far it is above the better of training alone and one model for all.
-        printed: the paper's number, if it has one.
+        printed: name in a summary -> the paper's number; empty where it has no accuracy.
         outdated: why it is stale; empty where it is not.
         rank: among the rows of its kind (at defaults, or tuned with the same budget); None = not
             ranked.
@@ -211,7 +203,7 @@ class TableRow(ResultGroup):
     interval: tuple[float, float]
     to_oracle: float | None
     gain: float | None
-    printed: Printed | None
+    printed: Mapping[str, float]
     outdated: str
     rank: int | None
     ties: str
@@ -289,9 +281,7 @@ def _clients(row: ResultGroup) -> dict[int, Floats]:
 
 def _printed(
     row: ResultGroup, default: bool, numbers: Mapping[str, Mapping[str, float]]
-) -> Printed | None:
-    """The paper's number under the row's own name, or its method's for the row at defaults."""
+) -> Mapping[str, float]:
+    """The paper's numbers under the row's own name, or its method's for the row at defaults."""
     published = numbers.get(row.name) or (numbers.get(row.method) if default else None) or {}
-    if "accuracy_mean" not in published:
-        return None
-    return Printed(published["accuracy_mean"], published.get("accuracy_std"))
+    return published if "accuracy_mean" in published else {}

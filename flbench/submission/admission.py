@@ -7,7 +7,7 @@ torch.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -51,27 +51,21 @@ class Folder:
     """The folder of the leaderboard's result files, with submitted files.
 
     Attributes:
-        root: the folder.
-        files: files in the folder, and submitted files.
+        files: files in the folder, and submitted files, by the path where they belong.
         new_table: whether files may have settings that no table has yet.
     """
 
     root: Path
-    files: tuple[File, ...] = ()
-    new_table: bool = False
+    files: Mapping[Path, File]
+    new_table: bool
 
     @cached_property
     def tables(self) -> dict[str, list[File]]:
         """Files by the fingerprint of their suite's settings."""
         found: dict[str, list[File]] = {}
-        for file in self.files:
+        for file in self.files.values():
             found.setdefault(file.result.fingerprint.suite, []).append(file)
         return found
-
-    @cached_property
-    def places(self) -> dict[Path, Path]:
-        """The current path of each file, by the path where it belongs."""
-        return {file.place: file.path for file in self.files}
 
 
 def problems(path: Path, folder: Folder) -> list[str]:
@@ -186,8 +180,9 @@ def _place(file: File, folder: Folder) -> Iterator[str]:
         yield f"its content belongs to {name}"
     elif file.path.name != place.name:
         yield f"the name {place.name} expected, of its seed"
-    elif place.exists() or folder.places.get(place, file.path) != file.path:
-        yield from _existing_file(file, place if place.exists() else folder.places[place])
+    else:
+        other = place if place.exists() else folder.files.get(place, file).path
+        yield from _existing_file(file, other)
     if file.result.status != "self-reported":
         yield f"'status': self-reported expected of what arrives, got {file.result.status}"
 
@@ -257,4 +252,4 @@ def gathered(root: Path, paths: Sequence[Path], new_table: bool = False) -> Fold
         except UserError:
             continue
         files.setdefault(file.place, file)
-    return Folder(root, tuple(files.values()), new_table)
+    return Folder(root, files, new_table)
