@@ -1,8 +1,7 @@
 """Metrics: what is reported of a run, as one table, and the functions behind it.
 
-`METRICS` has a row for every number in a result's summary. The history of a run, result files, the
-check of submitted files, the leaderboard, the terminal and the documentation read it. A new metric
-is one row; a result file from before it has it computed from the file's arrays when it is shown.
+A new metric is one row of `METRICS`; a result file from before it has it computed from the file's
+arrays when it is shown.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Suite: a benchmark setting as data, read from one TOML file.
 
-A suite names its data set, partition, network, clients, rounds and local training. It implements
-the `partition` hook; the core reads the other fields. Section `[on.<data set>]` holds the fields
-that differ when the suite runs on another data set.
+Section `[on.<data set>]` holds the fields that differ when the suite runs on another data set.
 """
 
 from __future__ import annotations

@@ -20,12 +20,9 @@ HEAD = 400
 
 
 def board(results: Path, out: Path, draw: bool = True) -> dict[str, bytes]:
-    """Every file of the leaderboard, by its path below `out`.
+    """Every file of the leaderboard, by its path below `out`; of that, only `findings.md` is read.
 
-    Args:
-        results: folder of result files.
-        out: folder of the leaderboard; only `findings.md` in it is read.
-        draw: draw figures; without, pages show those that lie in `out` already.
+    If figures are not drawn, pages show those that lie in `out` already.
 
     Raises:
         UserError: files that cannot be read, or cannot share a table; or suites, a page.
@@ -83,10 +80,7 @@ def _generated(path: Path) -> bool:
 def differences(out: Path, files: Mapping[str, bytes], whole: bool = True) -> dict[str, list[str]]:
     """What is not as it should be: "missing", "differ" and "left over", each with its files.
 
-    Args:
-        out: folder of the leaderboard.
-        files: the board.
-        whole: whether the figures are in it.
+    `whole` says whether figures are among the files of the board.
     """
     missing = [name for name in files if not (out / name).is_file()]
     differ = [

@@ -114,10 +114,7 @@ def columns(
 ) -> list[Column]:
     """The columns of a table of rows; some are there only where some row has something in them.
 
-    Args:
-        rows: the table's.
-        defaults: method -> mean accuracy at its defaults; None = a table of those.
-        place: which table it is; metrics say in which they have a column.
+    `defaults` is method -> mean accuracy at its defaults; None = a table of those.
     """
     known = defaults or {}
     printed = any(row.printed for row in rows)

@@ -43,12 +43,9 @@ def page_of(suite: str) -> str:
 def suite_page(
     found: Sequence[Table], results: str, pictures: Mapping[str, Sequence[Drawing]]
 ) -> str:
-    """The page of one suite.
+    """The page of one suite: its tables, at least one, and the figures of each by its title.
 
-    Args:
-        found: its tables, at least one.
-        results: the way from the page to the results folder.
-        pictures: title of a table -> its figures.
+    `results` is the way from the page to the results folder.
     """
     first = found[0]
     lines = [

@@ -29,12 +29,7 @@ def command(suite: Suite, settings: Mapping[str, Any], fingerprint: str, seeds: 
     """What to type to run a method NAME under the settings of a table, in one line.
 
     It is empty where nothing gives exactly these settings, of an older version for instance.
-
-    Args:
-        suite: the installed one, on the table's data set.
-        settings: the table's, from its result files.
-        fingerprint: of those settings.
-        seeds: how many.
+    `suite` is the installed one; `settings` and their `fingerprint` are from the result files.
     """
     ours, theirs = dict(_flat(suite.settings())), dict(_flat(settings))
     changed = {

@@ -1,8 +1,6 @@
-"""Papers: the tables of a paper and how they are run here. One TOML file is one paper.
+"""Papers: one TOML file says which published numbers make a table, and how it is run here.
 
-The published numbers are in the suites (`[printed.*]`). A paper's file says which of them make a
-table, at which scales it is run, which difference counts as reproduced, and what is inconsistent
-in the paper.
+The numbers are in the suites (`[printed.*]`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Results: one canonical JSON per (suite, data set, method, parameters, seed).
+"""Results: the schema of one canonical JSON per (suite, data set, method, parameters, seed).
 
 Canonical means: sorted keys, one line per top-level key, no NaN, and the same bytes for the same
-run but for the keys in VOLATILE. This module is the schema; `flbench.results.files` reads and
-writes. Each value that passes can be tabled and drawn.
+run but for the keys in VOLATILE. Each value that passes can be tabled and drawn.
 """
 
 from __future__ import annotations

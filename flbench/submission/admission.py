@@ -1,7 +1,6 @@
 """Admission: find everything that forbids a result file in the leaderboard's folder.
 
-A submitted file is not trusted: its content, not its name, decides where it belongs. Imports no
-torch.
+A file's content, not its name, decides where it belongs. Imports no torch.
 """
 
 from __future__ import annotations

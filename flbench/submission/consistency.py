@@ -26,9 +26,6 @@ WAYS = ("down", "up", "peer")
 def job_of(result: Result, out: Path) -> RunSpec:
     """The specification of the run that a result describes; its plugins are not loaded.
 
-    Args:
-        out: folder of the result files.
-
     Raises:
         UserError: its settings are not valid for a suite.
     """

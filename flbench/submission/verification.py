@@ -29,11 +29,7 @@ COMPUTED_BY = (
 
 
 def again(result: Result, data_root: Path, out: Path, say: Callable[[str], None]) -> RunSpec:
-    """The job of a result, with the plugins that are installed here.
-
-    Args:
-        out: a folder for the run.
-        say: is told where the plugins are of other versions.
+    """The job of a result, with the plugins that are installed here; says where versions differ.
 
     Raises:
         UserError: a plugin is not installed; or its parameters, or what it openly uses, are not

@@ -8,15 +8,8 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 
+from rich import progress
 from rich.console import Console as Terminal
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TextColumn,
-    TimeRemainingColumn,
-)
 
 from flbench.core.hookspecs import hookimpl
 from flbench.results.events import RoundRecord, RunInfo
@@ -31,7 +24,7 @@ class Console:
 
     def __init__(self) -> None:
         self._terminal = Terminal(file=sys.stderr)
-        self._bar: Progress | None = None
+        self._bar: progress.Progress | None = None
         self._began = 0.0
         self._first = 1
         self._accuracy = "-"
@@ -49,7 +42,7 @@ class Console:
             self.tell(f"{title}: {info.rounds} rounds")
             return
         self._bar = self._progress(
-            TextColumn("accuracy {task.fields[accuracy]}"), TimeRemainingColumn()
+            progress.TextColumn("accuracy {task.fields[accuracy]}"), progress.TimeRemainingColumn()
         )
         self._bar.add_task(title, total=info.rounds, completed=info.first - 1, accuracy="  -  ")
         self._bar.start()
@@ -79,10 +72,14 @@ class Console:
         """Print a line above the bar."""
         self.tell(f"  note: {message}")
 
-    def _progress(self, *columns: ProgressColumn) -> Progress:
+    def _progress(self, *columns: progress.ProgressColumn) -> progress.Progress:
         """Bars with a description, a count, and more columns."""
-        first = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
-        return Progress(*first, *columns, console=self._terminal)
+        first = (
+            progress.TextColumn("{task.description}", markup=False),
+            progress.BarColumn(),
+            progress.MofNCompleteColumn(),
+        )
+        return progress.Progress(*first, *columns, console=self._terminal)
 
     def _update_accuracy(self, record: RoundRecord) -> None:
         """Remember the latest accuracy; not every round is evaluated."""
@@ -136,7 +133,7 @@ class SweepProgress(Console):
         self._counts, self._total, self._opened = Counter(counts), total, time.monotonic()
         self._before = self._counts.total()
         if self._terminal.is_terminal:
-            self._bar = self._progress(TextColumn("{task.fields[note]}"))
+            self._bar = self._progress(progress.TextColumn("{task.fields[note]}"))
             self._bar.add_task("all", total=total, completed=self._before, note="")
             self._bar.start()
 
