@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import mean
 from string import Template
 
-from flbench.leaderboard.markdown import Column, columns, setting
+from flbench.leaderboard.markdown import Column, columns, settings_text
 from flbench.leaderboard.pages import HOW_TO_READ
 from flbench.leaderboard.table import Table, TableRow
 
@@ -71,7 +71,7 @@ def _section(table: Table, number: str) -> Iterator[str]:
     about = f'data-suite="{escape(table.suite)}" data-dataset="{escape(table.dataset)}"'
     yield f'<section {about} aria-labelledby="title-{number}">'
     yield f'<h2 id="title-{number}">{escape(table.title)}</h2>'
-    told = f"{setting(table)} {table.settings.get('paper') or ''}"
+    told = f"{settings_text(table)} {table.settings.get('paper') or ''}"
     yield f'<p class="dim">{escape(told)}</p>'
     defaults = {row.method: row.mean for row in table.main if row.default}
     for caption, rows, known in (

@@ -160,7 +160,7 @@ def filled(rows: Sequence[TableRow], made: Sequence[Column], results: str) -> li
     return grid(headings, lines)
 
 
-def setting(table: Table) -> str:
+def settings_text(table: Table) -> str:
     """The settings of a table in one sentence, as plain text."""
     suite = table.settings
     return (
@@ -176,7 +176,7 @@ def section(table: Table, results: str) -> list[str]:
     `results` is the way from the page to the results folder.
     """
     paper = table.settings.get("paper")
-    about = escaped(setting(table)) + (f" {escaped(str(paper))}." if paper else "")
+    about = escaped(settings_text(table)) + (f" {escaped(str(paper))}." if paper else "")
     lines = [f"## {titled(table.title)}", "", about]
     if table.command:
         lines += ["", f"    {table.command}"]

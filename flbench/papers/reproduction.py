@@ -113,12 +113,12 @@ def verdict(
 
     *Reproduced*: the mean over seeds differs by at most the tolerance or the paper's own deviation.
     *Same ordering*: it differs by more, but it is on the same side as in the paper of every other
-    method of its column that was run and differs by more than that in the paper; there must be at
-    least one such method.
+    method that was run on this suite and data set and differs by more than that in the paper; there
+    must be at least one such method.
 
     Args:
         printed: the number.
-        ours: our values by seed, for each number of the same suite and data set.
+        ours: our values by seed, for each number of the table.
         tolerance: absolute for numbers up to 1, else relative to the published number.
     """
     if not ours.get(printed):
@@ -130,6 +130,7 @@ def verdict(
         (found - mean(values)) * (printed.value - other.value) > 0
         for other, values in ours.items()
         if values
+        and (other.suite, other.dataset) == (printed.suite, printed.dataset)
         and abs(other.value - printed.value)
         > max(margin(other, tolerance), margin(printed, tolerance))
     ]
@@ -158,22 +159,19 @@ def findings(
         outcomes: outcomes of the cells that were just run; they explain missing results.
     """
     known = outcomes or {}
-    results = [tuple(_results_of(plan, known)) for plan in plans]
-    values = [
-        tuple(float(v) for one in found if (v := one.summary.get(table.column)) is not None)
-        for found in results
-    ]
-    ours: dict[tuple[str, str], dict[PublishedValue, tuple[float, ...]]] = {}
-    for plan, own in zip(plans, values, strict=True):
-        ours.setdefault((plan.printed.suite, plan.printed.dataset), {})[plan.printed] = own
+    results = {plan.printed: tuple(_results_of(plan, known)) for plan in plans}
+    ours: dict[PublishedValue, tuple[float, ...]] = {}
+    for printed, found in results.items():
+        measured = (one.summary.get(table.column) for one in found)
+        ours[printed] = tuple(float(value) for value in measured if value is not None)
     comparisons = []
-    for plan, found, own in zip(plans, results, values, strict=True):
-        printed = plan.printed
-        said = verdict(printed, ours[printed.suite, printed.dataset], table.tolerance)
+    for plan in plans:
+        printed, found = plan.printed, results[plan.printed]
+        said = verdict(printed, ours, table.tolerance)
         if said == "not run" and found:
             said = "not reproduced"  # it ran, but has no such number
         why = "" if found else _why(plan, known)
-        comparisons.append(Comparison(printed, found, own, said, why))
+        comparisons.append(Comparison(printed, found, ours[printed], said, why))
     return comparisons
 
 
