@@ -31,13 +31,12 @@ def command(suite: Suite, settings: Mapping[str, Any], fingerprint: str, seeds: 
     It is empty where nothing gives exactly these settings, of an older version for instance.
     `suite` is the installed one; `settings` and their `fingerprint` are from the result files.
     """
-    ours, theirs = dict(_flat(suite.settings())), dict(_flat(settings))
-    changed = {
-        key: value
-        for key, value in theirs.items()
+    ours = dict(_flat(suite.settings()))
+    sets = {
+        key.removesuffix(".name"): value
+        for key, value in _flat(settings)
         if key not in NO_SETTINGS and (key not in ours or ours[key] != value)
     }
-    sets = {key.removesuffix(".name"): value for key, value in changed.items()}
     try:
         same = load_suite(suite.name, suite.dataset, sets).hash() == fingerprint
         usual = load_suite(suite.name).dataset

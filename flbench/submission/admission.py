@@ -152,8 +152,8 @@ def other_environment(result: Result, before: Result) -> Iterator[str]:
     for name in ENVIRONMENT_OF_A_ROW:
         mine, theirs = (one.environment.get(name) for one in (result, before))
         if mine and theirs and mine != theirs:
-            difference = f"{theirs} expected as of seed {before.seed}, got {mine}"
-            yield (f"'environment.{name}': {difference}: run all seeds of a row in one environment")
+            told = f"{theirs} expected as of seed {before.seed}, got {mine}"
+            yield f"'environment.{name}': {told}: run all seeds of a row in one environment"
     sources = {
         (one.name, one.distribution, one.version): one.source for one in before.method.plugins
     }
