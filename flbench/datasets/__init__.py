@@ -4,8 +4,9 @@ A function `(root, argument) -> Dataset` takes an argument: `--dataset npz:FILE`
 
 `root` is the data root (`--data-root`, else the environment variable FLBENCH_DATA, else
 `~/.cache/flbench`). A loader returns all samples, training and test part of the original together,
-because a suite makes its own splits. `files` and `image_folder` read files; `status` is the report
-of `flbench data`.
+because a suite makes its own splits; it raises MissingData if its files are not there, and
+UserError if they are damaged. `files` and `image_folder` read files; `status` is the report of
+`flbench data`.
 """
 
 from __future__ import annotations

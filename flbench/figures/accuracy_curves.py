@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,26 +43,16 @@ class Curve:
 
 
 def mean_over_seeds(results: Sequence[Result], name: str) -> Curve | None:
-    """A curve over seeds, at the rounds that any seed measured; None if no seed measured one.
-
-    Args:
-        results: of one row, a seed each.
-        name: "accuracy", "loss", ...
-    """
-    curves = [result.curves.get(name, []) for result in results]
-    table = np.full((len(curves), max(map(len, curves), default=0)), np.nan)
-    for row, curve in zip(table, curves, strict=True):
-        row[: len(curve)] = [np.nan if value is None else value for value in curve]
+    """A curve over seeds, at the rounds that any seed measured; None if no seed measured one."""
+    rounds = zip_longest(*(result.curves.get(name, []) for result in results))
+    table = np.array(list(zip(*rounds, strict=True)), dtype=np.float64)  # a row per seed
     table[~np.isfinite(table)] = np.nan
     seen = np.isfinite(table).any(axis=0)
     if not seen.any():
         return None
     kept = table[:, seen]
-    mean, low, high = (
-        np.asarray(rule(kept, axis=0), dtype=np.float64)
-        for rule in (np.nanmean, np.nanmin, np.nanmax)
-    )
-    return Curve((np.flatnonzero(seen) + 1).astype(np.float64), mean, low, high)
+    mean, low, high = (rule(kept, axis=0) for rule in (np.nanmean, np.nanmin, np.nanmax))
+    return Curve(np.arange(1.0, table.shape[1] + 1)[seen], mean, low, high)
 
 
 def curves(rows: Sequence[tuple[str, Sequence[Result]]], title: str) -> bytes | None:
@@ -69,13 +60,6 @@ def curves(rows: Sequence[tuple[str, Sequence[Result]]], title: str) -> bytes | 
 
     A line is the mean over seeds, its band reaches from the lowest to the highest seed. Of many
     rows the best eight at the end have colours and bands. Rounds without evaluation are left out.
-
-    Args:
-        rows: name and results over seeds.
-        title: one line on top.
-
-    Returns:
-        An SVG file, or None where no accuracy was ever measured.
     """
     found = [(name, mean_over_seeds(results, "accuracy"), results) for name, results in rows]
     kept = [(name, curve, results) for name, curve, results in found if curve is not None]
@@ -139,11 +123,7 @@ def _draw_line(axes: Axes, curve: Curve, place: int) -> None:
 
 
 def _draw_names(axes: Axes, lines: Sequence[tuple[str, Curve]], height: float) -> None:
-    """Write each line's name to the right of its end, in its colour and with its marker.
-
-    Args:
-        height: height of the panel, in points.
-    """
+    """Write each line's name to the right of its end; the panel's height is in points."""
     low, high = axes.get_ylim()
     axes.set_ylim(low, high)
     axes.set_xlim(*_round_limits([curve for _, curve in lines]))

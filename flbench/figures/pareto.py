@@ -37,24 +37,15 @@ def row_point(name: str, results: Sequence[Result]) -> RowPoint | None:
     if not known:
         return None
     table = np.array(known, dtype=float)
-    (accuracy, cost), low, high = table.mean(axis=0), table.min(axis=0), table.max(axis=0)
-    return RowPoint(
-        name,
-        float(accuracy),
-        float(cost),
-        (float(low[0]), float(high[0])),
-        (float(low[1]), float(high[1])),
-    )
+    accuracy, cost = table.mean(axis=0).tolist()
+    accuracies, costs = zip(table.min(axis=0).tolist(), table.max(axis=0).tolist(), strict=True)
+    return RowPoint(name, accuracy, cost, accuracies, costs)
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
-    """The Pareto front: points with no other at least as good in both and better in one.
+    """Indices of the points (cost, accuracy) that no other dominates, the cheapest first.
 
-    Args:
-        points: cost and accuracy of each.
-
-    Returns:
-        Indices, the cheapest first; of equal points all.
+    A point dominates another if it is at least as good in both and better in one.
 
     Example:
         >>> pareto_front([(2.0, 0.9), (1.0, 0.8), (3.0, 0.9), (0.0, 0.5)])
@@ -78,13 +69,6 @@ def pareto(rows: Sequence[tuple[str, Sequence[Result]]], title: str) -> bytes | 
 
     Bars reach from the lowest to the highest seed. Rows without traffic are drawn left of the
     logarithmic axis.
-
-    Args:
-        rows: name and results over seeds.
-        title: one line on top.
-
-    Returns:
-        An SVG file, or None where no row has both numbers.
     """
     found = [place for name, results in rows if (place := row_point(name, results)) is not None]
     if not found:

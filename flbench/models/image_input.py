@@ -11,7 +11,7 @@ from flbench.errors import UserError
 def expect_images(
     model: str, shape: tuple[int, ...], least: int, channels: tuple[int, ...] = ()
 ) -> None:
-    """Check that samples are images that a network accepts.
+    """Check that the shape of a sample is that of an image that a network accepts.
 
     Args:
         model: name of the network.
@@ -20,7 +20,7 @@ def expect_images(
         channels: accepted numbers of channels; empty = any.
 
     Raises:
-        UserError: the samples are not such images.
+        UserError: it is another shape.
     """
     if len(shape) == 3 and min(shape[1:]) >= least and (not channels or shape[0] in channels):
         return

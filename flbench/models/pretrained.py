@@ -23,17 +23,13 @@ UNREADABLE = (
 
 @dataclass(frozen=True)
 class PretrainedWeights:
-    """The source of a network's pretrained weights, and the errors of its files.
-
-    Attributes:
-        model: name of the network.
-        expected: what the file must hold.
-        parameter: parameter of the network that names the file.
-    """
+    """The source of a network's pretrained weights, and the errors of its files."""
 
     model: str
     expected: str
+    """What the file must hold."""
     parameter: str
+    """The parameter of the network that names the file."""
 
     def message(self, path: Path, came: str) -> str:
         """One line: what was expected, what came, what to type."""
@@ -74,13 +70,7 @@ class PretrainedWeights:
     def copy(
         self, path: Path, given: Mapping[str, Tensor], net: nn.Module, fresh: tuple[str, ...] = ()
     ) -> None:
-        """Copy tensors into a network, in place.
-
-        Args:
-            path: the file they were read from.
-            given: tensors by name.
-            net: the network.
-            fresh: prefixes of names whose tensors are not copied.
+        """Copy tensors of a file into a network, in place, but for names with a prefix in `fresh`.
 
         Raises:
             UserError: names or shapes differ.

@@ -21,7 +21,7 @@ def divide_labels(
 
     Args:
         labels: label of each sample, shape (m,).
-        holders: which client holds which label, shape (clients, labels), bool.
+        holders: which client holds which label, shape (clients, labels).
         rng: source of randomness.
 
     Returns:
