@@ -18,10 +18,3 @@ from pathlib import Path
 def data_root(given: Path | None = None) -> Path:
     """The folder of the data sets' files."""
     return (given or Path(os.environ.get("FLBENCH_DATA") or "~/.cache/flbench")).expanduser()
-
-
-def survey(root: Path, name: str, check: bool, fetch: bool) -> None:
-    """Print the report of `flbench data`."""
-    from flbench.datasets.status import report
-
-    print("\n".join(report(root, name, check, fetch)))

@@ -19,7 +19,6 @@ from flbench.figures.style import (
     new_figure,
     one_line,
     percent_axis,
-    spread_apart,
     to_svg,
 )
 from flbench.results.schema import Result
@@ -129,7 +128,7 @@ def _draw_names(axes: Axes, lines: Sequence[tuple[str, Curve]], height: float) -
     axes.set_xlim(*_round_limits([curve for _, curve in lines]))
     least = min(8.6 / height, 1 / len(lines))
     ends = [float(curve.mean[-1] - low) / (high - low) for _, curve in lines]
-    spots = spread_within(ends[::-1], least)[::-1]  # of equal ends the first is on top
+    spots = spread_apart(ends[::-1], least)[::-1]  # of equal ends the first is on top
     for place, ((name, curve), end, spot) in enumerate(zip(lines, ends, spots, strict=True)):
         line_style, coloured = _line_style(place), place < COLOURED_ROWS
         style = {"transform": axes.transAxes, "clip_on": False, "color": line_style["color"]}
@@ -148,20 +147,24 @@ def _draw_names(axes: Axes, lines: Sequence[tuple[str, Curve]], height: float) -
         )
 
 
-def spread_within(places: list[float], least: float) -> list[float]:
-    """Move positions to be at least `least` apart and, if there is room, between 0 and 1.
+def spread_apart(places: list[float], least: float) -> list[float]:
+    """Move positions to be at least `least` apart, in the same order, between 0 and 1.
+
+    The sum of squared moves is the least possible.
 
     Example:
-        >>> spread_within([0.9, 1.0, 1.0], 0.25)
+        >>> spread_apart([0.75, 1.0, 1.0], 0.25)
         [0.5, 0.75, 1.0]
     """
-    moved = spread_apart(places, least)
-    order = sorted(range(len(moved)), key=lambda index: moved[index])
-    for rank, index in enumerate(order):
-        moved[index] = max(moved[index], rank * least)
-    for rank, index in enumerate(reversed(order)):
-        moved[index] = min(moved[index], 1 - rank * least)
-    return moved
+    from sklearn.isotonic import isotonic_regression
+
+    order = np.argsort(places, kind="stable")
+    offsets = least * np.arange(len(places))
+    gaps = np.array(places)[order] - offsets
+    moved = np.empty(len(places))
+    moved[order] = isotonic_regression(gaps, y_min=0, y_max=1 - offsets[-1]) + offsets
+    spread: list[float] = moved.tolist()
+    return spread
 
 
 def _round_limits(found: Sequence[Curve]) -> tuple[float, float]:

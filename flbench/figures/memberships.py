@@ -94,12 +94,7 @@ def _panel(axes: Axes, result: Result) -> str:
     order = np.lexsort(history)
     image = group_colours(names.T[order])
     image[sizes.T[order] == 1] = SINGLETON_COLOUR
-    axes.imshow(
-        image,
-        aspect="auto",
-        interpolation="none",
-        extent=(0.5, rounds + 0.5, n - 0.5, -0.5),
-    )
+    axes.imshow(image, aspect="auto", extent=(0.5, rounds + 0.5, n - 0.5, -0.5))
     runs, known = equal_runs(truth[order]) if few else [], result.clients.group is not None
     for _, start, stop in runs:
         if start:

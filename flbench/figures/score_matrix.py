@@ -117,9 +117,8 @@ def scores(results: Sequence[Result], title: str) -> bytes | None:
         for (one, two), (result, matrix) in zip(panels, found, strict=False):
             _draw_matrix(one, result, matrix)
             _draw_tree(two, matrix)
-        for pair in panels[len(found) :]:
-            for axes in pair:
-                axes.axis("off")
+        for axes in panels[len(found) :].ravel():
+            axes.axis("off")
         caption(figure, "higher is better; grey: not asked; the strip shows groups")
         more = f" {left_out} more are not drawn." if left_out else ""
         texts = "; ".join(description(result, matrix) for result, matrix in found)
@@ -181,7 +180,7 @@ def _draw_matrix(axes: Axes, result: Result, matrix: ScoreMatrix) -> None:
     n, m = matrix.values.shape
     low, high = np.nanpercentile(matrix.values, [2, 98])
     image = score_colours(downsampled(matrix.values), low, high)
-    axes.imshow(image, aspect="auto", interpolation="none", extent=(-0.5, m - 0.5, n - 0.5, -0.5))
+    axes.imshow(image, aspect="auto", extent=(-0.5, m - 0.5, n - 0.5, -0.5))
     for groups, line, ticks in (
         (matrix.rows, axes.axhline, axes.set_yticks),
         (matrix.columns, axes.axvline, axes.set_xticks),
@@ -242,9 +241,7 @@ def _draw_tree(axes: Axes, matrix: ScoreMatrix) -> None:
     if len(np.unique(matrix.groups)) == 1:
         return
     strip = group_colours(matrix.groups[tree.order])[:, None]
-    axes.imshow(
-        strip, aspect="auto", interpolation="none", extent=(-0.1 * top, -0.03 * top, n - 0.5, -0.5)
-    )
+    axes.imshow(strip, aspect="auto", extent=(-0.1 * top, -0.03 * top, n - 0.5, -0.5))
     for group, start, stop in equal_runs(matrix.groups[tree.order]):
         if stop - start >= n / 20:
             axes.text(

@@ -125,26 +125,3 @@ def percent_axis(axes: Axes, which: str = "y") -> None:
     """Format an axis of shares in per cent."""
     axis = axes.yaxis if which == "y" else axes.xaxis
     axis.set_major_formatter(lambda value, _: f"{100 * value:.10g}")
-
-
-def spread_apart(places: list[float], least: float) -> list[float]:
-    """Move positions as little as possible to be at least `least` apart, in the same order.
-
-    Example:
-        >>> spread_apart([0.0, 0.1, 5.0], 1.0)
-        [-0.45, 0.55, 5.0]
-    """
-    order = sorted(range(len(places)), key=lambda index: places[index])
-    blocks: list[tuple[float, int]] = []  # sum of positions minus offsets, size
-    for index in order:
-        blocks.append((places[index], 1))
-        while len(blocks) > 1:
-            (left, n), (right, m) = blocks[-2:]
-            if left / n + n * least <= right / m:
-                break
-            blocks[-2:] = [(left + right - m * n * least, n + m)]
-    moved, rank = [0.0] * len(places), iter(order)
-    for total, size in blocks:
-        for step in range(size):
-            moved[next(rank)] = total / size + step * least
-    return moved

@@ -76,9 +76,6 @@ class WandB:
 def run_id(suite: str, dataset: str, method: str, fingerprint: str, seed: int) -> str:
     """The id of a run in W&B: 16 hex digits.
 
-    Args:
-        fingerprint: of suite, method and parameters; the name of the result file's folder.
-
     Example:
         >>> run_id("toy", "digits", "fedavg", "0123abcd", 4)
         '6d3f1df15a17fefe'
@@ -109,6 +106,7 @@ def begin(
     Runs of a suite and data set are one group, a method is a job type, fingerprints are tags.
 
     Args:
+        fingerprint: of suite, method and parameters; the name of the result file's folder.
         config: the known configuration of the run.
         project: default is WANDB_PROJECT, else "flbench".
         offline: write a local folder, even if the user is logged in.
@@ -183,25 +181,18 @@ def publish(run: wandb.Run, result: Result, path: Path) -> None:
         run.notes = "\n".join(result.warnings)
     config: Any = run.config  # its method `update` has no annotations
     config.update(config_of(result), allow_val_change=True)
-    media: dict[str, Any] = {
-        f"tables/{name}": wandb.Table(columns=columns, data=rows)
-        for name, columns, rows in tables(result)
-    }
-    media |= {
-        f"figures/{name}": wandb.Html(svg.decode(), inject=False) for name, svg in figures(result)
-    }
-    rounds = len(rows_of(result))
-    if rounds >= run.starting_step:
-        run.log(media, step=rounds)
+    media: dict[str, Any] = {}
+    for name, columns, rows in tables(result):
+        media[f"tables/{name}"] = wandb.Table(columns=columns, data=rows)
+    for name, svg in figures(result):
+        media[f"figures/{name}"] = wandb.Html(svg.decode(), inject=False)
+    last = len(rows_of(result))
+    if last >= run.starting_step:
+        run.log(media, step=last)
     else:
         run.summary.update(media)
-    run.summary.update(
-        {
-            **{name: value for name, value in result.summary.items() if value is not None},
-            "bytes": result.bytes,
-            "seconds": result.seconds,
-        }
-    )
+    summary = {name: value for name, value in result.summary.items() if value is not None}
+    run.summary.update({**summary, "bytes": result.bytes, "seconds": result.seconds})
     *parts, seed = identity(result)
     name = re.sub(r"[^\w.-]+", "-", "-".join((*map(str, parts), f"seed{seed}")))[-128:]
     artifact = wandb.Artifact(name, type="result")

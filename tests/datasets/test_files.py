@@ -22,7 +22,7 @@ from torchvision import datasets as theirs
 
 from flbench.cli.main import main
 from flbench.core.dataset import Dataset, DatasetInfo
-from flbench.datasets import cifar, digit5, office, status, survey, torchvision_sets
+from flbench.datasets import cifar, digit5, office, status, torchvision_sets
 from flbench.datasets.torchvision_sets import IDX, fashion_mnist
 from flbench.errors import MissingData, PluginError, UnknownName, UserError
 from flbench.federation.loading import load_dataset
@@ -804,8 +804,6 @@ def test_damaged_files_do_not_keep_the_table_from_being_shown(tmp_path: Path) ->
 def test_the_command_prints_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    survey(tmp_path, "digits", check=False, fetch=False)
-    assert capsys.readouterr().out.startswith("digits\n  state      present\n")
     for words, code in ((["data", "--data-root", str(tmp_path)], 0), (["data", "minst"], 1)):
         monkeypatch.setattr(sys, "argv", ["flbench", *words])
         with pytest.raises(SystemExit) as stop:
