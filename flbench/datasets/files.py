@@ -1,7 +1,7 @@
 """Functions of the loaders: check and read files, and convert images to network inputs.
 
-No code in a file is executed: `.npz` files are read with `allow_pickle=False`, images by Pillow. An
-error of a file is one line with its path.
+No code in a file is executed: `.npz` files are read with `allow_pickle=False`, images by Pillow. A
+file that is missing raises MissingData, one that cannot be used UserError, with its path.
 """
 
 from __future__ import annotations
@@ -59,16 +59,9 @@ def present(root: Path, files: Sequence[str]) -> bool:
 
 
 def expect(name: str, root: Path, files: Sequence[str], otherwise: str = "") -> None:
-    """Check that the files of a data set are there.
+    """Check that the files of a data set, all in one folder, are under the root.
 
-    Args:
-        name: the data set.
-        root: the data root.
-        files: the files, relative to the root, all in one folder.
-        otherwise: alternative to the files, for the message.
-
-    Raises:
-        MissingData: one of them is not there.
+    The message names the command that fetches them and, in `otherwise`, what can replace them.
     """
     if present(root, files):
         return
@@ -116,11 +109,7 @@ def scaled(
 
 
 def checked(path: Path, pixels: Pixels, classes: int) -> Pixels:
-    """Return the images if there is one label in 0..classes-1 per image.
-
-    Raises:
-        UserError: there are no images, another number of labels, or other labels.
-    """
+    """Return the images if there are any, with one label in 0..classes-1 per image."""
     if len(pixels.x) != len(pixels.y) or len(pixels.y) == 0:
         raise damaged(path, f"it has {len(pixels.x)} images and {len(pixels.y)} labels")
     low, high = int(pixels.y.min()), int(pixels.y.max())
@@ -149,11 +138,7 @@ def arrays(path: Path, keys: Container[str] | None = None) -> dict[str, np.ndarr
 
 
 def only_npz(folder: Path) -> Path | None:
-    """The only `.npz` file of a folder, or None.
-
-    Raises:
-        UserError: the folder has several.
-    """
+    """The only `.npz` file of a folder, or None."""
     found = sorted(folder.glob("*.npz"))
     if len(found) > 1:
         names = ", ".join(path.name for path in found)
@@ -164,10 +149,7 @@ def only_npz(folder: Path) -> Path | None:
 def found_npz(root: Path, folder: str, whole: int) -> Found | None:
     """The first `.npz` file in a folder under the root; None without one. Images are not read.
 
-    Args:
-        root: the data root.
-        folder: relative to the root.
-        whole: number of samples of the complete data set.
+    The complete data set has `whole` samples.
     """
     paths = sorted((root / folder).glob("*.npz"))
     if not paths:
@@ -182,11 +164,7 @@ def found_npz(root: Path, folder: str, whole: int) -> Found | None:
 def whole_numbers(
     path: Path, key: str, array: np.ndarray, count: int, limit: int | None = None
 ) -> Tensor:
-    """An array of an `.npz` file as integers, shape (count,), int64.
-
-    Raises:
-        UserError: it holds something else, or numbers that are not in 0..limit-1.
-    """
+    """An array of an `.npz` file as integers, shape (count,), int64."""
     if array.dtype.kind not in "iu" or array.shape != (count,):
         got = f"{array.dtype} {array.shape}"
         raise damaged(path, f"{key} must be {count} whole numbers, got {got}")
@@ -204,13 +182,7 @@ def npz_parts(
 ) -> list[tuple[Tensor, Tensor]]:
     """Samples and labels of each part of an `.npz` file: x_train, y_train, x_test, y_test; or x, y.
 
-    Args:
-        path: the file, for messages.
-        stored: its arrays.
-        convert: checks and converts an array of samples.
-
-    Raises:
-        UserError: an array is missing or malformed, or the samples of the parts differ.
+    `convert` checks and converts an array of samples, given the file and the array's name.
     """
     parts = []
     for part in [""] if "x" in stored and "x_train" not in stored else ["_train", "_test"]:
@@ -227,11 +199,7 @@ def npz_parts(
 
 
 def npz_pixels(path: Path, stored: dict[str, np.ndarray], classes: int) -> Pixels:
-    """Colour images of 32x32 in the arrays of an `.npz` file, uint8, channels last.
-
-    Raises:
-        UserError: an array is missing, or has another shape or type.
-    """
+    """Colour images of 32x32 in the arrays of an `.npz` file, uint8, channels last."""
     return checked(path, Pixels(*joined(npz_parts(path, stored, as_bytes))), classes)
 
 

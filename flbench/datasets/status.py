@@ -135,11 +135,7 @@ def details(row: Row, root: Path) -> list[str]:
 
 
 def check_all(root: Path) -> list[str]:
-    """Load and check all data sets that are there.
-
-    Raises:
-        UserError: one of them cannot be loaded, or has another number of samples.
-    """
+    """Load and check all data sets that are there."""
     lines, wrong = [], []
     for name in entries("datasets"):
         state = surveyed(name, root).state
@@ -195,11 +191,7 @@ def compare_md5(name: str, root: Path) -> list[str]:
 
 
 def download(name: str, root: Path) -> None:
-    """Download a data set's files into the data root.
-
-    Raises:
-        UserError: no command downloads them, or the download fails.
-    """
+    """Download a data set's files into the data root."""
     if not name:
         raise UserError("--fetch expects the name of a data set: flbench data NAME --fetch")
     row = surveyed(name, root)

@@ -131,14 +131,7 @@ def tokenised(
 ) -> Dataset:
     """Tokenise the text of each domain and cut it into blocks: x and y, shape (m, context).
 
-    Args:
-        name: name of the data set.
-        texts: domain -> text.
-        context: tokens per sample.
-        tokenizer: None = 2,000 byte pairs learnt from the texts themselves.
-
-    Raises:
-        UserError: a text is shorter than a block.
+    Without a tokeniser, 2,000 byte pairs are learnt from the texts.
     """
     tokenizer = tokenizer or trained(texts.values())
     blocks, sizes = [], []
@@ -165,12 +158,7 @@ def trained(texts: Iterable[str]) -> ByteLevelBPETokenizer:
 
 
 def fetch(root: Path) -> None:
-    """Stream 20 MB a language of OSCAR through the `datasets` library into `oscar/`.
-
-    Raises:
-        MissingData: the library is not installed.
-        UserError: the library raises an error.
-    """
+    """Stream 20 MB a language of OSCAR through the `datasets` library into `oscar/`."""
     try:
         from datasets import load_dataset
     except ImportError:

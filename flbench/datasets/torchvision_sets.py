@@ -94,14 +94,7 @@ def known_pixels(name: str, root: Path) -> Pixels:
 def torchvision_pixels(kind: str, file: Path, root: Path, classes: int) -> Pixels:
     """Images of a torchvision class as bytes; of SVHN and CIFAR, torchvision checks the md5 first.
 
-    Args:
-        kind: the class.
-        file: one of its files, for messages.
-        root: the data root.
-        classes: number of labels.
-
-    Raises:
-        UserError: a file is damaged or not the original.
+    Messages name the folder of `file`, which is one of its files.
     """
     folder, pairs = file.parent, []
     try:

@@ -46,8 +46,7 @@ def build(
 
     Raises:
         MissingData: the folder or its weights are not there.
-        UserError: they are something else, the samples are not tokens or too long, or the heads
-            do not divide the width.
+        UserError: they are something else, or the heads do not divide the width.
     """
     if len(shape) != 1 or shape[0] < 1:
         raise UserError(f"gpt2 expects samples of tokens, (length,), got samples of shape {shape}")

@@ -11,11 +11,7 @@ from flbench.models.image_input import expect_images
 
 
 def build(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """LeNet-5: 62,006 parameters on 3x32x32, 44,426 on 1x28x28, ten classes.
-
-    Raises:
-        UserError: the images are smaller than 16x16 or not images.
-    """
+    """LeNet-5: 62,006 parameters on 3x32x32, 44,426 on 1x28x28, ten classes."""
     expect_images("lenet5", shape, 16)
     convolutions = nn.Sequential(
         nn.Conv2d(shape[0], 6, 5), nn.ReLU(), nn.MaxPool2d(2),

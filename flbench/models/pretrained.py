@@ -75,11 +75,12 @@ class PretrainedWeights:
         Raises:
             UserError: names or shapes differ.
         """
-        own = {k: v for k, v in net.state_dict().items() if not k.startswith(fresh or ("/",))}
+        own = {k: v for k, v in net.state_dict().items() if not k.startswith(fresh)}
+        given = {k: v for k, v in given.items() if not k.startswith(fresh)}
         wrong = [
             f"'{name}' of shape {_shape(given, name)} where {_shape(own, name)} belongs"
             for name in dict.fromkeys([*own, *given])
-            if not name.startswith(fresh or ("/",)) and _shape(given, name) != _shape(own, name)
+            if _shape(given, name) != _shape(own, name)
         ]
         if wrong:
             more = f" and {len(wrong) - 1} more that differ" if len(wrong) > 1 else ""

@@ -27,10 +27,6 @@ def by_domain(
     Args:
         per_label: largest number of samples per label and client (Digit-5: 100).
         sizes: samples of each client, stratified by label (Office-10: 200, 200, 125, 197).
-
-    Raises:
-        UserError: the data set has no domains, or more domains than there are clients; `sizes` does
-            not fit the clients.
     """
     if domains is None:
         raise UserError("partition 'by-domain' needs a data set with domains, such as digits-shift")

@@ -30,9 +30,6 @@ def dirichlet(
     Args:
         alpha: concentration; the smaller, the fewer clients share a label.
         min_samples: least number of samples of a client.
-
-    Raises:
-        UserError: there are fewer than clients * min_samples samples.
     """
     if len(labels) < clients * min_samples:
         raise UserError(

@@ -33,9 +33,6 @@ def label_groups(
             holds whole superclasses.
         classes: number of labels to use, the first of the order; samples of the other labels are
             not used.
-
-    Raises:
-        UserError: the labels or clients cannot be divided in this way.
     """
     holders, group = _label_groups(labels, domains, clients, rng, groups, order, classes)
     return Partition(divide_labels(labels, holders, rng), group)

@@ -26,9 +26,6 @@ def label_skew(
 
     Args:
         share: share of the C labels that a client holds; at least one label.
-
-    Raises:
-        UserError: a label has fewer samples than holders.
     """
     count = len(np.unique(labels))
     held = max(int(share * count + 0.5), 1)

@@ -48,9 +48,6 @@ def primary_secondary(
         band: 100 fixed label plans are divided into three bands by equal intervals of their mean KL
             divergence; the median plan of this band is used, and the seed draws only the samples.
         samples: samples per client; by default the pool's size over the number of clients.
-
-    Raises:
-        UserError: fewer than three labels, an invalid range, too few samples, or an empty band.
     """
     classes, supply = np.unique(labels, return_counts=True)
     if len(classes) < 3:

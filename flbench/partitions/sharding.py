@@ -26,9 +26,6 @@ def divide_labels(
 
     Returns:
         The samples of each client, ascending; shards of a label differ in size by at most one.
-
-    Raises:
-        UserError: a label has fewer samples than holders.
     """
     owned: list[list[Indices]] = [[] for _ in holders]
     for column, label in enumerate(np.unique(labels)):
