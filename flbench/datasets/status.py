@@ -17,7 +17,7 @@ from typing import Any
 
 from flbench.core.dataset import DatasetInfo
 from flbench.datasets.files import Found
-from flbench.errors import MissingData, PluginError, UserError
+from flbench.errors import MissingData, PluginError, UserError, text_of
 from flbench.federation.loading import load_dataset, takes_argument
 from flbench.plugin.registry import entries, find, load_entry
 
@@ -202,5 +202,5 @@ def download(name: str, root: Path) -> None:
     try:
         get(root)
     except (OSError, RuntimeError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"data set '{name}' could not be fetched into {root}: {reason}") from None
+        why = text_of(error)
+        raise UserError(f"data set '{name}' could not be fetched into {root}: {why}") from None

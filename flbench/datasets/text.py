@@ -19,8 +19,8 @@ import numpy as np
 import torch
 
 from flbench.core.dataset import Dataset, DatasetInfo
-from flbench.datasets.files import Found, present
-from flbench.errors import MissingData, UserError
+from flbench.datasets.files import Found, absent, present
+from flbench.errors import MissingData, UserError, text_of
 
 if TYPE_CHECKING:
     from tokenizers import ByteLevelBPETokenizer
@@ -58,26 +58,23 @@ ABOUT = {
 
 def nordic(root: Path) -> Dataset:
     """Norwegian, Swedish and Danish text from files, 2,000 byte pairs, blocks of 64 tokens."""
-    return tokenised("nordic", read(root / "text", "nordic"), CONTEXT)
+    return tokenised("nordic", read("nordic", root, "text"), CONTEXT)
 
 
 def nordic_gpt2(root: Path) -> Dataset:
     """Norwegian, Swedish and Danish text from files, GPT-2's vocabulary, blocks of 256 tokens."""
     from tokenizers import ByteLevelBPETokenizer
 
-    texts = read(root / "text", "nordic-gpt2")
+    texts = read("nordic-gpt2", root, "text")
     if not present(root, GPT2_FILES):
-        raise MissingData(
-            "data set 'nordic-gpt2' expects vocab.json and merges.txt of GPT-2 in"
-            f" {root / 'gpt2_tokenizer'}; name their place with --data-root or FLBENCH_DATA"
-        )
+        raise absent("nordic-gpt2", root, f"GPT-2's {' and '.join(GPT2_FILES)}")
     tokenizer = ByteLevelBPETokenizer(*(str(root / file) for file in GPT2_FILES))
     return tokenised("nordic-gpt2", texts, 256, tokenizer)
 
 
 def oscar(root: Path) -> Dataset:
     """Norwegian, Swedish and Danish web text of OSCAR, 20 MB a language (extra `text`)."""
-    return tokenised("oscar", read(root / "oscar", "oscar"), CONTEXT)
+    return tokenised("oscar", read("oscar", root, "oscar"), CONTEXT)
 
 
 def folder(root: Path, argument: str) -> Dataset:
@@ -107,19 +104,22 @@ def bigrams(root: Path) -> Dataset:
     return _dataset("bigrams", torch.as_tensor(x), letters, [blocks] * languages)
 
 
-def read(where: Path, name: str) -> dict[str, str]:
-    """The texts of the three languages in a folder, language -> text; `name` is the data set's."""
+def language_files(folder: Path) -> dict[str, Path | None]:
+    """The file of each language in a folder, None where there is none."""
+    return {
+        language: next((folder / name for name in names if (folder / name).is_file()), None)
+        for language, names in LANGUAGES.items()
+    }
+
+
+def read(name: str, root: Path, folder: str) -> dict[str, str]:
+    """The texts of the three languages for a data set, language -> text."""
     texts = {}
-    for language, names in LANGUAGES.items():
-        there = [where / name for name in names if (where / name).is_file()]
-        if not there:
-            get = f", fetch it with flbench data {name} --fetch" if name in FETCH else ""
-            raise MissingData(
-                f"data set '{name}' expects {' or '.join(names)} in {where}, UTF-8, one sentence"
-                f" per line; name its place with --data-root or FLBENCH_DATA{get}, or give a folder"
-                " as --dataset text:FOLDER"
-            )
-        texts[language] = _text(there[0])
+    for language, path in language_files(root / folder).items():
+        if path is None:
+            files = " or ".join(f"{folder}/{file}" for file in LANGUAGES[language])
+            raise absent(name, root, f"{files}, UTF-8, one sentence per line,")
+        texts[language] = _text(path)
     return texts
 
 
@@ -141,8 +141,7 @@ def tokenised(
         if whole < 1:
             raise UserError(f"text '{domain}' of '{name}' has {len(ids)} tokens, expected more"
                             f" than {context}")  # fmt: skip
-        at = torch.arange(whole)[:, None] * (context + 1) + torch.arange(context + 1)
-        blocks.append(ids[at])
+        blocks.append(ids[: whole * (context + 1)].view(whole, context + 1))
         sizes.append(whole)
     return _dataset(name, torch.cat(blocks), tokenizer.get_vocab_size(), sizes)
 
@@ -169,8 +168,7 @@ def fetch(root: Path) -> None:
         try:
             stream = load_dataset("oscar", name, split="train", streaming=True)
         except ValueError as error:
-            reason = " ".join(str(error).split())
-            raise UserError(f"OSCAR could not be fetched: {reason}") from None
+            raise UserError(f"OSCAR could not be fetched: {text_of(error)}") from None
         part = root / "oscar" / f"{language}.part"
         with part.open("w", encoding="utf-8") as file:
             for row in stream:
@@ -185,10 +183,8 @@ FETCH = {"oscar": fetch}
 
 def found(where: str, others: tuple[str, ...], root: Path) -> Found | None:
     """The three languages in a folder under the root, if other files are there too."""
-    texts = all(
-        any((root / where / file).is_file() for file in names) for names in LANGUAGES.values()
-    )
-    return Found(where, 0, True) if texts and present(root, others) else None
+    whole = all(language_files(root / where).values()) and present(root, others)
+    return Found(where, 0, True) if whole else None
 
 
 FOUND = {
