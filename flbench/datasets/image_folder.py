@@ -67,9 +67,9 @@ def names(folder: Path) -> list[str]:
 
 def ordered(found: Iterable[str]) -> list[str]:
     """Each name once; sorted, as numbers if all are numbers."""
-    names = set(found)
-    numbers = all(name.isdecimal() for name in names)
-    return sorted(names, key=lambda name: (int(name) if numbers else 0, name))
+    each = set(found)
+    numbers = all(name.isdecimal() for name in each)
+    return sorted(each, key=lambda name: (int(name) if numbers else 0, name))
 
 
 def images(folder: Path) -> list[Path]:
