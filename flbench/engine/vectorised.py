@@ -18,15 +18,14 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import grad_and_value, vmap
 
 from flbench.core.client import ClientModule, LocalPhase
-from flbench.core.layout import ParameterLayout
 from flbench.core.seeding import torch_seed
 from flbench.core.state import Dispatched, Stage, Upload
 from flbench.core.types import Extras
 from flbench.engine.batches import orders, steps
-from flbench.engine.cross_evaluation import mean_loss
+from flbench.engine.cross_evaluation import ModuleCall, mean_loss
 from flbench.engine.sequential import IDLE, Outcome, Sequential, Term, stack_upload
 from flbench.engine.workspace import Workspace
 from flbench.errors import FlbenchError
@@ -82,11 +81,7 @@ class Lanes:
 
 
 def group_by_shape(batches: list[tuple[Tensor, ...]]) -> list[list[int]]:
-    """Groups of lanes whose next step has batches of the same shape.
-
-    Args:
-        batches: the batches of each lane's next step; a lane without batches is in no group.
-    """
+    """Groups of lanes whose next `batches` have the same shapes; a lane without any is in none."""
     groups: dict[tuple[int, ...], list[int]] = {}
     for lane, parts in enumerate(batches):
         if parts:
@@ -102,19 +97,29 @@ class Step:
     """
 
     def __init__(self, space: Workspace, terms: Sequence[Term]) -> None:
-        self.layout: ParameterLayout = space.layout
+        self.cut = space.layout.parameters
+        self.parameters = [slot for slot in space.layout.slots if slot.kind == "parameter"]
+        self.buffers = [slot for slot in space.layout.slots if slot.kind != "parameter"]
         self.randomness = space.lane_randomness
-        self.module = Forward(space.module, terms)
-        self.names = [slot.name for slot in self.layout.slots if slot.kind == "parameter"]
+        self.module = space.module
+        self.terms = terms
+        self.index = 0
+        self.call = ModuleCall(space.module, self._training_loss)
         self.gradients = vmap(grad_and_value(self._loss, has_aux=True))
 
     def named(self, theta: Tensor) -> Named:
         """Split rows of trainable scalars, shape (L, P), into tensors: name -> (L, ...)."""
         return {
             slot.name: theta[:, slot.start : slot.stop].view(-1, *slot.shape)
-            for slot in self.layout.slots
-            if slot.kind == "parameter"
+            for slot in self.parameters
         }
+
+    def _training_loss(self, batch: Any) -> Tensor:  # noqa: ANN401 - a batch, or a tuple of them
+        """The loss of one batch and its terms."""
+        loss = self.module.training_step(batch, self.index)
+        for term in self.terms:
+            loss = loss + term(self.module)
+        return loss
 
     def _loss(
         self,
@@ -125,38 +130,17 @@ class Step:
         batch: Any,  # noqa: ANN401 - a batch, or a tuple of them
     ) -> tuple[Tensor, Tensor]:
         """Return the loss of one lane and its buffers after the step."""
-        cut, named_buffers = self.layout.parameters, {}
-        for slot in self.layout.slots:
-            if slot.kind != "parameter":
-                values = buffers[slot.start - cut : slot.stop - cut].clone().view(slot.shape)
-                named_buffers[slot.name] = values.long() if slot.kind == "counter" else values
-        client = self.module.module
-        client.start, client.received = start, received
+        named_buffers = {}
+        for slot in self.buffers:
+            values = buffers[slot.start - self.cut : slot.stop - self.cut].clone().view(slot.shape)
+            named_buffers[slot.name] = values.long() if slot.kind == "counter" else values
+        self.module.start, self.module.received = start, received
         self.randomness.lane_marker = start[:0].sum()
-        tensors = {**parameters, **named_buffers}
-        named = {f"module.{name}": tensor for name, tensor in tensors.items()}
-        loss: Tensor = functional_call(self.module, named, (batch,))
+        loss = self.call.with_tensors({**parameters, **named_buffers}, batch)
         if not named_buffers:
             return loss, buffers.clone()
         after = [tensor.reshape(-1).to(buffers.dtype) for tensor in named_buffers.values()]
         return loss, torch.cat(after)
-
-
-class Forward(nn.Module):
-    """Wraps a ClientModule; calling it runs the training step and adds the terms."""
-
-    def __init__(self, module: ClientModule, terms: Sequence[Term]) -> None:
-        super().__init__()
-        self.module = module
-        self.terms = tuple(terms)
-        self.index = 0
-
-    def forward(self, batch: Any) -> Tensor:  # noqa: ANN401 - a batch, or a tuple of them
-        """Return the loss of one batch."""
-        loss = self.module.training_step(batch, self.index)
-        for term in self.terms:
-            loss = loss + term(self.module)
-        return loss
 
 
 def same_optimizer(
@@ -338,7 +322,7 @@ class Vectorised(Sequential):
             optimizer = same_optimizer(self.workspace.optimizer, rows)
             address = (round_, stage.label, number)
             feeds = [self._batches(lanes, lane, phase, *address) for lane in range(len(lanes))]
-            step.module.index = 0
+            step.index = 0
             while any(batches := [next(feed, ()) for feed in feeds]):
                 before = lanes.theta.clone() if phase.mask is not None else None
                 for group in group_by_shape(batches):
@@ -354,7 +338,7 @@ class Vectorised(Sequential):
                     lanes.theta.copy_(torch.where(trained, lanes.theta, before))
                 for row in rows:
                     row.grad = None
-                step.module.index += 1
+                step.index += 1
         loss_end = self._losses(lanes, stage)
         return [
             Outcome(
@@ -492,7 +476,7 @@ class Vectorised(Sequential):
             gradient, (loss, buffers_after) = step.gradients(
                 step.named(theta), buffers, start, received, batch
             )
-        flat = torch.cat([gradient[name].flatten(1) for name in step.names], dim=1)
+        flat = torch.cat([gradient[slot.name].flatten(1) for slot in step.parameters], dim=1)
         for i, lane in enumerate(group):
             rows[lane].grad = flat[i]
             lanes.steps[lane] += 1
