@@ -88,9 +88,7 @@ class ModelBank(Tensor):
     all other parts that are read are copies. Scalars that are equal in all rows are stored once
     (`share`).
 
-    Args:
-        rows: the rows, shape (W,) each; not copied.
-        store: storage of new rows.
+    The given rows, shape (W,) each, are not copied; new rows are stored in `store`.
     """
 
     _rows: list[Tensor]
@@ -158,12 +156,7 @@ class ModelBank(Tensor):
         return (total / len(index)).to(self.dtype)
 
     def share(self, mask: Tensor, values: Tensor) -> None:
-        """Set the same scalars in all rows: `bank[:, mask] = values`, stored once.
-
-        Args:
-            mask: shape (W,), bool.
-            values: shape (number of True,).
-        """
+        """Set the same scalars in all rows: `bank[:, mask] = values`, stored once."""
         if self._common is not None and not torch.equal(self._common[0], mask):
             self._rows = [self._store.add(self.read(i)) for i in range(len(self._rows))]
         self._common, self._written = (mask.clone(), values.clone()), set()
@@ -201,12 +194,7 @@ class ModelBank(Tensor):
     def unpack(
         cls, parts: Collection[str], read: Callable[[str], Tensor], store: RowStore
     ) -> ModelBank:
-        """The bank that was packed; its rows are read and stored one at a time.
-
-        Args:
-            parts: the names that `pack` returned.
-            read: returns the tensor of a name.
-        """
+        """The bank that was packed into `parts`; its rows are read and stored one at a time."""
         index = read("index")
         rows = {number: store.add(read(f"row{number}")) for number in index.unique().tolist()}
         bank = cls([rows[number] for number in index.tolist()], store)

@@ -7,7 +7,7 @@ are exchanged, so that all processes hold the complete upload in ascending clien
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -17,19 +17,12 @@ from flbench.engine.process_group import ProcessGroup
 from flbench.engine.sequential import Sequential, Term
 from flbench.errors import PluginError
 
-KNOWN = ("ids", "active", "rows")
-"""Fields of an upload that every process knows before the training."""
-FIELDS = tuple(f.name for f in fields(Upload) if f.name not in (*KNOWN, "params", "extras"))
+FIELDS = ("samples", "steps", "loss", "loss_start", "loss_end", "chosen")
 """Fields of an upload that are exchanged as bytes together with the extras."""
 
 
 class DistributedExecutor(Sequential):
-    """Trains the clients of a stage on all processes of the run.
-
-    Args:
-        inner: the executor that trains this process's clients.
-        group: the processes of the run.
-    """
+    """Trains the clients of a stage on all processes; `inner` trains those of this process."""
 
     def __init__(self, inner: Sequential, group: ProcessGroup) -> None:
         super().__init__(inner.workspace, inner.samples, inner.seed)
@@ -48,7 +41,8 @@ class DistributedExecutor(Sequential):
         own_start = select_clients(start, own)
         own_stage = replace(stage, clients=stage.clients[own])
         upload = self.group.attempt(lambda: self.inner.fit(own_start, own_stage, terms, round_))
-        tensors = exchanged_tensors(upload)
+        tensors = {name: getattr(upload, name) for name in FIELDS}
+        tensors |= {f"+{name}": tensor for name, tensor in upload.extras.items()}
         params = self.group.stack(upload.params, assigned)
         columns_of_ranks = self.group.all_gather_object(
             {name: Column.of(tensor) for name, tensor in tensors.items()}
@@ -69,12 +63,7 @@ class DistributedExecutor(Sequential):
 
 
 def select_clients(start: Dispatched, positions: Tensor) -> Dispatched:
-    """The start of some of the acting clients.
-
-    Args:
-        start: the start of all acting clients.
-        positions: positions of the clients among the acting ones, shape (k,).
-    """
+    """The start of the acting clients at some positions, shape (k,)."""
 
     def select(table: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: value[positions.to(value.device)] for name, value in table.items()}
@@ -106,21 +95,10 @@ class Column:
         return torch.Size(self.shape).numel() * self.dtype.itemsize
 
 
-def exchanged_tensors(upload: Upload) -> dict[str, Tensor]:
-    """The tensors of an upload that are exchanged; names of extras begin with a plus sign."""
-    extras = {f"+{name}": tensor for name, tensor in upload.extras.items()}
-    return {name: getattr(upload, name) for name in FIELDS} | extras
-
-
 def common_columns(
     columns_of_ranks: Sequence[Mapping[str, Column]], assigned: Sequence[Sequence[int]], where: str
 ) -> dict[str, Column]:
-    """The columns of the complete upload: those of the processes that trained clients.
-
-    Args:
-        columns_of_ranks: columns of every process; one without clients does not know the extras.
-        assigned: positions of every process's clients.
-        where: round and stage, for the message.
+    """The columns of the complete upload; a process without clients does not know the extras.
 
     Raises:
         PluginError: the columns of clients differ.

@@ -88,11 +88,7 @@ def open_fabric(engine: EngineOptions) -> Fabric:
 
 
 def _check_launcher(engine: EngineOptions) -> None:
-    """Refuse another number of processes than torchrun started.
-
-    Raises:
-        UserError: the numbers differ.
-    """
+    """Refuse another number of processes than torchrun started."""
     asked = engine.devices * engine.nodes
     if dist.is_torchelastic_launched() and int(os.environ["WORLD_SIZE"]) != asked:
         raise UserError(

@@ -42,10 +42,6 @@ PATIENCE = timedelta(hours=2)
 def assign(weights: Sequence[int], processes: int) -> list[list[int]]:
     """Divide items among processes: the heaviest item first, each to the least loaded process.
 
-    Args:
-        weights: weight of each item.
-        processes: number of processes.
-
     Returns:
         The items of each process, ascending; every item is in exactly one list.
 
@@ -64,12 +60,7 @@ def assign(weights: Sequence[int], processes: int) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """The processes of a run.
-
-    Attributes:
-        rank: the number of this process, from 0.
-        size: number of processes.
-    """
+    """The `size` processes of a run; this one has number `rank`, from 0."""
 
     rank: int = 0
     size: int = 1

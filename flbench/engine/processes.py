@@ -37,10 +37,6 @@ def rank_zero_output(devices: int, nodes: int) -> Iterator[None]:
 
     The other processes print nothing within the block, and an error ends them with its exit code.
     All processes that this process started have ended after the block.
-
-    Args:
-        devices: processes per machine.
-        nodes: number of machines.
     """
     if devices * nodes == 1:
         yield

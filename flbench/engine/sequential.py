@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from flbench.core.client import ClientModule
+from flbench.core.client import ClientModule, LocalPhase
 from flbench.core.seeding import torch_seed
 from flbench.core.state import Dispatched, Stage, Upload
 from flbench.core.types import Extras
@@ -39,10 +39,7 @@ IDLE = Outcome(0, torch.nan, torch.nan, torch.nan, {})
 class Sequential:
     """Trains any ClientModule; the other executors must give its results.
 
-    Args:
-        workspace: the run's one module.
-        samples: the visible samples, on the workspace's device.
-        seed: the run's seed.
+    The visible `samples` are on the device of the `workspace`.
     """
 
     def __init__(self, workspace: Workspace, samples: Samples, seed: int) -> None:
@@ -57,13 +54,7 @@ class Sequential:
         return rows[subset(len(rows), stage, self.seed, self.samples.name(client))]
 
     def fit(self, start: Dispatched, stage: Stage, terms: Sequence[Term], round_: int) -> Upload:
-        """Train every acting client from its start.
-
-        Args:
-            start: the validated start of all acting clients.
-            stage: the acting clients and their epochs.
-            terms: functions whose values are added to every batch's loss.
-            round_: number of the round, for random addresses.
+        """Train every acting client from its start; `terms` are added to every batch's loss.
 
         Raises:
             PluginError: the ClientModule or a term failed; names client, stage and round.
@@ -122,11 +113,7 @@ class Sequential:
         loss_sum = torch.zeros((), dtype=torch.float64, device=space.device)
         step_count = 0
         for number, phase in enumerate(module.phases(stage.epochs)):
-            batches = steps(
-                len(rows), module.local.batch_size,
-                phase.batches_per_step or module.batches_per_step,
-                skip_single=space.has_batchnorm,
-            )  # fmt: skip
+            batches = self._steps(len(rows), phase)
             space.reset_optimizer()
             module.on_phase_start(number)
             address = (round_, name, stage.label, number)
@@ -159,6 +146,13 @@ class Sequential:
             loss_end=loss_end,
             extras=self._extras(rows),
         )
+
+    def _steps(self, samples: int, phase: LocalPhase) -> list[list[slice]]:
+        """The optimiser steps of one epoch; see `steps`."""
+        module, space = self.workspace.module, self.workspace
+        per_step = phase.batches_per_step or module.batches_per_step
+        size, skip_single = module.local.batch_size, space.has_batchnorm
+        return steps(samples, size, per_step, skip_single=skip_single)
 
     def _extras(self, rows: Tensor) -> Extras:
         """What the client uploads beside its parameters, from its rows of the pool."""

@@ -24,7 +24,7 @@ from flbench.core.client import ClientModule, LocalPhase
 from flbench.core.seeding import torch_seed
 from flbench.core.state import Dispatched, Stage, Upload
 from flbench.core.types import Extras
-from flbench.engine.batches import orders, steps
+from flbench.engine.batches import orders
 from flbench.engine.cross_evaluation import ModuleCall, mean_loss
 from flbench.engine.sequential import IDLE, Outcome, Sequential, Term, stack_upload
 from flbench.engine.workspace import Workspace
@@ -198,11 +198,7 @@ def same_phases(one: Sequence[LocalPhase], other: Sequence[LocalPhase]) -> bool:
 class Vectorised(Sequential):
     """Trains the clients of a stage at once, or one by one where lanes would change a result.
 
-    Args:
-        workspace: the run's one module.
-        samples: the visible samples, on the workspace's device.
-        seed: the run's seed.
-        say: prints a message; it gets the reason when clients are trained one by one.
+    `say` prints the reason when clients are trained one by one.
     """
 
     def __init__(
@@ -243,11 +239,7 @@ class Vectorised(Sequential):
 
     @contextmanager
     def _no_draws(self) -> Iterator[None]:
-        """Detect draws from torch's default generators, which are not seeded for a client here.
-
-        Raises:
-            NotVectorisable: the state of a generator has changed.
-        """
+        """Refuse draws from torch's default generators, which are not seeded for a client here."""
         cuda = [self.workspace.device] if self.workspace.device.type == "cuda" else []
 
         def states() -> list[Tensor]:
@@ -352,11 +344,7 @@ class Vectorised(Sequential):
         ]
 
     def _phases(self, lanes: Lanes, epochs: int) -> Sequence[LocalPhase]:
-        """The phases of all lanes.
-
-        Raises:
-            NotVectorisable: they differ between lanes.
-        """
+        """The phases, which must be the same for all lanes."""
 
         def phases(module: ClientModule) -> list[LocalPhase]:
             default = module.batches_per_step
@@ -371,11 +359,7 @@ class Vectorised(Sequential):
         return first
 
     def _start_phase(self, lanes: Lanes, number: int) -> None:
-        """Call `on_phase_start` for every lane.
-
-        Raises:
-            NotVectorisable: afterwards a parameter does not require a gradient.
-        """
+        """Call `on_phase_start` for every lane; afterwards all parameters must take a gradient."""
         module = self.workspace.module
         self._call_per_lane(lanes, lambda module: module.on_phase_start(number), "on_phase_start")
         if not all(parameter.requires_grad for parameter in module.parameters()):
@@ -386,10 +370,8 @@ class Vectorised(Sequential):
     ) -> list[T]:
         """Call a function that calls hooks of the module, for each lane.
 
-        It is called once if the module does not override any of the hooks.
-
-        Raises:
-            NotVectorisable: a hook sets an attribute to different values for different lanes.
+        The hooks must set all attributes to the same values for all lanes. The function is called
+        once if the module does not override any of the hooks.
         """
         module, results = self.workspace.module, []
         if not any(overrides(module, hook) for hook in hooks):
@@ -409,9 +391,7 @@ class Vectorised(Sequential):
     def _check_side_effects(self, lanes: Lanes, lane: int, hook: str) -> Iterator[None]:
         """Load a lane, and check after a hook that it wrote nothing that the lane would lose.
 
-        Raises:
-            NotVectorisable: the hook wrote parameters, buffers, `start`, `received` or settings of
-                the optimiser.
+        That is parameters, buffers, `start`, `received` and settings of the optimiser.
         """
         module, row = self._load_lane(lanes, lane), lanes.row(lane)
         module.steps, start, received = lanes.steps[lane], module.start, dict(module.received)
@@ -429,16 +409,11 @@ class Vectorised(Sequential):
         self, lanes: Lanes, lane: int, phase: LocalPhase, round_: int, label: str, number: int
     ) -> Iterator[tuple[Tensor, ...]]:
         """The batches of each of a lane's steps in a phase, as rows of the pool."""
-        module, owned = self.workspace.module, lanes.owned[lane]
-        plan = steps(
-            len(owned), module.local.batch_size,
-            phase.batches_per_step or module.batches_per_step,
-            skip_single=self.workspace.has_batchnorm,
-        )  # fmt: skip
+        owned = lanes.owned[lane]
         address = (round_, lanes.clients[lane], label, number)
         for order in orders(len(owned), phase.epochs, self.seed, *address):
             shuffled = owned[torch.as_tensor(order)]
-            for cuts in plan:
+            for cuts in self._steps(len(owned), phase):
                 yield tuple(shuffled[cut] for cut in cuts)
 
     def _gradients(
@@ -449,13 +424,13 @@ class Vectorised(Sequential):
         batches: list[tuple[Tensor, ...]],
         step: Step,
     ) -> Tensor:
-        """Set the gradients of a group of lanes.
+        """Set the gradients of a group of lanes, and update their steps and losses.
 
         Args:
-            lanes: all lanes; their steps and losses are updated.
+            lanes: all lanes.
             rows: the trainable scalars of each lane, shape (P,), whose gradients are set.
             group: numbers of the lanes.
-            batches: the batches of each lane's step, as rows of the pool, all of one shape.
+            batches: the batches of each of these lanes, as rows of the pool, all of one shape.
             step: the loss of a lane.
 
         Returns:
