@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from flbench.core.state import Dispatched, Stage, Upload
-from flbench.engine.process_group import ProcessGroup
+from flbench.engine.process_group import ProcessGroup, assign
 from flbench.engine.sequential import Sequential, Term
 from flbench.errors import PluginError
 
@@ -36,7 +36,7 @@ class DistributedExecutor(Sequential):
             len(self.owned(client, stage)) * int(start.active[i].sum())
             for i, client in enumerate(stage.clients.tolist())
         ]
-        assigned = self.group.assign(weights)
+        assigned = assign(weights, self.group.size)
         own = torch.tensor(assigned[self.group.rank], dtype=torch.int64)
         own_start = select_clients(start, own)
         own_stage = replace(stage, clients=stage.clients[own])

@@ -75,13 +75,9 @@ class ProcessGroup:
         """Whether this process has rank 0, which prints and writes files."""
         return self.rank == 0
 
-    def assign(self, weights: Sequence[int]) -> list[list[int]]:
-        """The items of each process, ascending; see the function `assign`."""
-        return assign(weights, self.size)
-
     def share(self, weights: Sequence[int]) -> list[int]:
-        """The items of this process, ascending."""
-        return self.assign(weights)[self.rank]
+        """The items of this process, ascending; see `assign`."""
+        return assign(weights, self.size)[self.rank]
 
     def attempt(self, work: Callable[[], T]) -> T:
         """Do this process's part of the work; if one process fails, all raise its error.

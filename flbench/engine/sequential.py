@@ -59,37 +59,34 @@ class Sequential:
         Raises:
             PluginError: the ClientModule or a term failed; names client, stage and round.
         """
-        trained = torch.empty(start.params.shape, device=self.workspace.device)
-        outcomes: list[list[Outcome]] = []
-        used: list[int] = []
-        cuda = [self.workspace.device] if self.workspace.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=cuda):
-            for i, client in enumerate(stage.clients.tolist()):
-                rows = self.owned(client, stage)
-                received = {
-                    name: tensor[i].to(self.workspace.device)
-                    for name, tensor in {**start.client_memory, **start.extras}.items()
-                }
-                used.append(len(rows))
-                outcomes.append([])
-                for candidate, row in enumerate(start.params[i]):
-                    out, outcome = trained[i, candidate], IDLE
-                    if start.active[i, candidate]:
-                        try:
-                            outcome = self._train(client, row, rows, received, stage, terms, round_)
-                        except FlbenchError:
-                            raise
-                        except (Exception, SystemExit) as error:
-                            raise PluginError(
-                                f"round {round_}: {self.workspace.module.provided_by}: client"
-                                f" {client} failed in stage '{stage.label}':"
-                                f" {in_one_line(error)}"
-                            ) from error
-                        self.workspace.read(out)
-                    else:
-                        out.copy_(row)
-                    outcomes[-1].append(outcome)
-        return stack_upload(stage, start, trained, used, outcomes)
+        device = self.workspace.device
+        trained = torch.empty(start.params.shape, device=device).copy_(start.params)
+        clients = stage.clients.tolist()
+        owned = [self.owned(client, stage) for client in clients]
+        outcomes = [[IDLE] * trained.shape[1] for _ in clients]
+        tensors = {**start.client_memory, **start.extras}
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            for i, candidate in start.active.nonzero().tolist():
+                received = {name: tensor[i].to(device) for name, tensor in tensors.items()}
+                try:
+                    outcomes[i][candidate] = self._train(
+                        clients[i],
+                        start.params[i, candidate],
+                        owned[i],
+                        received,
+                        stage,
+                        terms,
+                        round_,
+                    )
+                except FlbenchError:
+                    raise
+                except (Exception, SystemExit) as error:
+                    raise PluginError(
+                        f"round {round_}: {self.workspace.module.provided_by}: client {clients[i]}"
+                        f" failed in stage '{stage.label}': {in_one_line(error)}"
+                    ) from error
+                trained[i, candidate] = self.workspace.snapshot()
+        return stack_upload(stage, start, trained, [len(rows) for rows in owned], outcomes)
 
     def _train(
         self,
@@ -114,7 +111,7 @@ class Sequential:
         step_count = 0
         for number, phase in enumerate(module.phases(stage.epochs)):
             batches = self._steps(len(rows), phase)
-            space.reset_optimizer()
+            optimizer.state.clear()
             module.on_phase_start(number)
             address = (round_, name, stage.label, number)
             phase_steps = 0

@@ -79,6 +79,12 @@ class Lanes:
         """A lane's model, shape (W,)."""
         return torch.cat([self.theta[lane], self.buffers[lane]])
 
+    def restore_frozen(self, theta: Tensor, buffers: Tensor, trained: Tensor) -> None:
+        """Restore the scalars outside the mask `trained`, shape (W,), from earlier copies."""
+        cut = theta.shape[1]
+        self.theta.copy_(torch.where(trained[:cut], self.theta, theta))
+        self.buffers.copy_(torch.where(trained[cut:], self.buffers, buffers))
+
 
 def group_by_shape(batches: list[tuple[Tensor, ...]]) -> list[list[int]]:
     """Groups of lanes whose next `batches` have the same shapes; a lane without any is in none."""
@@ -282,8 +288,8 @@ class Vectorised(Sequential):
     ) -> Lanes:
         """Build the lanes of some candidates; `trained` holds the models, shape (n, c, W)."""
         cut, device = self.workspace.layout.parameters, self.workspace.device
-        rows = torch.stack([trained[client, candidate] for client, candidate in places])
-        acting = torch.tensor([client for client, _ in places])
+        acting, candidates = torch.tensor(places).unbind(dim=1)
+        rows = trained[acting, candidates]
         names = [self.samples.name(client) for client in stage.clients[acting].tolist()]
         seeds = [torch_seed(self.seed, "dropout", round_, name, stage.label) for name in names]
         received = {**start.client_memory, **start.extras}
@@ -316,18 +322,15 @@ class Vectorised(Sequential):
             feeds = [self._batches(lanes, lane, phase, *address) for lane in range(len(lanes))]
             step.index = 0
             while any(batches := [next(feed, ()) for feed in feeds]):
-                before = lanes.theta.clone() if phase.mask is not None else None
+                before = (
+                    None if phase.mask is None else (lanes.theta.clone(), lanes.buffers.clone())
+                )
                 for group in group_by_shape(batches):
                     group_batches = [batches[lane] for lane in group]
-                    buffers = self._gradients(lanes, rows, group, group_batches, step)
-                    if phase.mask is not None:
-                        trained = phase.mask[lanes.theta.shape[1] :].to(buffers.device)
-                        buffers = torch.where(trained, buffers, lanes.buffers[group])
-                    lanes.buffers[group] = buffers
+                    lanes.buffers[group] = self._gradients(lanes, rows, group, group_batches, step)
                 optimizer.step()
                 if before is not None and phase.mask is not None:
-                    trained = phase.mask[: before.shape[1]].to(before.device)
-                    lanes.theta.copy_(torch.where(trained, lanes.theta, before))
+                    lanes.restore_frozen(*before, phase.mask.to(lanes.theta.device))
                 for row in rows:
                     row.grad = None
                 step.index += 1
