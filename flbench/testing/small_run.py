@@ -123,7 +123,6 @@ def run_small(
     suite: Suite | None = None,
     dataset: Dataset | None = None,
     *,
-    seed: int = 0,
     engine: EngineOptions | None = None,
     order: Sequence[int] | None = None,
     extra_plugins: Sequence[tuple[str, object]] = (),
@@ -153,7 +152,7 @@ def run_small(
         job = RunSpec(
             suite=suite or small_suite(),
             method=method,
-            seed=seed,
+            seed=0,
             data_root=Path(folder),
             out=Path(folder),
             engine=engine or EngineOptions(executor="sequential", accelerator="cpu"),
