@@ -20,8 +20,7 @@ import pytest
 
 import flbench
 from flbench.core import hookspecs
-from flbench.plugin.entry import KINDS
-from flbench.plugin.registry import entries, summary_of
+from flbench.plugin.registry import KINDS, entries, summary_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

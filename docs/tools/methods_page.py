@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import textwrap
 
-from flbench.plugin.method_info import Card, cards
+from flbench.plugin.method_info import MethodInfo, method_infos
 
 WIDTH = 120
 """Characters of a line of prose; rows of a table cannot be wrapped."""
 
 
-def table(found: list[Card]) -> list[str]:
+def table(found: list[MethodInfo]) -> list[str]:
     """Markdown: one row per method."""
     lines = ["| method | summary | kind | paper | hooks |", "|---|---|---|---|---|"]
     for one in found:
@@ -24,7 +24,7 @@ def table(found: list[Card]) -> list[str]:
     return lines
 
 
-def page(found: list[Card]) -> str:
+def page(found: list[MethodInfo]) -> str:
     """Markdown: the table, then every method's documentation and parameters."""
     lines = [
         "# Methods",
@@ -48,7 +48,7 @@ def page(found: list[Card]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _parameters(one: Card) -> list[str]:
+def _parameters(one: MethodInfo) -> list[str]:
     """Markdown: the table of parameters, then the presets."""
     lines: list[str] = []
     if one.parameters:
@@ -70,4 +70,4 @@ def _row(cells: tuple[str, ...]) -> str:
 
 
 if __name__ == "__main__":
-    print(page([one for one in cards() if one.package.startswith("flbench ")]), end="")
+    print(page([one for one in method_infos() if one.package.startswith("flbench ")]), end="")

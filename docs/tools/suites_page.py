@@ -14,8 +14,7 @@ from dataclasses import fields
 from typing import Any
 
 from flbench.core.local_training import LocalTraining
-from flbench.plugin.entry import Entry
-from flbench.plugin.registry import entries, source_file, summary_of
+from flbench.plugin.registry import Entry, entries, source_file, summary_of
 from flbench.suite import Suite
 
 WIDTH = 120

@@ -8,10 +8,8 @@ from typing import Annotated
 import typer
 
 from flbench.errors import UnknownName
-from flbench.plugin.diagnostics import diagnose
-from flbench.plugin.entry import KINDS, Entry
-from flbench.plugin.method_info import card
-from flbench.plugin.registry import entries, summary_of
+from flbench.plugin.method_info import method_info
+from flbench.plugin.registry import KINDS, Entry, diagnose, entries, summary_of
 
 
 def list_(
@@ -63,7 +61,7 @@ def listing(kind: str, details: bool = False, tried: Reasons | None = None) -> l
         package = f"[{entry.distribution} {entry.version}{also}]"
         lines.append(f"  {name:<{width}}  {summary_of(entry)}  {package}")
         if details and kind == "methods":
-            about = card(entry)
+            about = method_info(entry)
             hooks = f"hooks: {', '.join(about.hooks) or 'none'}"
             about_it = "; ".join(filter(None, (about.kind, about.source, hooks)))
             lines.append(f"  {'':<{width}}  {about_it}")
@@ -89,7 +87,7 @@ def plain(kind: str, tried: Reasons | None = None) -> list[dict[str, object]]:
             "broken": why_broken(entry, tried),
         }
         if kind == "methods":
-            about = card(entry)
+            about = method_info(entry)
             row |= {"paper": about.paper, "year": about.year, "kind": about.kind}
             row["hooks"] = list(about.hooks)
         rows.append(row)

@@ -20,7 +20,7 @@ import typer
 
 from flbench import __version__
 from flbench.errors import UnknownName, UserError
-from flbench.plugin.entry import KINDS as INSTALLED
+from flbench.plugin.registry import KINDS as INSTALLED
 from flbench.plugin.registry import entries
 
 KINDS = ("method", "suite", "dataset", "model", "sink")

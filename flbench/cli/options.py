@@ -2,109 +2,122 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from flbench.core.parameters import parse
+from flbench.engine.options import EngineOptions, size
+from flbench.sweeps.request import RunRequest
 
-if TYPE_CHECKING:
-    from flbench.sweeps.request import RunRequest
-
-Plugins = Annotated[
-    list[str],
-    typer.Option(
-        "--plugin", "-p", help="method, or methods joined by + ; repeat, or separate by commas"
-    ),
-]
-Suites = Annotated[
-    list[str],
-    typer.Option("--suite", "-s", help="suite or TOML file; repeat, or separate by commas"),
-]
-Seed = Annotated[int | None, typer.Option(min=0, help="run this one seed [default: 0]")]
-Seeds = Annotated[int | None, typer.Option(min=1, help="run seeds 0..N-1")]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="a parameter of a method, suite or study"),
 ]
-Preset = Annotated[
-    str | None, typer.Option(help="a method's named parameters, such as its paper's")
-]
-Rounds = Annotated[int | None, typer.Option(min=1, help="rounds, instead of the suite's")]
-DatasetName = Annotated[str | None, typer.Option(help="data set, instead of the suite's")]
 Root = Annotated[
     Path | None,
     typer.Option(help="where data sets lie [default: $FLBENCH_DATA, else ~/.cache/flbench]"),
 ]
 Out = Annotated[Path, typer.Option(help="folder of the result files")]
-Executor = Annotated[str, typer.Option(help="auto, sequential or vectorised")]
-Accelerator = Annotated[str, typer.Option(help="auto, cpu, cuda, mps, ...")]
-Devices = Annotated[int, typer.Option(min=1, help="devices of each machine, one process on each")]
-Nodes = Annotated[int, typer.Option(min=1, help="machines")]
-Precision = Annotated[
-    str, typer.Option(help="of forward and backward passes: 32-true or bf16-mixed")
-]
-Compile = Annotated[bool, typer.Option("--compile", help="let torch.compile translate the network")]
-BankBudget = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SIZE", help="memory for models, such as 8GB; more go to a file [default: half]"
-    ),
-]
 Threads = Annotated[int, typer.Option(min=1, help="CPU threads of torch")]
-Resume = Annotated[bool, typer.Option("--resume", help="go on from the checkpoint")]
-Force = Annotated[bool, typer.Option("--force", help="recompute a complete result")]
-Sinks = Annotated[
-    list[str] | None,
-    typer.Option("--sink", help="where to report as well, such as wandb; repeatable"),
-]
 
 
 def run_request(
-    *,
-    plugin: list[str],
-    suite: list[str],
-    seed: int | None,
-    seeds: int | None,
-    settings: list[str] | None,
-    sink: list[str] | None,
-    bank_budget: str | None,
-    compiled: bool,
-    executor: str,
-    accelerator: str,
-    devices: int,
-    nodes: int,
-    precision: str,
-    threads: int,
-    **same: Any,  # noqa: ANN401 - options that `RunRequest` takes as they are
+    plugin: Annotated[
+        list[str],
+        typer.Option(
+            "--plugin",
+            "-p",
+            help="method, or methods joined by + ; repeat, or separate by commas",
+        ),
+    ],
+    suite: Annotated[
+        list[str],
+        typer.Option("--suite", "-s", help="suite or TOML file; repeat, or separate by commas"),
+    ],
+    seed: Annotated[int | None, typer.Option(min=0, help="run this one seed [default: 0]")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="run seeds 0..N-1")] = None,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="rounds, instead of the suite's")
+    ] = None,
+    settings: Settings = None,
+    preset: Annotated[
+        str | None, typer.Option(help="a method's named parameters, such as its paper's")
+    ] = None,
+    dataset: Annotated[str | None, typer.Option(help="data set, instead of the suite's")] = None,
+    data_root: Root = None,
+    out: Out = Path("flbench-results"),
+    executor: Annotated[str, typer.Option(help="auto, sequential or vectorised")] = "auto",
+    accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda, mps, ...")] = "auto",
+    devices: Annotated[
+        int, typer.Option(min=1, help="devices of each machine, one process on each")
+    ] = 1,
+    nodes: Annotated[int, typer.Option(min=1, help="machines")] = 1,
+    precision: Annotated[
+        str, typer.Option(help="of forward and backward passes: 32-true or bf16-mixed")
+    ] = "32-true",
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="let torch.compile translate the network")
+    ] = False,
+    bank_budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="memory for models, such as 8GB; more go to a file [default: half]",
+        ),
+    ] = None,
+    threads: Threads = 1,
+    resume: Annotated[bool, typer.Option("--resume", help="go on from the checkpoint")] = False,
+    force: Annotated[bool, typer.Option("--force", help="recompute a complete result")] = False,
+    sink: Annotated[
+        list[str] | None,
+        typer.Option("--sink", help="where to report as well, such as wandb; repeatable"),
+    ] = None,
 ) -> RunRequest:
-    """The request that the options of `flbench run` make."""
-    from flbench.engine.options import EngineOptions, size
-    from flbench.sweeps.request import RunRequest
-
+    """The request that the options of `flbench run` make: its arguments are these options."""
     if seed is not None and seeds is not None:
         raise typer.BadParameter("--seed names one seed, --seeds N runs 0..N-1: give one of them")
-    engine = EngineOptions(
-        executor=executor,
-        accelerator=accelerator,
-        devices=devices,
-        nodes=nodes,
-        precision=precision,
-        compile=compiled,
-        bank_budget=None if bank_budget is None else size(bank_budget),
-        threads=threads,
-    )
     return RunRequest(
         methods=names(plugin),
         suites=names(suite),
         seeds=(seed or 0,) if seeds is None else tuple(range(seeds)),
-        settings=read_settings(settings or []),
+        settings=read_settings(settings),
+        preset=preset,
+        rounds=rounds,
+        dataset=dataset,
+        data_root=data_root,
+        out=out,
+        engine=EngineOptions(
+            executor=executor,
+            accelerator=accelerator,
+            devices=devices,
+            nodes=nodes,
+            precision=precision,
+            compile=compiled,
+            bank_budget=None if bank_budget is None else size(bank_budget),
+            threads=threads,
+        ),
+        resume=resume,
+        force=force,
         sinks=names(sink or []),
-        engine=engine,
-        **same,
     )
+
+
+def takes_request(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `flbench run`, before its own, as one argument `request`."""
+    shared = list(inspect.signature(run_request, eval_str=True).parameters.values())
+    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+
+    def typed(**values: object) -> None:
+        mine = {one.name: values.pop(one.name) for one in own}
+        command(run_request(**values), **mine)  # type: ignore[arg-type]
+
+    typed.__name__, typed.__doc__ = command.__name__, command.__doc__
+    typed.__signature__ = inspect.Signature([*shared, *own])  # type: ignore[attr-defined]
+    return typed
 
 
 def names(values: Sequence[str]) -> tuple[str, ...]:
@@ -112,10 +125,13 @@ def names(values: Sequence[str]) -> tuple[str, ...]:
     return tuple(name.strip() for value in values for name in value.split(",") if name.strip())
 
 
-def read_settings(pairs: Sequence[str]) -> dict[str, object]:
-    """`--set key=value` pairs, values read as TOML."""
+def read_settings(pairs: Sequence[str] | None) -> dict[str, object]:
+    """`--set key=value` pairs, values read as TOML.
+
+    `run/composition.py` gives them to methods, `suite.py` to the suite.
+    """
     found: dict[str, object] = {}
-    for pair in pairs:
+    for pair in pairs or ():
         key, equals, value = pair.partition("=")
         if not equals or not key.strip():
             raise typer.BadParameter(f"--set expects KEY=VALUE, got '{pair}'")

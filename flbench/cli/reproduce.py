@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flbench.cli.options import Out, Root, Settings, read_settings
+from flbench.cli.options import Out, Root, Settings, Threads, read_settings
+from flbench.engine.options import EngineOptions
 from flbench.errors import UnknownName
+from flbench.sweeps.request import RunRequest
 
 if TYPE_CHECKING:
     from flbench.papers.paper import Paper, PaperTable
@@ -30,16 +32,14 @@ def reproduce(
     settings: Settings = None,
     data_root: Root = None,
     out: Out = Path("flbench-results"),
-    threads: Annotated[int, typer.Option(min=1, help="CPU threads of torch")] = 1,
+    threads: Threads = 1,
     no_run: Annotated[bool, typer.Option("--no-run", help="only compare what is there")] = False,
     markdown: Annotated[
         bool, typer.Option("--markdown", help="the paper's page of docs/, from what is there")
     ] = False,
 ) -> None:
     """Run what is missing of a paper's tables; print ours beside the paper's, with a verdict."""
-    from flbench.engine.options import EngineOptions
     from flbench.papers.paper import SCALES, load_paper
-    from flbench.sweeps.request import RunRequest
 
     card = load_paper(paper)
     if scale not in SCALES:
@@ -61,7 +61,7 @@ def reproduce(
         from flbench.sweeps.sweep import run_missing
 
     request = RunRequest(
-        settings=read_settings(settings or []),
+        settings=read_settings(settings),
         dataset=dataset,
         data_root=data_root,
         out=out,

@@ -7,32 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
-from flbench.cli.options import (
-    Accelerator,
-    BankBudget,
-    Compile,
-    DatasetName,
-    Devices,
-    Executor,
-    Force,
-    Nodes,
-    Out,
-    Plugins,
-    Precision,
-    Preset,
-    Resume,
-    Root,
-    Rounds,
-    Seed,
-    Seeds,
-    Settings,
-    Sinks,
-    Suites,
-    Threads,
-    run_request,
-)
+from flbench.cli.options import takes_request
 from flbench.engine.processes import rank_zero_output
 from flbench.errors import Diverged, Interrupted, MissingData, ProcessDied, Undefined
 from flbench.sweeps.launchers import CellInterrupted, run_cells
@@ -43,36 +18,13 @@ if TYPE_CHECKING:
     from flbench.terminal.console import Console
 
 
-def run(
-    context: typer.Context,
-    plugin: Plugins,
-    suite: Suites,
-    seed: Seed = None,
-    seeds: Seeds = None,
-    rounds: Rounds = None,
-    settings: Settings = None,
-    preset: Preset = None,
-    dataset: DatasetName = None,
-    data_root: Root = None,
-    out: Out = Path("flbench-results"),
-    executor: Executor = "auto",
-    accelerator: Accelerator = "auto",
-    devices: Devices = 1,
-    nodes: Nodes = 1,
-    precision: Precision = "32-true",
-    compiled: Compile = False,
-    bank_budget: BankBudget = None,
-    threads: Threads = 1,
-    resume: Resume = False,
-    force: Force = False,
-    sink: Sinks = None,
-) -> None:
+@takes_request
+def run(request: RunRequest) -> None:
     """Run methods on suites and write one result file per method, suite and seed."""
     from flbench.terminal.console import Console
 
-    with rank_zero_output(devices, nodes):
+    with rank_zero_output(request.engine.devices, request.engine.nodes):
         console = Console()
-        request = run_request(**context.params)
         run_all(request, resolve(request, console), console)
 
 

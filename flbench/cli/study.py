@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
-from flbench.cli.options import Out, Root, Settings, read_settings
+from flbench.cli.options import Out, Root, Settings, Threads, read_settings
+from flbench.engine.options import EngineOptions
 from flbench.errors import Interrupted
+from flbench.sweeps.request import RunRequest
 
 
 def study(
@@ -18,18 +20,16 @@ def study(
     dataset: Annotated[str | None, typer.Option(help="data set, instead of the study's")] = None,
     data_root: Root = None,
     out: Out = Path("flbench-results"),
-    threads: Annotated[int, typer.Option(min=1, help="CPU threads of torch")] = 1,
+    threads: Threads = 1,
     resume: Annotated[bool, typer.Option("--resume", help="go on from a checkpoint")] = False,
     force: Annotated[bool, typer.Option("--force", help="compute complete cells again")] = False,
 ) -> None:
     """Run a study: a grid of runs, or a measurement; cells that are complete are not run again."""
-    from flbench.engine.options import EngineOptions
-    from flbench.sweeps.request import RunRequest
     from flbench.terminal.console import Console
 
     request = RunRequest(
         seeds=tuple(range(seeds)),
-        settings=read_settings(settings or []),
+        settings=read_settings(settings),
         dataset=dataset,
         data_root=data_root,
         out=out,

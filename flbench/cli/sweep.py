@@ -6,38 +6,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flbench.cli.options import (
-    Accelerator,
-    BankBudget,
-    Compile,
-    DatasetName,
-    Devices,
-    Executor,
-    Force,
-    Nodes,
-    Out,
-    Plugins,
-    Precision,
-    Preset,
-    Resume,
-    Root,
-    Rounds,
-    Seed,
-    Seeds,
-    Settings,
-    Sinks,
-    Suites,
-    Threads,
-    run_request,
-)
+from flbench.cli.options import takes_request
 from flbench.errors import UnknownName, UserError
 from flbench.sweeps.launchers import FAILED, run_locally, run_on_ray
-from flbench.sweeps.request import Cell, resolve
+from flbench.sweeps.request import Cell, RunRequest, resolve
 from flbench.sweeps.sweep import Outcomes, recalled, run_missing, summary
 
 if TYPE_CHECKING:
@@ -46,29 +22,9 @@ if TYPE_CHECKING:
 LAUNCHERS = ("local", "ray", "print")
 
 
+@takes_request
 def sweep(
-    context: typer.Context,
-    plugin: Plugins,
-    suite: Suites,
-    seed: Seed = None,
-    seeds: Seeds = None,
-    rounds: Rounds = None,
-    settings: Settings = None,
-    preset: Preset = None,
-    dataset: DatasetName = None,
-    data_root: Root = None,
-    out: Out = Path("flbench-results"),
-    executor: Executor = "auto",
-    accelerator: Accelerator = "auto",
-    devices: Devices = 1,
-    nodes: Nodes = 1,
-    precision: Precision = "32-true",
-    compiled: Compile = False,
-    bank_budget: BankBudget = None,
-    threads: Threads = 1,
-    resume: Resume = False,
-    force: Force = False,
-    sink: Sinks = None,
+    request: RunRequest,
     launcher: Annotated[
         str, typer.Option(help="local, ray, or print (the commands, one a line)")
     ] = "local",
@@ -92,9 +48,7 @@ def sweep(
     from flbench.terminal.console import SweepProgress
 
     progress = SweepProgress()
-    own = ("launcher", "workers", "address")
-    request = run_request(**{key: v for key, v in context.params.items() if key not in own})
-    if launcher != "print" and devices * nodes > 1:
+    if launcher != "print" and request.engine.devices * request.engine.nodes > 1:
         raise UserError(
             "--devices, --nodes: here a cell is one process; --launcher print gives the commands"
         )

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flbench.cli.options import Out, Root, Settings, read_settings
+from flbench.cli.options import Out, Root, Settings, Threads, read_settings
 from flbench.core.parameters import parse
+from flbench.engine.options import EngineOptions
 from flbench.errors import UserError
+from flbench.sweeps.request import Cell, RunRequest, resolve
 from flbench.sweeps.tuning import FIRST_SEED, SCORE, Point, Trial, _order, _score, grid_of, points
 
 if TYPE_CHECKING:
     from flbench.results.schema import Tuning
-    from flbench.sweeps.request import Cell
 
 
 def tune(
@@ -37,11 +38,9 @@ def tune(
     data_root: Root = None,
     out: Out = Path("flbench-results"),
     trials: Annotated[Path, typer.Option(help="folder of the trials")] = Path("flbench-tuning"),
-    threads: Annotated[int, typer.Option(min=1, help="CPU threads of torch")] = 1,
+    threads: Threads = 1,
 ) -> None:
     """Search a method's parameters on tuning seeds; score the best, and the defaults, on others."""
-    from flbench.engine.options import EngineOptions
-    from flbench.sweeps.request import RunRequest, resolve
     from flbench.terminal.console import SweepProgress
 
     progress = SweepProgress()
@@ -54,7 +53,7 @@ def tune(
         plugin, *others = load(method).plugins
     if others:
         raise UserError(f"flbench tune takes one method, got '{method}'")
-    given = read_settings(settings or [])
+    given = read_settings(settings)
     asked = {key.removeprefix(f"{method}.") for key in given}
     free = {name: one for name, one in plugin.fields.items() if name not in asked}
     effort = getattr(plugin.kind, "effort", ())

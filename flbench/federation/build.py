@@ -15,7 +15,9 @@ from flbench.suite import Suite
 
 
 def divide(suite: Suite, hooks: HookCaller, dataset: Dataset, seed: int) -> Federation:
-    """Divide a data set among server, test pool and clients, and split the clients' samples.
+    """Divide a data set among server, test pool and clients.
+
+    `federation.federate` then splits each client's samples into training, validation and test.
 
     Newcomers become the last clients, so that training clients have ids 0..N-1.
     """

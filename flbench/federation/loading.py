@@ -7,8 +7,7 @@ from pathlib import Path
 
 from flbench.core.dataset import Dataset
 from flbench.errors import BadParameter, FlbenchError, PluginError, in_one_line
-from flbench.plugin.isolation import IsolatedPlugin
-from flbench.plugin.process_state import SHARED
+from flbench.plugin.isolation import SHARED, IsolatedPlugin
 from flbench.plugin.registry import find, load_entry
 
 

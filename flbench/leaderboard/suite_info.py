@@ -9,7 +9,7 @@ from typing import Any
 
 from flbench.core.parameters import parse
 from flbench.errors import UnknownName, UserError
-from flbench.plugin.method_info import card
+from flbench.plugin.method_info import method_info
 from flbench.plugin.registry import entries
 from flbench.results.schema import Method
 from flbench.suite import Suite, load_suite
@@ -93,7 +93,7 @@ def departures(method: Method) -> int:
     for plugin in method.plugins:
         if plugin.name in known:
             prefix = "" if len(method.plugins) == 1 else f"{plugin.name}."
-            for parameter in card(known[plugin.name]).parameters:
+            for parameter in method_info(known[plugin.name]).parameters:
                 value = method.params.get(prefix + parameter.name, ...)
                 count += value is not ... and not _is(value, parameter.default)
     return count

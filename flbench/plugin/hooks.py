@@ -1,15 +1,19 @@
 """HookCaller: calls the hooks of one run, merges the answers and checks them.
 
 A run has a plugin manager of its own: defaults first, then the suite, the sinks and the methods, so
-that pluggy asks the method named last first. Every plugin is registered behind a `HookGuard`, which
-turns what it raises into one line and says which plugin answered.
+that pluggy asks the method named last first. Every plugin is registered behind a `HookGuard`: what
+a hook raises becomes one line that names plugin and hook, an answer carries the plugin's name, and
+process-wide settings are restored after third-party code ran (`isolation`).
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import FrozenInstanceError, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pluggy
@@ -29,12 +33,10 @@ from flbench.core.state import (
     Upload,
 )
 from flbench.core.types import Phase
-from flbench.errors import PluginError
+from flbench.errors import FlbenchError, PluginError, Undefined, UserError, in_one_line, text_of
 from flbench.plugin import fedavg_defaults, validation
-from flbench.plugin.hook_guard import HookGuard
-from flbench.plugin.hook_guard import HookResult as HookResult
-from flbench.plugin.isolation import IsolatedPlugin
-from flbench.plugin.process_state import DEFAULTS, Snapshot, snapshot
+from flbench.plugin.isolation import DEFAULTS, TORCH, IsolatedPlugin, Snapshot, snapshot
+from flbench.plugin.validation import HookResult
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,6 +47,13 @@ if TYPE_CHECKING:
 
 Layer = tuple[str, object]
 Term = Callable[["ClientModule"], "Tensor"]
+Acting = Callable[[], AbstractContextManager[None]]
+"""Gives the block in which a plugin's code runs."""
+LISTENERS = ("run_started", "round_finished", "run_finished")
+"""Hooks of sinks: an error in one is a warning, and the run goes on."""
+ADDED = (TORCH,)
+"""Settings that `client_module` may change: layers draw their first weights from this generator,
+which the core has seeded."""
 
 
 class HookCaller:
@@ -121,24 +130,16 @@ class HookCaller:
         name = self._between_hooks.name
         self._between_hooks.restore(self._settings, f"{name}'s training or evaluation")
 
-    def _first(self, hook: str, **arguments: object) -> HookResult | None:
-        answer: HookResult | None = self._call(hook, **arguments)
-        return answer
-
-    def _all(self, hook: str, **arguments: object) -> list[HookResult]:
-        answers: list[HookResult] = self._call(hook, **arguments)
-        return answers
-
     def partition(
         self, labels: Indices, domains: Indices | None, clients: int, rng: np.random.Generator
     ) -> Partition:
         """The partition; every suite answers."""
-        answer = self._first("partition", labels=labels, domains=domains, clients=clients, rng=rng)
+        answer = self._call("partition", labels=labels, domains=domains, clients=clients, rng=rng)
         return validation.partition(answer, clients, len(labels))
 
     def setup(self, ctx: Context) -> Setup:
         """Bank and membership of the plugin named last, memories of all."""
-        answers, merged = self._all("setup", ctx=ctx), Setup()
+        answers, merged = self._call("setup", ctx=ctx), Setup()
         for answer in answers:
             value = validation.setup(answer, ctx)
             twice = sorted(set(merged.memory) & set(value.memory))
@@ -159,14 +160,14 @@ class HookCaller:
     def plan(self, state: State, ctx: Context) -> Sequence[Stage]:
         """The stages of this round."""
         self._restore()
-        return validation.plan(self._first("plan", state=state, ctx=ctx), ctx)
+        return validation.plan(self._call("plan", state=state, ctx=ctx), ctx)
 
     def dispatch(self, state: State, stage: Stage, ctx: Context) -> Dispatched:
         """Field by field the first answer; extras of all, the plugin named last before others."""
         found: dict[str, HookResult] = {}
         extras: dict[str, Tensor] = {}
         own: dict[str, Tensor] = {}
-        for answer in self._all("dispatch", state=state, stage=stage, ctx=ctx):
+        for answer in self._call("dispatch", state=state, stage=stage, ctx=ctx):
             start = validation.start(answer, stage, ctx)
             extras, own = {**start.extras, **extras}, {**start.client_memory, **own}
             for name in ("params", "active", "rows", "sent_mask", "returned_mask"):
@@ -198,7 +199,7 @@ class HookCaller:
 
     def client_module(self, net: nn.Module, ctx: Context) -> ClientModule:
         """The LightningModule that trains on one client."""
-        answer = self._first("client_module", net=net, ctx=ctx)
+        answer = self._call("client_module", net=net, ctx=ctx)
         self._trainer = answer.plugin if answer else self._trainer
         module = validation.client_module(answer, ctx)
         module.provided_by = self._trainer
@@ -206,28 +207,28 @@ class HookCaller:
 
     def local_terms(self, state: State, stage: Stage, ctx: Context) -> list[Term]:
         """Everything that is added to the loss."""
-        answers = self._all("local_term", state=state, stage=stage, ctx=ctx)
+        answers = self._call("local_term", state=state, stage=stage, ctx=ctx)
         return [validation.local_term(answer, ctx) for answer in answers]
 
     def score(
         self, state: State, stage: Stage, phase: Phase, upload: Upload | None, ctx: Context
     ) -> Scores | None:
         """Who benefits from what, if anybody measures it."""
-        answer = self._first("score", state=state, stage=stage, phase=phase, upload=upload, ctx=ctx)
+        answer = self._call("score", state=state, stage=stage, phase=phase, upload=upload, ctx=ctx)
         return None if answer is None else validation.score(answer, state, ctx)
 
     def cluster(
         self, state: State, stage: Stage, phase: Phase, scores: Scores | None, ctx: Context
     ) -> Membership | None:
         """Who is served by which model, if that changes."""
-        answer = self._first(
+        answer = self._call(
             "cluster", state=state, stage=stage, phase=phase, scores=scores, ctx=ctx
         )
         return None if answer is None else validation.cluster(answer, state, ctx)
 
     def aggregate(self, state: State, upload: Upload, ctx: Context) -> Models:
         """The new bank."""
-        answer = self._first(
+        answer = self._call(
             "aggregate",
             state=state,
             upload=upload,
@@ -238,5 +239,74 @@ class HookCaller:
 
     def personalise(self, state: State, clients: Tensor, ctx: Context) -> Personal:
         """The model each client is judged by."""
-        answer = self._first("personalise", state=state, clients=clients, ctx=ctx)
+        answer = self._call("personalise", state=state, clients=clients, ctx=ctx)
         return validation.personalise(answer, state, clients, ctx)
+
+
+class HookGuard:
+    """The hooks of a plugin, each guarded, and nothing else of it; registered in its place."""
+
+    def __init__(
+        self, plugin: object, isolated: IsolatedPlugin, warn: Callable[[str], None]
+    ) -> None:
+        self._name = isolated.name
+        home = plugin if inspect.ismodule(plugin) else type(plugin)
+        for attribute in vars(home) if inspect.ismodule(home) else dir(home):
+            options = getattr(inspect.getattr_static(home, attribute), "flbench_impl", None)
+            if options is not None:
+                hook = options.get("specname") or attribute
+                acting: Acting = nullcontext
+                if not _is_core(plugin):
+                    quiet = ADDED if hook == "client_module" else ()
+                    acting = partial(isolated.acting, f"{self._name}.{hook}", quiet)
+                call = _guarded(self._name, hook, getattr(plugin, attribute), acting, warn)
+                # `wraps` copies the mark of a function, but not that of a static method.
+                vars(call).update(flbench_impl=options)
+                setattr(self, attribute, call)
+
+    def __repr__(self) -> str:
+        """The plugin's name, for pluggy's messages."""
+        return self._name
+
+
+def _is_core(plugin: object) -> bool:
+    """Whether it is part of flbench. A suite is not: it calls any package's partition."""
+    home = plugin.__name__ if inspect.ismodule(plugin) else type(plugin).__module__
+    return home.startswith("flbench.") and home != "flbench.suite"
+
+
+def _guarded(
+    name: str, hook: str, function: Callable[..., Any], acting: Acting, warn: Callable[[str], None]
+) -> Callable[..., HookResult | None]:
+    """A hook whose errors are one line; in a sink's hook they are a warning."""
+
+    @functools.wraps(function)
+    def call(*args: object) -> HookResult | None:
+        try:
+            with acting():
+                value = function(*args)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit as well
+            if hook not in LISTENERS:
+                raise _in_one_line(name, hook, error) from error
+            warn(f"{name}.{hook} failed ({in_one_line(error)}); the run goes on")
+            return None
+        return None if value is None else HookResult(name, value)
+
+    return call
+
+
+def _in_one_line(name: str, hook: str, error: BaseException) -> FlbenchError:
+    """What a hook raised, as the error that flbench shows."""
+    match error:
+        case Undefined():
+            return Undefined(f"{name}: {text_of(error)}")
+        case UserError():
+            return PluginError(f"{name}.{hook}: {text_of(error)}")
+        case FlbenchError():
+            return error
+        case FrozenInstanceError():
+            hint = "a plugin keeps nothing; declare a memory in `setup`"
+            return PluginError(f"{name}.{hook}: {text_of(error)}: {hint}")
+    return PluginError(f"{name}.{hook} raised {in_one_line(error)}")

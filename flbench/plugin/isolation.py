@@ -1,22 +1,181 @@
 """Isolation: restore process-wide settings after third-party code ran.
 
 All plugins run in one process. What one of them changes of the process would change the numbers of
-the others, so it is restored and named in one line. `docs/third-party-code.md` says what is
-promised, and what is not. Nothing heavy is imported here.
+the others, so it is restored and named in one line. The table below holds what changes numbers or
+where files are written; `docs/third-party-code.md` says what is promised, and what is not. torch
+and numpy are not imported here: their settings count once something else has imported them.
 """
 
 from __future__ import annotations
 
+import operator
+import os
+import random
 import sys
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
 
-from flbench.plugin.process_state import Snapshot, restore, snapshot
+
+@dataclass(frozen=True)
+class GlobalSetting:
+    """A setting that all code of a process shares.
+
+    Attributes:
+        name: as a warning names it.
+        module: the module that holds it; not read before that is imported.
+        read: gives the value, from the module; None = unknown.
+        write: sets a value, given the module.
+        same: whether an old and a new value count as equal.
+    """
+
+    name: str
+    module: str
+    read: Callable[[ModuleType], Any]
+    write: Callable[[ModuleType, Any], object]
+    same: Callable[[Any, Any], bool] = operator.eq
+
+    def change(self, old: Any, new: object) -> str:  # noqa: ANN401 - any setting's value
+        """What a warning says of a change."""
+        if self.name in SHARED:
+            return (
+                f"drew from {self.name} or seeded it; restored, so its numbers repeat:"
+                " use ctx.rng(...)"
+            )
+        if isinstance(new, dict):  # the environment
+            names = ", ".join(os.fsdecode(key) for key in old if new.get(key) != old[key])
+            return f"changed {self.name} ({names}); restored"
+        return f"changed {self.name} to {new}; restored"
 
 
-def warn_on_stderr(line: str) -> None:
-    """Warn before there is a run that collects warnings."""
-    print(f"flbench: {line}", file=sys.stderr)
+SHARED = PYTHON, NUMPY, TORCH = (
+    "Python's global generator", "numpy's global generator", "torch's global generator",
+)  # fmt: skip
+"""Names of the three global generators. Those of accelerators are not watched."""
+
+
+def _numpy_state(random: ModuleType) -> tuple[Any, ...] | None:
+    """State of numpy's global generator; None where it is not the usual Mersenne Twister."""
+    state = random.get_state(legacy=False)
+    if state["bit_generator"] != "MT19937":
+        return None
+    twister = state["state"]
+    return twister["key"].tobytes(), twister["pos"], state["has_gauss"], state["gauss"]
+
+
+def _set_numpy_state(random: ModuleType, state: tuple[Any, ...]) -> None:
+    key, *rest = state
+    random.set_bit_generator(random.MT19937())  # a plugin may have set another
+    random.set_state(("MT19937", memoryview(key).cast("I"), *rest))
+
+
+def _set_torch_state(torch: ModuleType, state: bytes) -> None:
+    torch.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+
+
+def _working_directory(os: ModuleType) -> str | None:
+    """None where the working directory was removed."""
+    try:
+        folder: str = os.getcwd()
+    except OSError:
+        return None
+    return folder
+
+
+def _set_working_directory(os: ModuleType, folder: str) -> None:
+    with suppress(FileNotFoundError):  # it was removed
+        os.chdir(folder)
+
+
+def _environment(os: ModuleType) -> dict[Any, Any]:
+    """The variables, encoded: `os.environ.copy()` decodes each, which is 100 times slower."""
+    variables: dict[Any, Any] = vars(os.environ)["_data"]
+    return variables.copy()
+
+
+def _set_environment(os: ModuleType, variables: Mapping[Any, Any]) -> None:
+    os.environ.update({os.fsdecode(k): os.fsdecode(v) for k, v in variables.items()})
+
+
+def _is_kept(old: Mapping[Any, Any], new: Mapping[Any, Any]) -> bool:
+    """Whether the variables have their values; libraries may add others when they are imported."""
+    return old.items() <= new.items()
+
+
+GENERATORS = (
+    GlobalSetting(PYTHON, "random", lambda _: random.getstate(), lambda _, s: random.setstate(s)),
+    GlobalSetting(NUMPY, "numpy.random", _numpy_state, _set_numpy_state),
+    GlobalSetting(
+        TORCH, "torch", lambda torch: torch.get_rng_state().numpy().tobytes(), _set_torch_state
+    ),
+)
+DEFAULTS = (
+    GlobalSetting(
+        "torch's default dtype", "torch",
+        lambda torch: torch.get_default_dtype(),
+        lambda torch, dtype: torch.set_default_dtype(dtype),
+    ),
+    GlobalSetting(
+        "torch's default device", "torch",
+        lambda torch: str(torch.get_default_device()),
+        # None costs no torch function mode
+        lambda torch, device: torch.set_default_device(None if device == "cpu" else device),
+    ),
+    GlobalSetting(
+        "torch's number of threads", "torch",
+        lambda torch: torch.get_num_threads(),
+        lambda torch, count: torch.set_num_threads(count),
+    ),
+    GlobalSetting(
+        "torch's grad mode", "torch",
+        lambda torch: torch.is_grad_enabled(),
+        lambda torch, on: torch.set_grad_enabled(on),
+    ),
+    GlobalSetting(
+        "torch's deterministic algorithms", "torch",
+        lambda torch: (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        ),
+        lambda torch, how: torch.use_deterministic_algorithms(how[0], warn_only=how[1]),
+    ),
+    GlobalSetting(
+        "torch's float32 matmul precision", "torch",
+        lambda torch: torch.get_float32_matmul_precision(),
+        lambda torch, precision: torch.set_float32_matmul_precision(precision),
+    ),
+    GlobalSetting(
+        "torch's cudnn settings", "torch",
+        lambda torch: (torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic),
+        lambda torch, how: torch.backends.cudnn.set_flags(_benchmark=how[0], _deterministic=how[1]),
+    ),
+    GlobalSetting("the working directory", "os", _working_directory, _set_working_directory),
+    GlobalSetting("the environment", "os", _environment, _set_environment, _is_kept),
+)  # fmt: skip
+"""All settings but the generators."""
+EVERYTHING = (*GENERATORS, *DEFAULTS)
+
+Snapshot = list[tuple[GlobalSetting, Any]]
+"""Settings with their values; None = unknown."""
+
+
+def snapshot(settings: Sequence[GlobalSetting] = EVERYTHING) -> Snapshot:
+    """The values of those settings whose modules are imported."""
+    modules = sys.modules
+    return [(one, one.read(modules[one.module])) for one in settings if one.module in modules]
+
+
+def restore(before: Snapshot) -> list[tuple[str, str]]:
+    """Set every value that changed to what it was; name and description of each change."""
+    changes = []
+    for setting, old in before:
+        module = sys.modules[setting.module]
+        if old is not None and not setting.same(old, new := setting.read(module)):
+            setting.write(module, old)
+            changes.append((setting.name, setting.change(old, new)))
+    return changes
 
 
 class IsolatedPlugin:
@@ -24,12 +183,12 @@ class IsolatedPlugin:
 
     Args:
         name: the plugin's name.
-        warn: called once for each setting that the plugin changed.
+        warn: called once for each setting that the plugin changed; None = print to standard error.
     """
 
-    def __init__(self, name: str, warn: Callable[[str], None] = warn_on_stderr) -> None:
+    def __init__(self, name: str, warn: Callable[[str], None] | None = None) -> None:
         self.name = name
-        self._warn = warn
+        self._warn = warn or (lambda line: print(f"flbench: {line}", file=sys.stderr))
         self._warned: set[str] = set()
 
     @contextmanager

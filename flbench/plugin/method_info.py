@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from flbench.plugin.entry import Entry
-from flbench.plugin.registry import entries, source_file, summary_of
+from flbench.plugin.registry import Entry, entries, source_file, summary_of
 from flbench.plugin.source_inspection import tree
 
 
@@ -28,7 +27,7 @@ class Parameter:
 
 
 @dataclass(frozen=True)
-class Card:
+class MethodInfo:
     """What the source of a method says; "" and 0 where it says nothing."""
 
     name: str
@@ -49,13 +48,13 @@ class Card:
         return self.paper if known else f"{self.paper} ({self.year})".strip()
 
 
-def cards() -> list[Card]:
-    """The cards of all installed methods, by name."""
-    return [card(entry) for entry in entries("methods").values()]
+def method_infos() -> list[MethodInfo]:
+    """What the source says of all installed methods, by name."""
+    return [method_info(entry) for entry in entries("methods").values()]
 
 
-def card(entry: Entry) -> Card:
-    """The card of one method; empty where its source cannot be read."""
+def method_info(entry: Entry) -> MethodInfo:
+    """What the source says of one method; empty where its source cannot be read."""
     found = _tree(source_file(entry))
     constants: dict[str, object] = {}
     parameters: dict[str, Parameter] = {}
@@ -75,7 +74,7 @@ def card(entry: Entry) -> Card:
     paper, year, kind, presets = (
         constants.get(name) for name in ("paper", "year", "kind", "presets")
     )
-    return Card(
+    return MethodInfo(
         name=entry.name,
         summary=summary_of(entry),
         paper=paper if isinstance(paper, str) else "",

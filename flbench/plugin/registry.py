@@ -9,10 +9,11 @@ found in the same way as those of other packages.
 from __future__ import annotations
 
 import ast
+import re
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.metadata import Distribution, EntryPoint, distributions
 from pathlib import Path
@@ -20,10 +21,66 @@ from typing import Any
 
 from flbench.errors import PluginError, UnknownName, UserError, in_one_line
 from flbench.plugin import source_inspection
-from flbench.plugin.diagnostics import diagnose
-from flbench.plugin.entry import Entry, one_of
-from flbench.plugin.isolation import IsolatedPlugin
-from flbench.plugin.process_state import SHARED
+from flbench.plugin.isolation import SHARED, IsolatedPlugin
+
+KINDS = ("methods", "suites", "datasets", "models", "partitions", "studies", "papers", "sinks")
+NAMES = re.compile(r"[A-Za-z0-9_][\w.-]*", re.ASCII)
+"""Names that can be typed, and that can be part of a file's name."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One installed name.
+
+    Attributes:
+        kind: one of KINDS.
+        name: what a person types.
+        value: "module:object".
+        distribution: the package that offers it.
+        version: that package's version.
+        rivals: other packages that offer the same name, with their versions.
+
+    Example:
+        >>> entry = Entry("methods", "acme", "acme.methods:Acme [gpu]", "acme-fl", "1.0")
+        >>> print(entry, entry.module(), entry.target())
+        method 'acme' of acme-fl 1.0 acme.methods Acme
+    """
+
+    kind: str
+    name: str
+    value: str
+    distribution: str
+    version: str
+    rivals: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{one_of(self.kind)} '{self.name}' of {self.distribution} {self.version}"
+
+    def module(self) -> str:
+        """The module the object is looked up in; "" where the value names none."""
+        return self._part("module")
+
+    def target(self) -> str:
+        """The object within the module; "" where the value names none."""
+        return self._part("attr")
+
+    def packages(self) -> str:
+        """All packages that offer the name."""
+        return " and ".join((f"{self.distribution} {self.version}", *self.rivals))
+
+    def _part(self, group: str) -> str:
+        found = EntryPoint.pattern.fullmatch(self.value)
+        return (found[group] or "") if found else ""
+
+
+def one_of(kind: str) -> str:
+    """The singular of a kind.
+
+    Example:
+        >>> one_of("methods"), one_of("studies")
+        ('method', 'study')
+    """
+    return "study" if kind == "studies" else kind.removesuffix("s")
 
 
 def _stamp() -> tuple[tuple[str, int], ...]:
@@ -118,6 +175,29 @@ def find(kind: str, name: str) -> Entry:
             f"two packages offer the {one_of(kind)} '{name}': {entry.packages()}; uninstall one"
         )
     return entry
+
+
+def diagnose(entry: Entry) -> str:
+    """Why a name cannot be used, in one line; "" where its metadata are sound."""
+    if not NAMES.fullmatch(entry.name):
+        return f"its name is '{entry.name}', expected letters, digits and . _ -"
+    if entry.rivals:
+        return f"two packages offer it: {entry.packages()}; uninstall one"
+    if not entry.module() or not entry.target():
+        return f"its entry point is '{entry.value}', expected 'module:object'"
+    if not _is_version(entry.version):
+        return f"its package's version is '{entry.version}', expected one such as 1.0"
+    return ""
+
+
+def _is_version(text: str) -> bool:
+    """Whether it is a version; "?" stands for an entry that came with no package."""
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return text == "?" or bool(Version(text))
+    except (InvalidVersion, TypeError):
+        return False
 
 
 def load_entry(entry: Entry) -> Any:  # noqa: ANN401 - whatever the entry point names

@@ -1,22 +1,21 @@
-"""Methods by name: `pfedlia`, or `pfedlia+fedavgm` for several plugins asked in turn."""
+"""Methods by name (`pfedlia`, `pfedlia+fedavgm`) and their parameters (`--set`, presets)."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from inspect import getattr_static
 from typing import Any
 
 from flbench.core.hookspecs import hookimpl
-from flbench.core.parameters import Parameter, Presets, checked
+from flbench.core.parameters import Parameter, Presets, checked, declared
 from flbench.errors import BadParameter, PluginError, UnknownName, UserError, in_one_line, text_of
-from flbench.plugin.entry import Entry
 from flbench.plugin.isolation import IsolatedPlugin
-from flbench.plugin.registry import find, load_entry
+from flbench.plugin.registry import Entry, find, load_entry
 from flbench.plugin.source_inspection import source_hash
 from flbench.results.schema import Method, Plugin
-from flbench.run.settings import fields_of, given_to, split_settings
+from flbench.suite import suite_field, suite_fields
 
 
 @dataclass(frozen=True)
@@ -43,12 +42,47 @@ class MethodStack:
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedPlugin:
     """A plugin's class, found and imported, before it has parameters."""
 
     entry: Entry
     kind: Any
     fields: Mapping[str, Parameter]
+
+    @property
+    def presets(self) -> Presets:
+        """The presets it declares."""
+        presets: Presets = getattr(self.kind, "presets", {})
+        return presets
+
+    def field(self, key: str) -> str | None:
+        """The field that a `--set` key names: `field` or `plugin.field`; None = none of it."""
+        owner, dot, field = key.partition(".")
+        if key in self.fields:
+            return key
+        return field if dot and owner == self.entry.name and field in self.fields else None
+
+    def build(self, settings: Mapping[str, object], preset: str | None) -> object:
+        """An instance; its constructor runs as third-party code.
+
+        Raises:
+            BadParameter: a value does not fit its field, or the plugin refuses it.
+        """
+        entry, given = self.entry, dict(self.presets.get(preset or "", {}))
+        for key in sorted(settings, key=lambda key: "." in key):  # the full name wins
+            if field := self.field(key):
+                given[field] = settings[key]
+        values = checked(f"method '{entry.name}'", self.kind, given)
+        try:
+            with IsolatedPlugin(entry.name).acting(f"{entry.name}.__init__"):
+                return self.kind(**values)
+        except KeyboardInterrupt:
+            raise
+        except (ValueError, UserError) as error:  # what it says to the person
+            text = text_of(error) or type(error).__name__
+            raise BadParameter(f"method '{entry.name}': {text}") from error
+        except BaseException as error:  # SystemExit as well
+            raise BadParameter(f"method '{entry.name}': {in_one_line(error)}") from error
 
 
 @dataclass(frozen=True)
@@ -60,24 +94,32 @@ class LoadedMethod:
     """
 
     text: str
-    plugins: tuple[Loaded, ...]
+    plugins: tuple[LoadedPlugin, ...]
 
     @property
     def presets(self) -> set[str]:
         """The presets that at least one of the plugins has."""
-        return {name for one in self.plugins for name in presets_of(one.kind)}
+        return {name for one in self.plugins for name in one.presets}
 
     def compose(
         self, settings: Mapping[str, object] | None = None, preset: str | None = None
     ) -> MethodStack:
-        """Build the plugins; see `compose`."""
-        built = []
-        for one in self.plugins:
-            entry, kind = one.entry, one.kind
-            of_preset = presets_of(kind).get(preset or "", {})
-            given = {**of_preset, **given_to(entry.name, one.fields, settings or {})}
-            values = checked(f"method '{entry.name}'", kind, given)
-            built.append((entry, _made(entry, kind, values)))
+        """Build the plugins with their parameters.
+
+        Plugins without hooks (fedavg: the defaults themselves) add nothing and are left out of the
+        name where others are there, so `pfedlia+fedavg` is `pfedlia`.
+
+        Args:
+            settings: `--set` values; those that a plugin declares are taken, others ignored (see
+                `suite_overrides`). Keys are `field` or `plugin.field`.
+            preset: name of a preset; plugins that have it start from its values, not their
+                defaults.
+
+        Raises:
+            BadParameter: a value does not fit its field, or the plugin refuses it.
+            UserError: the plugins cannot go together.
+        """
+        built = [(one.entry, one.build(settings or {}, preset)) for one in self.plugins]
         check_compatible([(entry.name, plugin) for entry, plugin in built])
         acting = [(entry, plugin) for entry, plugin in built if _hooks_of(plugin)] or built[:1]
         layers = tuple((entry.name, plugin) for entry, plugin in acting)
@@ -89,7 +131,7 @@ def load_method(text: str) -> LoadedMethod:
 
     Raises:
         UnknownName: no such method.
-        PluginError: a plugin cannot be imported, or is not a frozen dataclass.
+        PluginError: a plugin cannot be imported, or is not a frozen dataclass of typed fields.
     """
     names = [name.strip() for name in text.split("+")]
     if len(set(names)) < len(names) or not all(names):
@@ -97,33 +139,21 @@ def load_method(text: str) -> LoadedMethod:
     return LoadedMethod(text, tuple(_load_plugin(name) for name in names))
 
 
-def _load_plugin(name: str) -> Loaded:
+def _load_plugin(name: str) -> LoadedPlugin:
     entry = find("methods", name)
     kind = load_entry(entry)
     if not (isinstance(kind, type) and is_dataclass(kind) and kind.__dataclass_params__.frozen):  # type: ignore[attr-defined]
         raise PluginError(f"method '{name}': {entry.value} is not a frozen dataclass")
-    return Loaded(entry, kind, fields_of(entry, kind))
+    try:
+        return LoadedPlugin(entry, kind, declared(kind))
+    except Exception as error:
+        raise PluginError(f"{entry}: its fields cannot be read: {in_one_line(error)}") from error
 
 
 def compose(
     text: str, settings: Mapping[str, object] | None = None, preset: str | None = None
 ) -> MethodStack:
-    """Find, import and build the plugins of `name` or `name+name`.
-
-    Plugins without hooks (fedavg: the defaults themselves) add nothing and are left out of the
-    name where others are there, so `pfedlia+fedavg` is `pfedlia`.
-
-    Args:
-        text: names joined by "+".
-        settings: `--set` values; those that a plugin declares are taken, others ignored (see
-            `suite_overrides`). Keys are `field` or `plugin.field`.
-        preset: name of a preset; plugins that have it start from its values, not their defaults.
-
-    Raises:
-        UnknownName: no such method.
-        BadParameter: a value does not fit its field, or the plugin refuses it.
-        PluginError: a plugin cannot be imported, or is not a frozen dataclass of plain values.
-    """
+    """Find, import and build the plugins of a method; see `load_method`, `LoadedMethod.compose`."""
     return load_method(text).compose(settings, preset)
 
 
@@ -153,20 +183,6 @@ def _description(acting: Sequence[tuple[Entry, Any]]) -> Method:
     )
 
 
-def _made(entry: Entry, kind: Callable[..., Any], values: Mapping[str, object]) -> object:
-    """A method with its parameters; its constructor runs as a guest."""
-    try:
-        with IsolatedPlugin(entry.name).acting(f"{entry.name}.__init__"):
-            return kind(**values)
-    except KeyboardInterrupt:
-        raise
-    except (ValueError, UserError) as error:  # what it says to the person
-        told = text_of(error) or type(error).__name__
-        raise BadParameter(f"method '{entry.name}': {told}") from error
-    except BaseException as error:  # SystemExit as well
-        raise BadParameter(f"method '{entry.name}': {in_one_line(error)}") from error
-
-
 def _params(entry: Entry, plugin: Any) -> dict[str, object]:  # noqa: ANN401 - a dataclass
     """What a result says of a method's parameters.
 
@@ -182,12 +198,6 @@ def _params(entry: Entry, plugin: Any) -> dict[str, object]:  # noqa: ANN401 - a
                 f" text, lists or tables of them: {in_one_line(error)}"
             ) from None
     return asdict(plugin)
-
-
-def presets_of(kind: object) -> Presets:
-    """The presets a method declares."""
-    presets: Presets = getattr(kind, "presets", {})
-    return presets
 
 
 def without_preset(preset: str, methods: Sequence[LoadedMethod]) -> list[str]:
@@ -216,8 +226,22 @@ def suite_overrides(
         UnknownName: a key that neither a method nor the suite declares.
         BadParameter: a bare key that both declare.
     """
-    declared = {one.entry.name: one.fields for method in methods for one in method.plugins}
-    return split_settings(settings, declared)
+    plugins = [one for method in methods for one in method.plugins]
+    found: dict[str, object] = {}
+    for key, value in settings.items():
+        owners = [one.entry.name for one in plugins if one.field(key)]
+        field = suite_field(key)
+        if field and owners and not key.startswith("suite."):
+            raise BadParameter(
+                f"--set {key}: both the suite and {owners[0]} have it;"
+                f" write suite.{key} or {owners[0]}.{key}"
+            )
+        if field:
+            found[field] = value
+        elif not owners:
+            known = [f"{one.entry.name}.{field}" for one in plugins for field in one.fields]
+            raise UnknownName("parameter", key, [*known, *suite_fields()], listed="declared")
+    return found
 
 
 def check_compatible(plugins: Sequence[tuple[str, object]]) -> None:

@@ -17,9 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flbench.errors import UserError, in_one_line, text_of
-from flbench.plugin.diagnostics import diagnose
-from flbench.plugin.entry import Entry
-from flbench.plugin.registry import find, load_entry
+from flbench.plugin.registry import Entry, diagnose, find, load_entry
 
 PATIENCE = 60.0
 """Seconds that one name may take."""

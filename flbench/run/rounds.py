@@ -1,4 +1,7 @@
-"""The orchestrator: the round loop of federated learning, with a hook at every decision."""
+"""The orchestrator: the round loop of federated learning, with a hook at every decision.
+
+It draws the cohort of each round, lets it train, averages, and has every client evaluated.
+"""
 
 from __future__ import annotations
 

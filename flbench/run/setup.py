@@ -29,8 +29,7 @@ from flbench.errors import UserError
 from flbench.federation.build import divide
 from flbench.federation.federation import Federation, Samples, label_counts
 from flbench.plugin.hooks import HookCaller
-from flbench.plugin.isolation import IsolatedPlugin
-from flbench.plugin.process_state import SHARED
+from flbench.plugin.isolation import SHARED, IsolatedPlugin
 from flbench.plugin.registry import find, load_entry
 from flbench.results.schema import Fingerprint
 from flbench.run.checkpoint import load_checkpoint

@@ -170,11 +170,9 @@ def resolve(
 
 def concerns(key: str, method: LoadedMethod) -> bool:
     """Whether a setting is the suite's, or a parameter of this method."""
-    from flbench.run.settings import names_field
     from flbench.suite import suite_field
 
-    owned = (names_field(key, one.entry.name, one.fields) for one in method.plugins)
-    return suite_field(key) is not None or any(owned)
+    return suite_field(key) is not None or any(one.field(key) for one in method.plugins)
 
 
 def command(request: RunRequest) -> str:

@@ -19,8 +19,8 @@ from torch import Tensor
 from flbench.core.context import Context
 from flbench.core.hookspecs import hookimpl
 from flbench.core.state import Dispatched, Membership, Stage, State, Upload
-from flbench.plugin.hook_guard import ADDED
-from flbench.plugin.process_state import restore, snapshot
+from flbench.plugin.hooks import ADDED
+from flbench.plugin.isolation import restore, snapshot
 from flbench.plugin.registry import find
 from flbench.run.rounds import Run
 from flbench.testing.check import MethodUnderTest, check

@@ -6,9 +6,7 @@ import json
 import sys
 from dataclasses import MISSING, asdict, fields
 
-from flbench.plugin.diagnostics import diagnose
-from flbench.plugin.entry import KINDS
-from flbench.plugin.registry import entries, find, load_entry
+from flbench.plugin.registry import KINDS, diagnose, entries, find, load_entry
 from flbench.run.composition import compose
 from flbench.testing.check import MethodUnderTest, check
 from flbench.testing.subprocesses import ProcessFailed, in_fresh_process

@@ -14,7 +14,7 @@ from flbench.core.state import Dispatched, Stage, State, Upload
 from flbench.engine.distributed import select_clients
 from flbench.engine.options import EngineOptions
 from flbench.engine.sequential import Term
-from flbench.plugin.process_state import GENERATORS, restore, snapshot
+from flbench.plugin.isolation import GENERATORS, restore, snapshot
 from flbench.run.composition import compose
 from flbench.testing.check import CheckSkipped, MethodUnderTest, check
 from flbench.testing.comparison import different_numbers, mean_losses

@@ -26,8 +26,7 @@ from flbench.datasets import cifar, digit5, office, status, survey, torchvision_
 from flbench.datasets.torchvision_sets import IDX, fashion_mnist
 from flbench.errors import MissingData, PluginError, UnknownName, UserError
 from flbench.federation.loading import load_dataset
-from flbench.plugin.entry import Entry
-from flbench.plugin.registry import entries, load_entry
+from flbench.plugin.registry import Entry, entries, load_entry
 
 RNG = np.random.default_rng(7)
 

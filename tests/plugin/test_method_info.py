@@ -19,10 +19,8 @@ from flbench.cli import list as cli_list
 from flbench.cli.list import listing, plain
 from flbench.cli.main import main
 from flbench.core.parameters import declared
-from flbench.plugin.diagnostics import diagnose
-from flbench.plugin.entry import Entry
-from flbench.plugin.method_info import Card, Parameter, card, cards
-from flbench.plugin.registry import entries, load_entry
+from flbench.plugin.method_info import MethodInfo, Parameter, method_info, method_infos
+from flbench.plugin.registry import Entry, diagnose, entries, load_entry
 from flbench.run.composition import _hooks_of
 
 METHODS = {
@@ -32,7 +30,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
 each = pytest.mark.parametrize("name", METHODS)
 
 
-def mine(monkeypatch: pytest.MonkeyPatch, folder: Path, **classes: str) -> dict[str, Card]:
+def mine(monkeypatch: pytest.MonkeyPatch, folder: Path, **classes: str) -> dict[str, MethodInfo]:
     """Cards of a stranger's methods: `name="module:Class source"` in a package of its own."""
     points = "[flbench.methods]\n"
     for name, source in classes.items():
@@ -43,7 +41,7 @@ def mine(monkeypatch: pytest.MonkeyPatch, folder: Path, **classes: str) -> dict[
             monkeypatch.syspath_prepend(str(folder / module))
     install(folder / "points", "strangers", points)
     monkeypatch.syspath_prepend(str(folder / "points"))
-    return {name: card(entries("methods")[name]) for name in classes}
+    return {name: method_info(entries("methods")[name]) for name in classes}
 
 
 Typed = Callable[..., tuple[int, str, str]]
@@ -67,7 +65,7 @@ def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
 
 @each
 def test_every_method_names_what_it_is_and_where_it_comes_from(name: str) -> None:
-    told, real = card(METHODS[name]), load_entry(METHODS[name])
+    told, real = method_info(METHODS[name]), load_entry(METHODS[name])
     assert told.name == name
     assert told.summary == real.__doc__.partition("\n")[0]
     assert told.summary.endswith(".")
@@ -82,17 +80,17 @@ def test_every_method_names_what_it_is_and_where_it_comes_from(name: str) -> Non
 
 @each
 def test_hooks_are_those_of_the_class(name: str) -> None:
-    assert sorted(card(METHODS[name]).hooks) == _hooks_of(load_entry(METHODS[name])())
+    assert sorted(method_info(METHODS[name]).hooks) == _hooks_of(load_entry(METHODS[name])())
 
 
 def test_fedavg_has_no_hook_and_no_parameter() -> None:
-    told = card(METHODS["fedavg"])
+    told = method_info(METHODS["fedavg"])
     assert told.hooks == told.parameters == ()
 
 
 @each
 def test_parameters_and_defaults_are_those_of_the_dataclass(name: str) -> None:
-    told, real = card(METHODS[name]).parameters, load_entry(METHODS[name])
+    told, real = method_info(METHODS[name]).parameters, load_entry(METHODS[name])
     fields, hints = dataclasses.fields(real), declared(real)
     assert [(p.name, p.default) for p in told] == [(f.name, repr(f.default)) for f in fields]
     names = vars(sys.modules[real.__module__])
@@ -104,12 +102,12 @@ def test_parameters_and_defaults_are_those_of_the_dataclass(name: str) -> None:
         assert p.doc, "what it means stands beside it"
 
 
-def test_a_card_by_hand() -> None:
-    told = card(METHODS["oracle"])
+def test_method_info_by_hand() -> None:
+    told = method_info(METHODS["oracle"])
     meaning = "rounds of fedavg before the groups are used"
     assert told.parameters == (Parameter("warmup", "int", "20", meaning),)
     assert told.source == "Rokvic, Danassis, Faltings, IJCNN 2025"
-    assert card(METHODS["fedavgm"]).source == "Hsu, Qi, Brown, arXiv 1909.06335 (2019)"
+    assert method_info(METHODS["fedavgm"]).source == "Hsu, Qi, Brown, arXiv 1909.06335 (2019)"
 
 
 @pytest.mark.parametrize(
@@ -117,7 +115,7 @@ def test_a_card_by_hand() -> None:
     [("dc-pfl-nola", "dc-pfl"), ("dc-pfl-nodc", "dc-pfl"), ("fedc2i-lambda", "fedc2i")],
 )
 def test_an_ablation_inherits_what_it_does_not_change(ablation: str, whole: str) -> None:
-    one, other = card(METHODS[ablation]), card(METHODS[whole])
+    one, other = method_info(METHODS[ablation]), method_info(METHODS[whole])
     assert one.summary.startswith("Ablation of ")
     assert one.summary != other.summary
     for name in ("paper", "year", "kind", "text"):
@@ -235,17 +233,17 @@ def test_what_a_stranger_does_not_say_stays_empty(
     }  # fmt: skip
 
 
-def test_a_file_that_is_no_text_leaves_the_card_empty(
+def test_a_file_that_is_no_text_leaves_the_method_info_empty(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "latin.py").write_bytes(b'"""Gr\xfc\xdfe."""\n')
     monkeypatch.syspath_prepend(str(tmp_path))
-    empty = Card("x", "", "", 0, "", (), (), {}, "", "d 1")
-    assert card(Entry("methods", "x", "latin:X", "d", "1")) == empty
+    empty = MethodInfo("x", "", "", 0, "", (), (), {}, "", "d 1")
+    assert method_info(Entry("methods", "x", "latin:X", "d", "1")) == empty
 
 
 def test_two_methods_that_say_nothing_are_no_variants_of_each_other() -> None:
-    silent = [Card(name, "", "", 0, "", (), (), {}, "", "d 1") for name in ("one", "two")]
+    silent = [MethodInfo(name, "", "", 0, "", (), (), {}, "", "d 1") for name in ("one", "two")]
     assert "variant" not in page(silent)
     assert page(silent).count("*no paper named*") == 2
 
@@ -279,7 +277,7 @@ def test_the_list_of_methods_shows_kind_paper_and_hooks(typed: Typed) -> None:
     assert lines == listing("methods", details=True)
     place = next(i for i, line in enumerate(lines) if line.startswith("  oracle "))
     summary = "FedAvg within the true groups: an upper bound, never ranked."
-    assert lines[place].endswith(f"  {summary}  [{card(METHODS['oracle']).package}]")
+    assert lines[place].endswith(f"  {summary}  [{method_info(METHODS['oracle']).package}]")
     assert lines[place + 1].strip() == (
         "clustered; Rokvic, Danassis, Faltings, IJCNN 2025; hooks: setup, cluster, personalise"
     )
@@ -325,7 +323,7 @@ def test_two_packages_of_one_name_are_both_told(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_table_of_methods_is_markdown() -> None:
-    out = page(cards())
+    out = page(method_infos())
     row = "| `oracle` | FedAvg within the true groups: an upper bound, never ranked. | clustered |"
     assert f"{row} Rokvic, Danassis, Faltings, IJCNN 2025 | setup, cluster, personalise |" in out
     assert "It is a variant of [dc-pfl](#dc-pfl); the description is there." in out
@@ -336,7 +334,7 @@ def test_the_table_of_methods_is_markdown() -> None:
 
 def test_what_stands_in_a_table_cannot_break_it() -> None:
     odd = Parameter("x", "int | None", "'a|b'", "one\n  two")
-    told = Card("odd", "A | B.", "P,\nQ", 0, "", (), (odd,), {}, "Text.", "d 1")
+    told = MethodInfo("odd", "A | B.", "P,\nQ", 0, "", (), (odd,), {}, "Text.", "d 1")
     assert table([told])[-1] == "| `odd` | A \\| B. | - | P, Q | - |"
     assert "| `x` | `int \\| None` | `'a\\|b'` | one two |" in page([told])
 
@@ -353,7 +351,7 @@ def test_what_cannot_be_listed_is_one_line(typed: Typed, words: list[str], line:
 
 
 def test_the_documentation_of_methods_is_what_they_say() -> None:
-    built_in = page([card(entry) for entry in METHODS.values()])
+    built_in = page([method_info(entry) for entry in METHODS.values()])
     current = PAGE.read_bytes() == built_in.encode()
     assert current, "stale; type: python docs/tools/methods_page.py > docs/methods.md"
 

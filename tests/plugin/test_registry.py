@@ -12,8 +12,7 @@ from toy import Play, install, python
 from flbench import UserError, hookimpl
 from flbench.errors import PluginError, UnknownName
 from flbench.plugin import registry
-from flbench.plugin.entry import Entry
-from flbench.plugin.registry import entries, find, source_file, summary_of
+from flbench.plugin.registry import Entry, entries, find, source_file, summary_of
 from flbench.run import composition
 from flbench.run.composition import compose
 
@@ -171,7 +170,7 @@ def test_a_path_that_names_no_object_is_no_file() -> None:
 def test_listing_imports_nobody(stranger: Path) -> None:
     told = python(
         "import sys\n"
-        "from flbench.plugin.entry import KINDS\n"
+        "from flbench.plugin.registry import KINDS\n"
         "from flbench.plugin.registry import entries, summary_of\n"
         "for kind in KINDS:\n"
         "    for entry in entries(kind).values():\n"

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from flbench.errors import UnknownName
-from flbench.plugin.method_info import cards
-from flbench.plugin.registry import entries, find, load_entry
-from flbench.run.composition import compose, load_method, presets_of, without_preset
+from flbench.plugin.method_info import method_infos
+from flbench.plugin.registry import entries
+from flbench.run.composition import compose, load_method, without_preset
 
 METHODS = sorted(entries("methods"))
 
@@ -20,8 +20,8 @@ def params(text: str, preset: str | None = None, **settings: object) -> dict[str
 
 
 def test_every_preset_fits_its_method_and_is_listed_without_importing_it() -> None:
-    listed = {card.name: card.presets for card in cards()}
-    found = {name: presets_of(load_entry(find("methods", name))) for name in METHODS}
+    listed = {one.name: one.presets for one in method_infos()}
+    found = {name: load_method(name).plugins[0].presets for name in METHODS}
     assert listed == found
     for name, presets in found.items():
         defaults = params(name)

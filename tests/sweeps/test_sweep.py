@@ -24,8 +24,7 @@ from rich.console import Console as Terminal
 from toy import Typed
 
 import flbench.run.runner
-from flbench.cli.options import run_request
-from flbench.cli.run import run
+from flbench.cli.options import takes_request
 from flbench.core.parameters import parse
 from flbench.engine.options import EngineOptions
 from flbench.errors import UserError
@@ -41,10 +40,10 @@ GRID = ("-p", "fedavg,local-only", "-s", "iid", "--seeds", "2", *QUICK)
 
 def request_of(words: Sequence[str]) -> RunRequest:
     """What `flbench run` asks for when these words are typed after it."""
-    app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    app.command()(run)
-    context = typer.main.get_command(app).make_context("flbench run", list(words))
-    return run_request(**context.params)
+    app, found = typer.Typer(add_completion=False, rich_markup_mode=None), list[RunRequest]()
+    app.command()(takes_request(lambda request: found.append(request)))
+    app(list(words), standalone_mode=False)
+    return found[0]
 
 
 def results(folder: Path) -> list[Path]:

@@ -14,9 +14,7 @@ from toy import Play, Typed, install
 
 from flbench import UserError
 from flbench.errors import PluginError
-from flbench.plugin.diagnostics import diagnose
-from flbench.plugin.entry import KINDS, Entry
-from flbench.plugin.registry import entries, find, load_entry, source_file
+from flbench.plugin.registry import KINDS, Entry, diagnose, entries, find, load_entry, source_file
 
 GOOD = """\"\"\"A sound method.\"\"\"
 from dataclasses import dataclass
