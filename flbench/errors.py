@@ -1,16 +1,4 @@
-"""The errors of flbench.
-
-FlbenchError
-├── UserError          the user can correct it: one line, exit code 1
-│   ├── UnknownName    no such method, suite, data set, ...
-│   ├── BadParameter   a value of `--set`, a suite or a method does not fit
-│   ├── MissingData    files of a data set are missing
-│   ├── PluginError    a plugin raised an error, or returned a wrong result from a hook
-│   └── Undefined      a method is not defined for this setting: skipped, with the reason
-├── Diverged           a client's parameters are not finite: exit code 3
-├── ProcessDied        one of several processes died; a checkpoint is on disk: exit code 4
-└── Interrupted        the user stopped the run; a checkpoint is on disk: exit code 130
-"""
+"""The errors of flbench; `exit_code` is what the command returns."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Metrics: what is reported of a run, as one table, and the functions behind it.
 
-`METRICS` has a row for every number in a result's summary. The history of a run, result files, the
-check of submitted files, the leaderboard, the terminal and the documentation read it. A new metric
-is one row; a result file from before it has it computed from the file's arrays when it is shown.
+A new metric is one row of `METRICS`; a result file from before it has it computed from the file's
+arrays when it is shown.
 """
 
 from __future__ import annotations
@@ -25,12 +24,9 @@ Value = float | int | None
 
 @dataclass(frozen=True)
 class Newcomers:
-    """Clients that joined after the last round: arrays, index = newcomer.
+    """Right answers and test samples of clients that joined after the last round, index = newcomer.
 
-    Attributes:
-        correct: correct answers of the model they got.
-        correct_tuned: the same after some local epochs.
-        tested: test samples.
+    `correct` is of the model they got, `correct_tuned` of the same after some local epochs.
     """
 
     correct: Ints
@@ -81,10 +77,6 @@ class Outcome:
         groups = None if self.groups is None else tuple(self.groups.tolist())
         return _clustering(tuple(self.labels.tolist()), groups)[name]
 
-    def to_target(self, name: str) -> Value:
-        """One number of `to_target`."""
-        return to_target(self.curves, len(self.tested), self.target)[name]
-
 
 Function = Callable[[Outcome], Value]
 Family = Literal["accuracy", "groups", "cost", "newcomers", ""]
@@ -106,7 +98,6 @@ class Metric:
         digits: decimals in its column.
         higher_is_better: None = neither.
         doc: one line for the documentation.
-        family: where its column is.
         tables: the tables that have a column for it.
         curve: name of its curve, if it is measured at every evaluation.
         spread: whether its column shows the deviation over seeds beside the mean.
@@ -162,9 +153,7 @@ def _clustering(labels: tuple[int, ...], groups: tuple[int, ...] | None) -> Mapp
 def churn(before: Ints, after: Ints) -> float:
     """Share of clients that moved to another group, under the best matching of group names.
 
-    Args:
-        before: group label of each client, shape (N,).
-        after: the same, later.
+    Both arrays have the group label of each client, shape (N,).
 
     Example:
         >>> churn(np.array([0, 0, 1, 1]), np.array([5, 5, 5, 2]))
@@ -202,40 +191,28 @@ def calibration_error(table: Floats) -> float:
     return float(np.abs(table[:, 1] - table[:, 2]).sum() / table[:, 0].sum())
 
 
-def to_target(
-    curves: Mapping[str, Curve], clients: int, target: float | None
-) -> dict[str, float | None]:
-    """First round that reaches an accuracy, and what had crossed until then.
-
-    Args:
-        curves: `accuracy` and the cumulative `bytes_<direction>`, one entry per round.
-        clients: N.
-        target: the accuracy, or None: nothing is reported.
+def to_target(outcome: Outcome) -> dict[str, Value]:
+    """First round that reaches the target accuracy, and what had crossed until then.
 
     Returns:
-        `target`, `rounds_to_target` and `megabits_to_target` per client; None where it is never
-        reached.
+        `rounds_to_target` and `megabits_to_target` per client; None where it is never reached.
     """
-    if target is None:
-        return {}
+    curves, target = outcome.curves, outcome.target or 0.0
     reached = (i for i, value in enumerate(curves["accuracy"]) if (value or 0.0) >= target)
     first = next(reached, None)
     if first is None:
-        return {"target": target, "rounds_to_target": None, "megabits_to_target": None}
+        return {"rounds_to_target": None, "megabits_to_target": None}
     moved = sum(curves[f"bytes_{way}"][first] or 0 for way in ("down", "up", "peer"))
     return {
-        "target": target,
         "rounds_to_target": first + 1,
-        "megabits_to_target": megabits_per_client(int(moved), clients),
+        "megabits_to_target": megabits_per_client(int(moved), len(outcome.tested)),
     }
 
 
 def flis_compat(megabits: float, parameters: int) -> float:
     """Megabits as FLIS's tables count them: every LeNet-5 as the one for 3x32x32 images.
 
-    Args:
-        megabits: the honest cost.
-        parameters: of the network that was trained; other networks than LeNet-5 stay as they are.
+    `parameters` are of the network that was trained; other networks than LeNet-5 stay as they are.
 
     Example:
         >>> round(flis_compat(0.28433, 44_426), 4)
@@ -281,14 +258,14 @@ def megabits_per_client(bytes_moved: int, clients: int) -> float:
     return 8 * bytes_moved / (clients * 1e6)
 
 
-def link_seconds(bytes_moved: int, bits_per_second: float = 2e6) -> float:
-    """DC-PFL's unit: seconds on a client's link, one direction.
+def link_seconds(bytes_moved: int) -> float:
+    """DC-PFL's unit: seconds on a client's link of 2 Mbit/s, one direction.
 
     Example:
         >>> link_seconds(62_006 * 4)
         0.992096
     """
-    return bytes_moved * 8 / bits_per_second
+    return bytes_moved * 8 / 2e6
 
 
 def perplexity(loss: float) -> float | None:
@@ -312,14 +289,9 @@ def decile_gap(accuracies: Floats) -> float:
     return float(ordered[-tenth:].mean() - ordered[:tenth].mean())
 
 
-def _mean_accuracy(correct: Ints, tested: Ints) -> float:
-    """Unweighted mean over clients."""
-    return float(np.mean(np.divide(correct, tested)))
-
-
 def _mean_loss(outcome: Outcome) -> float:
     """Unweighted mean over clients of the mean loss, in nats."""
-    return float(np.mean(np.divide(outcome.loss, outcome.tested)))
+    return float(np.mean(outcome.loss / outcome.tested))
 
 
 def _megabytes(outcome: Outcome) -> float | None:
@@ -330,16 +302,11 @@ def _megabytes(outcome: Outcome) -> float | None:
     return sum(curve[-1] for curve in totals if curve) / len(outcome.tested) / 1e6
 
 
-def _link_seconds(outcome: Outcome) -> float:
-    """Time in which the slowest client of each round receives, added up."""
-    return link_seconds(sum(int(value) for value in outcome.known("slowest_down")))
-
-
 def _of_newcomers(name: Literal["correct", "correct_tuned"]) -> Function:
     def mean_of_newcomers(outcome: Outcome) -> Value:
         if (joined := outcome.newcomers) is None:
             return None
-        return _mean_accuracy(getattr(joined, name), joined.tested)
+        return float(np.mean(getattr(joined, name) / joined.tested))
 
     return mean_of_newcomers
 
@@ -438,7 +405,8 @@ METRICS = (
         family="cost", tables=EVERYWHERE,
     ),
     Metric(
-        "link_seconds", _link_seconds, "link seconds", 1, False,
+        "link_seconds", lambda run: link_seconds(sum(map(int, run.known("slowest_down")))),
+        "link seconds", 1, False,
         "seconds in which the slowest client of each round receives at 2 Mbit/s, added up",
         applies=lambda run: "slowest_down" in run.curves,
     ),
@@ -447,11 +415,11 @@ METRICS = (
         applies=_has_target,
     ),
     Metric(
-        "rounds_to_target", lambda run: run.to_target("rounds_to_target"),
+        "rounds_to_target", lambda run: to_target(run)["rounds_to_target"],
         "rounds to target", 0, False, "first round that reaches the target", applies=_has_target,
     ),
     Metric(
-        "megabits_to_target", lambda run: run.to_target("megabits_to_target"),
+        "megabits_to_target", lambda run: to_target(run)["megabits_to_target"],
         "Mbit to target", 2, False, "megabits per client until then", applies=_has_target,
     ),
     Metric(

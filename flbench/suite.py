@@ -1,8 +1,6 @@
 """Suite: a benchmark setting as data, read from one TOML file.
 
-A suite names its data set, partition, network, clients, rounds and local training. It implements
-the `partition` hook; the core reads the other fields. Section `[on.<data set>]` holds the fields
-that differ when the suite runs on another data set.
+Section `[on.<data set>]` holds the fields that differ when the suite runs on another data set.
 """
 
 from __future__ import annotations
@@ -29,6 +27,8 @@ if TYPE_CHECKING:
 
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
+DESCRIPTIVE = {"summary", "changes", "paper", "printed", "target", "offline_dataset"}
+"""Fields that change no number."""
 
 
 class Component(BaseModel):
@@ -140,8 +140,7 @@ class Suite(BaseModel):
         """
         later = ("unseen", "unseen_epochs", "test_set", "test_samples", "ft_epochs")
         unused = {name for name in later if getattr(self, name) == Suite.model_fields[name].default}
-        descriptive = {"summary", "changes", "paper", "printed", "target", "offline_dataset"}
-        return self.model_dump(mode="json", exclude=descriptive | unused)
+        return self.model_dump(mode="json", exclude=DESCRIPTIVE | unused)
 
 
 def fingerprint(settings: Mapping[str, Any]) -> str:
@@ -203,16 +202,7 @@ def _refusal(name: str, problem: Any) -> UserError:  # noqa: ANN401 - pydantic's
 def suite_fields() -> list[str]:
     """The fields that `--set` accepts; `partition` and `model` also take their own parameters."""
     local = [f"local.{name}" for name in LocalTraining.__dataclass_fields__]
-    fixed = {
-        "name",
-        "version",
-        "summary",
-        "changes",
-        "paper",
-        "printed",
-        "offline_dataset",
-        "local",
-    }
+    fixed = (DESCRIPTIVE - {"target"}) | {"name", "version", "local"}
     return [name for name in Suite.model_fields if name not in fixed] + local
 
 

@@ -17,6 +17,6 @@ def data(
 ) -> None:
     """List data sets and their status; check them; download the files of one."""
     from flbench.datasets import data_root as locate
-    from flbench.datasets import survey
+    from flbench.datasets.status import report
 
-    survey(locate(data_root), name, check, fetch)
+    print("\n".join(report(locate(data_root), name, check, fetch)))

@@ -164,7 +164,7 @@ class Context(ABC):
         """A table of equal rows for `setup`, such as one model per client.
 
         It is a tensor of shape (times, W), but a row takes memory only when it is written, and past
-        the run's budget it lies in a file (`flbench.core.model_bank.Bank`).
+        the run's budget it lies in a file (`flbench.core.model_bank.ModelBank`).
 
         Args:
             row: shape (W,).

@@ -31,6 +31,7 @@ called once per round or stage, never per batch, and must not change their argum
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from inspect import getattr_static
 from typing import TYPE_CHECKING
 
 import pluggy
@@ -61,6 +62,12 @@ if TYPE_CHECKING:
 hookspec = pluggy.HookspecMarker("flbench")
 hookimpl = pluggy.HookimplMarker("flbench")
 """Marks a method of a plugin as its implementation of the hook of that name, or of `specname`."""
+
+
+def implemented_hooks(kind: type) -> dict[str, str]:
+    """The hooks that a plugin's class implements: name of the hook -> name of the method."""
+    marks = {name: getattr(getattr_static(kind, name), "flbench_impl", None) for name in dir(kind)}
+    return {mark.get("specname") or name: name for name, mark in marks.items() if mark is not None}
 
 
 @hookspec(firstresult=True)

@@ -45,21 +45,19 @@ class RowStore:
     def add(self, row: Tensor) -> Tensor:
         """Store a copy of a row, shape (W,), in memory or in a file, and return it."""
         size = row.numel() * row.element_size()
-        if self.used + size > self.budget:
-            self.spilled += size
-            return self._add_in_file(row, size)
-        self.used += size
-        stored = row.detach().to(self.device, copy=True)
-        weakref.finalize(stored, self._release_memory, size).atexit = False
+        if self.used + size <= self.budget:
+            stored, in_memory, in_files = row.detach().to(self.device, copy=True), size, 0
+        else:
+            stored, in_memory, in_files = self._add_in_file(row), 0, size
+        self._count(in_memory, in_files)
+        weakref.finalize(stored, self._count, -in_memory, -in_files).atexit = False
         return stored
 
-    def _release_memory(self, size: int) -> None:
-        self.used -= size
+    def _count(self, in_memory: int, in_files: int) -> None:
+        self.used += in_memory
+        self.spilled += in_files
 
-    def _release_file(self, size: int) -> None:
-        self.spilled -= size
-
-    def _add_in_file(self, row: Tensor, size: int) -> Tensor:
+    def _add_in_file(self, row: Tensor) -> Tensor:
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(prefix=".bank-", dir=self.folder)
@@ -68,9 +66,7 @@ class RowStore:
             stored = torch.from_file(name, shared=True, size=row.numel(), dtype=row.dtype)
         finally:
             os.unlink(name)
-        stored.copy_(row.detach())
-        weakref.finalize(stored, self._release_file, size).atexit = False
-        return stored
+        return stored.copy_(row.detach())
 
 
 def _half_of_memory(device: torch.device) -> int:
@@ -88,9 +84,7 @@ class ModelBank(Tensor):
     all other parts that are read are copies. Scalars that are equal in all rows are stored once
     (`share`).
 
-    Args:
-        rows: the rows, shape (W,) each; not copied.
-        store: storage of new rows.
+    The given rows, shape (W,) each, are not copied; new rows are stored in `store`.
     """
 
     _rows: list[Tensor]
@@ -122,10 +116,7 @@ class ModelBank(Tensor):
 
     def clone(self, **_: object) -> ModelBank:
         """A copy that shares all rows."""
-        other = ModelBank(self._rows, self._store)
-        other._common, other._written, other._unchecked = self._common, set(self._written), []
-        self._unshared.clear()
-        return other
+        return self.take(torch.arange(len(self._rows)))
 
     def read(self, index: int) -> Tensor:
         """One row, shape (W,); read-only."""
@@ -158,12 +149,7 @@ class ModelBank(Tensor):
         return (total / len(index)).to(self.dtype)
 
     def share(self, mask: Tensor, values: Tensor) -> None:
-        """Set the same scalars in all rows: `bank[:, mask] = values`, stored once.
-
-        Args:
-            mask: shape (W,), bool.
-            values: shape (number of True,).
-        """
+        """Set the same scalars in all rows: `bank[:, mask] = values`, stored once."""
         if self._common is not None and not torch.equal(self._common[0], mask):
             self._rows = [self._store.add(self.read(i)) for i in range(len(self._rows))]
         self._common, self._written = (mask.clone(), values.clone()), set()
@@ -201,12 +187,7 @@ class ModelBank(Tensor):
     def unpack(
         cls, parts: Collection[str], read: Callable[[str], Tensor], store: RowStore
     ) -> ModelBank:
-        """The bank that was packed; its rows are read and stored one at a time.
-
-        Args:
-            parts: the names that `pack` returned.
-            read: returns the tensor of a name.
-        """
+        """The bank that was packed into `parts`; its rows are read and stored one at a time."""
         index = read("index")
         rows = {number: store.add(read(f"row{number}")) for number in index.unique().tolist()}
         bank = cls([rows[number] for number in index.tolist()], store)

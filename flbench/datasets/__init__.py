@@ -4,8 +4,9 @@ A function `(root, argument) -> Dataset` takes an argument: `--dataset npz:FILE`
 
 `root` is the data root (`--data-root`, else the environment variable FLBENCH_DATA, else
 `~/.cache/flbench`). A loader returns all samples, training and test part of the original together,
-because a suite makes its own splits. `files` and `image_folder` read files; `status` is the report
-of `flbench data`.
+because a suite makes its own splits; it raises MissingData if its files are not there, and
+UserError if they are damaged. `files` and `image_folder` read files; `status` is the report of
+`flbench data`.
 """
 
 from __future__ import annotations
@@ -17,10 +18,3 @@ from pathlib import Path
 def data_root(given: Path | None = None) -> Path:
     """The folder of the data sets' files."""
     return (given or Path(os.environ.get("FLBENCH_DATA") or "~/.cache/flbench")).expanduser()
-
-
-def survey(root: Path, name: str, check: bool, fetch: bool) -> None:
-    """Print the report of `flbench data`."""
-    from flbench.datasets.status import report
-
-    print("\n".join(report(root, name, check, fetch)))

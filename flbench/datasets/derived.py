@@ -38,11 +38,7 @@ ABOUT = {
 
 
 def rotated(root: Path, argument: str) -> Dataset:
-    """Another data set in four domains, rotated by 0, 90, 180 and 270 degrees: rotated:digits.
-
-    Raises:
-        UserError: its samples are not square images.
-    """
+    """Another data set in four domains, rotated by 0, 90, 180 and 270 degrees: rotated:digits."""
     pooled = load_dataset(argument, root)
     if pooled.x.ndim != 4 or pooled.x.shape[2] != pooled.x.shape[3]:
         shape = tuple(pooled.x.shape[1:])
@@ -55,11 +51,7 @@ def rotated(root: Path, argument: str) -> Dataset:
 
 
 def label_swap(root: Path, argument: str) -> Dataset:
-    """Another data set in four domains whose labels are swapped differently: label-swap:digits.
-
-    Raises:
-        UserError: it has fewer than four labels.
-    """
+    """Another data set in four domains whose labels are swapped differently: label-swap:digits."""
     pooled = load_dataset(argument, root)
     if pooled.classes < DOMAINS:
         raise UserError(

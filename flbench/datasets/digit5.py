@@ -13,15 +13,12 @@ part (`mnist_test_index`), samples with an even index are its training part and 
 index its test part, and Digit-5 removes the digits with an even index from MNIST's test part: no
 digit is in a training and in a test part. Without that array the position of a sample is used in
 place of the index.
-
-Sources: MNIST-M, SynthDigits: Y. Ganin, V. Lempitsky, ICML 2015.
-Digit-5: X. Peng et al., ICCV 2019.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -38,14 +35,15 @@ from flbench.datasets.files import (
     absent,
     arrays,
     checked,
-    damaged,
+    found_npz,
     npz_pixels,
-    npz_samples,
     only_npz,
+    present,
     scaled,
+    whole_numbers,
 )
 from flbench.datasets.torchvision_sets import ABOUT as OTHERS
-from flbench.datasets.torchvision_sets import mnist_pixels, svhn_pixels, usps_pixels
+from flbench.datasets.torchvision_sets import known_pixels
 from flbench.errors import MissingData
 
 DOMAINS = ("mnist", "svhn", "usps", "synth-digits", "mnist-m")
@@ -78,7 +76,7 @@ ABOUT = {
 
 def mnist_m(root: Path) -> Dataset:
     """MNIST-M, digits of 32x32 on patches of photographs, from .npz or folders under the root."""
-    return scaled("mnist-m", mnist_m_pixels(root)[0], 10, SIGNED)
+    return scaled("mnist-m", own_pixels("mnist-m", root)[0], 10, SIGNED)
 
 
 def synth_digits(root: Path) -> Dataset:
@@ -86,73 +84,56 @@ def synth_digits(root: Path) -> Dataset:
     return scaled("synth-digits", own_pixels("synth-digits", root)[0], 10, SIGNED)
 
 
-def mnist_m_pixels(root: Path) -> tuple[Pixels, Tensor]:
-    """MNIST-M's images, and the indices of MNIST's test digits that are in its training part."""
-    return own_pixels("mnist-m", root)
-
-
 def own_pixels(name: str, root: Path) -> tuple[Pixels, Tensor]:
-    """Images, training part first, and the indices of MNIST's test digits in that part.
-
-    Raises:
-        MissingData: neither an .npz file nor a folder of images is there.
-        UserError: what is there is malformed.
-    """
+    """Images, training part first, and the indices of MNIST's test digits in that part."""
     folder = root / FOLDERS[name]
     path, index = only_npz(folder), None
     if path is not None:
         stored = arrays(path)
-        pixels, index = npz_pixels(path, stored, 10), stored.get("mnist_test_index")
+        pixels = npz_pixels(path, stored, 10)
+        if (given := stored.get("mnist_test_index")) is not None:
+            index = whole_numbers(path, "mnist_test_index", given, len(pixels.y), 10_000)
     elif folder.is_dir() and image_folder.names(folder):
-        pixels = image_folder.read(folder, size=32, colour=True).pixels
-        checked(folder, pixels, 10)
+        pixels = checked(folder, image_folder.read(folder, size=32, colour=True).pixels, 10)
     else:
         raise absent(name, root, f"in {FOLDERS[name]}/ {FORM}")
-    if pixels.x.shape[1:] != (3, 32, 32):
-        raise damaged(folder, f"images must be 32x32 in colour, got {tuple(pixels.x.shape[1:])}")
     if pixels.test is not None:
         return pixels, torch.empty(0, dtype=torch.int64)
-    if index is not None and (index.dtype.kind not in "iu" or index.shape != pixels.y.shape):
-        raise damaged(folder, f"mnist_test_index must be {len(pixels.y)} whole numbers")
-    if index is not None and not 0 <= index.min() <= index.max() < 10_000:
-        raise damaged(folder, f"mnist_test_index is 0..9999, got {index.min()}..{index.max()}")
-    source = torch.arange(len(pixels.y)) if index is None else torch.from_numpy(index).long()
+    source = torch.arange(len(pixels.y)) if index is None else index
     order = torch.argsort(source % 2, stable=True)
     test = source[order] % 2 == 1
-    trained_on = source[order][~test] if index is not None else source[:0]
+    trained_on = source[:0] if index is None else source[order][~test]
     return Pixels(pixels.x[order], pixels.y[order], test), trained_on
 
 
 def digit5(root: Path) -> Dataset:
-    """Digit-5: ten digits in up to five domains, those whose files are under the root.
-
-    Raises:
-        MissingData: fewer than two domains are there.
-    """
+    """Digit-5: ten digits in up to five domains, those whose files are under the root."""
     found: dict[str, Pixels] = {}
-    trained_on = torch.empty(0, dtype=torch.int64)
+    trained_on: dict[str, Tensor] = {}
     for name in reversed(DOMAINS):  # MNIST last, without the digits that MNIST-M trains on
         try:
-            if name == "mnist-m":
-                pixels, trained_on = mnist_m_pixels(root)
+            if name in FOLDERS:
+                pixels, trained_on[name] = own_pixels(name, root)
             else:
-                pixels = READERS[name](root)
+                pixels = known_pixels(name, root)
         except MissingData:
             continue
-        found[name] = limit(without(pixels, trained_on) if name == "mnist" else pixels)
-    present = [name for name in DOMAINS if name in found]
-    if len(present) < 2:
+        if name == "mnist" and "mnist-m" in trained_on:
+            pixels = without(pixels, trained_on["mnist-m"])
+        found[name] = limit(pixels)
+    there = [name for name in DOMAINS if name in found]
+    if len(there) < 2:
         raise absent("digit-5", root, "the files of two or more of " + ", ".join(DOMAINS))
     name = "digit-5"
-    if len(present) < len(DOMAINS):
-        name = f"digit-5[{','.join(present)}]"
+    if len(there) < len(DOMAINS):
+        name = f"digit-5[{','.join(there)}]"
         lacking = ", ".join(domain for domain in DOMAINS if domain not in found)
         logging.getLogger("flbench").warning("%s: no files of %s under %s", name, lacking, root)
-    domain = torch.cat([torch.full_like(found[d].y, number) for number, d in enumerate(present)])
-    y = torch.cat([found[d].y for d in present])
-    test = torch.cat([mask for d in present if (mask := found[d].test) is not None])
+    domain = torch.cat([torch.full_like(found[d].y, number) for number, d in enumerate(there)])
+    y = torch.cat([found[d].y for d in there])
+    test = torch.cat([mask for d in there if (mask := found[d].test) is not None])
     x = torch.empty((len(y), 3, 32, 32))
-    for number, d in enumerate(present):
+    for number, d in enumerate(there):
         x[domain == number] = colour_32(found.pop(d).x)
     order = torch.argsort(test.long(), stable=True)
     return Dataset(name, x[order], y[order], 10, domain[order], test[order])
@@ -189,49 +170,25 @@ def colour_32(x: Tensor) -> Tensor:
     return x.expand(-1, 3, -1, -1)
 
 
-READERS: dict[str, Callable[[Path], Pixels]] = {
-    "mnist": mnist_pixels,
-    "svhn": svhn_pixels,
-    "usps": usps_pixels,
-    "synth-digits": lambda root: own_pixels("synth-digits", root)[0],
-}
-
-
-def found_own(name: str) -> Callable[[Path], Found | None]:
-    """A function that finds the files of MNIST-M or SynthDigits under a root."""
-
-    def find_files(root: Path) -> Found | None:
-        folder = root / FOLDERS[name]
-        paths = sorted(folder.glob("*.npz"))
-        if paths:
-            where, count = f"{FOLDERS[name]}/{paths[0].name}", npz_samples(paths[0])
-        elif folder.is_dir() and image_folder.names(folder):
-            where, count = FOLDERS[name], len(image_folder.listed(folder))
-        else:
-            return None
-        return Found(where, count, count >= ABOUT[name].samples)
-
-    return find_files
+def found_own(name: str, root: Path) -> Found | None:
+    """The files of MNIST-M or SynthDigits under a root."""
+    folder, whole = root / FOLDERS[name], ABOUT[name].samples
+    npz = found_npz(root, FOLDERS[name], whole)
+    if npz or not folder.is_dir() or not image_folder.names(folder):
+        return npz
+    count = len(image_folder.listed(folder))
+    return Found(FOLDERS[name], count, count >= whole)
 
 
 def found_digit5(root: Path) -> Found | None:
     """The domains of Digit-5 under a root; None with fewer than two."""
-    present = [
+    there = [
         name
         for name in DOMAINS
-        if (FOUND[name](root) if name in FOUND else has(root, OTHERS[name].files))
+        if (found_own(name, root) if name in FOLDERS else present(root, OTHERS[name].files))
     ]
-    whole = len(present) == len(DOMAINS)
-    return Found(", ".join(present), 0, whole) if len(present) > 1 else None
+    whole = len(there) == len(DOMAINS)
+    return Found(", ".join(there), 0, whole) if len(there) > 1 else None
 
 
-def has(root: Path, files: tuple[str, ...]) -> bool:
-    """Whether all files are there."""
-    return all((root / file).is_file() for file in files)
-
-
-FOUND: dict[str, Callable[[Path], Found | None]] = {
-    "mnist-m": found_own("mnist-m"),
-    "synth-digits": found_own("synth-digits"),
-    "digit-5": found_digit5,
-}
+FOUND = {**{name: partial(found_own, name) for name in FOLDERS}, "digit-5": found_digit5}

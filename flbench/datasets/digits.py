@@ -1,7 +1,5 @@
 """Handwritten digits of scikit-learn: 1,797 real 8x8 grey images; no files are needed.
 
-Source: E. Alpaydin, C. Kaynak, Optical Recognition of Handwritten Digits, UCI (its test part).
-
 `digits-shift` divides them among five domains with different images: unchanged (plain), shifted by
 a pixel, blurred, on a textured background, with low contrast (faint). It replaces data sets of real
 domains, such as Digit-5, where their files are missing.

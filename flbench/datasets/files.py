@@ -1,14 +1,14 @@
 """Functions of the loaders: check and read files, and convert images to network inputs.
 
-No code in a file is executed: `.npz` files are read with `allow_pickle=False`, images by Pillow. An
-error of a file is one line with its path.
+No code in a file is executed: `.npz` files are read with `allow_pickle=False`, images by Pillow. A
+file that is missing raises MissingData, one that cannot be used UserError, with its path.
 """
 
 from __future__ import annotations
 
 import shlex
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,29 +53,24 @@ class Found:
     whole: bool
 
 
-def expect(
-    name: str, root: Path, files: Sequence[str], otherwise: str = "", also: str = ""
-) -> None:
-    """Check that the files of a data set are there.
+def present(root: Path, files: Sequence[str]) -> bool:
+    """Whether all files are under the root."""
+    return all((root / file).is_file() for file in files)
 
-    Args:
-        name: the data set.
-        root: the data root.
-        files: the files, relative to the root, all in one folder.
-        otherwise: alternative to the files, for the message.
-        also: another command that fetches them, for the message.
 
-    Raises:
-        MissingData: one of them is not there.
+def expect(name: str, root: Path, files: Sequence[str], otherwise: str = "") -> None:
+    """Check that the files of a data set, all in one folder, are under the root.
+
+    The message names the command that fetches them and, in `otherwise`, what can replace them.
     """
-    if all((root / file).is_file() for file in files):
+    if present(root, files):
         return
     names = [Path(file).name for file in files]
     listed = " and ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
     raise MissingData(
         f"data set '{name}' expects {listed} in {(root / files[0]).parent}{otherwise};"
         " set their folder with --data-root or FLBENCH_DATA, or fetch them with"
-        f" flbench data {name} --fetch --data-root {shlex.quote(str(root))}{also}"
+        f" flbench data {name} --fetch --data-root {shlex.quote(str(root))}"
     )
 
 
@@ -92,11 +87,11 @@ def damaged(path: Path, why: object) -> UserError:
     return UserError(f"{path} cannot be used: {' '.join(str(why).split())}")
 
 
-def joined(parts: Sequence[tuple[Tensor, Tensor]]) -> Pixels:
-    """Join a training and a test part, each (x, y)."""
-    (x, y), (x_test, y_test) = parts
-    test = torch.arange(len(y) + len(y_test)) >= len(y)
-    return Pixels(torch.cat([x, x_test]), torch.cat([y, y_test]).long(), test)
+def joined(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Join a training and a test part, each (x, y), to x, y and the mask of the test part."""
+    x, y = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+    test = torch.arange(len(y)) >= len(parts[0][1]) if len(parts) > 1 else None
+    return x, y.long(), test
 
 
 def scaled(
@@ -114,21 +109,17 @@ def scaled(
 
 
 def checked(path: Path, pixels: Pixels, classes: int) -> Pixels:
-    """Return the images if there is one label in 0..classes-1 per image.
-
-    Raises:
-        UserError: there are no images, another number of labels, or other labels.
-    """
+    """Return the images if there are any, with one label in 0..classes-1 per image."""
     if len(pixels.x) != len(pixels.y) or len(pixels.y) == 0:
         raise damaged(path, f"it has {len(pixels.x)} images and {len(pixels.y)} labels")
     low, high = int(pixels.y.min()), int(pixels.y.max())
     if low < 0 or high >= classes:
-        raise damaged(path, f"labels are 0..{classes - 1}, got {low}..{high}")
+        raise damaged(path, f"labels must be 0..{classes - 1}, got {low}..{high}")
     return pixels
 
 
-def arrays(path: Path) -> dict[str, np.ndarray]:
-    """All arrays of an `.npz` file.
+def arrays(path: Path, keys: Container[str] | None = None) -> dict[str, np.ndarray]:
+    """The arrays of an `.npz` file, or those of them that `keys` names.
 
     Raises:
         MissingData: there is no such file.
@@ -141,17 +132,13 @@ def arrays(path: Path) -> dict[str, np.ndarray]:
             stored = np.load(stream, allow_pickle=False)
             if isinstance(stored, np.ndarray):
                 raise ValueError("it is one array, not an .npz file")
-            return {key: stored[key] for key in stored.files}
+            return {key: stored[key] for key in stored.files if keys is None or key in keys}
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise damaged(path, error) from None
 
 
 def only_npz(folder: Path) -> Path | None:
-    """The only `.npz` file of a folder, or None.
-
-    Raises:
-        UserError: the folder has several.
-    """
+    """The only `.npz` file of a folder, or None."""
     found = sorted(folder.glob("*.npz"))
     if len(found) > 1:
         names = ", ".join(path.name for path in found)
@@ -159,39 +146,66 @@ def only_npz(folder: Path) -> Path | None:
     return found[0] if found else None
 
 
-def npz_samples(path: Path) -> int:
-    """Number of labels in an `.npz` file of images; the images are not read."""
+def found_npz(root: Path, folder: str, whole: int) -> Found | None:
+    """The first `.npz` file in a folder under the root; None without one. Images are not read.
+
+    The complete data set has `whole` samples.
+    """
+    paths = sorted((root / folder).glob("*.npz"))
+    if not paths:
+        return None
     try:
-        with path.open("rb") as stream:
-            stored = np.load(stream, allow_pickle=False)
-            return sum(len(stored[key]) for key in ("y", "y_train", "y_test") if key in stored)
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, TypeError):
-        return 0
+        count = sum(y.size for y in arrays(paths[0], ("y", "y_train", "y_test")).values())
+    except UserError:
+        count = 0
+    return Found(f"{folder}/{paths[0].name}", count, count >= whole)
+
+
+def whole_numbers(
+    path: Path, key: str, array: np.ndarray, count: int, limit: int | None = None
+) -> Tensor:
+    """An array of an `.npz` file as integers, shape (count,), int64."""
+    if array.dtype.kind not in "iu" or array.shape != (count,):
+        got = f"{array.dtype} {array.shape}"
+        raise damaged(path, f"{key} must be {count} whole numbers, got {got}")
+    numbers = torch.from_numpy(array.astype(np.int64))
+    if limit is not None and not 0 <= numbers.min() <= numbers.max() < limit:
+        got = f"{int(numbers.min())}..{int(numbers.max())}"
+        raise damaged(path, f"{key} must be 0..{limit - 1}, got {got}")
+    return numbers
+
+
+def npz_parts(
+    path: Path,
+    stored: dict[str, np.ndarray],
+    convert: Callable[[Path, str, np.ndarray], Tensor],
+) -> list[tuple[Tensor, Tensor]]:
+    """Samples and labels of each part of an `.npz` file: x_train, y_train, x_test, y_test; or x, y.
+
+    `convert` checks and converts an array of samples, given the file and the array's name.
+    """
+    parts = []
+    for part in [""] if "x" in stored and "x_train" not in stored else ["_train", "_test"]:
+        for key in (f"x{part}", f"y{part}"):
+            if key not in stored:
+                raise damaged(path, f"it has no array {key} (it has {', '.join(stored) or 'none'})")
+        x = convert(path, f"x{part}", stored[f"x{part}"])
+        parts.append((x, whole_numbers(path, f"y{part}", stored[f"y{part}"], len(x))))
+    first, last = parts[0][0], parts[-1][0]
+    if first.shape[1:] != last.shape[1:] or first.dtype != last.dtype:
+        shapes = " and ".join(f"{tuple(x.shape[1:])} {x.dtype}" for x in (first, last))
+        raise damaged(path, f"samples of x_train and x_test differ: {shapes}")
+    return parts
 
 
 def npz_pixels(path: Path, stored: dict[str, np.ndarray], classes: int) -> Pixels:
-    """Images of an `.npz` file: x, y, or x_train, y_train, x_test, y_test; channels last.
+    """Colour images of 32x32 in the arrays of an `.npz` file, uint8, channels last."""
+    return checked(path, Pixels(*joined(npz_parts(path, stored, as_bytes))), classes)
 
-    Raises:
-        UserError: an array is missing, or has another shape or type.
-    """
-    suffixes = ("",) if "x" in stored else ("_train", "_test")
-    parts = []
-    for suffix in suffixes:
-        if f"x{suffix}" not in stored or f"y{suffix}" not in stored:
-            raise damaged(path, "it needs arrays x and y, or x_train, y_train, x_test and y_test")
-        x, y = stored[f"x{suffix}"], stored[f"y{suffix}"]
-        if x.dtype != np.uint8 or x.ndim != 4 or x.shape[3] not in (1, 3):
-            raise damaged(
-                path, f"x{suffix} must be uint8 (m, height, width, 1 or 3), got {x.dtype} {x.shape}"
-            )
-        if y.dtype.kind not in "iu" or y.shape != x.shape[:1]:
-            got = f"{y.dtype} {y.shape}"
-            raise damaged(path, f"y{suffix} must be {len(x)} whole numbers, got {got}")
-        parts.append(
-            (torch.from_numpy(x).permute(0, 3, 1, 2), torch.from_numpy(y.astype(np.int64)))
-        )
-    if parts[0][0].shape[1:] != parts[-1][0].shape[1:]:
-        raise damaged(path, "images of x_train and x_test differ in shape")
-    whole = Pixels(*parts[0]) if len(parts) == 1 else joined(parts)
-    return checked(path, whole, classes)
+
+def as_bytes(path: Path, key: str, array: np.ndarray) -> Tensor:
+    """Images of shape (m, 32, 32, 3) as (m, 3, 32, 32), uint8."""
+    if array.dtype != np.uint8 or array.shape[1:] != (32, 32, 3):
+        got = f"{array.dtype} {array.shape}"
+        raise damaged(path, f"{key} must be uint8 (m, 32, 32, 3), got {got}")
+    return torch.from_numpy(array).permute(0, 3, 1, 2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,13 +19,9 @@ PARTS = ["test", "train"]
 
 @dataclass(frozen=True)
 class FolderImages:
-    """All images of a folder.
+    """All images of a folder, the names of their labels and domains, and each image's domain.
 
-    Attributes:
-        pixels: the images; training part first, where there are two parts.
-        classes: names of the labels, in order.
-        domains: names of the domains, in order; empty = the folder has no domains.
-        domain: domain of each image, shape (m,), int64, or None.
+    `domains` is empty and `domain` (shape (m,), int64) is None if the folder has no domains.
     """
 
     pixels: Pixels
@@ -55,7 +51,7 @@ def listed(folder: Path) -> list[tuple[str, str, str, Path]]:
             )
         for domain in deep or [""]:
             for kind in names(base / domain):
-                files = list(images(base / domain / kind))
+                files = images(base / domain / kind)
                 if not files:
                     raise damaged(base / domain / kind, "it has no image")
                 found += [(part, domain, kind, file) for file in files]
@@ -66,25 +62,23 @@ def listed(folder: Path) -> list[tuple[str, str, str, Path]]:
 
 def names(folder: Path) -> list[str]:
     """The folders in a folder; sorted, as numbers if all are numbers."""
-    found = [path.name for path in folder.iterdir() if path.is_dir() and path.name[0] != "."]
-    return ordered(found)
+    return ordered(p.name for p in folder.iterdir() if p.is_dir() and p.name[0] != ".")
 
 
-def ordered(found: Sequence[str]) -> list[str]:
+def ordered(found: Iterable[str]) -> list[str]:
     """Each name once; sorted, as numbers if all are numbers."""
-    numbers = all(name.isdecimal() for name in found)
-    return sorted(set(found), key=lambda name: (int(name) if numbers else 0, name))
+    each = set(found)
+    numbers = all(name.isdecimal() for name in each)
+    return sorted(each, key=lambda name: (int(name) if numbers else 0, name))
 
 
-def images(folder: Path) -> Iterator[Path]:
+def images(folder: Path) -> list[Path]:
     """The images of one class, sorted by name."""
-    for path in sorted(folder.iterdir()):
-        if path.suffix.lower() in SUFFIXES and path.is_file():
-            yield path
+    return sorted(p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES and p.is_file())
 
 
 def read(folder: Path, size: int | None = None, colour: bool = False) -> FolderImages:
-    """Read all images of a folder.
+    """Read all images of a folder, the training part first.
 
     Args:
         folder: the folder.
@@ -109,8 +103,8 @@ def read(folder: Path, size: int | None = None, colour: bool = False) -> FolderI
         arrays = [array if array.ndim == 3 else np.stack([array] * 3, axis=-1) for array in arrays]
     x = torch.from_numpy(np.stack(arrays))
     x = x.permute(0, 3, 1, 2) if x.ndim == 4 else x[:, None]
-    classes = ordered([kind for _, _, kind, _ in rows])
-    domains = ordered([domain for _, domain, _, _ in rows])
+    classes = ordered(kind for _, _, kind, _ in rows)
+    domains = ordered(domain for _, domain, _, _ in rows)
     y = torch.tensor([classes.index(row[2]) for row in rows])
     test = torch.tensor([row[0] == "test" for row in rows]) if rows[0][0] else None
     if domains == [""]:

@@ -5,8 +5,6 @@ As images, resized to 64x64 and scaled to -1..1, or as the 800-bin SURF histogra
 
 Histograms are used as by the authors: each is divided by its sum, then each bin is scaled to mean 0
 and standard deviation 1 within its domain (a constant bin becomes 0).
-
-Source: B. Gong, Y. Shi, F. Sha, K. Grauman, Geodesic Flow Kernel, CVPR 2012.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ import torch
 
 from flbench.core.dataset import Dataset, DatasetInfo
 from flbench.datasets import image_folder
-from flbench.datasets.files import SIGNED, Found, absent, damaged, scaled
+from flbench.datasets.files import SIGNED, Found, absent, damaged, present, scaled
 
 DOMAINS = ("amazon", "caltech", "dslr", "webcam")
 FOLDER, SURF = "office_caltech_10", "office_caltech10_surf"
@@ -48,8 +46,7 @@ def images(root: Path) -> Dataset:
     """Office-Caltech-10, 2,533 photographs at 64x64 in four domains, from folders under the root.
 
     Raises:
-        MissingData: a domain's folder is not there.
-        UserError: other domains, or not ten classes.
+        UserError: there are other domains, or not ten classes.
     """
     folder = root / FOLDER
     if not all((folder / domain).is_dir() for domain in DOMAINS):
@@ -64,13 +61,8 @@ def images(root: Path) -> Dataset:
 
 
 def surf(root: Path) -> Dataset:
-    """Office-Caltech-10 as 2,533 SURF histograms of 800 bins in four domains.
-
-    Raises:
-        MissingData: a domain's file is not there.
-        UserError: a file is malformed.
-    """
-    if not all((root / file).is_file() for file in MATS):
+    """Office-Caltech-10 as 2,533 SURF histograms of 800 bins in four domains."""
+    if not present(root, MATS):
         raise absent("office-surf", root, ", ".join(MATS))
     parts = [histograms(root / file) for file in MATS]
     domains = np.repeat(np.arange(len(MATS)), [len(y) for _, y in parts])

@@ -1,9 +1,9 @@
 """The report of `flbench data`: which data sets are there and complete, and where to get others.
 
-A loader's module can describe its data sets in tables by name: ABOUT (or one DatasetInfo), FOUND (a
-function of the root that returns the files found, or None), FETCH (a function of the root that
-downloads the files) and MD5 (a function that returns the md5 of the original files, by path under
-the root).
+A loader's module can describe its data sets in tables by name: ABOUT (a DatasetInfo, or in place of
+the table one for all), FOUND (a function of the root that returns the files found, or None), FETCH
+(a function of the root that downloads them) and MD5 (a function that returns the md5 of the
+originals, by path under the root).
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from flbench.core.dataset import DatasetInfo
 from flbench.datasets.files import Found
-from flbench.errors import MissingData, PluginError, UserError
+from flbench.errors import MissingData, PluginError, UserError, text_of
 from flbench.federation.loading import load_dataset, takes_argument
 from flbench.plugin.registry import entries, find, load_entry
 
@@ -30,19 +29,17 @@ class Row:
     """One data set and its files under a data root.
 
     Attributes:
-        name: the data set.
         state: present, part, absent, argument (the data set takes one), broken, or unknown (its
             module does not name its files).
         where: path of the files, relative to the root.
         samples: number of samples, "24,000 of 60,000" for a part; "-" = unknown until it is loaded.
-        about: facts about the data set.
     """
 
     name: str
     state: str
-    where: str
-    samples: str
     about: DatasetInfo
+    where: str = "-"
+    samples: str = "-"
 
 
 def report(root: Path, name: str = "", check: bool = False, fetch: bool = False) -> list[str]:
@@ -61,7 +58,7 @@ def report(root: Path, name: str = "", check: bool = False, fetch: bool = False)
     if fetch:
         download(name, root)
     if check:
-        return checks(root, name)
+        return [checked(name, root)] if name else check_all(root)
     if name:
         return details(surveyed(name.partition(":")[0], root), root)
     return table([surveyed(one, root) for one in entries("datasets")], root)
@@ -69,36 +66,34 @@ def report(root: Path, name: str = "", check: bool = False, fetch: bool = False)
 
 def surveyed(name: str, root: Path) -> Row:
     """The state of one data set under a root, from file names and headers only."""
-    entry = find("datasets", name)
     try:
-        load = load_entry(entry)
+        load = load_entry(find("datasets", name))
     except PluginError as error:
-        return Row(name, "broken", str(error), "-", UNKNOWN)
-    module = sys.modules[load.__module__]
-    about = of(module, "ABOUT", name) or UNKNOWN
+        return Row(name, "broken", UNKNOWN, str(error))
+    about = of(load, "ABOUT", name) or UNKNOWN
     if takes_argument(load):
-        return Row(name, "argument", about.fetch, "-", about)
-    look = of(module, "FOUND", name)
+        return Row(name, "argument", about, about.fetch)
+    look = of(load, "FOUND", name)
     if look is None and about.fetch and not about.files:
-        return Row(name, "unknown", "-", "-", about)
+        return Row(name, "unknown", about)
     try:
         found = look(root) if look else whole(about, root)
     except UserError as error:
-        return Row(name, "broken", str(error), "-", about)
+        return Row(name, "broken", about, str(error))
     if found is None:
-        return Row(name, "absent", "-", f"0 of {about.samples:,}" if about.samples else "-", about)
+        known = f"0 of {about.samples:,}" if about.samples else "-"
+        return Row(name, "absent", about, samples=known)
     count = f"{found.samples:,}" if found.samples else "-"
     if found.whole:
-        return Row(name, "present", found.where, count, about)
-    known = found.samples and about.samples
-    return Row(
-        name, "part", found.where, f"{count} of {about.samples:,}" if known else count, about
-    )
+        return Row(name, "present", about, found.where, count)
+    if found.samples and about.samples:
+        count = f"{count} of {about.samples:,}"
+    return Row(name, "part", about, found.where, count)
 
 
-def of(module: ModuleType, constant: str, name: str) -> Any:  # noqa: ANN401 - as the constant is
-    """The entry of one data set in a module's table, or None."""
-    table = getattr(module, constant, None)
+def of(load: object, constant: str, name: str) -> Any:  # noqa: ANN401 - as the constant is
+    """The entry of one data set in a table of its loader's module, or None."""
+    table = getattr(sys.modules[load.__module__], constant, None)
     return table.get(name) if isinstance(table, dict) else table
 
 
@@ -113,12 +108,9 @@ def whole(about: DatasetInfo, root: Path) -> Found | None:
 
 def table(rows: list[Row], root: Path) -> list[str]:
     """A table with one line per data set."""
-    head = ("name", "state", "where", "samples", "licence", "source")
-    cells = [
-        head,
-        *((r.name, r.state, r.where, r.samples, r.about.licence, r.about.source) for r in rows),
-    ]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
+    cells = [("name", "state", "where", "samples", "licence", "source")]
+    cells += [(r.name, r.state, r.where, r.samples, r.about.licence, r.about.source) for r in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) for row in cells]
     return [f"data root: {root}", *(line.rstrip() for line in lines)]
 
@@ -142,25 +134,19 @@ def details(row: Row, root: Path) -> list[str]:
     return [row.name, *(f"  {key:<9}  {value}" for key, value in fields.items() if value)]
 
 
-def checks(root: Path, name: str = "") -> list[str]:
-    """Load and check one data set, or all that are there.
-
-    Raises:
-        UserError: one of them cannot be loaded, or has another number of samples.
-    """
-    if name:
-        return [checked(name, root)]
+def check_all(root: Path) -> list[str]:
+    """Load and check all data sets that are there."""
     lines, wrong = [], []
-    for row in [surveyed(one, root) for one in entries("datasets")]:
-        if row.state == "absent":
-            lines.append(f"{row.name}: absent")
-        elif row.state != "argument":
-            try:
-                lines.append(checked(row.name, root))
-            except MissingData:
-                lines.append(f"{row.name}: absent")
-            except UserError as error:
-                wrong.append(str(error))
+    for name in entries("datasets"):
+        state = surveyed(name, root).state
+        if state == "argument":
+            continue
+        try:
+            lines.append(f"{name}: absent" if state == "absent" else checked(name, root))
+        except MissingData:
+            lines.append(f"{name}: absent")
+        except UserError as error:
+            wrong.append(str(error))
     if wrong:
         raise UserError("; ".join(wrong))
     return lines
@@ -192,7 +178,7 @@ def checked(name: str, root: Path) -> str:
 
 def compare_md5(name: str, root: Path) -> list[str]:
     """A text on whether the files are the originals; empty if their md5 is unknown."""
-    listed = of(sys.modules[load_entry(find("datasets", name)).__module__], "MD5", name)
+    listed = of(load_entry(find("datasets", name)), "MD5", name)
     known = {root / file: md5 for file, md5 in (listed() if listed else {}).items()}
     if not known or not all(path.is_file() for path in known):
         return []
@@ -205,20 +191,16 @@ def compare_md5(name: str, root: Path) -> list[str]:
 
 
 def download(name: str, root: Path) -> None:
-    """Download a data set's files into the data root.
-
-    Raises:
-        UserError: no command downloads them, or the download fails.
-    """
+    """Download a data set's files into the data root."""
     if not name:
         raise UserError("--fetch expects the name of a data set: flbench data NAME --fetch")
     row = surveyed(name, root)
-    get = of(sys.modules[load_entry(find("datasets", name)).__module__], "FETCH", name)
+    get = of(load_entry(find("datasets", name)), "FETCH", name)
     if get is None:
         instead = row.about.fetch or "it needs no files"
         raise UserError(f"data set '{name}' is not fetched by a command: {instead}")
     try:
         get(root)
     except (OSError, RuntimeError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"data set '{name}' could not be fetched into {root}: {reason}") from None
+        why = text_of(error)
+        raise UserError(f"data set '{name}' could not be fetched into {root}: {why}") from None

@@ -10,7 +10,8 @@ pairs learnt from the texts themselves, small enough for a network that two core
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,8 @@ import numpy as np
 import torch
 
 from flbench.core.dataset import Dataset, DatasetInfo
-from flbench.datasets.files import Found
-from flbench.errors import MissingData, UserError
+from flbench.datasets.files import Found, absent, present
+from flbench.errors import MissingData, UserError, text_of
 
 if TYPE_CHECKING:
     from tokenizers import ByteLevelBPETokenizer
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 LANGUAGES = {"no": ("no.txt", "nb.txt"), "sv": ("sv.txt",), "da": ("da.txt",)}
 PAIRS = 2000
 CONTEXT = 64
+GPT2_FILES = ("gpt2_tokenizer/vocab.json", "gpt2_tokenizer/merges.txt")
 
 ABOUT = {
     "nordic": DatasetInfo(
@@ -38,13 +40,7 @@ ABOUT = {
     "nordic-gpt2": DatasetInfo(
         source="the same in GPT-2's vocabulary (Radford et al. 2019)",
         licence="that of the files; the vocabulary: modified MIT",
-        files=(
-            "text/nb.txt",
-            "text/sv.txt",
-            "text/da.txt",
-            "gpt2_tokenizer/vocab.json",
-            "gpt2_tokenizer/merges.txt",
-        ),
+        files=("text/nb.txt", "text/sv.txt", "text/da.txt", *GPT2_FILES),
         fetch="the texts, and GPT-2's vocab.json and merges.txt in gpt2_tokenizer",
     ),
     "oscar": DatasetInfo(
@@ -61,55 +57,28 @@ ABOUT = {
 
 
 def nordic(root: Path) -> Dataset:
-    """Norwegian, Swedish and Danish text from files, 2,000 byte pairs, blocks of 64 tokens.
-
-    Raises:
-        MissingData: a language's file is not there.
-    """
-    return tokenised("nordic", read(root / "text", "nordic"), CONTEXT)
+    """Norwegian, Swedish and Danish text from files, 2,000 byte pairs, blocks of 64 tokens."""
+    return tokenised("nordic", read("nordic", root, "text"), CONTEXT)
 
 
 def nordic_gpt2(root: Path) -> Dataset:
-    """Norwegian, Swedish and Danish text from files, GPT-2's vocabulary, blocks of 256 tokens.
-
-    Raises:
-        MissingData: a language's file or the vocabulary is not there.
-    """
+    """Norwegian, Swedish and Danish text from files, GPT-2's vocabulary, blocks of 256 tokens."""
     from tokenizers import ByteLevelBPETokenizer
 
-    texts = read(root / "text", "nordic-gpt2")
-    folder = root / "gpt2_tokenizer"
-    files = [folder / name for name in ("vocab.json", "merges.txt")]
-    if not all(path.is_file() for path in files):
-        raise MissingData(
-            f"data set 'nordic-gpt2' expects vocab.json and merges.txt of GPT-2 in {folder}; name"
-            " their place with --data-root or FLBENCH_DATA"
-        )
-    tokenizer = ByteLevelBPETokenizer(*map(str, files))
+    texts = read("nordic-gpt2", root, "text")
+    if not present(root, GPT2_FILES):
+        raise absent("nordic-gpt2", root, f"GPT-2's {' and '.join(GPT2_FILES)}")
+    tokenizer = ByteLevelBPETokenizer(*(str(root / file) for file in GPT2_FILES))
     return tokenised("nordic-gpt2", texts, 256, tokenizer)
 
 
 def oscar(root: Path) -> Dataset:
-    """Norwegian, Swedish and Danish web text of OSCAR, 20 MB a language (extra `text`).
-
-    Files once fetched lie in `oscar/<language>.txt`.
-
-    Raises:
-        MissingData: they are not there.
-    """
-    return tokenised("oscar", read(root / "oscar", "oscar"), CONTEXT)
+    """Norwegian, Swedish and Danish web text of OSCAR, 20 MB a language (extra `text`)."""
+    return tokenised("oscar", read("oscar", root, "oscar"), CONTEXT)
 
 
 def folder(root: Path, argument: str) -> Dataset:
-    """Your own texts: text:FOLDER with one UTF-8 text file per domain.
-
-    Args:
-        root: not used.
-        argument: the folder; relative to the working directory.
-
-    Raises:
-        MissingData: there is no such folder, or no .txt file in it.
-    """
+    """Your own texts: text:FOLDER with one UTF-8 text file per domain."""
     found = sorted(Path(argument).expanduser().glob("*.txt"))
     if not found:
         raise MissingData(f"data set 'text:{argument}' expects a folder with one .txt per domain")
@@ -135,27 +104,22 @@ def bigrams(root: Path) -> Dataset:
     return _dataset("bigrams", torch.as_tensor(x), letters, [blocks] * languages)
 
 
-def read(where: Path, name: str) -> dict[str, str]:
-    """The texts of the three languages, language -> text.
+def language_files(folder: Path) -> dict[str, Path | None]:
+    """The file of each language in a folder, None where there is none."""
+    return {
+        language: next((folder / name for name in names if (folder / name).is_file()), None)
+        for language, names in LANGUAGES.items()
+    }
 
-    Args:
-        where: the folder.
-        name: name of the data set, for the message.
 
-    Raises:
-        MissingData: a file is not there.
-    """
+def read(name: str, root: Path, folder: str) -> dict[str, str]:
+    """The texts of the three languages for a data set, language -> text."""
     texts = {}
-    for language, names in LANGUAGES.items():
-        there = [where / name for name in names if (where / name).is_file()]
-        if not there:
-            get = f", fetch it with flbench data {name} --fetch" if name in FETCH else ""
-            raise MissingData(
-                f"data set '{name}' expects {' or '.join(names)} in {where}, UTF-8, one sentence"
-                f" per line; name its place with --data-root or FLBENCH_DATA{get}, or give a folder"
-                " as --dataset text:FOLDER"
-            )
-        texts[language] = _text(there[0])
+    for language, path in language_files(root / folder).items():
+        if path is None:
+            files = " or ".join(f"{folder}/{file}" for file in LANGUAGES[language])
+            raise absent(name, root, f"{files}, UTF-8, one sentence per line,")
+        texts[language] = _text(path)
     return texts
 
 
@@ -165,20 +129,9 @@ def tokenised(
     context: int,
     tokenizer: ByteLevelBPETokenizer | None = None,
 ) -> Dataset:
-    """Tokenise texts and cut them into blocks.
+    """Tokenise the text of each domain and cut it into blocks: x and y, shape (m, context).
 
-    Args:
-        name: name of the data set.
-        texts: domain -> text.
-        context: tokens per sample.
-        tokenizer: None = 2,000 byte pairs learnt from the texts themselves.
-
-    Returns:
-        Dataset with x and y of shape (m, context), y shifted by one token; domains in the order of
-        `texts`.
-
-    Raises:
-        UserError: a text is shorter than a block.
+    Without a tokeniser, 2,000 byte pairs are learnt from the texts.
     """
     tokenizer = tokenizer or trained(texts.values())
     blocks, sizes = [], []
@@ -188,8 +141,7 @@ def tokenised(
         if whole < 1:
             raise UserError(f"text '{domain}' of '{name}' has {len(ids)} tokens, expected more"
                             f" than {context}")  # fmt: skip
-        at = torch.arange(whole)[:, None] * (context + 1) + torch.arange(context + 1)
-        blocks.append(ids[at])
+        blocks.append(ids[: whole * (context + 1)].view(whole, context + 1))
         sizes.append(whole)
     return _dataset(name, torch.cat(blocks), tokenizer.get_vocab_size(), sizes)
 
@@ -205,12 +157,7 @@ def trained(texts: Iterable[str]) -> ByteLevelBPETokenizer:
 
 
 def fetch(root: Path) -> None:
-    """Stream 20 MB a language of OSCAR through the `datasets` library into `oscar/`.
-
-    Raises:
-        MissingData: the library is not installed.
-        UserError: the library raises an error.
-    """
+    """Stream 20 MB a language of OSCAR through the `datasets` library into `oscar/`."""
     try:
         from datasets import load_dataset
     except ImportError:
@@ -221,8 +168,7 @@ def fetch(root: Path) -> None:
         try:
             stream = load_dataset("oscar", name, split="train", streaming=True)
         except ValueError as error:
-            reason = " ".join(str(error).split())
-            raise UserError(f"OSCAR could not be fetched: {reason}") from None
+            raise UserError(f"OSCAR could not be fetched: {text_of(error)}") from None
         part = root / "oscar" / f"{language}.part"
         with part.open("w", encoding="utf-8") as file:
             for row in stream:
@@ -235,22 +181,16 @@ def fetch(root: Path) -> None:
 FETCH = {"oscar": fetch}
 
 
-def found(where: str, *others: str) -> Callable[[Path], Found | None]:
-    """A function that finds the three languages and other files under a root."""
-
-    def find_files(root: Path) -> Found | None:
-        alternatives = [*LANGUAGES.values(), *((f"../{other}",) for other in others)]
-        folder = root / where
-        there = all(any((folder / file).is_file() for file in names) for names in alternatives)
-        return Found(where, 0, True) if there else None
-
-    return find_files
+def found(where: str, others: tuple[str, ...], root: Path) -> Found | None:
+    """The three languages in a folder under the root, if other files are there too."""
+    whole = all(language_files(root / where).values()) and present(root, others)
+    return Found(where, 0, True) if whole else None
 
 
 FOUND = {
-    "nordic": found("text"),
-    "nordic-gpt2": found("text", "gpt2_tokenizer/vocab.json", "gpt2_tokenizer/merges.txt"),
-    "oscar": found("oscar"),
+    "nordic": partial(found, "text", ()),
+    "nordic-gpt2": partial(found, "text", GPT2_FILES),
+    "oscar": partial(found, "oscar", ()),
 }
 
 

@@ -1,17 +1,13 @@
 """MNIST, Fashion-MNIST, USPS and SVHN, read by torchvision from files under the data root.
 
-Sources: MNIST: Y. LeCun, C. Cortes, C. Burges, yann.lecun.com/exdb/mnist (1998). Fashion-MNIST:
-H. Xiao, K. Rasul, R. Vollgraf, arXiv 1708.07747 (2017). USPS: J. J. Hull, IEEE TPAMI 16(5)
-(1994), in LIBSVM's format. SVHN: Y. Netzer et al., NIPS workshop (2011).
-
-A run never downloads files; `flbench data NAME --fetch` does. Each SCALE is the mean and standard
-deviation of the training part's pixels in 0..1, as commonly published for the data set.
+A run never downloads files; `flbench data NAME --fetch` does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -25,10 +21,15 @@ IDX = (
     "t10k-images-idx3-ubyte",
     "t10k-labels-idx1-ubyte",
 )
-MNIST_SCALE = (0.1307,), (0.3081,)
-FASHION_SCALE = (0.2860,), (0.3530,)
-USPS_SCALE = (0.2469,), (0.2989,)
-SVHN_SCALE = (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)
+KINDS = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST", "usps": "USPS", "svhn": "SVHN"}
+"""torchvision's class of each data set."""
+SCALES = {
+    "mnist": ((0.1307,), (0.3081,)),
+    "fashion-mnist": ((0.2860,), (0.3530,)),
+    "usps": ((0.2469,), (0.2989,)),
+    "svhn": ((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)),
+}
+"""Mean and standard deviation of the training part's pixels in 0..1, as commonly published."""
 
 ABOUT = {
     "mnist": DatasetInfo(
@@ -64,129 +65,72 @@ ABOUT = {
 
 def mnist(root: Path) -> Dataset:
     """MNIST, 70,000 handwritten digits of 28x28, through torchvision, from files under the root."""
-    return scaled("mnist", mnist_pixels(root), 10, MNIST_SCALE)
-
-
-def mnist_pixels(root: Path) -> Pixels:
-    """MNIST's images as bytes."""
-    return idx_pixels("mnist", "MNIST", root)
+    return scaled("mnist", known_pixels("mnist", root), 10, SCALES["mnist"])
 
 
 def fashion_mnist(root: Path) -> Dataset:
-    """Fashion-MNIST, 70,000 images of 28x28, through torchvision, from files under the root.
-
-    Raises:
-        MissingData: the files are not there.
-    """
-    pixels = idx_pixels("fashion-mnist", "FashionMNIST", root)
-    return scaled("fashion-mnist", pixels, 10, FASHION_SCALE)
-
-
-def idx_pixels(name: str, kind: str, root: Path) -> Pixels:
-    """Images of the four idx files under `<root>/<kind>/raw`, `kind` being torchvision's class.
-
-    Raises:
-        MissingData: one of them is not there.
-        UserError: one of them is incomplete.
-    """
-    from torchvision import datasets
-
-    expect(name, root, [f"{kind}/raw/{file}" for file in IDX])
-    raw = root / kind / "raw"
-    try:
-        parts = [getattr(datasets, kind)(str(root), train=train) for train in (True, False)]
-        for part in parts:
-            checked(raw, Pixels(part.data, part.targets), 10)
-        return joined([(part.data[:, None], part.targets) for part in parts])
-    except (RuntimeError, ValueError, OSError, AssertionError) as error:
-        raise damaged(raw, error) from None
+    """Fashion-MNIST, 70,000 images of 28x28, through torchvision, from files under the root."""
+    pixels = known_pixels("fashion-mnist", root)
+    return scaled("fashion-mnist", pixels, 10, SCALES["fashion-mnist"])
 
 
 def usps(root: Path) -> Dataset:
     """USPS, 9,298 handwritten digits of 16x16, through torchvision, from files under the root."""
-    return scaled("usps", usps_pixels(root), 10, USPS_SCALE)
-
-
-def usps_pixels(root: Path) -> Pixels:
-    """USPS's images as bytes."""
-    from torchvision.datasets import USPS
-
-    expect("usps", root, ABOUT["usps"].files)
-    folder = root / "USPS"
-    try:
-        parts = [USPS(str(folder), train=train) for train in (True, False)]
-        pairs = [(torch.from_numpy(p.data)[:, None], torch.tensor(p.targets)) for p in parts]
-    except (RuntimeError, ValueError, OSError, EOFError, IndexError) as error:
-        raise damaged(folder, error) from None
-    return checked(folder, joined(pairs), 10)
+    return scaled("usps", known_pixels("usps", root), 10, SCALES["usps"])
 
 
 def svhn(root: Path) -> Dataset:
     """SVHN, 99,289 house number digits of 32x32, through torchvision, from files under the root."""
-    return scaled("svhn", svhn_pixels(root), 10, SVHN_SCALE)
+    return scaled("svhn", known_pixels("svhn", root), 10, SCALES["svhn"])
 
 
-def svhn_pixels(root: Path) -> Pixels:
-    """SVHN's images as bytes; torchvision checks their md5 first."""
-    from torchvision.datasets import SVHN
+def known_pixels(name: str, root: Path) -> Pixels:
+    """Images of one of this module's data sets as bytes."""
+    files = ABOUT[name].files
+    expect(name, root, files)
+    return torchvision_pixels(KINDS[name], root / files[0], root, 10)
 
-    expect("svhn", root, ABOUT["svhn"].files)
-    folder = root / "SVHN"
+
+def torchvision_pixels(kind: str, file: Path, root: Path, classes: int) -> Pixels:
+    """Images of a torchvision class as bytes; of SVHN and CIFAR, torchvision checks the md5 first.
+
+    Messages name the folder of `file`, which is one of its files.
+    """
+    folder, pairs = file.parent, []
     try:
-        parts = [SVHN(str(folder), split=split) for split in ("train", "test")]
-    except RuntimeError:
-        raise damaged(folder, "train_32x32.mat or test_32x32.mat is not the original") from None
-    pairs = [(torch.from_numpy(part.data), torch.from_numpy(part.labels)) for part in parts]
-    return checked(folder, joined(pairs), 10)
+        for part in torchvision_parts(kind, root):
+            x = torch.as_tensor(part.data)
+            if x.ndim == 3:
+                x = x[:, None]
+            elif x.shape[-1] == 3:
+                x = x.permute(0, 3, 1, 2)
+            y = torch.as_tensor(part.labels if kind == "SVHN" else part.targets)
+            checked(folder, Pixels(x, y), classes)
+            pairs.append((x, y))
+    except (RuntimeError, ValueError, OSError, EOFError, IndexError, AssertionError) as error:
+        changed = "corrupted" in str(error)  # torchvision's word for another md5
+        why = "a file is not the original, and no other is opened" if changed else error
+        raise damaged(folder, why) from None
+    return Pixels(*joined(pairs))
 
 
-def fetch(kind: str) -> Callable[[Path], object]:
-    """A function that downloads the files of a torchvision class."""
+def torchvision_parts(kind: str, root: Path, download: bool = False) -> list[Any]:
+    """The training and the test part of a data set as objects of a torchvision class."""
+    from torchvision import datasets
 
-    def download(root: Path) -> object:
-        from torchvision import datasets
-
-        return getattr(datasets, kind)(str(root), download=True)
-
-    return download
-
-
-def fetch_usps(root: Path) -> None:
-    """Download USPS."""
-    from torchvision.datasets import USPS
-
-    (root / "USPS").mkdir(parents=True, exist_ok=True)
-    for train in (True, False):
-        USPS(str(root / "USPS"), train=train, download=True)
+    folder = root / kind if kind in ("USPS", "SVHN") else root  # others make a folder themselves
+    option, values = ("split", ("train", "test")) if kind == "SVHN" else ("train", (True, False))
+    reader = getattr(datasets, kind)
+    return [reader(str(folder), download=download, **{option: value}) for value in values]
 
 
-def fetch_svhn(root: Path) -> None:
-    """Download SVHN."""
-    from torchvision.datasets import SVHN
+def split_md5(kind: str) -> dict[str, str]:
+    """md5 of the original files of USPS or SVHN, by path under the root, from torchvision."""
+    from torchvision import datasets
 
-    for split in ("train", "test"):
-        SVHN(str(root / "SVHN"), split=split, download=True)
-
-
-def usps_md5() -> dict[str, str]:
-    """md5 of USPS's original files, by path under the root, from torchvision."""
-    from torchvision.datasets import USPS
-
-    return {f"USPS/{file}": md5 for _, file, md5 in USPS.split_list.values()}
+    splits = getattr(datasets, kind).split_list
+    return {f"{kind}/{file}": md5 for _, file, md5 in (splits["train"], splits["test"])}
 
 
-def svhn_md5() -> dict[str, str]:
-    """md5 of SVHN's original files, by path under the root, from torchvision."""
-    from torchvision.datasets import SVHN
-
-    parts = [SVHN.split_list[part] for part in ("train", "test")]
-    return {f"SVHN/{file}": md5 for _, file, md5 in parts}
-
-
-FETCH = {
-    "mnist": fetch("MNIST"),
-    "fashion-mnist": fetch("FashionMNIST"),
-    "usps": fetch_usps,
-    "svhn": fetch_svhn,
-}
-MD5 = {"usps": usps_md5, "svhn": svhn_md5}
+FETCH = {name: partial(torchvision_parts, kind, download=True) for name, kind in KINDS.items()}
+MD5 = {name: partial(split_md5, KINDS[name]) for name in ("usps", "svhn")}

@@ -25,13 +25,8 @@ def subset(samples: int, stage: Stage, seed: int, client: int) -> Indices:
 def steps(samples: int, batch_size: int, per_step: int, *, skip_single: bool) -> list[list[slice]]:
     """The optimiser steps of one epoch, each a list of `per_step` slices of the epoch's order.
 
-    A short last batch is kept. Batches that do not fill a step are not used.
-
-    Args:
-        samples: number of samples.
-        batch_size: samples per batch.
-        per_step: batches per step.
-        skip_single: skip a last batch of one sample, which BatchNorm cannot process.
+    A short last batch is kept, but with `skip_single` not one of a single sample, which BatchNorm
+    cannot process. Batches that do not fill a step are not used.
     """
     batches = [slice(at, min(at + batch_size, samples)) for at in range(0, samples, batch_size)]
     if skip_single and batches and batches[-1].stop - batches[-1].start == 1:

@@ -60,9 +60,7 @@ class CommunicationLedger:
     def open_round(self) -> None:
         """Start a new round: the clients hold no model of it yet."""
         self._received.clear()
-        self._round_start = {
-            direction: count.clone() for direction, count in self.client_bits.items()
-        }
+        self._round_start = {way: count.clone() for way, count in self.client_bits.items()}
 
     def slowest(self, direction: Direction) -> int:
         """Largest number of bytes of one client in this round; parallel links wait for it."""
@@ -76,22 +74,14 @@ class CommunicationLedger:
         scalars: Tensor | int,
         bits: int = BITS,
     ) -> None:
-        """Count scalars that clients send or receive.
-
-        Args:
-            direction: "down" (received from the server), "up" or "peer".
-            clients: ids, shape (n,).
-            item: name under which the bytes are reported.
-            scalars: number of scalars of each client, shape (n,), or one number for all.
-            bits: size of a scalar.
+        """Count scalars that clients send or receive; the arguments are those of `Context.send`.
 
         Raises:
             UserError: an unknown direction, or not one number >= 0 per client.
         """
         if direction not in DIRECTIONS:
-            raise UserError(
-                f"direction: expected one of {', '.join(DIRECTIONS)}, got '{direction}'"
-            )
+            expected = ", ".join(DIRECTIONS)
+            raise UserError(f"direction: expected one of {expected}, got '{direction}'")
         if isinstance(scalars, int):
             scalars = torch.full(clients.shape, scalars)
         if scalars.shape != clients.shape or bool((scalars < 0).any()):

@@ -61,46 +61,10 @@ class Pooled:
         return cls(x, y, positions, lengths, positions.bincount())
 
 
-def evaluate_model(
-    space: Workspace,
-    row: Tensor,
-    samples: Samples,
-    split: str,
-    clients: Tensor,
-    predictor: Predictor | None = None,
-    received: Mapping[str, Tensor] | None = None,
-    calibration: Tensor | None = None,
-) -> Tensor:
-    """Evaluate one model on some clients' samples.
-
-    Args:
-        space: the run's module; its model is replaced.
-        row: the model, shape (W,).
-        samples: the pool on the workspace's device.
-        split: name of the split.
-        clients: ids, shape (n,).
-        predictor: `(module, x) -> logits`; None = the module's own `predict`.
-        received: tensors in `module.received` during prediction.
-        calibration: shape (bins, 3), float64; the result of `confidences` is added to it.
-
-    Returns:
-        Loss sum, number correct and number of predictions per client; shape (n, 3), float64.
-    """
-    pooled = Pooled.of(space, samples, split, clients)
-    return _sums_per_client(space, row, pooled, predictor, received, calibration)
-
-
 def cross_evaluate(
     space: Workspace, models: Tensor, samples: Samples, split: str, clients: Tensor
 ) -> Tensor:
-    """Evaluate every model on every client; the processes of a run share the models.
-
-    Args:
-        space: the run's module; its model is replaced.
-        models: rows, shape (m, W).
-        samples: the pool on the workspace's device.
-        split: name of the split.
-        clients: ids, shape (n,).
+    """Evaluate models, shape (m, W), on clients, shape (n,); a run's processes share the models.
 
     Returns:
         Loss sum, number correct and number of predictions; shape (n, m, 3), float64.
@@ -112,14 +76,14 @@ def cross_evaluate(
 
     def evaluate_own_share() -> None:
         for model in group.share([1] * len(models)):
-            sums[:, model] = _sums_per_client(space, row_of(models, model), pooled)
+            sums[:, model] = evaluate_model(space, row_of(models, model), pooled)
 
     group.attempt(evaluate_own_share)
     return group.all_reduce_sum(sums)
 
 
 @torch.inference_mode()
-def _sums_per_client(
+def evaluate_model(
     space: Workspace,
     row: Tensor,
     pooled: Pooled,
@@ -127,7 +91,19 @@ def _sums_per_client(
     received: Mapping[str, Tensor] | None = None,
     calibration: Tensor | None = None,
 ) -> Tensor:
-    """Forward the pooled samples in chunks, then sum over each client's samples."""
+    """Evaluate one model on some clients' samples, in chunks.
+
+    Args:
+        space: the run's module; its model is replaced.
+        row: the model, shape (W,).
+        pooled: the samples of n clients.
+        predictor: `(module, x) -> logits`; None = the module's own `predict`.
+        received: tensors in `module.received` during prediction.
+        calibration: shape (bins, 3), float64; the result of `confidences` is added to it.
+
+    Returns:
+        Loss sum, number correct and number of predictions per client; shape (n, 3), float64.
+    """
     module, at, size = space.module, 0, chunk(pooled.y)
     space.load(row)
     module.eval()
@@ -153,7 +129,7 @@ def confidences(logits: Tensor, y: Tensor, weight: Tensor, bins: int) -> Tensor:
 
     Args:
         logits: shape (b, C), or (b, T, C).
-        y: labels, shape (b,), or next tokens, (b, T).
+        y: shape (b,), or (b, T).
         weight: how often each sample counts, shape (b,).
         bins: number of bins: equal parts of (0, 1], each with its upper end.
     """
@@ -190,28 +166,33 @@ def logits_of(space: Workspace, models: Tensor, x: Tensor) -> Tensor:
     """Logits of every model on the same samples, shape (m, len(x), C); models are batched."""
     space.module.eval()
     space.module.received = {}
-    prediction = _Prediction(space.module)
+    prediction = ModuleCall(space.module, space.module.predict)
 
     def logits(row: Tensor, part: Tensor) -> Tensor:
-        named = {f"module.{name}": value for name, value in space.layout.unflatten(row).items()}
-        output: Tensor = functional_call(prediction, named, (part,))
-        return output.float()
+        return prediction.with_tensors(space.layout.unflatten(row), part).float()
 
     batched = vmap(logits, in_dims=(0, None), chunk_size=MODELS)
     table = plain(models)
     return torch.cat([batched(table, part) for part in x.split(chunk(x))], dim=1)
 
 
-class _Prediction(nn.Module):
-    """Wraps a ClientModule; calling it calls `predict`, as `functional_call` needs."""
+class ModuleCall(nn.Module):
+    """A function of a ClientModule as a module of its own, as `functional_call` needs."""
 
-    def __init__(self, module: ClientModule) -> None:
+    def __init__(self, module: ClientModule, function: Callable[..., Tensor]) -> None:
         super().__init__()
         self.module = module
+        self.function = function
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the module's logits."""
-        return self.module.predict(x)
+    def forward(self, *arguments: object) -> Tensor:
+        """Call the function."""
+        return self.function(*arguments)
+
+    def with_tensors(self, tensors: Mapping[str, Tensor], *arguments: object) -> Tensor:
+        """Call the function with other parameters and buffers of the ClientModule."""
+        named = {f"module.{name}": tensor for name, tensor in tensors.items()}
+        result: Tensor = functional_call(self, named, arguments)
+        return result
 
 
 @torch.inference_mode()

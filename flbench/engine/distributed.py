@@ -7,29 +7,21 @@ are exchanged, so that all processes hold the complete upload in ascending clien
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from flbench.core.state import Dispatched, Stage, Upload
-from flbench.engine.process_group import ProcessGroup
-from flbench.engine.sequential import Sequential, Term
-from flbench.errors import PluginError
+from flbench.engine.process_group import ProcessGroup, assign
+from flbench.engine.sequential import Sequential, Term, common_extras
 
-KNOWN = ("ids", "active", "rows", "bits")
-"""Fields of an upload that every process knows before the training, or that come later."""
-FIELDS = tuple(f.name for f in fields(Upload) if f.name not in (*KNOWN, "params", "extras"))
-"""Fields of an upload that are exchanged as bytes together with the extras."""
+FIELDS = ("samples", "steps", "loss", "loss_start", "loss_end", "chosen")
+"""Fields of an upload that are small: a few numbers per client."""
 
 
 class DistributedExecutor(Sequential):
-    """Trains the clients of a stage on all processes of the run.
-
-    Args:
-        inner: the executor that trains this process's clients.
-        group: the processes of the run.
-    """
+    """Trains the clients of a stage on all processes; `inner` trains those of this process."""
 
     def __init__(self, inner: Sequential, group: ProcessGroup) -> None:
         super().__init__(inner.workspace, inner.samples, inner.seed)
@@ -43,38 +35,33 @@ class DistributedExecutor(Sequential):
             len(self.owned(client, stage)) * int(start.active[i].sum())
             for i, client in enumerate(stage.clients.tolist())
         ]
-        assigned = self.group.assign(weights)
+        assigned = assign(weights, self.group.size)
         own = torch.tensor(assigned[self.group.rank], dtype=torch.int64)
         own_start = select_clients(start, own)
         own_stage = replace(stage, clients=stage.clients[own])
         upload = self.group.attempt(lambda: self.inner.fit(own_start, own_stage, terms, round_))
-        tensors = exchanged_tensors(upload)
-        params = self.group.stack(upload.params, assigned)
-        columns_of_ranks = self.group.all_gather_object(
-            {name: Column.of(tensor) for name, tensor in tensors.items()}
-        )
-        where = f"round {round_}: stage '{stage.label}'"
-        columns = common_columns(columns_of_ranks, assigned, where)
-        rows = self.group.stack(pack(tensors, columns), assigned)
-        complete = unpack(rows, columns)
-        device = self.workspace.device
+        fields = {name: getattr(upload, name) for name in FIELDS}
+        kinds = {name: (tuple(t.shape[1:]), t.dtype) for name, t in upload.extras.items()}
+        everyone = self.group.all_gather_object((fields, kinds))
+        order = torch.tensor([position for own in assigned for position in own]).argsort()
+        params, device = self.group.stack(upload.params, assigned), self.workspace.device
+        known = [kinds for (_, kinds), own in zip(everyone, assigned, strict=True) if own]
+        extras = {}
+        for name, (shape, dtype) in common_extras(known, stage, round_).items():
+            own_extra = upload.extras.get(name, torch.empty(0, *shape, dtype=dtype))
+            extras[name] = self.group.stack(own_extra, assigned).to(device)
         return Upload(
             ids=stage.clients,
             active=start.active,
             rows=start.rows,
             params=params.to(device),
-            extras={name[1:]: complete[name].to(device) for name in columns if name[0] == "+"},
-            **{name: complete[name].to(tensors[name].device) for name in FIELDS},
+            extras=extras,
+            **{name: torch.cat([fields[name] for fields, _ in everyone])[order] for name in FIELDS},
         )
 
 
 def select_clients(start: Dispatched, positions: Tensor) -> Dispatched:
-    """The start of some of the acting clients.
-
-    Args:
-        start: the start of all acting clients.
-        positions: positions of the clients among the acting ones, shape (k,).
-    """
+    """The start of the acting clients at some positions, shape (k,)."""
 
     def select(table: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: value[positions.to(value.device)] for name, value in table.items()}
@@ -86,66 +73,3 @@ def select_clients(start: Dispatched, positions: Tensor) -> Dispatched:
         extras=select(start.extras),
         client_memory=select(start.client_memory),
     )
-
-
-@dataclass(frozen=True)
-class Column:
-    """Shape and type of a client's entry in one tensor of an upload."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-
-    @classmethod
-    def of(cls, tensor: Tensor) -> Column:
-        """The column of a tensor of shape (n, ...)."""
-        return cls(tuple(tensor.shape[1:]), tensor.dtype)
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of an entry."""
-        return torch.Size(self.shape).numel() * self.dtype.itemsize
-
-
-def exchanged_tensors(upload: Upload) -> dict[str, Tensor]:
-    """The tensors of an upload that are exchanged; names of extras begin with a plus sign."""
-    extras = {f"+{name}": tensor for name, tensor in upload.extras.items()}
-    return {name: getattr(upload, name) for name in FIELDS} | extras
-
-
-def common_columns(
-    columns_of_ranks: Sequence[Mapping[str, Column]], assigned: Sequence[Sequence[int]], where: str
-) -> dict[str, Column]:
-    """The columns of the complete upload: those of the processes that trained clients.
-
-    Args:
-        columns_of_ranks: columns of every process; one without clients does not know the extras.
-        assigned: positions of every process's clients.
-        where: round and stage, for the message.
-
-    Raises:
-        PluginError: the columns of clients differ.
-    """
-    known = [dict(columns) for columns, own in zip(columns_of_ranks, assigned, strict=True) if own]
-    for columns in known[1:]:
-        if columns != known[0]:
-            odd = sorted(n for n in known[0] | columns if known[0].get(n) != columns.get(n))
-            raise PluginError(f"{where}: clients differ in what they upload: {', '.join(odd)}")
-    return known[0] if known else dict(columns_of_ranks[0])
-
-
-def pack(tensors: Mapping[str, Tensor], columns: Mapping[str, Column]) -> Tensor:
-    """The clients' entries as bytes, one row per client, shape (k, bytes), uint8."""
-    count = len(tensors["samples"])
-    if not count:
-        return torch.zeros(0, sum(column.bytes for column in columns.values()), dtype=torch.uint8)
-    rows = [tensors[name].detach().cpu().contiguous() for name in columns]
-    return torch.cat([part.view(count, -1).view(torch.uint8) for part in rows], dim=1)
-
-
-def unpack(rows: Tensor, columns: Mapping[str, Column]) -> dict[str, Tensor]:
-    """The tensors that were packed, of all clients."""
-    parts = rows.split([column.bytes for column in columns.values()], dim=1)
-    return {
-        name: part.flatten().clone().view(column.dtype).view(len(rows), *column.shape)
-        for (name, column), part in zip(columns.items(), parts, strict=True)
-    }

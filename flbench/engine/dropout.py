@@ -38,10 +38,7 @@ class LaneRandomness:
 class LaneDropout(nn.Module):
     """Replaces a dropout layer of torch; a client's random numbers do not depend on other lanes.
 
-    Args:
-        p: probability with which a scalar is dropped.
-        together: number of last dimensions that are dropped together.
-        randomness: the generators of the lanes.
+    The last `together` dimensions are dropped together, with probability `p`.
     """
 
     def __init__(self, p: float, together: int, randomness: LaneRandomness) -> None:

@@ -64,8 +64,12 @@ def open_fabric(engine: EngineOptions) -> Fabric:
     """
     if engine.precision not in PRECISIONS:
         raise UserError(f"--precision {engine.precision}: expected {' or '.join(PRECISIONS)}")
-    several = engine.devices * engine.nodes > 1
-    _check_launcher(engine)
+    asked = engine.devices * engine.nodes
+    if dist.is_torchelastic_launched() and int(os.environ["WORLD_SIZE"]) != asked:
+        raise UserError(
+            f"--devices {engine.devices} --nodes {engine.nodes}: torchrun started"
+            f" {os.environ['WORLD_SIZE']} processes, expected {asked}"
+        )
     torch.set_num_threads(engine.threads)
     logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
     with warnings.catch_warnings():
@@ -76,29 +80,15 @@ def open_fabric(engine: EngineOptions) -> Fabric:
                 devices=engine.devices,
                 num_nodes=engine.nodes,
                 precision=engine.precision,  # type: ignore[arg-type] # checked above
-                strategy=IndependentDDPStrategy() if several else "auto",
+                strategy=IndependentDDPStrategy() if asked > 1 else "auto",
             )
         except (MisconfigurationException, RuntimeError, ValueError) as error:
-            devices = f" --devices {engine.devices}" if several else ""
+            devices = f" --devices {engine.devices}" if asked > 1 else ""
             text = " ".join(str(error).split())
             raise UserError(f"--accelerator {engine.accelerator}{devices}: {text}") from None
         if os.environ.get("LT_CLI_USED") != "1":  # 1 = `fabric run` has launched it
             fabric.launch()
     return fabric
-
-
-def _check_launcher(engine: EngineOptions) -> None:
-    """Refuse another number of processes than torchrun started.
-
-    Raises:
-        UserError: the numbers differ.
-    """
-    asked = engine.devices * engine.nodes
-    if dist.is_torchelastic_launched() and int(os.environ["WORLD_SIZE"]) != asked:
-        raise UserError(
-            f"--devices {engine.devices} --nodes {engine.nodes}: torchrun started"
-            f" {os.environ['WORLD_SIZE']} processes, expected {asked}"
-        )
 
 
 class IndependentDDPStrategy(DDPStrategy):

@@ -42,10 +42,6 @@ PATIENCE = timedelta(hours=2)
 def assign(weights: Sequence[int], processes: int) -> list[list[int]]:
     """Divide items among processes: the heaviest item first, each to the least loaded process.
 
-    Args:
-        weights: weight of each item.
-        processes: number of processes.
-
     Returns:
         The items of each process, ascending; every item is in exactly one list.
 
@@ -64,12 +60,7 @@ def assign(weights: Sequence[int], processes: int) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """The processes of a run.
-
-    Attributes:
-        rank: the number of this process, from 0.
-        size: number of processes.
-    """
+    """The `size` processes of a run; this one has number `rank`, from 0."""
 
     rank: int = 0
     size: int = 1
@@ -84,13 +75,9 @@ class ProcessGroup:
         """Whether this process has rank 0, which prints and writes files."""
         return self.rank == 0
 
-    def assign(self, weights: Sequence[int]) -> list[list[int]]:
-        """The items of each process, ascending; see the function `assign`."""
-        return assign(weights, self.size)
-
     def share(self, weights: Sequence[int]) -> list[int]:
-        """The items of this process, ascending."""
-        return self.assign(weights)[self.rank]
+        """The items of this process, ascending; see `assign`."""
+        return assign(weights, self.size)[self.rank]
 
     def attempt(self, work: Callable[[], T]) -> T:
         """Do this process's part of the work; if one process fails, all raise its error.

@@ -37,17 +37,13 @@ def rank_zero_output(devices: int, nodes: int) -> Iterator[None]:
 
     The other processes print nothing within the block, and an error ends them with its exit code.
     All processes that this process started have ended after the block.
-
-    Args:
-        devices: processes per machine.
-        nodes: number of machines.
     """
     if devices * nodes == 1:
         yield
     elif is_rank_zero():
         try:
             yield
-            _wait_for(CHILDREN)
+            _wait_for_children()
         finally:
             terminate_workers()
     else:
@@ -80,10 +76,10 @@ def _parent_died(parent: int, patience: float = 1.0) -> bool:
     return os.getppid() != parent
 
 
-def _wait_for(children: list[subprocess.Popen[bytes]]) -> None:
-    """Wait until processes end, at most GRACE seconds for all."""
+def _wait_for_children() -> None:
+    """Wait until the processes that this process started end, at most GRACE seconds for all."""
     end = time.monotonic() + GRACE
-    for child in children:
+    for child in CHILDREN:
         try:
             child.wait(max(0.0, end - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -95,7 +91,7 @@ def terminate_workers() -> None:
     for child in CHILDREN:
         if child.poll() is None:
             child.terminate()
-    _wait_for(CHILDREN)
+    _wait_for_children()
     for child in CHILDREN:
         if child.poll() is None:
             child.kill()

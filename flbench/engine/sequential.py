@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from flbench.core.client import ClientModule
+from flbench.core.client import ClientModule, LocalPhase
 from flbench.core.seeding import torch_seed
 from flbench.core.state import Dispatched, Stage, Upload
 from flbench.core.types import Extras
@@ -39,10 +39,7 @@ IDLE = Outcome(0, torch.nan, torch.nan, torch.nan, {})
 class Sequential:
     """Trains any ClientModule; the other executors must give its results.
 
-    Args:
-        workspace: the run's one module.
-        samples: the visible samples, on the workspace's device.
-        seed: the run's seed.
+    The visible `samples` are on the device of the `workspace`.
     """
 
     def __init__(self, workspace: Workspace, samples: Samples, seed: int) -> None:
@@ -57,48 +54,40 @@ class Sequential:
         return rows[subset(len(rows), stage, self.seed, self.samples.name(client))]
 
     def fit(self, start: Dispatched, stage: Stage, terms: Sequence[Term], round_: int) -> Upload:
-        """Train every acting client from its start.
-
-        Args:
-            start: the validated start of all acting clients.
-            stage: the acting clients and their epochs.
-            terms: functions whose values are added to every batch's loss.
-            round_: number of the round, for random addresses.
+        """Train every acting client from its start; `terms` are added to every batch's loss.
 
         Raises:
             PluginError: the ClientModule or a term failed; names client, stage and round.
         """
-        trained = torch.empty(start.params.shape, device=self.workspace.device)
-        outcomes: list[list[Outcome]] = []
-        used: list[int] = []
-        cuda = [self.workspace.device] if self.workspace.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=cuda):
-            for i, client in enumerate(stage.clients.tolist()):
-                rows = self.owned(client, stage)
-                received = {
-                    name: tensor[i].to(self.workspace.device)
-                    for name, tensor in {**start.client_memory, **start.extras}.items()
-                }
-                used.append(len(rows))
-                outcomes.append([])
-                for candidate, row in enumerate(start.params[i]):
-                    out, outcome = trained[i, candidate], IDLE
-                    if start.active[i, candidate]:
-                        try:
-                            outcome = self._train(client, row, rows, received, stage, terms, round_)
-                        except FlbenchError:
-                            raise
-                        except (Exception, SystemExit) as error:
-                            raise PluginError(
-                                f"round {round_}: {self.workspace.module.provided_by}: client"
-                                f" {client} failed in stage '{stage.label}':"
-                                f" {in_one_line(error)}"
-                            ) from error
-                        self.workspace.read(out)
-                    else:
-                        out.copy_(row)
-                    outcomes[-1].append(outcome)
-        return stack_upload(stage, start, trained, used, outcomes)
+        device = self.workspace.device
+        trained = torch.empty(start.params.shape, device=device).copy_(start.params)
+        clients = stage.clients.tolist()
+        owned = [self.owned(client, stage) for client in clients]
+        outcomes = [[IDLE] * trained.shape[1] for _ in clients]
+        tensors = {**start.client_memory, **start.extras}
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            for i, candidate in start.active.nonzero().tolist():
+                received = {name: tensor[i].to(device) for name, tensor in tensors.items()}
+                try:
+                    outcomes[i][candidate] = self._train(
+                        clients[i],
+                        start.params[i, candidate],
+                        owned[i],
+                        received,
+                        stage,
+                        terms,
+                        round_,
+                    )
+                except FlbenchError:
+                    raise
+                except (Exception, SystemExit) as error:
+                    raise PluginError(
+                        f"round {round_}: {self.workspace.module.provided_by}: client {clients[i]}"
+                        f" failed in stage '{stage.label}': {in_one_line(error)}"
+                    ) from error
+                trained[i, candidate] = self.workspace.snapshot()
+        used = [len(rows) for rows in owned]
+        return stack_upload(stage, round_, start, trained, used, outcomes)
 
     def _train(
         self,
@@ -122,12 +111,8 @@ class Sequential:
         loss_sum = torch.zeros((), dtype=torch.float64, device=space.device)
         step_count = 0
         for number, phase in enumerate(module.phases(stage.epochs)):
-            batches = steps(
-                len(rows), module.local.batch_size,
-                phase.batches_per_step or module.batches_per_step,
-                skip_single=space.has_batchnorm,
-            )  # fmt: skip
-            space.reset_optimizer()
+            batches = self._steps(len(rows), phase)
+            optimizer.state.clear()
             module.on_phase_start(number)
             address = (round_, name, stage.label, number)
             phase_steps = 0
@@ -160,6 +145,13 @@ class Sequential:
             extras=self._extras(rows),
         )
 
+    def _steps(self, samples: int, phase: LocalPhase) -> list[list[slice]]:
+        """The optimiser steps of one epoch; see `steps`."""
+        module, space = self.workspace.module, self.workspace
+        per_step = phase.batches_per_step or module.batches_per_step
+        size, skip_single = module.local.batch_size, space.has_batchnorm
+        return steps(samples, size, per_step, skip_single=skip_single)
+
     def _extras(self, rows: Tensor) -> Extras:
         """What the client uploads beside its parameters, from its rows of the pool."""
         module = self.workspace.module
@@ -171,6 +163,7 @@ class Sequential:
 
 def stack_upload(
     stage: Stage,
+    round_: int,
     start: Dispatched,
     trained: Tensor,
     used: list[int],
@@ -180,6 +173,7 @@ def stack_upload(
 
     Args:
         stage: the stage.
+        round_: number of the round, for messages.
         start: the start of its clients.
         trained: trained models, shape (n, c, W).
         used: number of training samples of each client.
@@ -187,7 +181,8 @@ def stack_upload(
     """
     acting, candidates, _ = trained.shape
     first = [next((o for o in row if o is not IDLE), IDLE) for row in outcomes]
-    names = first[0].extras if first else {}
+    kinds = [{n: (tuple(e.shape), e.dtype) for n, e in one.extras.items()} for one in first]
+    names = common_extras(kinds, stage, round_)
 
     def table(field: str) -> Tensor:
         values = [[getattr(outcome, field) for outcome in row] for row in outcomes]
@@ -206,3 +201,21 @@ def stack_upload(
         chosen=torch.zeros(acting, dtype=torch.int64),
         extras={name: torch.stack([outcome.extras[name] for outcome in first]) for name in names},
     )
+
+
+Kind = tuple[tuple[int, ...], torch.dtype]
+"""Shape and type of a client's entry in an extra."""
+
+
+def common_extras(known: Sequence[dict[str, Kind]], stage: Stage, round_: int) -> dict[str, Kind]:
+    """The extras of an upload, from those of its clients.
+
+    Raises:
+        PluginError: they differ.
+    """
+    for kinds in known:
+        if kinds != known[0]:
+            odd = sorted(n for n in known[0] | kinds if known[0].get(n) != kinds.get(n))
+            where = f"round {round_}: stage '{stage.label}'"
+            raise PluginError(f"{where}: clients differ in what they upload: {', '.join(odd)}")
+    return known[0] if known else {}

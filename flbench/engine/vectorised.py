@@ -18,15 +18,14 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import grad_and_value, vmap
 
 from flbench.core.client import ClientModule, LocalPhase
-from flbench.core.layout import ParameterLayout
 from flbench.core.seeding import torch_seed
 from flbench.core.state import Dispatched, Stage, Upload
 from flbench.core.types import Extras
-from flbench.engine.batches import orders, steps
-from flbench.engine.cross_evaluation import mean_loss
+from flbench.engine.batches import orders
+from flbench.engine.cross_evaluation import ModuleCall, mean_loss
 from flbench.engine.sequential import IDLE, Outcome, Sequential, Term, stack_upload
 from flbench.engine.workspace import Workspace
 from flbench.errors import FlbenchError
@@ -80,13 +79,15 @@ class Lanes:
         """A lane's model, shape (W,)."""
         return torch.cat([self.theta[lane], self.buffers[lane]])
 
+    def restore_frozen(self, theta: Tensor, buffers: Tensor, trained: Tensor) -> None:
+        """Restore the scalars outside the mask `trained`, shape (W,), from earlier copies."""
+        cut = theta.shape[1]
+        self.theta.copy_(torch.where(trained[:cut], self.theta, theta))
+        self.buffers.copy_(torch.where(trained[cut:], self.buffers, buffers))
+
 
 def group_by_shape(batches: list[tuple[Tensor, ...]]) -> list[list[int]]:
-    """Groups of lanes whose next step has batches of the same shape.
-
-    Args:
-        batches: the batches of each lane's next step; a lane without batches is in no group.
-    """
+    """Groups of lanes whose next `batches` have the same shapes; a lane without any is in none."""
     groups: dict[tuple[int, ...], list[int]] = {}
     for lane, parts in enumerate(batches):
         if parts:
@@ -102,19 +103,29 @@ class Step:
     """
 
     def __init__(self, space: Workspace, terms: Sequence[Term]) -> None:
-        self.layout: ParameterLayout = space.layout
+        self.cut = space.layout.parameters
+        self.parameters = [slot for slot in space.layout.slots if slot.kind == "parameter"]
+        self.buffers = [slot for slot in space.layout.slots if slot.kind != "parameter"]
         self.randomness = space.lane_randomness
-        self.module = Forward(space.module, terms)
-        self.names = [slot.name for slot in self.layout.slots if slot.kind == "parameter"]
+        self.module = space.module
+        self.terms = terms
+        self.index = 0
+        self.call = ModuleCall(space.module, self._training_loss)
         self.gradients = vmap(grad_and_value(self._loss, has_aux=True))
 
     def named(self, theta: Tensor) -> Named:
         """Split rows of trainable scalars, shape (L, P), into tensors: name -> (L, ...)."""
         return {
             slot.name: theta[:, slot.start : slot.stop].view(-1, *slot.shape)
-            for slot in self.layout.slots
-            if slot.kind == "parameter"
+            for slot in self.parameters
         }
+
+    def _training_loss(self, batch: Any) -> Tensor:  # noqa: ANN401 - a batch, or a tuple of them
+        """The loss of one batch and its terms."""
+        loss = self.module.training_step(batch, self.index)
+        for term in self.terms:
+            loss = loss + term(self.module)
+        return loss
 
     def _loss(
         self,
@@ -125,38 +136,17 @@ class Step:
         batch: Any,  # noqa: ANN401 - a batch, or a tuple of them
     ) -> tuple[Tensor, Tensor]:
         """Return the loss of one lane and its buffers after the step."""
-        cut, named_buffers = self.layout.parameters, {}
-        for slot in self.layout.slots:
-            if slot.kind != "parameter":
-                values = buffers[slot.start - cut : slot.stop - cut].clone().view(slot.shape)
-                named_buffers[slot.name] = values.long() if slot.kind == "counter" else values
-        client = self.module.module
-        client.start, client.received = start, received
+        named_buffers = {}
+        for slot in self.buffers:
+            values = buffers[slot.start - self.cut : slot.stop - self.cut].clone().view(slot.shape)
+            named_buffers[slot.name] = values.long() if slot.kind == "counter" else values
+        self.module.start, self.module.received = start, received
         self.randomness.lane_marker = start[:0].sum()
-        tensors = {**parameters, **named_buffers}
-        named = {f"module.{name}": tensor for name, tensor in tensors.items()}
-        loss: Tensor = functional_call(self.module, named, (batch,))
+        loss = self.call.with_tensors({**parameters, **named_buffers}, batch)
         if not named_buffers:
             return loss, buffers.clone()
         after = [tensor.reshape(-1).to(buffers.dtype) for tensor in named_buffers.values()]
         return loss, torch.cat(after)
-
-
-class Forward(nn.Module):
-    """Wraps a ClientModule; calling it runs the training step and adds the terms."""
-
-    def __init__(self, module: ClientModule, terms: Sequence[Term]) -> None:
-        super().__init__()
-        self.module = module
-        self.terms = tuple(terms)
-        self.index = 0
-
-    def forward(self, batch: Any) -> Tensor:  # noqa: ANN401 - a batch, or a tuple of them
-        """Return the loss of one batch."""
-        loss = self.module.training_step(batch, self.index)
-        for term in self.terms:
-            loss = loss + term(self.module)
-        return loss
 
 
 def same_optimizer(
@@ -214,11 +204,7 @@ def same_phases(one: Sequence[LocalPhase], other: Sequence[LocalPhase]) -> bool:
 class Vectorised(Sequential):
     """Trains the clients of a stage at once, or one by one where lanes would change a result.
 
-    Args:
-        workspace: the run's one module.
-        samples: the visible samples, on the workspace's device.
-        seed: the run's seed.
-        say: prints a message; it gets the reason when clients are trained one by one.
+    `say` prints the reason when clients are trained one by one.
     """
 
     def __init__(
@@ -259,11 +245,7 @@ class Vectorised(Sequential):
 
     @contextmanager
     def _no_draws(self) -> Iterator[None]:
-        """Detect draws from torch's default generators, which are not seeded for a client here.
-
-        Raises:
-            NotVectorisable: the state of a generator has changed.
-        """
+        """Refuse draws from torch's default generators, which are not seeded for a client here."""
         cuda = [self.workspace.device] if self.workspace.device.type == "cuda" else []
 
         def states() -> list[Tensor]:
@@ -293,7 +275,8 @@ class Vectorised(Sequential):
                 client, candidate = lanes.places[lane]
                 trained[client, candidate] = lanes.row(lane)
                 outcomes[client][candidate] = outcome
-        return stack_upload(stage, start, trained, [len(rows) for rows in owned], outcomes)
+        used = [len(rows) for rows in owned]
+        return stack_upload(stage, round_, start, trained, used, outcomes)
 
     def _make_lanes(
         self,
@@ -306,8 +289,8 @@ class Vectorised(Sequential):
     ) -> Lanes:
         """Build the lanes of some candidates; `trained` holds the models, shape (n, c, W)."""
         cut, device = self.workspace.layout.parameters, self.workspace.device
-        rows = torch.stack([trained[client, candidate] for client, candidate in places])
-        acting = torch.tensor([client for client, _ in places])
+        acting, candidates = torch.tensor(places).unbind(dim=1)
+        rows = trained[acting, candidates]
         names = [self.samples.name(client) for client in stage.clients[acting].tolist()]
         seeds = [torch_seed(self.seed, "dropout", round_, name, stage.label) for name in names]
         received = {**start.client_memory, **start.extras}
@@ -338,23 +321,20 @@ class Vectorised(Sequential):
             optimizer = same_optimizer(self.workspace.optimizer, rows)
             address = (round_, stage.label, number)
             feeds = [self._batches(lanes, lane, phase, *address) for lane in range(len(lanes))]
-            step.module.index = 0
+            step.index = 0
             while any(batches := [next(feed, ()) for feed in feeds]):
-                before = lanes.theta.clone() if phase.mask is not None else None
+                before = (
+                    None if phase.mask is None else (lanes.theta.clone(), lanes.buffers.clone())
+                )
                 for group in group_by_shape(batches):
                     group_batches = [batches[lane] for lane in group]
-                    buffers = self._gradients(lanes, rows, group, group_batches, step)
-                    if phase.mask is not None:
-                        trained = phase.mask[lanes.theta.shape[1] :].to(buffers.device)
-                        buffers = torch.where(trained, buffers, lanes.buffers[group])
-                    lanes.buffers[group] = buffers
+                    lanes.buffers[group] = self._gradients(lanes, rows, group, group_batches, step)
                 optimizer.step()
                 if before is not None and phase.mask is not None:
-                    trained = phase.mask[: before.shape[1]].to(before.device)
-                    lanes.theta.copy_(torch.where(trained, lanes.theta, before))
+                    lanes.restore_frozen(*before, phase.mask.to(lanes.theta.device))
                 for row in rows:
                     row.grad = None
-                step.module.index += 1
+                step.index += 1
         loss_end = self._losses(lanes, stage)
         return [
             Outcome(
@@ -368,11 +348,7 @@ class Vectorised(Sequential):
         ]
 
     def _phases(self, lanes: Lanes, epochs: int) -> Sequence[LocalPhase]:
-        """The phases of all lanes.
-
-        Raises:
-            NotVectorisable: they differ between lanes.
-        """
+        """The phases, which must be the same for all lanes."""
 
         def phases(module: ClientModule) -> list[LocalPhase]:
             default = module.batches_per_step
@@ -387,11 +363,7 @@ class Vectorised(Sequential):
         return first
 
     def _start_phase(self, lanes: Lanes, number: int) -> None:
-        """Call `on_phase_start` for every lane.
-
-        Raises:
-            NotVectorisable: afterwards a parameter does not require a gradient.
-        """
+        """Call `on_phase_start` for every lane; afterwards all parameters must take a gradient."""
         module = self.workspace.module
         self._call_per_lane(lanes, lambda module: module.on_phase_start(number), "on_phase_start")
         if not all(parameter.requires_grad for parameter in module.parameters()):
@@ -402,10 +374,8 @@ class Vectorised(Sequential):
     ) -> list[T]:
         """Call a function that calls hooks of the module, for each lane.
 
-        It is called once if the module does not override any of the hooks.
-
-        Raises:
-            NotVectorisable: a hook sets an attribute to different values for different lanes.
+        The hooks must set all attributes to the same values for all lanes. The function is called
+        once if the module does not override any of the hooks.
         """
         module, results = self.workspace.module, []
         if not any(overrides(module, hook) for hook in hooks):
@@ -425,9 +395,7 @@ class Vectorised(Sequential):
     def _check_side_effects(self, lanes: Lanes, lane: int, hook: str) -> Iterator[None]:
         """Load a lane, and check after a hook that it wrote nothing that the lane would lose.
 
-        Raises:
-            NotVectorisable: the hook wrote parameters, buffers, `start`, `received` or settings of
-                the optimiser.
+        That is parameters, buffers, `start`, `received` and settings of the optimiser.
         """
         module, row = self._load_lane(lanes, lane), lanes.row(lane)
         module.steps, start, received = lanes.steps[lane], module.start, dict(module.received)
@@ -445,16 +413,11 @@ class Vectorised(Sequential):
         self, lanes: Lanes, lane: int, phase: LocalPhase, round_: int, label: str, number: int
     ) -> Iterator[tuple[Tensor, ...]]:
         """The batches of each of a lane's steps in a phase, as rows of the pool."""
-        module, owned = self.workspace.module, lanes.owned[lane]
-        plan = steps(
-            len(owned), module.local.batch_size,
-            phase.batches_per_step or module.batches_per_step,
-            skip_single=self.workspace.has_batchnorm,
-        )  # fmt: skip
+        owned = lanes.owned[lane]
         address = (round_, lanes.clients[lane], label, number)
         for order in orders(len(owned), phase.epochs, self.seed, *address):
             shuffled = owned[torch.as_tensor(order)]
-            for cuts in plan:
+            for cuts in self._steps(len(owned), phase):
                 yield tuple(shuffled[cut] for cut in cuts)
 
     def _gradients(
@@ -465,13 +428,13 @@ class Vectorised(Sequential):
         batches: list[tuple[Tensor, ...]],
         step: Step,
     ) -> Tensor:
-        """Set the gradients of a group of lanes.
+        """Set the gradients of a group of lanes, and update their steps and losses.
 
         Args:
-            lanes: all lanes; their steps and losses are updated.
+            lanes: all lanes.
             rows: the trainable scalars of each lane, shape (P,), whose gradients are set.
             group: numbers of the lanes.
-            batches: the batches of each lane's step, as rows of the pool, all of one shape.
+            batches: the batches of each of these lanes, as rows of the pool, all of one shape.
             step: the loss of a lane.
 
         Returns:
@@ -492,7 +455,7 @@ class Vectorised(Sequential):
             gradient, (loss, buffers_after) = step.gradients(
                 step.named(theta), buffers, start, received, batch
             )
-        flat = torch.cat([gradient[name].flatten(1) for name in step.names], dim=1)
+        flat = torch.cat([gradient[slot.name].flatten(1) for slot in step.parameters], dim=1)
         for i, lane in enumerate(group):
             rows[lane].grad = flat[i]
             lanes.steps[lane] += 1

@@ -20,10 +20,8 @@ from flbench.errors import PluginError
 class Workspace:
     """A ClientModule on its device, read and written as a flat row.
 
-    Args:
-        fabric: the run's Fabric, launched.
-        module: the run's one ClientModule.
-        layout: the layout of the module's row.
+    Attributes:
+        row: the flat tensor of which the module's tensors are views, shape (W,).
 
     Raises:
         PluginError: `configure_optimizers` does not return one optimiser.
@@ -43,18 +41,18 @@ class Workspace:
         self.has_batchnorm = any(
             isinstance(child, nn.modules.batchnorm._BatchNorm) for child in module.modules()
         )
-        self._flat = torch.empty(layout.width, device=fabric.device)
+        self.row = torch.empty(layout.width, device=fabric.device)
         self._parameters = list(module.parameters())
         self._counters: list[tuple[slice, Tensor]] = []
         self._bind()
 
     def _bind(self) -> None:
         """Make every parameter and float buffer a view of the flat tensor."""
-        self._flat.copy_(self.layout.flatten(self.module))
+        self.row.copy_(self.layout.flatten(self.module))
         parameters = dict(self.module.named_parameters())
         buffers = dict(self.module.named_buffers())
         for slot in self.layout.slots:
-            view = self._flat[slot.start : slot.stop].view(slot.shape)
+            view = self.row[slot.start : slot.stop].view(slot.shape)
             if slot.kind == "parameter":
                 parameters[slot.name].data = view
             elif slot.kind == "buffer":
@@ -72,38 +70,23 @@ class Workspace:
         """The device of the module."""
         return self.fabric.device
 
-    @property
-    def row(self) -> Tensor:
-        """The flat tensor of which the module's tensors are views, shape (W,)."""
-        return self._flat
-
     @torch.no_grad()
     def load(self, row: Tensor) -> None:
         """Copy a model, shape (W,), into the module."""
-        self._flat.copy_(row)
+        self.row.copy_(row)
         for section, counter in self._counters:
             counter.copy_(row[section].view(counter.shape))
 
     @torch.no_grad()
-    def read(self, out: Tensor) -> None:
-        """Copy the module's model into `out`, shape (W,)."""
-        for section, counter in self._counters:
-            self._flat[section] = counter.reshape(-1).to(self._flat.dtype)
-        out.copy_(self._flat)
-
     def snapshot(self) -> Tensor:
         """A copy of the module's model, counters included, shape (W,)."""
-        out = torch.empty_like(self._flat)
-        self.read(out)
-        return out
+        for section, counter in self._counters:
+            self.row[section] = counter.reshape(-1).to(self.row.dtype)
+        return self.row.clone()
 
     def restore_frozen(self, before: Tensor, trained: Tensor) -> None:
         """Restore the scalars outside the mask `trained` from the snapshot `before`, shape (W,)."""
         self.load(torch.where(trained, self.snapshot(), before))
-
-    def reset_optimizer(self) -> None:
-        """Clear the optimiser's state, before every client and phase."""
-        self.optimizer.state.clear()
 
     def clear_gradients(self) -> None:
         """Clear the gradients; faster than `optimizer.zero_grad`, which runs profiling hooks."""

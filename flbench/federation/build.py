@@ -38,12 +38,8 @@ def divide(suite: Suite, hooks: HookCaller, dataset: Dataset, seed: int) -> Fede
     test_pool = np.setdiff1d(test_pool, server)
 
     rest = np.setdiff1d(np.arange(len(labels)), np.concatenate([server, test_pool]))
-    partition = hooks.partition(
-        labels[rest],
-        None if domains is None else domains[rest],
-        suite.clients,
-        rng(seed, "partition"),
-    )
+    rest_domains = None if domains is None else domains[rest]
+    partition = hooks.partition(labels[rest], rest_domains, suite.clients, rng(seed, "partition"))
     shuffled = rng(seed, "newcomers").permutation(suite.clients)
     newcomers = set(shuffled[suite.training_clients :].tolist())
     order = sorted(range(suite.clients), key=lambda client: (client in newcomers, client))
@@ -54,14 +50,12 @@ def divide(suite: Suite, hooks: HookCaller, dataset: Dataset, seed: int) -> Fede
         groups=None if groups is None else np.asarray(groups)[order],
     )
 
-    tests = None
+    tests, kinds = None, shared_test_sets.kinds(dataset)
     if suite.test_set == "labels":
-        tests = shared_test_sets.by_labels(
-            shared_test_sets.kinds(dataset), test_pool, ordered.clients
-        )
+        tests = shared_test_sets.by_labels(kinds, test_pool, ordered.clients)
     elif suite.test_set == "proportional":
         tests = shared_test_sets.proportional(
-            shared_test_sets.kinds(dataset), test_pool, ordered.clients, suite.test_samples, seed
+            kinds, test_pool, ordered.clients, suite.test_samples, seed
         )
     return federate(
         dataset,

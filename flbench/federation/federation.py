@@ -149,11 +149,7 @@ def server_indices(
 ) -> Indices:
     """Draw class-balanced samples for the server.
 
-    Args:
-        labels: labels of the pool, shape (m,).
-        wanted: number of samples; fewer are drawn if a label or the pool has too few.
-        generator: source of randomness.
-        share: largest share of the pool to draw.
+    Fewer than `wanted` are drawn if a label has too few or they exceed the `share` of the pool.
 
     Returns:
         Indices into the pool, ascending.
@@ -182,7 +178,7 @@ def federate(
 
     Args:
         dataset: all samples.
-        partition: indices into `dataset`; groups may be None.
+        partition: indices into `dataset`.
         seed: the run's seed.
         test_fraction: share of a client's samples in its test set.
         validation_fraction: share of the remaining samples in its validation set.
@@ -227,9 +223,8 @@ def federate(
     visible = {name: lists[:n] for name, lists in splits.items() if name != "test"}
     joining = None
     if newcomers:
-        their_splits = {name: splits[name][n:] for name in ("train", "validation")}
         joining = Newcomers(
-            visible=_pool(dataset, their_splits),
+            visible=_pool(dataset, {name: splits[name][n:] for name in ("train", "validation")}),
             held_out=_pool(dataset, {"test": splits["test"][n:]}),
             groups=None if groups is None else groups[n:].clone(),
         )

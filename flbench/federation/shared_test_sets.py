@@ -1,7 +1,8 @@
 """Test sets drawn from a common test pool, which no client trains on.
 
 Two samples are of one *kind* if they have the same label and, in a data set with domains, the same
-domain.
+domain. Below, `kind` holds the kind of each sample of the data set, shape (m,), `pool` the indices
+of the test pool, and `clients` the samples of each client.
 """
 
 from __future__ import annotations
@@ -26,16 +27,7 @@ def kinds(dataset: Dataset) -> Indices:
 
 
 def test_pool(dataset: Dataset, fraction: float, seed: int) -> Indices:
-    """The common test pool: the original test part, else a share of each kind.
-
-    Args:
-        dataset: all samples.
-        fraction: share of each kind, where the original has no test part.
-        seed: the run's seed.
-
-    Returns:
-        Indices into the data set, ascending.
-    """
+    """The common test pool, ascending: the original test part, else a fraction of each kind."""
     if dataset.test is not None:
         return np.flatnonzero(dataset.test.numpy())
     return split_off(kinds(dataset), fraction, rng(seed, "test-pool"))[1]
@@ -45,11 +37,6 @@ def by_labels(kind: Indices, pool: Indices, clients: Sequence[Indices]) -> list[
     """The test set of a client: all samples of the pool of the kinds that it holds (FLIS).
 
     Test sets overlap, and their label proportions are those of the pool, not of the client.
-
-    Args:
-        kind: kind of each sample of the data set, shape (m,).
-        pool: indices of the test pool.
-        clients: samples of each client.
 
     Raises:
         UserError: the pool has no sample for some client.
@@ -72,13 +59,6 @@ def proportional(
     Counts are rounded by largest remainder. Samples of one client are drawn without replacement,
     those of different clients independently. If the pool has too few samples of a kind, all of
     them are taken.
-
-    Args:
-        kind: kind of each sample of the data set, shape (m,).
-        pool: indices of the test pool.
-        clients: samples of each client.
-        samples: size of a test set.
-        seed: the run's seed.
 
     Raises:
         UserError: the pool has no sample for some client.

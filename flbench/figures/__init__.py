@@ -1,23 +1,13 @@
 """Figures of results: pure functions that return an SVG file, or None if there is nothing to draw.
 
-A row is a name and its results over seeds. The same results give the same bytes. Importing this
-package imports neither matplotlib nor torch.
+Their last argument is a title, one line. `rows` are pairs of a name and its results over seeds. The
+same results give the same bytes. Importing this package imports neither matplotlib nor torch.
 """
 
-from flbench.figures.accuracy_curves import curves
-from flbench.figures.client_accuracy import clients
-from flbench.figures.critical_difference import critical_difference
-from flbench.figures.memberships import memberships
-from flbench.figures.pareto import pareto
-from flbench.figures.partition import partition
-from flbench.figures.score_matrix import scores
-
-__all__ = [
-    "clients",
-    "critical_difference",
-    "curves",
-    "memberships",
-    "pareto",
-    "partition",
-    "scores",
-]
+from flbench.figures.accuracy_curves import curves as curves
+from flbench.figures.client_accuracy import clients as clients
+from flbench.figures.critical_difference import critical_difference as critical_difference
+from flbench.figures.memberships import memberships as memberships
+from flbench.figures.pareto import pareto as pareto
+from flbench.figures.partition import partition as partition
+from flbench.figures.score_matrix import scores as scores

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,6 @@ from flbench.figures.style import (
     new_figure,
     one_line,
     percent_axis,
-    spread_apart,
     to_svg,
 )
 from flbench.results.schema import Result
@@ -42,26 +42,16 @@ class Curve:
 
 
 def mean_over_seeds(results: Sequence[Result], name: str) -> Curve | None:
-    """A curve over seeds, at the rounds that any seed measured; None if no seed measured one.
-
-    Args:
-        results: of one row, a seed each.
-        name: "accuracy", "loss", ...
-    """
-    curves = [result.curves.get(name, []) for result in results]
-    table = np.full((len(curves), max(map(len, curves), default=0)), np.nan)
-    for row, curve in zip(table, curves, strict=True):
-        row[: len(curve)] = [np.nan if value is None else value for value in curve]
+    """A curve over seeds, at the rounds that any seed measured; None if no seed measured one."""
+    rounds = zip_longest(*(result.curves.get(name, []) for result in results))
+    table = np.array(list(zip(*rounds, strict=True)), dtype=np.float64)  # a row per seed
     table[~np.isfinite(table)] = np.nan
     seen = np.isfinite(table).any(axis=0)
     if not seen.any():
         return None
     kept = table[:, seen]
-    mean, low, high = (
-        np.asarray(rule(kept, axis=0), dtype=np.float64)
-        for rule in (np.nanmean, np.nanmin, np.nanmax)
-    )
-    return Curve((np.flatnonzero(seen) + 1).astype(np.float64), mean, low, high)
+    mean, low, high = (rule(kept, axis=0) for rule in (np.nanmean, np.nanmin, np.nanmax))
+    return Curve(np.arange(1.0, table.shape[1] + 1)[seen], mean, low, high)
 
 
 def curves(rows: Sequence[tuple[str, Sequence[Result]]], title: str) -> bytes | None:
@@ -69,13 +59,6 @@ def curves(rows: Sequence[tuple[str, Sequence[Result]]], title: str) -> bytes | 
 
     A line is the mean over seeds, its band reaches from the lowest to the highest seed. Of many
     rows the best eight at the end have colours and bands. Rounds without evaluation are left out.
-
-    Args:
-        rows: name and results over seeds.
-        title: one line on top.
-
-    Returns:
-        An SVG file, or None where no accuracy was ever measured.
     """
     found = [(name, mean_over_seeds(results, "accuracy"), results) for name, results in rows]
     kept = [(name, curve, results) for name, curve, results in found if curve is not None]
@@ -139,17 +122,13 @@ def _draw_line(axes: Axes, curve: Curve, place: int) -> None:
 
 
 def _draw_names(axes: Axes, lines: Sequence[tuple[str, Curve]], height: float) -> None:
-    """Write each line's name to the right of its end, in its colour and with its marker.
-
-    Args:
-        height: height of the panel, in points.
-    """
+    """Write each line's name to the right of its end; the panel's height is in points."""
     low, high = axes.get_ylim()
     axes.set_ylim(low, high)
     axes.set_xlim(*_round_limits([curve for _, curve in lines]))
     least = min(8.6 / height, 1 / len(lines))
     ends = [float(curve.mean[-1] - low) / (high - low) for _, curve in lines]
-    spots = spread_within(ends[::-1], least)[::-1]  # of equal ends the first is on top
+    spots = spread_apart(ends[::-1], least)[::-1]  # of equal ends the first is on top
     for place, ((name, curve), end, spot) in enumerate(zip(lines, ends, spots, strict=True)):
         line_style, coloured = _line_style(place), place < COLOURED_ROWS
         style = {"transform": axes.transAxes, "clip_on": False, "color": line_style["color"]}
@@ -168,20 +147,24 @@ def _draw_names(axes: Axes, lines: Sequence[tuple[str, Curve]], height: float) -
         )
 
 
-def spread_within(places: list[float], least: float) -> list[float]:
-    """Move positions to be at least `least` apart and, if there is room, between 0 and 1.
+def spread_apart(places: list[float], least: float) -> list[float]:
+    """Move positions to be at least `least` apart, in the same order, between 0 and 1.
+
+    The sum of squared moves is the least possible.
 
     Example:
-        >>> spread_within([0.9, 1.0, 1.0], 0.25)
+        >>> spread_apart([0.75, 1.0, 1.0], 0.25)
         [0.5, 0.75, 1.0]
     """
-    moved = spread_apart(places, least)
-    order = sorted(range(len(moved)), key=lambda index: moved[index])
-    for rank, index in enumerate(order):
-        moved[index] = max(moved[index], rank * least)
-    for rank, index in enumerate(reversed(order)):
-        moved[index] = min(moved[index], 1 - rank * least)
-    return moved
+    from sklearn.isotonic import isotonic_regression
+
+    order = np.argsort(places, kind="stable")
+    offsets = least * np.arange(len(places))
+    gaps = np.array(places)[order] - offsets
+    moved = np.empty(len(places))
+    moved[order] = isotonic_regression(gaps, y_min=0, y_max=1 - offsets[-1]) + offsets
+    spread: list[float] = moved.tolist()
+    return spread
 
 
 def _round_limits(found: Sequence[Curve]) -> tuple[float, float]:

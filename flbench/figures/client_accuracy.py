@@ -35,13 +35,6 @@ def clients(rows: Sequence[tuple[str, Sequence[Result]]], title: str) -> bytes |
 
     A row's shade is the share of the clients of all seeds with that accuracy; marked are the mean,
     the median and the tenth percentile.
-
-    Args:
-        rows: name and results over seeds.
-        title: one line on top.
-
-    Returns:
-        An SVG file, or None where no client was tested.
     """
     found = [(name, client_accuracies(results)) for name, results in rows]
     kept = sorted_by_median([(name, accuracies) for name, accuracies in found if len(accuracies)])
@@ -52,10 +45,9 @@ def clients(rows: Sequence[tuple[str, Sequence[Result]]], title: str) -> bytes |
         _draw_strips(axes, [accuracies for _, accuracies in kept])
         for place, (_, accuracies) in enumerate(kept):
             low, median = np.percentile(accuracies, [10, 50])
-            axes.plot([low, low], [place - 0.36, place + 0.36], color=INK, linewidth=1.2)
-            axes.plot(
-                [median, median], [place - 0.36, place + 0.36], color=MEDIAN_COLOUR, linewidth=2
-            )
+            ends = [place - 0.36, place + 0.36]
+            axes.plot([low, low], ends, color=INK, linewidth=1.2)
+            axes.plot([median, median], ends, color=MEDIAN_COLOUR, linewidth=2)
             axes.plot(accuracies.mean(), place, marker="D", markersize=3.2, color=INK)
         axes.set_yticks(range(len(kept)), [one_line(name) for name, _ in kept])
         axes.set_ylim(len(kept) - 0.4, -0.6)
@@ -65,10 +57,8 @@ def clients(rows: Sequence[tuple[str, Sequence[Result]]], title: str) -> bytes |
         axes.spines["left"].set_visible(False)
         axes.set_xlabel("test accuracy of a client (%)")
         percent_axis(axes, "x")
-        text = (
-            "blue: share of clients; orange line: median; diamond: mean; grey line: 10th percentile"
-        )
-        caption(figure, text)
+        marks = "orange line: median; diamond: mean; grey line: 10th percentile"
+        caption(figure, f"blue: share of clients; {marks}")
         return to_svg(figure, title, description(kept))
 
 
@@ -91,9 +81,8 @@ def _draw_strips(axes: Axes, kept: Sequence[Floats]) -> None:
     image = np.zeros((10 * len(kept), BINS, 4))
     image[..., :3] = to_rgb(STRIP_COLOUR)
     for place, accuracies in enumerate(kept):
-        image[10 * place + 1 : 10 * place + 9, :, 3] = np.sqrt(
-            histogram(accuracies)
-        ) * 0.85 + 0.15 * (histogram(accuracies) > 0)
+        shares = histogram(accuracies)
+        image[10 * place + 1 : 10 * place + 9, :, 3] = np.sqrt(shares) * 0.85 + 0.15 * (shares > 0)
     half = 0.5 / (BINS - 1)
     axes.imshow(image, aspect="auto", extent=(-half, 1 + half, len(kept) - 0.5, -0.5))
 

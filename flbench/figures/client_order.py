@@ -26,9 +26,8 @@ def true_groups(result: Result, labels: Ints) -> tuple[Ints, bool]:
     """True groups as 0..G-1, shape (N,), and True; if unknown, the given labels and False."""
     groups = result.clients.group
     source = labels if groups is None else np.array(groups, dtype=np.int64)
-    return np.unique(source, return_inverse=True)[1].reshape(-1).astype(
-        np.int64
-    ), groups is not None
+    ranks = np.unique(source, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    return ranks, groups is not None
 
 
 def match_to_true_groups(labels: Ints, truth: Ints, before: Ints | None = None) -> Ints:
@@ -39,10 +38,7 @@ def match_to_true_groups(labels: Ints, truth: Ints, before: Ints | None = None) 
     Args:
         labels: group of each client, shape (N,); -1 = in none, and stays so.
         truth: true groups 0..G-1, shape (N,).
-        before: the names in the previous round.
-
-    Returns:
-        Shape (N,).
+        before: the names in the previous round, shape (N,).
 
     Example:
         >>> match_to_true_groups(np.array([7, 7, 3, 5]), np.array([0, 0, 1, 1])).tolist()

@@ -8,14 +8,7 @@ from flbench.figures.style import COLOURS, INK, new_figure, one_line, to_svg
 
 
 def cliques(ranks: Sequence[float], distance: float) -> list[tuple[int, int]]:
-    """Maximal runs of ranks that differ by less than a distance.
-
-    Args:
-        ranks: ascending.
-        distance: the critical difference.
-
-    Returns:
-        First and last index of each run of at least two; none lies within another.
+    """First and last index of each maximal run of at least two ranks that differ by less.
 
     Example:
         >>> cliques([1.0, 1.5, 2.2, 4.0], 1.0)
@@ -38,12 +31,9 @@ def bar_rows(bars: Sequence[tuple[float, float]]) -> list[int]:
     """
     found: list[int] = []
     for start, stop in bars:
-        busy = {
-            lane
-            for lane, (left, right) in zip(found, bars, strict=False)
-            if start <= right and left <= stop
-        }
-        found.append(next(lane for lane in range(len(bars)) if lane not in busy))
+        earlier = zip(found, bars, strict=False)
+        busy = {row for row, (left, right) in earlier if start <= right and left <= stop}
+        found.append(next(row for row in range(len(bars)) if row not in busy))
     return found
 
 
@@ -57,9 +47,6 @@ def critical_difference(
         distance: the critical difference, > 0.
         blocks: number of blocks (suites, or suites and seeds) that ranks are averaged over.
         title: one line on top.
-
-    Returns:
-        An SVG file, or None if there are fewer than two methods.
     """
     if len(ranks) < 2:
         return None
@@ -108,9 +95,8 @@ def description(
 ) -> str:
     """Ranks and bars in words."""
     ranking = ", ".join(f"{name} {rank:.2f}" for name, rank in order)
-    joined = "; ".join(
-        ", ".join(name for name, _ in order[first : last + 1]) for first, last in bars
-    )
+    names = [name for name, _ in order]
+    joined = "; ".join(", ".join(names[first : last + 1]) for first, last in bars)
     return (
         f"Average ranks over {blocks} blocks, 1 is best: {ranking}. Critical difference"
         f" {distance:.2f}. Not told apart: {joined or 'none'}."

@@ -51,10 +51,11 @@ def distances(scores: Floats) -> Floats:
 
 def dendrogram(scores: Floats) -> Tree:
     """Average linkage of `distances`."""
-    from scipy.cluster.hierarchy import leaves_list, linkage
+    from scipy.cluster.hierarchy import leaves_list
 
-    upper = distances(scores)[np.triu_indices(len(scores), 1)]
-    merges: Floats = linkage(upper, "average")
+    from flbench.toolbox import clustering
+
+    merges = clustering.dendrogram(distances(scores))
     return Tree(leaves_list(merges).astype(np.int64), merges=merges)
 
 
@@ -68,29 +69,21 @@ def groups_by_density(params: Mapping[str, Any], scores: Floats) -> bool:
 
 
 def reachability(scores: Floats, params: Mapping[str, Any]) -> Tree:
-    """Reachability of the rows (OPTICS, Ankerst et al., 1999), with the method's parameters.
+    """Reachability of the rows (OPTICS, Ankerst et al., 1999).
 
     Args:
         scores: shape (n, n), finite.
-        params: `features`, `min_samples` and `xi` as in `clustering.optics_groups`.
+        params: the method's, with `features` and `min_samples` as in `clustering.optics_groups`.
     """
     from sklearn.cluster import OPTICS
 
-    from flbench.toolbox.clustering import default_min_samples, standardised_rows
+    from flbench.toolbox.clustering import default_min_samples, optics_features
 
-    rows = scores if params["features"] == "raw" else standardised_rows(scores)
-    metric = "euclidean"
-    if params["features"] == "corr":
-        rows, metric = (1 - rows @ rows.T / rows.shape[1]).clip(min=0), "precomputed"
-    elif params["features"] == "sym":
-        similarity = (rows + rows.T) / 2
-        rows, metric = similarity.max() - similarity, "precomputed"
-    if metric == "precomputed":
-        np.fill_diagonal(rows, 0)
+    rows, metric = optics_features(scores, params["features"])
     least = params.get("min_samples") or default_min_samples(len(scores))
     rule = OPTICS(min_samples=min(least, len(rows)), metric=metric)
     with np.errstate(divide="ignore", invalid="ignore"):
-        rule.fit(np.round(rows, 9))
+        rule.fit(rows)
     order = rule.ordering_.astype(np.int64)
     return Tree(order, reach=rule.reachability_[order])
 

@@ -19,15 +19,8 @@ def place_labels(
 ) -> list[Box]:
     """A box for each point's name, in the given order: the nearest free position.
 
-    Args:
-        points: positions, in typographic points.
-        widths: of the names, in points.
-        height: of a name, in points.
-        bounds: names should lie inside.
-        obstacles: boxes that names should not cover, in addition to the points.
-
-    Returns:
-        Boxes; if there is no free position, the one with the least overlap.
+    All lengths are in typographic points. Names should lie inside the bounds, and cover neither
+    points nor obstacles; if no position is free, the one with the least overlap is taken.
     """
     taken: list[Box] = [*obstacles, *((x - 3, y - 3, x + 3, y + 3) for x, y in points)]
     found = []

@@ -29,8 +29,8 @@ def timeline(result: Result) -> tuple[Ints, Ints, Ints]:
     """Group of every client in every round, with the names of the true groups.
 
     Returns:
-        Names, shape (R, N); size of the client's group, shape (R, N); the true groups, or if
-        unknown the last groups, shape (N,).
+        Names, shape (R, N); size of the client's group, shape (R, N); true groups, shape (N,), or
+        the last groups if these are unknown.
     """
     changes = result.memberships()
     n = len(result.clients.test)
@@ -59,14 +59,7 @@ def memberships(results: Sequence[Result], title: str) -> bytes | None:
     """Draw the group of every client against the round, a panel per result with groups.
 
     Clients are sorted by true group. A group has the colour of the true group it matches; groups
-    of one client are light grey.
-
-    Args:
-        results: at most the first 8 with groups are drawn.
-        title: one line on top.
-
-    Returns:
-        An SVG file, or None if no result has groups.
+    of one client are light grey. At most the first 8 results with groups are drawn.
     """
     drawn = [result for result in results if has_groups(result)]
     left_out, drawn = len(drawn[MAX_PANELS:]), drawn[:MAX_PANELS]
@@ -101,12 +94,7 @@ def _panel(axes: Axes, result: Result) -> str:
     order = np.lexsort(history)
     image = group_colours(names.T[order])
     image[sizes.T[order] == 1] = SINGLETON_COLOUR
-    axes.imshow(
-        image,
-        aspect="auto",
-        interpolation="none",
-        extent=(0.5, rounds + 0.5, n - 0.5, -0.5),
-    )
+    axes.imshow(image, aspect="auto", extent=(0.5, rounds + 0.5, n - 0.5, -0.5))
     runs, known = equal_runs(truth[order]) if few else [], result.clients.group is not None
     for _, start, stop in runs:
         if start:

@@ -37,24 +37,15 @@ def row_point(name: str, results: Sequence[Result]) -> RowPoint | None:
     if not known:
         return None
     table = np.array(known, dtype=float)
-    (accuracy, cost), low, high = table.mean(axis=0), table.min(axis=0), table.max(axis=0)
-    return RowPoint(
-        name,
-        float(accuracy),
-        float(cost),
-        (float(low[0]), float(high[0])),
-        (float(low[1]), float(high[1])),
-    )
+    accuracy, cost = table.mean(axis=0).tolist()
+    accuracies, costs = zip(table.min(axis=0).tolist(), table.max(axis=0).tolist(), strict=True)
+    return RowPoint(name, accuracy, cost, accuracies, costs)
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
-    """The Pareto front: points with no other at least as good in both and better in one.
+    """Indices of the points (cost, accuracy) that no other dominates, the cheapest first.
 
-    Args:
-        points: cost and accuracy of each.
-
-    Returns:
-        Indices, the cheapest first; of equal points all.
+    A point dominates another if it is at least as good in both and better in one.
 
     Example:
         >>> pareto_front([(2.0, 0.9), (1.0, 0.8), (3.0, 0.9), (0.0, 0.5)])
@@ -78,13 +69,6 @@ def pareto(rows: Sequence[tuple[str, Sequence[Result]]], title: str) -> bytes | 
 
     Bars reach from the lowest to the highest seed. Rows without traffic are drawn left of the
     logarithmic axis.
-
-    Args:
-        rows: name and results over seeds.
-        title: one line on top.
-
-    Returns:
-        An SVG file, or None where no row has both numbers.
     """
     found = [place for name, results in rows if (place := row_point(name, results)) is not None]
     if not found:
@@ -96,21 +80,16 @@ def pareto(rows: Sequence[tuple[str, Sequence[Result]]], title: str) -> bytes | 
         at = [one.cost or no_cost for one in found]
         for index, one in enumerate(found):
             _draw_point(axes, one, at[index], index in best)
+        costs, accuracies = [at[index] for index in best], [found[index].accuracy for index in best]
         axes.step(
-            [at[index] for index in best],
-            [found[index].accuracy for index in best],
-            where="post",
-            color=FRONT_COLOUR,
-            linewidth=0.9,
-            linestyle=(0, (4, 2)),
-            zorder=1,
-        )
+            costs, accuracies, where="post", color=FRONT_COLOUR, linewidth=0.9,
+            linestyle=(0, (4, 2)), zorder=1,
+        )  # fmt: skip
         axes.set_ylabel("final test accuracy (%)")
         percent_axis(axes)
         caption(figure, "circles: Pareto front; bars: lowest to highest seed")
-        _draw_names(
-            axes, [(one.name, x, one.accuracy) for one, x in zip(found, at, strict=True)], best
-        )
+        places = [(one.name, x, one.accuracy) for one, x in zip(found, at, strict=True)]
+        _draw_names(axes, places, best)
         return to_svg(figure, title, description(found, best))
 
 
@@ -162,14 +141,10 @@ def _draw_names(axes: Axes, found: Sequence[tuple[str, float, float]], best: Seq
     left, low, right, high = (scale * float(value) for value in bounds.extents)
     order = [*best, *(index for index in range(len(found)) if index not in best)]
     names = [one_line(found[index][0]) for index in order]
-    points = [
-        tuple(scale * axes.transData.transform((found[index][1], found[index][2])))
-        for index in order
-    ]
+    points = [tuple(scale * axes.transData.transform(found[index][1:])) for index in order]
     steps = [piece for one, two in pairwise(points[: len(best)]) for piece in _step_boxes(one, two)]
-    boxes = place_labels(
-        points, [3.9 * len(name) for name in names], 7.5, (left, low, right, high), steps
-    )
+    widths = [3.9 * len(name) for name in names]
+    boxes = place_labels(points, widths, 7.5, (left, low, right, high), steps)
     for index, name, (x, y), box in zip(order, names, points, boxes, strict=True):
         colour = FRONT_COLOUR if index in best else INK
         end = min(max(x, box[0]), box[2]), (box[1] + box[3]) / 2
@@ -201,6 +176,7 @@ def _draw_point(axes: Axes, one: RowPoint, at: float, best: bool) -> None:
     """Draw a point with its error bars."""
     from matplotlib.colors import to_rgb
 
+    colour = FRONT_COLOUR if best else INK
     axes.errorbar(
         at,
         one.accuracy,
@@ -208,9 +184,9 @@ def _draw_point(axes: Axes, one: RowPoint, at: float, best: bool) -> None:
         xerr=_error_bar(one.cost, one.costs),
         fmt="o" if best else "s",
         markersize=4.5 if best else 3.2,
-        color=FRONT_COLOUR if best else INK,
+        color=colour,
         elinewidth=0.6,
-        ecolor=(*to_rgb(FRONT_COLOUR if best else INK), 0.5),
+        ecolor=(*to_rgb(colour), 0.5),
     )
 
 

@@ -22,15 +22,7 @@ COLUMNS = 1000
 
 
 def partition(result: Result, title: str) -> bytes | None:
-    """Draw the number of training samples of each client and label.
-
-    Args:
-        result: any result of the suite and seed.
-        title: one line on top.
-
-    Returns:
-        An SVG file, or None if samples have no labels or the result has no counts.
-    """
+    """Draw the number of training samples of each client and label; any result of the seed does."""
     held = result.clients.labels
     if not held or not any(held):
         return None
@@ -39,9 +31,8 @@ def partition(result: Result, title: str) -> bytes | None:
         for label, samples in one.items():
             counts[client, label] = samples
     groups = result.clients.group
-    return draw_partition(
-        counts, None if groups is None else np.array(groups, dtype=np.int64), title
-    )
+    known = None if groups is None else np.array(groups, dtype=np.int64)
+    return draw_partition(counts, known, title)
 
 
 def draw_partition(counts: Ints, groups: Ints | None, title: str) -> bytes:
@@ -54,9 +45,6 @@ def draw_partition(counts: Ints, groups: Ints | None, title: str) -> bytes:
         counts: samples per client and label, shape (N, C).
         groups: true group of each client, shape (N,), or None.
         title: one line on top.
-
-    Returns:
-        An SVG file.
     """
     n, labels = counts.shape
     order = np.arange(n) if groups is None else np.argsort(groups, kind="stable")

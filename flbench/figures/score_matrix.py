@@ -75,11 +75,8 @@ def sorted_matrix(result: Result) -> ScoreMatrix | None:
         values = values[:, [place[client] for client in rows.tolist()]]
         columns = rows
         params = result.method.params
-        tree = (
-            reachability(values, params)
-            if groups_by_density(params, values)
-            else dendrogram(values)
-        )
+        by_density = groups_by_density(params, values)
+        tree = reachability(values, params) if by_density else dendrogram(values)
     similarity_order = np.arange(len(rows)) if tree is None else np.argsort(tree.order)
     if not known and len(np.unique(truth)) > MAX_LABELLED_GROUPS:  # too many groups
         truth, labels = np.zeros_like(truth), np.zeros_like(labels)
@@ -103,14 +100,8 @@ def scores(results: Sequence[Result], title: str) -> bytes | None:
     Rows and columns are sorted by true group. If signs differ, blue is positive (helps) and
     vermilion negative (harms); else a stronger colour is better. Entries that were not measured are
     grey. The similarity is a dendrogram (average linkage) of 1 - normalised symmetrised score, or
-    the reachability of OPTICS on the rows if the method clusters by density.
-
-    Args:
-        results: at most the first 8 with a matrix of at least 4 entries are drawn.
-        title: one line on top.
-
-    Returns:
-        An SVG file, or None where there is no such matrix.
+    the reachability of OPTICS on the rows if the method clusters by density. At most the first 8
+    matrices of at least 4 entries are drawn.
     """
     found = [(result, one) for result in results if (one := sorted_matrix(result)) is not None]
     left_out, found = len(found[MAX_PANELS:]), found[:MAX_PANELS]
@@ -126,9 +117,8 @@ def scores(results: Sequence[Result], title: str) -> bytes | None:
         for (one, two), (result, matrix) in zip(panels, found, strict=False):
             _draw_matrix(one, result, matrix)
             _draw_tree(two, matrix)
-        for pair in panels[len(found) :]:
-            for axes in pair:
-                axes.axis("off")
+        for axes in panels[len(found) :].ravel():
+            axes.axis("off")
         caption(figure, "higher is better; grey: not asked; the strip shows groups")
         more = f" {left_out} more are not drawn." if left_out else ""
         texts = "; ".join(description(result, matrix) for result, matrix in found)
@@ -140,13 +130,11 @@ def description(result: Result, matrix: ScoreMatrix) -> str:
     assert result.scores is not None
     n, m = matrix.values.shape
     kind = result.scores.columns
-    beside = "" if matrix.tree is None else ", beside it "
-    if matrix.tree is not None:
-        beside += (
-            "the reachability of OPTICS on its rows"
-            if matrix.tree.merges is None
-            else "the average-linkage dendrogram of 1 - normalised symmetrised score"
-        )
+    beside = ""
+    if matrix.tree is not None and matrix.tree.merges is not None:
+        beside = ", beside it the average-linkage dendrogram of 1 - normalised symmetrised score"
+    elif matrix.tree is not None:
+        beside = ", beside it the reachability of OPTICS on its rows"
     return (
         f"{result.method.name}, seed {result.seed}, round {result.scores.round}: {n} clients by"
         f" {m} {kind}, {result.scores.low:.3g} to {result.scores.high:.3g}{beside}"
@@ -192,7 +180,7 @@ def _draw_matrix(axes: Axes, result: Result, matrix: ScoreMatrix) -> None:
     n, m = matrix.values.shape
     low, high = np.nanpercentile(matrix.values, [2, 98])
     image = score_colours(downsampled(matrix.values), low, high)
-    axes.imshow(image, aspect="auto", interpolation="none", extent=(-0.5, m - 0.5, n - 0.5, -0.5))
+    axes.imshow(image, aspect="auto", extent=(-0.5, m - 0.5, n - 0.5, -0.5))
     for groups, line, ticks in (
         (matrix.rows, axes.axhline, axes.set_yticks),
         (matrix.columns, axes.axvline, axes.set_xticks),
@@ -253,9 +241,7 @@ def _draw_tree(axes: Axes, matrix: ScoreMatrix) -> None:
     if len(np.unique(matrix.groups)) == 1:
         return
     strip = group_colours(matrix.groups[tree.order])[:, None]
-    axes.imshow(
-        strip, aspect="auto", interpolation="none", extent=(-0.1 * top, -0.03 * top, n - 0.5, -0.5)
-    )
+    axes.imshow(strip, aspect="auto", extent=(-0.1 * top, -0.03 * top, n - 0.5, -0.5))
     for group, start, stop in equal_runs(matrix.groups[tree.order]):
         if stop - start >= n / 20:
             axes.text(

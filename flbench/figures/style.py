@@ -66,11 +66,7 @@ LONG_DECIMALS = re.compile(r"(\d\.\d\d)\d+")
 
 @contextmanager
 def new_figure(width: float, height: float) -> Iterator[Figure]:
-    """An empty figure in this style, independent of the user's matplotlib settings.
-
-    Args:
-        width: in inches, as `height`.
-    """
+    """An empty figure in this style, in inches, independent of the user's matplotlib settings."""
     import matplotlib as mpl
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
@@ -85,12 +81,7 @@ def new_figure(width: float, height: float) -> Iterator[Figure]:
 
 
 def to_svg(figure: Figure, title: str, description: str) -> bytes:
-    """The SVG file of a `new_figure`, with its title on top.
-
-    Args:
-        title: one line.
-        description: what the figure shows, as alternative text.
-    """
+    """The SVG file of a `new_figure`, with a title on top and `description` as alternative text."""
     title = one_line(title, 200)
     if title:
         figure.suptitle(title)
@@ -98,10 +89,8 @@ def to_svg(figure: Figure, title: str, description: str) -> bytes:
     about = {"Title": title, "Date": None, "Creator": None, "Format": None, "Type": None}
     figure.savefig(file, format="svg", transparent=True, metadata=about)
     text = TAG.sub(lambda tag: _compact_tag(tag[0]), file.getvalue().decode())
-    end = "</title>"
-    return text.replace(
-        end, f"{end}\n <desc>{escape(one_line(description, 4000))}</desc>", 1
-    ).encode()
+    words = escape(one_line(description, 4000))
+    return text.replace("</title>", f"</title>\n <desc>{words}</desc>", 1).encode()
 
 
 def _compact_tag(tag: str) -> str:
@@ -136,26 +125,3 @@ def percent_axis(axes: Axes, which: str = "y") -> None:
     """Format an axis of shares in per cent."""
     axis = axes.yaxis if which == "y" else axes.xaxis
     axis.set_major_formatter(lambda value, _: f"{100 * value:.10g}")
-
-
-def spread_apart(places: list[float], least: float) -> list[float]:
-    """Move positions as little as possible to be at least `least` apart, in the same order.
-
-    Example:
-        >>> spread_apart([0.0, 0.1, 5.0], 1.0)
-        [-0.45, 0.55, 5.0]
-    """
-    order = sorted(range(len(places)), key=lambda index: places[index])
-    blocks: list[tuple[float, int]] = []  # sum of positions minus offsets, size
-    for index in order:
-        blocks.append((places[index], 1))
-        while len(blocks) > 1:
-            (left, n), (right, m) = blocks[-2:]
-            if left / n + n * least <= right / m:
-                break
-            blocks[-2:] = [(left + right - m * n * least, n + m)]
-    moved, rank = [0.0] * len(places), iter(order)
-    for total, size in blocks:
-        for step in range(size):
-            moved[next(rank)] = total / size + step * least
-    return moved

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from flbench.errors import UserError
 from flbench.leaderboard.pages import MARK, index, page_of, suite_page
-from flbench.leaderboard.statistics import Block, blocks
-from flbench.leaderboard.table import Table, tables
+from flbench.leaderboard.statistics import blocks
+from flbench.leaderboard.table import is_alone, tables
 from flbench.leaderboard.table_figures import Drawing, across, drawings
 
 INDEX = "README.md"
@@ -20,18 +20,14 @@ HEAD = 400
 
 
 def board(results: Path, out: Path, draw: bool = True) -> dict[str, bytes]:
-    """Every file of the leaderboard, by its path below `out`.
+    """Every file of the leaderboard, by its path below `out`; of that, only `findings.md` is read.
 
-    Args:
-        results: folder of result files.
-        out: folder of the leaderboard; only `findings.md` in it is read.
-        draw: draw figures; without, pages show those that lie in `out` already.
+    If figures are not drawn, pages show those that lie in `out` already.
 
     Raises:
         UserError: files that cannot be read, or cannot share a table; or suites, a page.
     """
     found = tables(results)
-    ranked = ranked_across(found)
     files: dict[str, bytes] = {}
 
     def there(wanted: Sequence[Drawing]) -> list[Drawing]:
@@ -45,11 +41,7 @@ def board(results: Path, out: Path, draw: bool = True) -> dict[str, bytes]:
                 kept.append(one)
         return kept
 
-    pairs = [(table.suite, table.dataset) for table in found]
-    pictures = {
-        table.title: there(drawings(table, pairs.count((table.suite, table.dataset)) == 1))
-        for table in found
-    }
+    pictures = {table.title: there(drawings(table, is_alone(table, found))) for table in found}
     way = Path(os.path.relpath(results, out)).as_posix()
     for suite in dict.fromkeys(table.suite for table in found):
         own = [table for table in found if table.suite == suite]
@@ -61,27 +53,18 @@ def board(results: Path, out: Path, draw: bool = True) -> dict[str, bytes]:
         files[page_of(suite)] = suite_page(own, way, pictures).encode()
     findings = out / FINDINGS
     text = findings.read_text(encoding="utf-8") if findings.is_file() else ""
-    files[INDEX] = index(found, ranked, text, there(across(ranked))).encode()
-    return dict(sorted(files.items()))
-
-
-def ranked_across(found: Sequence[Table]) -> list[Block]:
-    """Methods ranked over tables, each by its row at defaults."""
-    return blocks(
+    ranked = blocks(
         {
             table.title: {row.method: row.mean for row in table.ranked if row.default}
             for table in found
         }
     )
+    files[INDEX] = index(found, ranked, text, there(across(ranked))).encode()
+    return dict(sorted(files.items()))
 
 
-def leftovers(out: Path, files: Mapping[str, bytes]) -> list[str]:
-    """Files below `out` that were generated once and are no part of the board any more.
-
-    Args:
-        out: folder of the leaderboard.
-        files: the board, figures and all.
-    """
+def _leftovers(out: Path, files: Mapping[str, bytes]) -> list[str]:
+    """Files below `out` that were generated once and are no part of the board any more."""
     pages = [path for path in sorted(out.glob("*.md")) if _generated(path)]
     figures = sorted((out / FIGURES).glob("*--*.svg"))
     figures += sorted((out / FIGURES).glob("critical-difference*.svg"))
@@ -97,10 +80,7 @@ def _generated(path: Path) -> bool:
 def differences(out: Path, files: Mapping[str, bytes], whole: bool = True) -> dict[str, list[str]]:
     """What is not as it should be: "missing", "differ" and "left over", each with its files.
 
-    Args:
-        out: folder of the leaderboard.
-        files: the board.
-        whole: whether the figures are in it.
+    `whole` says whether figures are among the files of the board.
     """
     missing = [name for name in files if not (out / name).is_file()]
     differ = [
@@ -108,6 +88,6 @@ def differences(out: Path, files: Mapping[str, bytes], whole: bool = True) -> di
         for name, data in files.items()
         if name not in missing and (out / name).read_bytes() != data
     ]
-    left = [name for name in leftovers(out, files) if whole or name.endswith(".md")]
+    left = [name for name in _leftovers(out, files) if whole or name.endswith(".md")]
     found = {"missing": missing, "differ": differ, "left over": left}
     return {what: names for what, names in found.items() if names}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 from flbench.errors import UserError
-from flbench.results.schema import Result
+from flbench.metrics import HEADLINE, Value
+from flbench.results.schema import Plugin, Result, Tuning
 
 
 @dataclass(frozen=True)
@@ -22,12 +24,11 @@ class ResultGroup:
     @property
     def reference(self) -> str:
         """Why it is shown for reference only; empty where it is ranked."""
-        plugins = self.results[0].method.plugins
-        if any(plugin.uses_true_groups for plugin in plugins):
+        if any(plugin.uses_true_groups for plugin in self.plugins):
             return "told the true groups"
-        if any(plugin.paper_leak for plugin in plugins):
+        if any(plugin.paper_leak for plugin in self.plugins):
             return "uses what its paper leaks from the test data"
-        if any(plugin.pools_data for plugin in plugins):
+        if any(plugin.pools_data for plugin in self.plugins):
             return "has all data in one place"
         alone = not any(sum(way.values()) for one in self.results for way in one.bytes.values())
         return "trains alone, nothing is exchanged" if self.baseline and alone else ""
@@ -35,14 +36,12 @@ class ResultGroup:
     @property
     def is_oracle(self) -> bool:
         """Whether it is the oracle: one plugin, which uses the true groups."""
-        plugins = self.results[0].method.plugins
-        return len(plugins) == 1 and plugins[0].uses_true_groups
+        return len(self.plugins) == 1 and self.plugins[0].uses_true_groups
 
     @property
     def baseline(self) -> bool:
         """Whether it is what others must beat: training alone, or one model for all."""
-        plugins = self.results[0].method.plugins
-        return len(plugins) == 1 and plugins[0].baseline
+        return len(self.plugins) == 1 and self.plugins[0].baseline
 
     @property
     def method(self) -> str:
@@ -50,27 +49,58 @@ class ResultGroup:
         return self.results[0].method.name
 
     @property
+    def params(self) -> dict[str, Any]:
+        """Its method's parameters."""
+        return self.results[0].method.params
+
+    @property
+    def plugins(self) -> list[Plugin]:
+        """Its plugins, with distribution and version."""
+        return self.results[0].method.plugins
+
+    @property
     def config(self) -> str:
         """Fingerprint of suite, method and parameters."""
         return self.results[0].fingerprint.config
 
     @property
+    def tuning(self) -> Tuning | None:
+        """How its parameters were found, if they were searched for."""
+        return self.results[0].tuning
+
+    @property
     def budget(self) -> int:
         """Sets of parameters that were tried to find its own; 0 = it was not tuned."""
-        tuning = self.results[0].tuning
-        return tuning.budget if tuning else 0
+        return self.tuning.budget if self.tuning else 0
 
     @property
     def seeds(self) -> tuple[int, ...]:
         """Its seeds, ascending."""
         return tuple(result.seed for result in self.results)
 
+    @property
+    def accuracies(self) -> list[float]:
+        """Mean accuracy of each seed."""
+        return [float(result.summary[HEADLINE] or 0) for result in self.results]
+
+    @property
+    def mean(self) -> float:
+        """Mean of the accuracies."""
+        return mean(self.accuracies)
+
+    @property
+    def seconds(self) -> float | None:
+        """Wall time of a run, mean over the seeds that have it."""
+        known = [one.seconds["total"] for one in self.results if "total" in one.seconds]
+        return mean(known) if known else None
+
+    @cached_property
+    def _metrics(self) -> list[dict[str, Value]]:
+        return [result.metrics() for result in self.results]
+
     def column(self, name: str) -> list[float]:
         """A metric for every seed that has it; computed where a file is older than the metric."""
-        values = (
-            result.summary[name] if name in result.summary else result.metrics().get(name)
-            for result in self.results
-        )
+        values = (metrics.get(name) for metrics in self._metrics)
         return [float(value) for value in values if value is not None]
 
 
@@ -107,7 +137,7 @@ def grouped(results: Iterable[Result]) -> dict[Key, list[ResultGroup]]:
 def named(rows: Sequence[ResultGroup]) -> list[ResultGroup]:
     """The same rows under distinct names, the best mean accuracy first."""
     found = [ResultGroup(_label(row, rows), row.results) for row in rows]
-    return sorted(found, key=lambda row: (-mean(row.column("accuracy_mean")), row.name))
+    return sorted(found, key=lambda row: (-row.mean, row.name))
 
 
 def rows_of(results: Iterable[Result]) -> dict[str, list[ResultGroup]]:
@@ -115,13 +145,12 @@ def rows_of(results: Iterable[Result]) -> dict[str, list[ResultGroup]]:
     return {title_of(key): named(rows) for key, rows in grouped(results).items()}
 
 
-def telling(row: ResultGroup, rows: Sequence[ResultGroup]) -> dict[str, Any]:
+def _differing(row: ResultGroup, rows: Sequence[ResultGroup]) -> dict[str, Any]:
     """The parameters in which a row differs from others of its method."""
-    mine = row.results[0].method.params
-    params = [other.results[0].method.params for other in rows if other.method == row.method]
+    params = [other.params for other in rows if other.method == row.method]
     keys = sorted({key for table in params for key in table})
     return {
-        key: mine.get(key)
+        key: row.params.get(key)
         for key in keys
         if any(table.get(key) != params[0].get(key) for table in params)
     }
@@ -132,9 +161,9 @@ def _label(row: ResultGroup, rows: Sequence[ResultGroup]) -> str:
     details = [f"tuned, budget {row.budget}"] if row.budget else []
     alike = [other for other in rows if (other.method, other.budget) == (row.method, row.budget)]
     if len(alike) > 1:
-        mine = telling(row, alike)
+        mine = _differing(row, alike)
         details += [f"{key}={value}" for key, value in mine.items()]
-        if [telling(other, alike) for other in alike].count(mine) > 1:
+        if [_differing(other, alike) for other in alike].count(mine) > 1:
             details.append(row.config)
     return f"{row.method} ({', '.join(details)})" if details else row.method
 
@@ -201,21 +230,17 @@ def distances(row: ResultGroup, rows: Sequence[ResultGroup]) -> tuple[float | No
     """
 
     def difference(other: ResultGroup) -> float | None:
-        theirs = {one.seed: float(one.summary["accuracy_mean"] or 0) for one in other.results}
-        found = [
-            float(one.summary["accuracy_mean"] or 0) - theirs[one.seed]
-            for one in row.results
-            if one.seed in theirs
-        ]
+        theirs = dict(zip(other.seeds, other.accuracies, strict=True))
+        ours = zip(row.seeds, row.accuracies, strict=True)
+        found = [accuracy - theirs[seed] for seed, accuracy in ours if seed in theirs]
         return mean(found) if found and other is not row else None
 
-    gap = [difference(one) for one in rows if one.is_oracle]
-    baselines = {one.results[0].method.name for one in rows if one.baseline}
-    gain = [difference(one) for one in rows if one.baseline]
-    known = [value for value in gain if value is not None]
-    below = None if not gap or gap[0] is None else -gap[0]
-    worth = bool(known) and len(baselines) > 1 and not row.baseline
-    return below, min(known) if worth else None
+    oracle = next((difference(one) for one in rows if one.is_oracle), None)
+    gains = [difference(one) for one in rows if one.baseline]
+    known = [gain for gain in gains if gain is not None]
+    kinds = {one.method for one in rows if one.baseline}
+    worth = bool(known) and len(kinds) > 1 and not row.baseline
+    return None if oracle is None else -oracle, min(known) if worth else None
 
 
 def signed(value: float | None) -> str:

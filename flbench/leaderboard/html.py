@@ -7,13 +7,12 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 from statistics import mean
+from string import Template
 
-from flbench.leaderboard.markdown import Column, columns
+from flbench.leaderboard.markdown import Column, columns, settings_text
 from flbench.leaderboard.pages import HOW_TO_READ
 from flbench.leaderboard.table import Table, TableRow
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
-"""No request leaves the page, whatever a result file holds."""
 POINTS = 60
 """Points of a curve at most."""
 
@@ -21,43 +20,21 @@ POINTS = 60
 def html(found: Sequence[Table]) -> str:
     """The page: every table, sortable, with filters and each row's learning curve.
 
-    Args:
-        found: all tables; what comes from result files is escaped.
+    What comes from result files is escaped.
     """
     sections: list[str] = []
     curves: dict[str, dict[str, list[tuple[int, float]]]] = {}
     for at, table in enumerate(found):
         sections += _section(table, str(at))
         curves[str(at)] = {str(place): curve for place, curve in _curves(table)}
-    data = json.dumps(curves, separators=(",", ":")).replace("<", "\\u003c")
-    lines = [
-        "<!doctype html>",
-        '<html lang="en">',
-        "<head>",
-        '<meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
-        "<title>flbench leaderboard</title>",
-        f"<style>\n{_asset('page.css')}</style>",
-        "</head>",
-        "<body>",
-        '<a class="skip" href="#tables">Skip to the tables</a>',
-        "<h1>flbench leaderboard</h1>",
-        f"<p>{_marked(HOW_TO_READ)}</p>",
-        '<p class="dim">Headings sort. Point at a method, or move to it with the tab key,'
-        " to see its learning curve among the others; Escape closes it.</p>",
-        *_filters(found),
-        '<p id="count" role="status"></p>',
-        '<main id="tables">',
-        *sections,
-        "</main>",
-        '<aside id="curve" aria-live="polite" hidden><p></p><div></div></aside>',
-        f'<script type="application/json" id="curves">{data}</script>',
-        f"<script>\n{_asset('page.js')}</script>",
-        "</body>",
-        "</html>",
-    ]
-    return "\n".join(lines) + "\n"
+    return Template(_asset("page.html")).substitute(
+        style=_asset("page.css"),
+        how=_marked(HOW_TO_READ),
+        filters="\n".join(_filters(found)),
+        tables="".join(f"{line}\n" for line in sections),
+        curves=json.dumps(curves, separators=(",", ":")).replace("<", "\\u003c"),
+        script=_asset("page.js"),
+    )
 
 
 def _asset(name: str) -> str:
@@ -94,13 +71,8 @@ def _section(table: Table, number: str) -> Iterator[str]:
     about = f'data-suite="{escape(table.suite)}" data-dataset="{escape(table.dataset)}"'
     yield f'<section {about} aria-labelledby="title-{number}">'
     yield f'<h2 id="title-{number}">{escape(table.title)}</h2>'
-    suite = table.settings
-    yield (
-        f'<p class="dim">{suite["clients"]} clients, {suite["participation"]:g} of them per round,'
-        f" {suite['rounds']} rounds of {suite['local']['epochs']} local epochs,"
-        f" {escape(str(suite['model']['name']))}; suite version {suite['version']}."
-        f" {escape(str(suite.get('paper') or ''))}</p>"
-    )
+    told = f"{settings_text(table)} {table.settings.get('paper') or ''}"
+    yield f'<p class="dim">{escape(told)}</p>'
     defaults = {row.method: row.mean for row in table.main if row.default}
     for caption, rows, known in (
         ("at defaults", table.main, None),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from urllib.parse import quote
 
 from flbench.leaderboard.grouping import mean_std, signed
@@ -32,22 +32,19 @@ def titled(title: str) -> str:
     return f"{escaped(name)}{bracket}{mark}"
 
 
-def cell(text: str) -> str:
-    """Markdown as a cell: on one line, and there is something in it."""
-    return " ".join(text.split()) or "-"
-
-
 def grid(headings: Sequence[tuple[str, bool]], lines: Sequence[Sequence[str]]) -> list[str]:
-    """A table.
+    """A table of cells in markdown; every cell is on one line, and an empty one is `-`.
 
-    Args:
-        headings: each with whether its column holds words, which stand left.
-        lines: cells in markdown, as many in each as there are headings.
+    A heading comes with whether its column holds words, which stand left.
     """
+
+    def line(cells: Iterable[str]) -> str:
+        return f"| {' | '.join(' '.join(text.split()) or '-' for text in cells)} |"
+
     return [
-        f"| {' | '.join(cell(heading) for heading, _ in headings)} |",
+        line(heading for heading, _ in headings),
         f"|{'|'.join('---' if words else '---:' for _, words in headings)}|",
-        *(f"| {' | '.join(cell(text) for text in line)} |" for line in lines),
+        *map(line, lines),
     ]
 
 
@@ -81,17 +78,19 @@ def _interval(row: TableRow) -> str:
 
 
 def _printed(row: TableRow) -> str:
-    if row.printed is None:
-        return "-"
-    spread = "" if row.printed.std is None else f" ± {row.printed.std:.4f}"
-    return f"{row.printed.accuracy:.4f}{spread}"
+    std = row.printed.get("accuracy_std")
+    return number(row.printed.get("accuracy_mean")) + ("" if std is None else f" ± {std:.4f}")
+
+
+def _to_paper(row: TableRow) -> str:
+    return signed(row.mean - row.printed["accuracy_mean"] if row.printed else None)
 
 
 def _metric(metric: Metric) -> Column:
     """A metric's column: mean over seeds, and deviation where it shows one."""
 
     def shown(row: TableRow) -> str:
-        return mean_std(row.metrics[metric.name], metric.digits, spread=metric.spread)
+        return mean_std(row.column(metric.name), metric.digits, spread=metric.spread)
 
     return (metric.heading, False, shown)
 
@@ -115,16 +114,14 @@ def columns(
 ) -> list[Column]:
     """The columns of a table of rows; some are there only where some row has something in them.
 
-    Args:
-        rows: the table's.
-        defaults: method -> mean accuracy at its defaults; None = a table of those.
-        place: which table it is; metrics say in which they have a column.
+    `defaults` is method -> mean accuracy at its defaults; None = a table of those.
     """
     known = defaults or {}
+    printed = any(row.printed for row in rows)
 
     def of(family: Family) -> list[tuple[bool, Column]]:
         return [
-            (not one.optional or any(row.metrics[one.name] for row in rows), _metric(one))
+            (not one.optional or any(row.column(one.name) for row in rows), _metric(one))
             for one in columns_of(place)
             if one.family == family and one.name != HEADLINE  # which has its own place
         ]
@@ -134,19 +131,13 @@ def columns(
         (True, ("ties", True, lambda row: row.ties)),
         (True, ("method", True, lambda row: row.name)),
         (True, ("accuracy", False, lambda row: mean_std(row.accuracies))),
-        (
-            defaults is not None,
-            ("at defaults", False, lambda row: number(known.get(row.method))),
-        ),
+        (defaults is not None, ("at defaults", False, lambda row: number(known.get(row.method)))),
         (True, ("95 % interval", False, _interval)),
         *of("accuracy"),
         (True, ("to oracle", False, lambda row: signed(row.to_oracle))),
         (True, ("gain", False, lambda row: signed(row.gain))),
-        (any(row.printed for row in rows), ("paper", False, _printed)),
-        (
-            any(row.printed for row in rows),
-            ("to paper", False, lambda row: signed(row.printed.distance if row.printed else None)),
-        ),
+        (printed, ("paper", False, _printed)),
+        (printed, ("to paper", False, _to_paper)),
         *of("groups"),
         (True, ("seconds", False, lambda row: number(row.seconds, 1))),
         *of("cost"),
@@ -158,34 +149,35 @@ def columns(
     return [column for wanted, column in chosen if wanted]
 
 
-def filled(rows: Sequence[TableRow], made: Sequence[Column], results: str | None) -> list[str]:
-    """A table of rows; methods lead to their result files where it is known where they lie."""
+def filled(rows: Sequence[TableRow], made: Sequence[Column], results: str) -> list[str]:
+    """A table of rows; methods lead to their result files."""
 
     def shown(row: TableRow, heading: str, text: str) -> str:
-        linked = heading == "method" and results is not None
-        return link(text, f"{results}/{row.folder}") if linked else escaped(text)
+        return link(text, f"{results}/{row.folder}") if heading == "method" else escaped(text)
 
     headings = [(heading, words) for heading, words, _ in made]
     lines = [[shown(row, heading, of(row)) for heading, _, of in made] for row in rows]
     return grid(headings, lines)
 
 
-def section(table: Table, results: str | None) -> list[str]:
-    """What is said about one table: settings, ranked rows, tuned rows, stale rows, gaps.
-
-    Args:
-        table: any.
-        results: the way from the page to the results folder; None = no links.
-    """
+def settings_text(table: Table) -> str:
+    """The settings of a table in one sentence, as plain text."""
     suite = table.settings
-    paper = f" {escaped(str(suite['paper']))}." if suite.get("paper") else ""
-    lines = [
-        f"## {titled(table.title)}",
-        "",
+    return (
         f"{suite['clients']} clients, {suite['participation']:g} of them per round,"
         f" {suite['rounds']} rounds of {suite['local']['epochs']} local epochs,"
-        f" {escaped(suite['model']['name'])}; suite version {suite['version']}.{paper}",
-    ]
+        f" {suite['model']['name']}; suite version {suite['version']}."
+    )
+
+
+def section(table: Table, results: str) -> list[str]:
+    """What is said about one table: settings, ranked rows, tuned rows, stale rows, gaps.
+
+    `results` is the way from the page to the results folder.
+    """
+    paper = table.settings.get("paper")
+    about = escaped(settings_text(table)) + (f" {escaped(str(paper))}." if paper else "")
+    lines = [f"## {titled(table.title)}", "", about]
     if table.command:
         lines += ["", f"    {table.command}"]
     if table.main:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 from flbench.leaderboard.markdown import anchor, escaped, grid, link, section, titled
 from flbench.leaderboard.statistics import Block
-from flbench.leaderboard.table import Table, tables
+from flbench.leaderboard.table import Table, is_alone
 from flbench.leaderboard.table_figures import Drawing
 from flbench.results.files import slug
 
@@ -41,23 +40,12 @@ def page_of(suite: str) -> str:
     return f"suite-{name}.md" if name.lower() in TAKEN else f"{name}.md"
 
 
-def page(folder: Path) -> str:
-    """All tables of a folder of result files as one text, without links and pictures."""
-    lines = ["# Leaderboard", "", HOW_TO_READ]
-    for table in tables(folder):
-        lines += ["", *section(table, None)]
-    return "\n".join(lines) + "\n"
-
-
 def suite_page(
     found: Sequence[Table], results: str, pictures: Mapping[str, Sequence[Drawing]]
 ) -> str:
-    """The page of one suite.
+    """The page of one suite: its tables, at least one, and the figures of each by its title.
 
-    Args:
-        found: its tables, at least one.
-        results: the way from the page to the results folder.
-        pictures: title of a table -> its figures.
+    `results` is the way from the page to the results folder.
     """
     first = found[0]
     lines = [
@@ -68,10 +56,12 @@ def suite_page(
     if first.summary:
         lines += ["", f"{first.summary[0].upper()}{first.summary[1:].rstrip('.')}."]
     for table in found:
-        lines += ["", *section(table, results)]
-        for one in pictures.get(table.title, ()):
-            lines += ["", f"!{link(one.alt, f'figures/{one.name}')}"]
+        lines += ["", *section(table, results), *_shown(pictures.get(table.title, ()))]
     return "\n".join(lines) + "\n"
+
+
+def _shown(pictures: Sequence[Drawing]) -> list[str]:
+    return [line for one in pictures for line in ("", f"!{link(one.alt, f'figures/{one.name}')}")]
 
 
 def index(
@@ -80,13 +70,9 @@ def index(
     findings: str,
     pictures: Sequence[Drawing],
 ) -> str:
-    """The page that leads to the others.
+    """The page that leads to the others, with what is ranked across all tables.
 
-    Args:
-        found: all tables.
-        blocks: what is ranked across them.
-        findings: what a person wrote about them; empty where nobody did.
-        pictures: figures of the blocks.
+    `findings` is what a person wrote about them, `pictures` are figures of the blocks.
     """
     lines = ["# Leaderboard", "", f"{MARK} from result files; do not edit.", "", HOW_TO_READ]
     if findings.strip():
@@ -95,10 +81,10 @@ def index(
         lines += ["", "## Across suites"]
     for block in blocks:
         lines += ["", *_ranks(block)]
-    for one in pictures:
-        lines += ["", f"!{link(one.alt, f'figures/{one.name}')}"]
-    lines += ["", "## Suites", "", *_overview(found)] if found else []
-    lines += ["", "## What was run where", "", *_coverage(found)] if found else []
+    lines += _shown(pictures)
+    if found:
+        lines += ["", "## Suites", "", *_overview(found)]
+        lines += ["", "## What was run where", "", *_coverage(found)]
     return "\n".join(lines) + "\n"
 
 
@@ -122,19 +108,17 @@ def _overview(found: Sequence[Table]) -> list[str]:
     """A line per table: where it is, how many rows it has, who leads."""
     lines = []
     for table in found:
-        target = f"{page_of(table.suite)}#{anchor(table.title)}"
         first = min((row.rank or 0 for row in table.ranked), default=0)
         leaders = [row for row in table.ranked if row.rank == first]
         also = f" and {len(leaders) - 1} not separable" if len(leaders) > 1 else ""
-        best = leaders[0] if leaders else None
         lines.append(
             (
-                link(table.suite, target),
+                link(table.suite, f"{page_of(table.suite)}#{anchor(table.title)}"),
                 escaped(table.dataset),
                 str(len(table.rows)),
                 ", ".join(map(str, table.seeds)),
-                f"{escaped(best.name)}{also}" if best else "-",
-                f"{best.mean:.4f}" if best else "-",
+                f"{escaped(leaders[0].name)}{also}" if leaders else "-",
+                f"{leaders[0].mean:.4f}" if leaders else "-",
             )
         )
     headings = [("suite", True), ("data set", True), ("rows", False), ("seeds", True)]
@@ -145,10 +129,9 @@ def _coverage(found: Sequence[Table]) -> list[str]:
     """A line per method: its accuracy on every table, and where it was not run."""
     methods = {row.method for table in found for row in table.rows}
     methods |= {method for table in found for method, _ in table.undefined}
-    double = _double(found)
     headings = [("method", True)]
     for table in found:
-        mark = f" {table.fingerprint}" if (table.suite, table.dataset) in double else ""
+        mark = "" if is_alone(table, found) else f" {table.fingerprint}"
         headings.append((escaped(f"{table.suite}, {table.dataset}{mark}"), False))
     lines = [[escaped(name), *(_state(table, name) for table in found)] for name in sorted(methods)]
     told = (
@@ -156,12 +139,6 @@ def _coverage(found: Sequence[Table]) -> list[str]:
         " it."
     )
     return [told, "", *grid(headings, lines)]
-
-
-def _double(found: Sequence[Table]) -> Collection[tuple[str, str]]:
-    """Suites and data sets that more than one table is of."""
-    pairs = [(table.suite, table.dataset) for table in found]
-    return {pair for pair in pairs if pairs.count(pair) > 1}
 
 
 def _state(table: Table, method: str) -> str:

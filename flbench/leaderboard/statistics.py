@@ -29,13 +29,9 @@ def weights(seeds: int, clients: int, replicates: int = REPLICATES) -> Floats:
     stream of numpy's `RandomState` is frozen. (Davison and Hinkley, Bootstrap Methods and their
     Application, 1997, section 3.8; Field and Welsh, JRSS B 69, 2007.)
 
-    Args:
-        seeds: S.
-        clients: N.
-        replicates: B.
-
     Returns:
-        Shape (B, S * N), rows sum to 1; column `s * N + i` is client i of seed s.
+        Shape (replicates, seeds * clients), rows sum to 1; column `s * clients + i` is client i of
+        seed s.
     """
     draw = np.random.RandomState(SEED)
     drawn = draw.randint(seeds, size=(replicates, seeds, 1), dtype=np.int64)
@@ -161,13 +157,10 @@ def _letter(place: int) -> str:
 
 
 def average_ranks(scores: Floats) -> Floats:
-    """Mean over tables of each method's rank; equals share the middle of their ranks.
+    """Mean over tables of each method's rank, shape (methods,); 1 is best, equals share the middle.
 
     Args:
         scores: higher is better, shape (tables, methods).
-
-    Returns:
-        Shape (methods,); 1 is best.
     """
     from scipy.stats import rankdata
 
@@ -176,19 +169,16 @@ def average_ranks(scores: Floats) -> Floats:
 
 
 def friedman(scores: Floats) -> tuple[float, float]:
-    """Friedman's test that all methods are alike, corrected for ties.
+    """Statistic and p of Friedman's test that all methods are alike, corrected for ties.
 
     Args:
         scores: shape (tables, methods), at least three methods.
-
-    Returns:
-        Its statistic and p; 0 and 1 where all are equal in every table.
     """
     from scipy.stats import friedmanchisquare
 
     rounded = np.round(scores, DIGITS)
     if (rounded == rounded[:, :1]).all():
-        return 0.0, 1.0
+        return 0.0, 1.0  # all are equal in every table
     statistic, p = friedmanchisquare(*rounded.T)
     return float(statistic), float(p)
 
@@ -197,11 +187,7 @@ def critical_difference(methods: int, tables: int, alpha: float = 0.05) -> float
     """Nemenyi's critical difference of average ranks (Demšar, JMLR 7, 2006, section 3.2.2).
 
     CD = q sqrt(k (k + 1) / (6 N)) with q the upper alpha quantile of the studentized range of k
-    groups with infinite degrees of freedom, over sqrt 2.
-
-    Args:
-        methods: k, at least 2.
-        tables: N.
+    groups with infinite degrees of freedom, over sqrt 2; k >= 2 methods, N tables.
 
     Example:
         >>> round(critical_difference(4, 14), 2)
@@ -215,13 +201,9 @@ def critical_difference(methods: int, tables: int, alpha: float = 0.05) -> float
 
 @dataclass(frozen=True)
 class Block:
-    """Average ranks over the tables that hold all of some methods.
+    """Average ranks over the tables that hold all of some methods, best first.
 
-    Attributes:
-        ranks: method -> average rank, best first.
-        tables: names of the tables.
-        statistic: Friedman's, as `p`.
-        distance: Nemenyi's critical difference at 5 %.
+    `statistic` and `p` are Friedman's, `distance` is Nemenyi's critical difference at 5 %.
     """
 
     ranks: Mapping[str, float]
@@ -234,12 +216,11 @@ class Block:
 def block(scores: Mapping[str, Mapping[str, float]], methods: Iterable[str]) -> Block | None:
     """Rank methods over all tables that hold every one of them.
 
+    None where there are fewer than three methods, or than two such tables.
+
     Args:
         scores: table -> method -> score, higher is better.
         methods: their names.
-
-    Returns:
-        None where there are fewer than three methods, or than two such tables.
     """
     names = sorted(set(methods))
     tables = sorted(table for table, row in scores.items() if set(names) <= set(row))
@@ -255,13 +236,11 @@ def block(scores: Mapping[str, Mapping[str, float]], methods: Iterable[str]) -> 
 def blocks(scores: Mapping[str, Mapping[str, float]]) -> list[Block]:
     """The block of most cells, methods times tables, and that of most tables if it has more.
 
-    Nothing is missing in a block. Of two as large that of more tables is taken.
+    Nothing is missing in a block. Of two as large that of more tables is taken. There is none where
+    no two tables share three methods.
 
     Args:
         scores: table -> method -> score, higher is better.
-
-    Returns:
-        At most two; none where no two tables share three methods.
     """
     shared: set[frozenset[str]] = set()
     for row in scores.values():  # all intersections of the tables' methods

@@ -12,19 +12,9 @@ from flbench.errors import UnknownName, UserError
 from flbench.plugin.method_info import method_info
 from flbench.plugin.registry import entries
 from flbench.results.schema import Method
-from flbench.suite import Suite, load_suite
+from flbench.suite import DESCRIPTIVE, Suite, load_suite
 
-NO_SETTINGS = (
-    "name",
-    "version",
-    "dataset",
-    "summary",
-    "changes",
-    "paper",
-    "printed",
-    "target",
-    "offline_dataset",
-)
+NO_SETTINGS = DESCRIPTIVE | {"name", "version", "dataset"}
 
 
 def suite_of(name: str, dataset: str) -> Suite | None:
@@ -36,24 +26,17 @@ def suite_of(name: str, dataset: str) -> Suite | None:
 
 
 def command(suite: Suite, settings: Mapping[str, Any], fingerprint: str, seeds: int) -> str:
-    """What to type to run a method NAME under the settings of a table.
+    """What to type to run a method NAME under the settings of a table, in one line.
 
-    Args:
-        suite: the installed one, on the table's data set.
-        settings: the table's, from its result files.
-        fingerprint: of those settings.
-        seeds: how many.
-
-    Returns:
-        One line; empty where none gives exactly these settings, of an older version for instance.
+    It is empty where nothing gives exactly these settings, of an older version for instance.
+    `suite` is the installed one; `settings` and their `fingerprint` are from the result files.
     """
-    ours, theirs = dict(_flat(suite.settings())), dict(_flat(settings))
-    changed = {
-        key: value
-        for key, value in theirs.items()
+    ours = dict(_flat(suite.settings()))
+    sets = {
+        key.removesuffix(".name"): value
+        for key, value in _flat(settings)
         if key not in NO_SETTINGS and (key not in ours or ours[key] != value)
     }
-    sets = {key.removesuffix(".name"): value for key, value in changed.items()}
     try:
         same = load_suite(suite.name, suite.dataset, sets).hash() == fingerprint
         usual = load_suite(suite.name).dataset

@@ -1,19 +1,14 @@
-"""Tables: all that is known about a suite on a data set, as data. Imports no torch.
-
-A page, a picture and a tracker are made from the same `Table`; `plain()` is it as JSON.
-"""
+"""Tables: all that is known about a suite on a data set, as data. Imports no torch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
 import numpy as np
 from packaging.version import InvalidVersion, Version
-from pydantic import BaseModel
 
 from flbench.leaderboard.grouping import (
     Key,
@@ -22,14 +17,12 @@ from flbench.leaderboard.grouping import (
     grouped,
     named,
     refuse_mixed,
-    telling,
     title_of,
 )
 from flbench.leaderboard.statistics import Floats, compare, letters, ranks
 from flbench.leaderboard.suite_info import command, departures, suite_of
-from flbench.metrics import METRICS
 from flbench.results.files import read_results, read_skips
-from flbench.results.schema import Plugin, Result, Skip, Tuning
+from flbench.results.schema import Plugin, Skip
 from flbench.suite import Suite
 
 
@@ -38,11 +31,7 @@ class Table:
     """One suite on one data set with one set of settings.
 
     Attributes:
-        title: "suite on data set [fingerprint]".
-        suite: the suite's name.
-        dataset: the data set's name.
         fingerprint: of the suite's settings.
-        settings: the suite's settings.
         summary: one line on the installed suite; empty where it is not installed.
         command: what to type to run a method on it; empty where the installed suite differs.
         seeds: all seeds of its rows.
@@ -51,7 +40,6 @@ class Table:
         missing: methods that other tables hold and this one does not.
     """
 
-    title: str
     suite: str
     dataset: str
     fingerprint: str
@@ -62,6 +50,11 @@ class Table:
     rows: tuple[TableRow, ...]
     undefined: tuple[tuple[str, str], ...]
     missing: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        """Suite, data set and fingerprint."""
+        return title_of((self.suite, self.dataset, self.fingerprint))
 
     @property
     def main(self) -> tuple[TableRow, ...]:
@@ -83,21 +76,11 @@ class Table:
         """Those of `main` that have a rank."""
         return tuple(row for row in self.main if row.rank is not None)
 
-    def plain(self) -> dict[str, Any]:
-        """All of it but the result files' content, as JSON holds it."""
-        found: dict[str, Any] = _plain(self)
-        return found
 
-
-def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever a field holds
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
-    if is_dataclass(value):
-        names = [field.name for field in fields(value) if field.name != "results"]
-        return {name: _plain(getattr(value, name)) for name in names}
-    if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
-    return [_plain(one) for one in value] if isinstance(value, (tuple, list)) else value
+def is_alone(table: Table, found: Sequence[Table]) -> bool:
+    """Whether no other table is of the same suite and data set."""
+    kinds = [(one.suite, one.dataset) for one in found]
+    return kinds.count((table.suite, table.dataset)) == 1
 
 
 def tables(folder: Path) -> list[Table]:
@@ -142,17 +125,16 @@ def _table(
     seeds = tuple(sorted({seed for row in rows for seed in row.seeds}))
     stale = {row.config: why for row in rows if (why := _outdated(row, suite, newest))}
     printed = suite.printed.get(dataset, {}) if suite else {}
-    facts = Facts(seeds, printed, {row.config: folders[mark, row.config] for row in rows}, stale)
+    facts = _Facts(seeds, printed, {row.config: folders[mark, row.config] for row in rows}, stale)
     current = [row for row in rows if row.config not in stale]
-    entries = entries_of([row for row in rows if row.config in stale], [], facts)
+    entries = _compared([row for row in rows if row.config in stale], [], facts)
     for budget in sorted({row.budget for row in current}):
         kind = [row for row in current if row.budget == budget]
         here = {row.method for row in kind}
         others = [row for row in current if not row.budget and row.method not in here]
-        entries += entries_of(kind, others, facts)
+        entries += _compared(kind, others, facts)
     here = {row.method for row in rows} | {skip.method.name for skip in skips}
     return Table(
-        title=title_of(key),
         suite=name,
         dataset=dataset,
         fingerprint=mark,
@@ -198,98 +180,46 @@ def _outdated(
 
 
 @dataclass(frozen=True)
-class Printed:
-    """What the suite's paper prints for a row.
+class TableRow(ResultGroup):
+    """One row of a table; its name has the parameters in which rows of its method differ.
 
     Attributes:
-        accuracy: its mean, a share.
-        std: its deviation over runs, where it has one.
-        distance: our mean less the paper's.
-    """
-
-    accuracy: float
-    std: float | None
-    distance: float
-
-
-@dataclass(frozen=True)
-class TableRow:
-    """One row of a table.
-
-    Attributes:
-        name: the method, and the parameters in which rows of its name differ.
-        method: the method alone.
-        params: those parameters.
         default: whether it is its method's row nearest to the installed defaults.
-        plugins: its plugins, with distribution and version.
         folder: its result files, below the results folder.
-        results: the files' content; not part of `Table.plain()`.
-        seeds: ascending.
         lacks: seeds that other rows of the table have and it has not.
-        accuracies: accuracy of each of its seeds.
-        mean: of the accuracies.
-        std: their deviation (ddof=1); None for one seed.
         interval: 95 % interval of the mean, see `flbench.leaderboard.statistics`.
-        metrics: name of each metric that some table has a column for -> its value of each seed
-            that has one.
-        seconds: wall time of a run, mean over seeds; None = not known.
         to_oracle: how far it is below the oracle, over common seeds.
         gain: how far it is above the better of training alone and one model for all.
-        printed: the paper's number, if it has one.
-        status: `self-reported` or `reproduced`, both where seeds differ; or `outdated`.
-        reference: why it is not ranked; empty where it is.
+        printed: name in a summary -> the paper's number; empty where it has no accuracy.
         outdated: why it is stale; empty where it is not.
-        tuning: how its parameters were found, if they were searched for.
         rank: among the rows of its kind (at defaults, or tuned with the same budget); None = not
             ranked.
         ties: letters that it shares with rows that are not significantly different.
     """
 
-    name: str
-    method: str
-    params: Mapping[str, Any]
     default: bool
-    plugins: tuple[Plugin, ...]
     folder: str
-    results: tuple[Result, ...]
-    seeds: tuple[int, ...]
     lacks: tuple[int, ...]
-    accuracies: tuple[float, ...]
-    mean: float
-    std: float | None
     interval: tuple[float, float]
-    metrics: Mapping[str, tuple[float, ...]]
-    seconds: float | None
     to_oracle: float | None
     gain: float | None
-    printed: Printed | None
-    status: str
-    reference: str
+    printed: Mapping[str, float]
     outdated: str
-    tuning: Tuning | None
     rank: int | None
     ties: str
 
     @property
-    def is_oracle(self) -> bool:
-        """Whether it is the oracle."""
-        return ResultGroup(self.name, self.results).is_oracle
-
-    @property
-    def baseline(self) -> bool:
-        """Whether it is what others must beat."""
-        return ResultGroup(self.name, self.results).baseline
+    def status(self) -> str:
+        """`self-reported` or `reproduced`, both where seeds differ; or `outdated`."""
+        return "outdated" if self.outdated else ", ".join(sorted({r.status for r in self.results}))
 
 
 @dataclass(frozen=True)
-class Facts:
+class _Facts:
     """What a table knows beside its rows.
 
-    Attributes:
-        seeds: all seeds of the table.
-        printed: method -> name in a summary -> number that the paper prints on this data set.
-        folders: fingerprint of a row -> its folder, below the results folder.
-        stale: fingerprint of a row -> why it is outdated; only those that are.
+    `printed` is method -> name in a summary -> number that the paper prints; `folders` and `stale`
+    are by a row's fingerprint: its folder of result files, and why it is outdated, if it is.
     """
 
     seeds: tuple[int, ...]
@@ -298,10 +228,10 @@ class Facts:
     stale: Mapping[str, str]
 
 
-def entries_of(
-    rows: Sequence[ResultGroup], others: Sequence[ResultGroup], facts: Facts
+def _compared(
+    rows: Sequence[ResultGroup], others: Sequence[ResultGroup], facts: _Facts
 ) -> list[TableRow]:
-    """Entries of rows that are ranked among each other, the best mean first.
+    """Rows that are ranked among each other, the best mean first.
 
     Args:
         rows: of one kind: at defaults, or tuned with one budget, or outdated (then no rank).
@@ -319,37 +249,27 @@ def entries_of(
     nearest: dict[str, str] = {}
     for row in sorted(rows, key=lambda row: (departures(row.results[0].method), row.name)):
         nearest.setdefault(row.method, row.config)
-    return [
-        TableRow(
-            name=row.name,
-            method=row.method,
-            params=telling(row, rows),
-            default=nearest[row.method] == row.config,
-            plugins=tuple(row.results[0].method.plugins),
-            folder=facts.folders[row.config],
-            results=row.results,
-            seeds=row.seeds,
-            lacks=tuple(seed for seed in facts.seeds if seed not in row.seeds),
-            accuracies=tuple(row.column("accuracy_mean")),
-            mean=mean(row.column("accuracy_mean")),
-            std=stdev(row.column("accuracy_mean")) if len(row.seeds) > 1 else None,
-            interval=(float(found.intervals[at, 0]), float(found.intervals[at, 1])),
-            metrics={one.name: tuple(row.column(one.name)) for one in METRICS if one.tables},
-            seconds=_mean([one.seconds["total"] for one in row.results if "total" in one.seconds]),
-            to_oracle=distances(row, peers)[0],
-            gain=distances(row, peers)[1],
-            printed=_printed(row, nearest[row.method] == row.config, facts.printed),
-            status="outdated"
-            if row.config in facts.stale
-            else ", ".join(sorted({result.status for result in row.results})),
-            reference=row.reference,
-            outdated=facts.stale.get(row.config, ""),
-            tuning=row.results[0].tuning,
-            rank=places.get(at),
-            ties=ties.get(at, ""),
+    entries = []
+    for at, row in enumerate(rows):
+        default = nearest[row.method] == row.config
+        to_oracle, gain = distances(row, peers)
+        entries.append(
+            TableRow(
+                name=row.name,
+                results=row.results,
+                default=default,
+                folder=facts.folders[row.config],
+                lacks=tuple(seed for seed in facts.seeds if seed not in row.seeds),
+                interval=(float(found.intervals[at, 0]), float(found.intervals[at, 1])),
+                to_oracle=to_oracle,
+                gain=gain,
+                printed=_printed(row, default, facts.printed),
+                outdated=facts.stale.get(row.config, ""),
+                rank=places.get(at),
+                ties=ties.get(at, ""),
+            )
         )
-        for at, row in enumerate(rows)
-    ]
+    return entries
 
 
 def _clients(row: ResultGroup) -> dict[int, Floats]:
@@ -359,18 +279,9 @@ def _clients(row: ResultGroup) -> dict[int, Floats]:
     }
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return mean(values) if values else None
-
-
 def _printed(
     row: ResultGroup, default: bool, numbers: Mapping[str, Mapping[str, float]]
-) -> Printed | None:
-    """The paper's number under the row's own name, or its method's for the row at defaults."""
+) -> Mapping[str, float]:
+    """The paper's numbers under the row's own name, or its method's for the row at defaults."""
     published = numbers.get(row.name) or (numbers.get(row.method) if default else None) or {}
-    if "accuracy_mean" not in published:
-        return None
-    accuracy = published["accuracy_mean"]
-    return Printed(
-        accuracy, published.get("accuracy_std"), mean(row.column("accuracy_mean")) - accuracy
-    )
+    return published if "accuracy_mean" in published else {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from flbench.leaderboard.statistics import Block
 from flbench.leaderboard.table import Table, TableRow
@@ -15,12 +16,9 @@ MOST = 12
 
 @dataclass(frozen=True)
 class Drawing:
-    """One figure.
+    """One figure: its file's name, a text for those who do not see it, and what draws it.
 
-    Attributes:
-        name: its file's name.
-        alt: what it shows, for those who do not see it.
-        draw: gives the SVG file, or None where nothing can be drawn.
+    `draw` gives the SVG file, or None where nothing can be drawn.
     """
 
     name: str
@@ -38,13 +36,7 @@ def shown(table: Table) -> list[TableRow]:
 
 
 def drawings(table: Table, alone: bool = True) -> list[Drawing]:
-    """The figures of a table; of those that cannot be drawn `draw` gives None.
-
-    Args:
-        table: any.
-        alone: whether no other table is of the same suite and data set; else the names hold its
-            fingerprint.
-    """
+    """The figures of a table; unless it is alone (`is_alone`), their names hold its fingerprint."""
     from flbench import figures
 
     about = f"{table.suite} on {table.dataset}"
@@ -75,16 +67,13 @@ def drawings(table: Table, alone: bool = True) -> list[Drawing]:
 
 def across(blocks: Sequence[Block]) -> list[Drawing]:
     """A figure of average ranks for each block."""
-    return [_ranks(block, place) for place, block in enumerate(blocks)]
-
-
-def _ranks(block: Block, place: int) -> Drawing:
     from flbench import figures
 
-    title = f"average rank of {len(block.ranks)} methods on {len(block.tables)} tables"
-
-    def draw() -> bytes | None:
-        return figures.critical_difference(block.ranks, block.distance, len(block.tables), title)
-
-    number = f"-{place + 1}" if place else ""
-    return Drawing(f"critical-difference{number}.svg", f"{title}, with critical difference", draw)
+    found = []
+    for place, block in enumerate(blocks, start=1):
+        count = len(block.tables)
+        title = f"average rank of {len(block.ranks)} methods on {count} tables"
+        draw = partial(figures.critical_difference, block.ranks, block.distance, count, title)
+        name = f"critical-difference{f'-{place}' if place > 1 else ''}.svg"
+        found.append(Drawing(name, f"{title}, with critical difference", draw))
+    return found

@@ -10,11 +10,7 @@ from flbench.models.image_input import expect_images
 
 
 def build(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Two convolutions, three linear layers: 212,542 parameters on 1x28x28, ten classes.
-
-    Raises:
-        UserError: the images are smaller than 4x4 or not images.
-    """
+    """Two convolutions, three linear layers: 212,542 parameters on 1x28x28, ten classes."""
     expect_images("dcpfl-fm", shape, 4)
     features = 32 * (shape[1] // 4) * (shape[2] // 4)
     body = nn.Sequential(

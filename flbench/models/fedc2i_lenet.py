@@ -21,9 +21,6 @@ def build(
     """Wide LeNet: 4,336,906 parameters on 3x64x64, 797,962 on 3x32x32, ten classes.
 
     Grey images are repeated to three channels.
-
-    Raises:
-        UserError: the images are smaller than 16x16 or not images of one or three channels.
     """
     expect_images("fedc2i-lenet", shape, 16 if size is None else 1, channels=(1, 3))
     fit = ImageAdapter(size)

@@ -46,8 +46,7 @@ def build(
 
     Raises:
         MissingData: the folder or its weights are not there.
-        UserError: they are something else, the samples are not tokens or too long, or the heads
-            do not divide the width.
+        UserError: they are something else, or the heads do not divide the width.
     """
     if len(shape) != 1 or shape[0] < 1:
         raise UserError(f"gpt2 expects samples of tokens, (length,), got samples of shape {shape}")
@@ -93,13 +92,9 @@ def attend(
     scaling: float,
     **_: object,
 ) -> tuple[Tensor, Tensor]:
-    """Attention whose dropout is a layer of the module, so that executors can replace it.
+    """Attention whose dropout is the layer `attn_dropout`, so that executors can replace it.
 
-    Args:
-        module: the attention, with the layer `attn_dropout`.
-        query: shape (b, heads, T, d); key and value alike.
-        mask: added to the logits, broadcast to (b, heads, T, T).
-        scaling: of the logits.
+    Query, key and value have shape (b, heads, T, d); the mask is added to the logits.
 
     Returns:
         The output, shape (b, T, heads, d), and the attention weights, shape (b, heads, T, T).
@@ -110,11 +105,7 @@ def attend(
 
 
 class Tokens(nn.Module):
-    """A transformer whose embedding is also its output layer.
-
-    Args:
-        transformer: GPT-2 without an output layer.
-    """
+    """A transformer without an output layer, whose embedding is used as one."""
 
     def __init__(self, transformer: GPT2Model) -> None:
         super().__init__()

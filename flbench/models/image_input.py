@@ -11,16 +11,13 @@ from flbench.errors import UserError
 def expect_images(
     model: str, shape: tuple[int, ...], least: int, channels: tuple[int, ...] = ()
 ) -> None:
-    """Check that samples are images that a network accepts.
+    """Raise UserError if the shape of a sample is not that of an image that a network accepts.
 
     Args:
         model: name of the network.
         shape: shape of a sample.
         least: smallest height and width.
         channels: accepted numbers of channels; empty = any.
-
-    Raises:
-        UserError: the samples are not such images.
     """
     if len(shape) == 3 and min(shape[1:]) >= least and (not channels or shape[0] in channels):
         return

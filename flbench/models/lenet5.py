@@ -7,17 +7,12 @@ from collections import OrderedDict
 import torch
 from torch import nn
 
-from flbench.errors import UserError
+from flbench.models.image_input import expect_images
 
 
 def build(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """LeNet-5: 62,006 parameters on 3x32x32, 44,426 on 1x28x28, ten classes.
-
-    Raises:
-        UserError: the images are smaller than 16x16 or not images.
-    """
-    if len(shape) != 3 or min(shape[1:]) < 16:
-        raise UserError(f"lenet5 expects images of at least 16x16, got samples of shape {shape}")
+    """LeNet-5: 62,006 parameters on 3x32x32, 44,426 on 1x28x28, ten classes."""
+    expect_images("lenet5", shape, 16)
     convolutions = nn.Sequential(
         nn.Conv2d(shape[0], 6, 5), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),

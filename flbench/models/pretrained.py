@@ -23,17 +23,13 @@ UNREADABLE = (
 
 @dataclass(frozen=True)
 class PretrainedWeights:
-    """The source of a network's pretrained weights, and the errors of its files.
-
-    Attributes:
-        model: name of the network.
-        expected: what the file must hold.
-        parameter: parameter of the network that names the file.
-    """
+    """The source of a network's pretrained weights, and the errors of its files."""
 
     model: str
     expected: str
+    """What the file must hold."""
     parameter: str
+    """The parameter of the network that names the file."""
 
     def message(self, path: Path, came: str) -> str:
         """One line: what was expected, what came, what to type."""
@@ -74,22 +70,17 @@ class PretrainedWeights:
     def copy(
         self, path: Path, given: Mapping[str, Tensor], net: nn.Module, fresh: tuple[str, ...] = ()
     ) -> None:
-        """Copy tensors into a network, in place.
-
-        Args:
-            path: the file they were read from.
-            given: tensors by name.
-            net: the network.
-            fresh: prefixes of names whose tensors are not copied.
+        """Copy tensors of a file into a network, in place, but for names with a prefix in `fresh`.
 
         Raises:
             UserError: names or shapes differ.
         """
-        own = {k: v for k, v in net.state_dict().items() if not k.startswith(fresh or ("/",))}
+        own = {k: v for k, v in net.state_dict().items() if not k.startswith(fresh)}
+        given = {k: v for k, v in given.items() if not k.startswith(fresh)}
         wrong = [
             f"'{name}' of shape {_shape(given, name)} where {_shape(own, name)} belongs"
             for name in dict.fromkeys([*own, *given])
-            if not name.startswith(fresh or ("/",)) and _shape(given, name) != _shape(own, name)
+            if _shape(given, name) != _shape(own, name)
         ]
         if wrong:
             more = f" and {len(wrong) - 1} more that differ" if len(wrong) > 1 else ""

@@ -37,8 +37,7 @@ def build(
 
     Raises:
         MissingData: the file of weights is not there.
-        UserError: it holds something else, or the images are smaller than 8x8 or not images of
-            one or three channels.
+        UserError: it holds something else.
     """
     from torchvision.models import resnet18
 

@@ -15,9 +15,6 @@ def build(shape: tuple[int, ...], classes: int) -> nn.Module:
     """ResNet-9 with GroupNorm: 6,621,540 parameters on 3x32x32, 100 classes.
 
     The last pooling takes the maximum of the whole map, 4x4 on images of 32x32.
-
-    Raises:
-        UserError: the images are smaller than 8x8 or not images.
     """
     expect_images("resnet9-gn", shape, 8)
     body = nn.Sequential(

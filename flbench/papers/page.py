@@ -77,30 +77,19 @@ def _table(
     paper: Paper, name: str, table: PaperTable, out: Path, progress: SweepProgress
 ) -> list[str]:
     """A section: counts of verdicts, then a table per suite, data set and scale that was run."""
-    kind = (
-        "a share"
-        if table.column != "accuracy_mean" and "accuracy" not in table.column
-        else "points"
-    )
-    size = f"{table.tolerance:.0%}" if kind == "a share" else f"{table.tolerance:g}"
-    lines = ["", f"## {table.caption}", ""]
-    lines += [
-        f"`flbench reproduce {paper.name} --table {name}`; `{table.column}`, tolerance {size}.",
-        "",
-    ]
+    size = f"{table.tolerance:g}" if "accuracy" in table.column else f"{table.tolerance:.0%}"
+    told = f"`flbench reproduce {paper.name} --table {name}`; `{table.column}`, tolerance {size}."
     known = {
         scale: findings(table, planned(table, scale, RunRequest(out=out), None, progress))
         for scale in SCALES
         if scale in table.scale
     }
-    counts = {
-        scale: [sum(one.verdict == said for one in found) for said in VERDICTS]
+    counts = [
+        [scale, *(str(sum(one.verdict == said for one in found)) for said in VERDICTS)]
         for scale, found in known.items()
-    }
-    lines += markdown_table(
-        [("scale", True), *((said, False) for said in VERDICTS)],
-        [[scale, *map(str, row)] for scale, row in counts.items()],
-    )
+    ]
+    headings = [("scale", True), *((said, False) for said in VERDICTS)]
+    lines = ["", f"## {table.caption}", "", told, "", *markdown_table(headings, counts)]
     for scale, found in known.items():
         lines += _parts(scale, table, found)
     return lines
@@ -129,18 +118,18 @@ def _claim(claim: Claim, out: Path) -> list[str]:
     lines = ["", f"**{claim.where}.** {claim.says}", ""]
     if claim.suite:
         return [*lines, f"Suite `{claim.suite}`: see the leaderboard."]
-    lines.append(f"`flbench study {claim.study}`")
+    command = f"`flbench study {claim.study}`"
     places = (out.parent / "studies", out / "studies")
     found = next((f for p in places if (f := p / f"{claim.study}.json").is_file()), None)
     if found is None:
-        return [*lines[:-1], f"{lines[-1]}: not run."]
+        return [*lines, f"{command}: not run."]
     try:
         rows = json.loads(found.read_text(encoding="utf-8"))["rows"]
         names = [key for key, value in rows[0].items() if not isinstance(value, (list, dict))]
         texts = [[escaped(_cell(row.get(name))) for name in names] for row in rows]
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         raise UserError(f"{found}: expected JSON with a list of tables 'rows'") from None
-    return [*lines, "", *markdown_table([(escaped(name), True) for name in names], texts)]
+    return [*lines, command, "", *markdown_table([(escaped(name), True) for name in names], texts)]
 
 
 def _cell(value: object) -> str:

@@ -1,15 +1,13 @@
-"""Papers: the tables of a paper and how they are run here. One TOML file is one paper.
+"""Papers: one TOML file says which published numbers make a table, and how it is run here.
 
-The published numbers are in the suites (`[printed.*]`). A paper's file says which of them make a
-table, at which scales it is run, which difference counts as reproduced, and what is inconsistent
-in the paper.
+The numbers are in the suites (`[printed.*]`).
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -100,11 +98,9 @@ class Paper(BaseModel):
 
 @dataclass(frozen=True)
 class PublishedValue:
-    """A number of a paper's table.
+    """A number of a paper's table, and its standard deviation if one is published.
 
-    Attributes:
-        method: name of the row, such as "fedc2i (gamma=2)"; see `plugin_of`.
-        std: its standard deviation; None if none is published.
+    `method` is the name of the row, such as "fedc2i (gamma=2)"; see `plugin_of`.
     """
 
     suite: str
@@ -118,8 +114,7 @@ def load_paper(name: str) -> Paper:
     """Load a paper by its name or by the path of a TOML file.
 
     Raises:
-        UnknownName: no such paper is installed.
-        BadParameter: the file cannot be read or is not valid.
+        UserError: no such paper is installed, or the file cannot be read or is not valid.
     """
     path = Path(name) if name.endswith(".toml") else Path(load_entry(find("papers", name)))
     try:
@@ -136,9 +131,7 @@ def load_paper(name: str) -> Paper:
 def numbers(table: PaperTable) -> Iterator[PublishedValue]:
     """The published values of a table, by suite and data set, in the order of the file."""
     for suite, dataset in product(table.suites, table.datasets):
-        published: Mapping[str, Mapping[str, float]] = load_suite(suite, dataset).printed.get(
-            dataset, {}
-        )
+        published = load_suite(suite, dataset).printed.get(dataset, {})
         for method in table.methods:
             known = published.get(method, {})
             if table.column in known:

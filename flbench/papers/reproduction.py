@@ -35,11 +35,9 @@ class Plan:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A published number, our results, and the verdict.
+    """A published number, our results, and the verdict; `why` is why nothing was run.
 
-    Attributes:
-        values: our numbers, by seed; shorter than `results` if a run has no such number.
-        why: why nothing was run.
+    `values` are our numbers by seed; shorter than `results` if a run has no such number.
     """
 
     printed: PublishedValue
@@ -109,38 +107,32 @@ def _plan(
 
 
 def verdict(
-    printed: PublishedValue,
-    ours: Mapping[str, list[float]],
-    column: Mapping[str, PublishedValue],
-    tolerance: float,
+    printed: PublishedValue, ours: Mapping[PublishedValue, Sequence[float]], tolerance: float
 ) -> Verdict:
     """The verdict on one number.
 
     *Reproduced*: the mean over seeds differs by at most the tolerance or the paper's own deviation.
     *Same ordering*: it differs by more, but it is on the same side as in the paper of every other
-    method of its column that was run and differs by more than that in the paper; there must be at
-    least one such method.
+    method that was run on this suite and data set and differs by more than that in the paper; there
+    must be at least one such method.
 
     Args:
         printed: the number.
-        ours: method -> our values by seed, of the same suite and data set.
-        column: method -> the published number.
+        ours: our values by seed, for each number of the table.
         tolerance: absolute for numbers up to 1, else relative to the published number.
     """
-    if not ours.get(printed.method):
+    if not ours.get(printed):
         return "not run"
-    found = mean(ours[printed.method])
+    found = mean(ours[printed])
     if abs(found - printed.value) <= margin(printed, tolerance):
         return "reproduced"
-    others = [
-        other
-        for name, other in column.items()
-        if ours.get(name)
+    agree = [
+        (found - mean(values)) * (printed.value - other.value) > 0
+        for other, values in ours.items()
+        if values
+        and (other.suite, other.dataset) == (printed.suite, printed.dataset)
         and abs(other.value - printed.value)
         > max(margin(other, tolerance), margin(printed, tolerance))
-    ]
-    agree = [
-        (found - mean(ours[other.method])) * (printed.value - other.value) > 0 for other in others
     ]
     return "same ordering" if agree and all(agree) else "not reproduced"
 
@@ -167,25 +159,19 @@ def findings(
         outcomes: outcomes of the cells that were just run; they explain missing results.
     """
     known = outcomes or {}
-    results = [tuple(_results_of(plan, known)) for plan in plans]
-    values = [
-        tuple(float(v) for one in found if (v := one.summary.get(table.column)) is not None)
-        for found in results
-    ]
-    columns: dict[tuple[str, str], dict[str, PublishedValue]] = {}
-    ours: dict[tuple[str, str], dict[str, list[float]]] = {}
-    for plan, own in zip(plans, values, strict=True):
-        key, method = (plan.printed.suite, plan.printed.dataset), plan.printed.method
-        columns.setdefault(key, {})[method] = plan.printed
-        ours.setdefault(key, {})[method] = list(own)
+    results = {plan.printed: tuple(_results_of(plan, known)) for plan in plans}
+    ours: dict[PublishedValue, tuple[float, ...]] = {}
+    for printed, found in results.items():
+        measured = (one.summary.get(table.column) for one in found)
+        ours[printed] = tuple(float(value) for value in measured if value is not None)
     comparisons = []
-    for plan, found, own in zip(plans, results, values, strict=True):
-        key = plan.printed.suite, plan.printed.dataset
-        said = verdict(plan.printed, ours[key], columns[key], table.tolerance)
+    for plan in plans:
+        printed, found = plan.printed, results[plan.printed]
+        said = verdict(printed, ours, table.tolerance)
         if said == "not run" and found:
             said = "not reproduced"  # it ran, but has no such number
         why = "" if found else _why(plan, known)
-        comparisons.append(Comparison(plan.printed, found, own, said, why))
+        comparisons.append(Comparison(printed, found, ours[printed], said, why))
     return comparisons
 
 
@@ -222,13 +208,7 @@ def cells(one: Comparison) -> tuple[str, ...]:
     said = f"{one.verdict}: {one.why}" if one.why else one.verdict
     if not one.values:
         return one.printed.method, printed, "never" if one.results else "-", "-", seeds, said
+    ours = mean(one.values)
     spread = f" ± {stdev(one.values):.{digits}f}" if len(one.values) > 1 else ""
-    ours = f"{mean(one.values):.{digits}f}{spread}"
-    return (
-        one.printed.method,
-        printed,
-        ours,
-        f"{mean(one.values) - number:+.{digits}f}",
-        seeds,
-        said,
-    )
+    difference = f"{ours - number:+.{digits}f}"
+    return one.printed.method, printed, f"{ours:.{digits}f}{spread}", difference, seeds, said

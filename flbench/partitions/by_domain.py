@@ -25,16 +25,8 @@ def by_domain(
     Client i belongs to domain i * D // clients; each domain is divided evenly among its clients.
 
     Args:
-        labels: label of each sample, shape (m,).
-        domains: domain of each sample, shape (m,), 0..D-1.
-        clients: number of clients.
-        rng: source of randomness.
         per_label: largest number of samples per label and client (Digit-5: 100).
         sizes: samples of each client, stratified by label (Office-10: 200, 200, 125, 197).
-
-    Raises:
-        UserError: the data set has no domains, or more domains than there are clients; `sizes` does
-            not fit the clients.
     """
     if domains is None:
         raise UserError("partition 'by-domain' needs a data set with domains, such as digits-shift")
@@ -53,10 +45,8 @@ def by_domain(
     if per_label is not None:
         owned = tuple(_limit_per_label(rows, labels, per_label, rng) for rows in owned)
     elif sizes is not None:
-        pairs = enumerate(zip(owned, sizes, strict=True))
-        owned = tuple(
-            _stratified_sample(client, rows, labels, size, rng) for client, (rows, size) in pairs
-        )
+        triples = zip(range(clients), owned, sizes, strict=True)
+        owned = tuple(_stratified_sample(*triple, labels, rng) for triple in triples)
     return Partition(owned, group)
 
 
@@ -70,7 +60,7 @@ def _limit_per_label(
 
 
 def _stratified_sample(
-    client: int, rows: Indices, labels: Indices, size: int, rng: np.random.Generator
+    client: int, rows: Indices, size: int, labels: Indices, rng: np.random.Generator
 ) -> Indices:
     """`size` random rows, stratified by label, ascending."""
     if not 1 <= size <= len(rows):

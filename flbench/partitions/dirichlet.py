@@ -28,15 +28,8 @@ def dirichlet(
     with too few.
 
     Args:
-        labels: label of each sample, shape (m,).
-        domains: not used.
-        clients: number of clients.
-        rng: source of randomness.
         alpha: concentration; the smaller, the fewer clients share a label.
         min_samples: least number of samples of a client.
-
-    Raises:
-        UserError: there are fewer than clients * min_samples samples.
     """
     if len(labels) < clients * min_samples:
         raise UserError(

@@ -27,19 +27,12 @@ def label_groups(
     and holds every label of its group; the samples of a label are divided evenly among its holders.
 
     Args:
-        labels: label of each sample, shape (m,).
-        domains: domain of each sample, shape (m,), or None.
-        clients: number of clients.
-        rng: source of randomness.
         groups: number of label groups.
         order: "shuffled" cuts a random order of the labels, "natural" cuts (0, 1), (2, 3), ...,
             "domains" cuts a random order of the superclasses that `domains` names, so that a group
             holds whole superclasses.
         classes: number of labels to use, the first of the order; samples of the other labels are
             not used.
-
-    Raises:
-        UserError: the labels or clients cannot be divided in this way.
     """
     holders, group = _label_groups(labels, domains, clients, rng, groups, order, classes)
     return Partition(divide_labels(labels, holders, rng), group)
@@ -84,10 +77,6 @@ def _label_groups(
         raise UserError(f"cannot use {used} labels: order 'domains' uses whole superclasses")
     if used is not None and used > count:
         raise UserError(f"cannot use {used} labels: there are {count}")
-    if order not in ("shuffled", "natural", "domains"):
-        raise UserError(
-            f"partition order: expected 'shuffled', 'natural' or 'domains', got '{order}'"
-        )
     # The unit that is assigned to groups: a superclass, or a label as its own unit.
     unit = _superclasses(labels, domains) if order == "domains" else np.arange(count)
     units, what = int(unit.max()) + 1, "superclasses" if order == "domains" else "labels"

@@ -25,14 +25,7 @@ def label_skew(
     which happens only with fewer clients than labels.
 
     Args:
-        labels: label of each sample, shape (m,).
-        domains: not used.
-        clients: number of clients.
-        rng: source of randomness.
         share: share of the C labels that a client holds; at least one label.
-
-    Raises:
-        UserError: a label has fewer samples than holders.
     """
     count = len(np.unique(labels))
     held = max(int(share * count + 0.5), 1)

@@ -38,10 +38,6 @@ def primary_secondary(
     labels. sigma_s is at most 0.99 - sigma_p, and at least one sample has another label.
 
     Args:
-        labels: label of each sample, shape (m,).
-        domains: not used.
-        clients: number of clients.
-        rng: source of randomness.
         sigma_p: share of the primary label, or the range from which it is drawn uniformly.
         sigma_s: share of the secondary label, or the range from which it is drawn uniformly.
         per: draw the shares once for the "dataset", or for every "client".
@@ -52,9 +48,6 @@ def primary_secondary(
         band: 100 fixed label plans are divided into three bands by equal intervals of their mean KL
             divergence; the median plan of this band is used, and the seed draws only the samples.
         samples: samples per client; by default the pool's size over the number of clients.
-
-    Raises:
-        UserError: fewer than three labels, an invalid range, too few samples, or an empty band.
     """
     classes, supply = np.unique(labels, return_counts=True)
     if len(classes) < 3:
@@ -97,9 +90,8 @@ def in_band(values: Floats, band: str) -> int:
     """Position of the median of the values that are in one third of their range.
 
     Args:
-        values: shape (n,).
-        band: "low", "mid" or "high": the third of [min, max]; of an even number of values the
-            lower median is taken.
+        values: shape (n,); of an even number in the band the lower median is taken.
+        band: "low", "mid" or "high".
 
     Raises:
         UserError: no value is in the band, or all are equal.

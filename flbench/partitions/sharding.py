@@ -21,14 +21,11 @@ def divide_labels(
 
     Args:
         labels: label of each sample, shape (m,).
-        holders: which client holds which label, shape (clients, labels), bool.
+        holders: which client holds which label, shape (clients, labels).
         rng: source of randomness.
 
     Returns:
         The samples of each client, ascending; shards of a label differ in size by at most one.
-
-    Raises:
-        UserError: a label has fewer samples than holders.
     """
     owned: list[list[Indices]] = [[] for _ in holders]
     for column, label in enumerate(np.unique(labels)):

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from operator import attrgetter
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from flbench.results.schema import Result
 
 Kind = Literal["table", "row", "run", "machine"]
-
 MEANINGS: dict[Kind, str] = {
     "table": "they cannot share a table",
     "row": "two rows of one table",
     "run": "two runs of one row",
     "machine": "the same run, computed elsewhere or otherwise",
 }
+"""The first kind that is found counts."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One field that differs.
-
-    Attributes:
-        kind: what the difference makes of the two: the first of "table", "row", "run", "machine"
-            counts.
-    """
+    """One field that differs, and what that makes of the two results."""
 
     kind: Kind
     field: str
@@ -37,25 +33,25 @@ class Difference:
 
 def differences(one: Result, other: Result) -> list[Difference]:
     """Everything that differs and is set rather than measured, the gravest first."""
-    same_seed = one.seed == other.seed
     found: list[Difference] = []
 
-    def compare(kind: Kind, name: str, a: object, b: object) -> None:
-        found.extend(Difference(kind, field, x, y) for field, x, y in _unequal(name, a, b))
+    def compare(kind: Kind, name: str, part: Callable[[Result], object]) -> None:
+        unequal = _unequal(name, part(one), part(other))
+        found.extend(Difference(kind, field, a, b) for field, a, b in unequal)
 
-    compare("table", "dataset", one.dataset, other.dataset)
-    compare("table", "suite", _settings(one), _settings(other))
-    for mark in ("data", "partition", "initial_weights", "cohorts") if same_seed else ():
-        name = f"fingerprint.{mark}"
-        compare("table", name, getattr(one.fingerprint, mark), getattr(other.fingerprint, mark))
-    compare("row", "method", one.method.name, other.method.name)
+    compare("table", "dataset", lambda result: result.dataset)
+    compare("table", "suite", lambda result: {**result.suite, "paper": ""})  # it is no setting
+    for mark in ("data", "partition", "initial_weights", "cohorts"):
+        if one.seed == other.seed:
+            compare("table", f"fingerprint.{mark}", attrgetter(f"fingerprint.{mark}"))
+    compare("row", "method", lambda result: result.method.name)
     if one.method.name == other.method.name:
-        compare("row", "params", one.method.params, other.method.params)
-    compare("row", "plugins", _plugins(one), _plugins(other))
-    compare("row", "tuning", _tuning(one), _tuning(other))
-    compare("row", "precision", *(r.environment.get("precision", "32-true") for r in (one, other)))
-    compare("run", "seed", one.seed, other.seed)
-    compare("machine", "environment", one.environment, other.environment)
+        compare("row", "params", lambda result: result.method.params)
+    compare("row", "plugins", _plugins)
+    compare("row", "tuning", lambda result: result.tuning.model_dump() if result.tuning else {})
+    compare("row", "precision", lambda result: result.environment.get("precision", "32-true"))
+    compare("run", "seed", lambda result: result.seed)
+    compare("machine", "environment", lambda result: result.environment)
     return found
 
 
@@ -75,19 +71,10 @@ def unlike(one: Result, other: Result, found: Sequence[Difference]) -> str:
     return f"; but these differ: {', '.join(parts)}" if parts else ", with the same numbers"
 
 
-def _settings(result: Result) -> dict[str, Any]:
-    """The suite's settings; `paper` is a text and no setting."""
-    return {key: value for key, value in result.suite.items() if key != "paper"}
-
-
 def _plugins(result: Result) -> dict[str, str]:
     return {
         plugin.name: f"{plugin.distribution} {plugin.version}" for plugin in result.method.plugins
     }
-
-
-def _tuning(result: Result) -> dict[str, Any]:
-    return {} if result.tuning is None else result.tuning.model_dump()
 
 
 def _unequal(name: str, one: object, other: object) -> Iterator[tuple[str, object, object]]:

@@ -14,9 +14,6 @@ class RunInfo:
     Attributes:
         method: "pfedlia" or "pfedlia+fedavgm".
         params: the method's parameters.
-        suite: name of the suite.
-        dataset: name of the data set.
-        seed: the run's seed.
         rounds: rounds to play.
         first: the round it begins with, more than 1 after a resume.
         settings: the suite's settings.

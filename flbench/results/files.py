@@ -1,6 +1,5 @@
 """Result files: where they lie, how they are written whole, and read, older versions too.
 
-A file is written to a temporary name and then moved into place, so it is never half there.
 Reading results imports no torch.
 """
 
@@ -13,13 +12,12 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import ValidationError
 
 from flbench.errors import UserError
-from flbench.results.fields import first_problem
-from flbench.results.schema import SCHEMA, Result, Skip
+from flbench.results.schema import SCHEMA, Result, Skip, first_problem, told
 
 LONGEST = 60
 """Bytes of a name in a file's name; a file system takes 255 of all together."""
@@ -33,7 +31,7 @@ def skip_path(result: Path) -> Path:
 def read_skips(folder: Path) -> Iterator[Skip]:
     """All reasons below a folder, in path order."""
     for path in sorted(folder.rglob("skipped.json")):
-        yield _valid(Skip, _table(path, "reason"), path, "reason")
+        yield _read(Skip, path, "reason")
 
 
 def slug(text: str) -> str:
@@ -87,47 +85,30 @@ def read_result(path: Path) -> Result:
     Raises:
         UserError: it is no result file of a version this flbench knows.
     """
-    table = _table(path, "result")
-    version = table.get("schema_version") if isinstance(table, dict) else None
-    if isinstance(version, int) and version > SCHEMA:
-        raise UserError(
-            f"{path}: schema version {version}, expected at most {SCHEMA}; upgrade flbench"
-        )
-    return _valid(Result, upgraded(table) if version == 1 else table, path, "result")
-
-
-def _table(path: Path, kind: str) -> Any:  # noqa: ANN401 - whatever the file holds
-    """A file's JSON.
-
-    Raises:
-        UserError: it cannot be read, or is none.
-    """
-    try:
-        return json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
-    except RecursionError:
-        raise UserError(f"{path}: cannot be read as a {kind} file: too deep") from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read as a {kind} file: {error}") from None
+    return _read(Result, path, "result")
 
 
 Kind = TypeVar("Kind", Result, Skip)
 
 
-def _valid(kind: type[Kind], table: object, path: Path, name: str) -> Kind:
-    """A file's content, checked.
-
-    Raises:
-        UserError: a field is not what it should be.
-    """
+def _read(kind: type[Kind], path: Path, name: str) -> Kind:
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
+    except RecursionError:
+        raise UserError(f"{path}: cannot be read as a {name} file: too deep") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read as a {name} file: {error}") from None
+    version = table.get("schema_version") if isinstance(table, dict) else None
+    if isinstance(version, int) and version > SCHEMA:
+        raise UserError(
+            f"{path}: schema version {version}, expected at most {SCHEMA}; upgrade flbench"
+        )
+    if version == 1:  # version 2 only adds to it
+        table["schema_version"] = SCHEMA
     try:
         return kind.model_validate(table)
     except ValidationError as error:
-        raise UserError(f"{path}: no {name} file: {first_problem(error, table)}") from None
-
-
-def upgraded(table: dict[str, Any]) -> dict[str, Any]:
-    """A table of version 1 as one of version 2, which only adds to it."""
-    return {**table, "schema_version": SCHEMA}
+        raise UserError(f"{path}: no {name} file: {told(*first_problem(error, table))}") from None
 
 
 def _no_constant(name: str) -> None:

@@ -1,7 +1,7 @@
-"""Results: one canonical JSON per (suite, data set, method, parameters, seed).
+"""Results: the schema of one canonical JSON per (suite, data set, method, parameters, seed).
 
 Canonical means: sorted keys, one line per top-level key, no NaN, and the same bytes for the same
-run but for the keys in VOLATILE. This module is the schema; `result_files` reads and writes.
+run but for the keys in VOLATILE. Each value that passes can be tabled and drawn.
 """
 
 from __future__ import annotations
@@ -9,45 +9,131 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
+from math import isfinite
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from flbench.metrics import Newcomers, Outcome, Value, computed
-from flbench.results.fields import (
-    LARGEST,
-    Complaint,
-    Count,
-    Group,
-    Label,
-    Line,
-    Mark,
-    Name,
-    Number,
-    Plain,
-    Positive,
-    Text,
-    Whole,
-    refuse,
-    settings,
-)
 from flbench.results.score_encoding import Floats, decode
 
 SCHEMA = 2
 VOLATILE = ("seconds", "environment")
 """Keys that differ between two runs of the same thing."""
+LARGEST = 2**53
+"""Whole numbers up to here are exact everywhere."""
+LONGEST = 200
+"""Characters of a name."""
+WIDEST = 1e100
+"""Numbers up to here can be drawn."""
+DEEPEST = 20
+"""Lists and tables within each other."""
+BARRED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Characters that move the cursor, change the direction of text, or are no characters."""
+Complaint = tuple[str, str]
+"""A field, and what is wrong with it."""
 
 
-class Plugin(BaseModel):
+def _text(value: str) -> str:
+    """Replace control characters: messages may contain any text."""
+    return BARRED.sub("\ufffd", value)
+
+
+def _line(value: str) -> str:
+    if not value.isprintable() or len(value) > LONGEST:
+        raise PydanticCustomError(
+            "line", f"one line of at most {LONGEST} printable characters expected"
+        )
+    return value
+
+
+def _name(value: str) -> str:
+    if not value.strip():
+        raise PydanticCustomError("name", "a name expected, got nothing")
+    return _line(value)
+
+
+def _plain(value: Any, depth: int = 0) -> Any:  # noqa: ANN401 - whatever JSON holds
+    """Any JSON value whose numbers, texts and depth are within reason."""
+    if depth > DEEPEST:
+        raise PydanticCustomError("plain", f"at most {DEEPEST} levels expected")
+    if isinstance(value, str):
+        if BARRED.search(value):
+            raise PydanticCustomError("plain", "text without control characters expected")
+    elif isinstance(value, Mapping):
+        for key, one in value.items():
+            _line(str(key))
+            _plain(one, depth + 1)
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            _plain(one, depth + 1)
+    elif isinstance(value, int) and abs(value) > LARGEST:
+        raise PydanticCustomError("plain", f"numbers up to {LARGEST} expected")
+    elif isinstance(value, float) and not isfinite(value):
+        raise PydanticCustomError("plain", "finite numbers expected")
+    return value
+
+
+def _number(value: float) -> float:
+    if abs(value) > WIDEST:
+        raise PydanticCustomError("number", f"numbers up to {WIDEST:g} expected")
+    return value
+
+
+Text = Annotated[str, AfterValidator(_text)]
+Line = Annotated[str, AfterValidator(_line)]
+Name = Annotated[str, AfterValidator(_name)]
+Mark = Annotated[str, Field(pattern=r"^[\w.+-]{1,64}$")]
+"""A fingerprint; it is part of files' names."""
+Plain = Annotated[Any, AfterValidator(_plain)]
+Count = Annotated[int, Field(ge=0, le=LARGEST)]
+Positive = Annotated[int, Field(ge=1, le=LARGEST)]
+Group = Annotated[int, Field(ge=-1, le=2**31)]
+"""-1 = in none."""
+Label = Annotated[int, Field(ge=0, lt=10_000)]
+Number = Annotated[float, AfterValidator(_number)]
+Whole = Annotated[int, Field(ge=-LARGEST, le=LARGEST)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+
+class _Local(_Strict):
+    epochs: Positive
+
+
+class _Model(_Strict):
+    name: Name
+
+
+class Settings(_Strict):
+    """What every result says of its suite; there is more, which no table needs."""
+
+    name: Name
+    version: Positive
+    clients: Positive
+    participation: Annotated[float, Field(gt=0, le=1)]
+    rounds: Positive
+    local: _Local
+    model: _Model
+
+
+class _Stored(BaseModel):
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
+
+
+class Plugin(_Stored):
     """One plugin of a method: where it came from, what it openly uses, what it is beside others.
 
     A baseline is what a personalised method must beat to be worth anything. `source` is a hash of
     its module's files; "" in results from before it was kept.
     """
 
-    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
     name: Name
     distribution: Line
     version: Line
@@ -58,23 +144,21 @@ class Plugin(BaseModel):
     source: Line = ""
 
 
-class Method(BaseModel):
+class Method(_Stored):
     """The method of a row."""
 
-    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
     name: Name
     params: dict[Name, Plain]
     plugins: list[Plugin]
 
 
-class Fingerprint(BaseModel):
+class Fingerprint(_Stored):
     """What makes two rows comparable, in clear; hashes are hex.
 
     `config` covers suite, method and parameters (it names the folder); `suite` the suite's
     settings alone: rows of one table share it. The others belong to the seed.
     """
 
-    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
     config: Mark
     suite: Mark
     data: Mark
@@ -83,7 +167,7 @@ class Fingerprint(BaseModel):
     cohorts: Mark
 
 
-class Clients(BaseModel):
+class Clients(_Stored):
     """Per-client arrays, index = client id, at the round the summary reports.
 
     Attributes:
@@ -95,7 +179,6 @@ class Clients(BaseModel):
         labels: training samples by label, label -> count; None where samples have no label.
     """
 
-    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
     train: list[Count]
     validation: list[Count]
     test: list[Count]
@@ -106,16 +189,15 @@ class Clients(BaseModel):
     labels: list[dict[Label, Count]] | None = None
 
 
-class Change(BaseModel):
+class Change(_Stored):
     """Groups from a round on: of all clients, or of those named, the others staying."""
 
-    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
     round: Count
     labels: list[Group]
     clients: list[Count] | None = None
 
 
-class ScoreMatrix(BaseModel):
+class ScoreMatrix(_Stored):
     """The last of the largest score matrices that groups were made from; higher is better.
 
     Attributes:
@@ -127,7 +209,6 @@ class ScoreMatrix(BaseModel):
         cells: entries row by row, a byte each, in base64: see `flbench.results.score_encoding`.
     """
 
-    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
     round: Count
     columns: Literal["models", "clients"]
     row_ids: list[Count]
@@ -141,7 +222,7 @@ class ScoreMatrix(BaseModel):
         return decode(self.cells, self.low, self.high, len(self.row_ids))
 
 
-class Tuning(BaseModel):
+class Tuning(_Stored):
     """How the parameters of a row were found, where they are not the defaults.
 
     Attributes:
@@ -151,20 +232,18 @@ class Tuning(BaseModel):
         score: what was to be high: a curve's last value, averaged over the seeds.
     """
 
-    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
     budget: Positive
     tried: Positive
     seeds: list[Count]
     score: Line
 
 
-class Unseen(BaseModel):
+class Unseen(_Stored):
     """Clients that joined after the last round, index = newcomer.
 
     `correct` is of the model they got, `correct_tuned` of the same after `epochs` local epochs.
     """
 
-    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
     epochs: Count
     train: list[Count]
     test: list[Count]
@@ -177,10 +256,9 @@ class Unseen(BaseModel):
         return Newcomers(*map(np.array, (self.correct, self.correct_tuned, self.test)))
 
 
-class Result(BaseModel):
+class Result(_Stored):
     """Everything a run leaves behind."""
 
-    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
     schema_version: int = Field(default=SCHEMA, ge=1)
     status: Literal["self-reported", "reproduced"] = "self-reported"
     suite: dict[Name, Plain]
@@ -203,7 +281,7 @@ class Result(BaseModel):
 
     @model_validator(mode="after")
     def _fits(self) -> Result:
-        refuse(contradictions(self))
+        _refuse(contradictions(self))
         return self
 
     def memberships(self) -> list[tuple[int, list[int]]]:
@@ -240,9 +318,10 @@ class Result(BaseModel):
         """The summary, with metrics that are younger than the file computed from its arrays."""
         return {**computed(self.outcome()), **self.summary}
 
-    def canonical(self) -> str:
-        """The file's text."""
-        table = self.model_dump()  # not mode="json", which would turn NaN into null unseen
+    def canonical(self, as_read: bool = False) -> str:
+        """The file's text; as it was read, it is without the fields that its file lacks."""
+        # not mode="json", which would turn NaN into null unseen
+        table = self.model_dump(exclude_unset=as_read)
         lines = (
             f"{json.dumps(key)}: "
             + json.dumps(table[key], sort_keys=True, allow_nan=False, separators=(",", ":"))
@@ -251,10 +330,9 @@ class Result(BaseModel):
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-class Skip(BaseModel):
+class Skip(_Stored):
     """Why a method was not run on a suite: it is not defined there. Lies where results would."""
 
-    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
     suite: dict[Name, Plain]
     suite_hash: Mark
     dataset: Name
@@ -263,7 +341,7 @@ class Skip(BaseModel):
 
     @model_validator(mode="after")
     def _fits(self) -> Skip:
-        refuse(settings(self.suite))
+        _refuse(_settings(self.suite))
         return self
 
     def canonical(self) -> str:
@@ -271,21 +349,58 @@ class Skip(BaseModel):
         return json.dumps(self.model_dump(), sort_keys=True, indent=1) + "\n"
 
 
+def first_problem(error: ValidationError, table: object) -> Complaint:
+    """The first problem with what was validated, a table or list."""
+    problem = error.errors()[0]
+    parts: list[str] = []
+    for part in problem["loc"]:
+        if not isinstance(table, (dict, list)):
+            break  # what follows names a type, not a field
+        parts.append(str(part))
+        if isinstance(table, dict):
+            table = table.get(part)
+        else:
+            table = table[part] if isinstance(part, int) and part < len(table) else None
+    what = problem["msg"]
+    return ".".join(parts), what[:1].lower() + what[1:]
+
+
+def told(field: str, what: str) -> str:
+    """A complaint in one line; a field's name may hold anything."""
+    if not field:
+        return what
+    return f"'{field if field.isprintable() else ascii(field)[1:-1]}': {what}"
+
+
+def _refuse(complaints: Iterator[Complaint]) -> None:
+    """Refuse what there is a complaint about, inside a validator."""
+    for field, what in complaints:
+        raise PydanticCustomError("field", "{message}", {"message": f"'{field}': {what}"})
+
+
+def _settings(suite: Mapping[str, Any]) -> Iterator[Complaint]:
+    """What is wrong with a suite's settings."""
+    try:
+        Settings.model_validate(suite)
+    except ValidationError as error:
+        field, what = first_problem(error, suite)
+        yield f"suite.{field}", what
+
+
 def contradictions(result: Result) -> Iterator[Complaint]:
     """What does not fit together in a result."""
-    yield from settings(result.suite)
-    yield from _clients(result.clients)
+    yield from _settings(result.suite)
+    if not result.clients.test:
+        yield "clients.test", "at least one client expected"
+    yield from _arrays("clients", result.clients)
     yield from _summary(result)
     yield from _curves(result)
     rounds = max(map(len, result.curves.values()), default=0)
     yield from _membership(result.membership, len(result.clients.test), rounds)
     if result.scores is not None:
         yield from _scores(result.scores, len(result.clients.test))
-    if (unseen := result.unseen) is not None:
-        names = ("train", "correct", "correct_tuned", "group")
-        yield from _lengths("unseen", {name: getattr(unseen, name) for name in names}, unseen.test)
-        yield from _above("unseen.correct", unseen.correct, unseen.test)
-        yield from _above("unseen.correct_tuned", unseen.correct_tuned, unseen.test)
+    if result.unseen is not None:
+        yield from _arrays("unseen", result.unseen)
     for place, note in enumerate(result.notes):
         round_ = note.get("round")
         if not isinstance(round_, int) or not isinstance(note.get("name"), str):
@@ -294,27 +409,17 @@ def contradictions(result: Result) -> Iterator[Complaint]:
             yield f"notes.{place}.value", "field required"
 
 
-def _lengths(
-    name: str, arrays: Mapping[str, Sequence[object] | None], test: Sequence[int]
-) -> Iterator[Complaint]:
-    for key, array in arrays.items():
-        if array is not None and len(array) != len(test):
-            yield f"{name}.{key}", f"{len(test)} entries expected as in 'test', got {len(array)}"
-
-
-def _above(name: str, correct: Sequence[int], test: Sequence[int]) -> Iterator[Complaint]:
-    for client, (right, asked) in enumerate(zip(correct, test, strict=True)):
-        if right > asked:
-            yield f"{name}.{client}", f"at most the {asked} test samples expected, got {right}"
-
-
-def _clients(clients: Clients) -> Iterator[Complaint]:
-    if not clients.test:
-        yield "clients.test", "at least one client expected"
-    names = ("train", "validation", "correct", "loss", "bytes", "group", "labels")
-    arrays = {name: getattr(clients, name) for name in names}
-    yield from _lengths("clients", arrays, clients.test)
-    yield from _above("clients.correct", clients.correct, clients.test)
+def _arrays(name: str, part: Clients | Unseen) -> Iterator[Complaint]:
+    """Arrays that are not as long as `test`, and more right answers than test samples."""
+    for key, array in part:
+        if isinstance(array, list) and len(array) != len(part.test):
+            what = f"{len(part.test)} entries expected as in 'test', got {len(array)}"
+            yield f"{name}.{key}", what
+        elif key.startswith("correct"):
+            for client, (right, asked) in enumerate(zip(array, part.test, strict=True)):
+                if right > asked:
+                    what = f"at most the {asked} test samples expected, got {right}"
+                    yield f"{name}.{key}.{client}", what
 
 
 def _summary(result: Result) -> Iterator[Complaint]:

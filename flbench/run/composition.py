@@ -121,7 +121,7 @@ class LoadedMethod:
         """
         built = [(one.entry, one.build(settings or {}, preset)) for one in self.plugins]
         check_compatible([(entry.name, plugin) for entry, plugin in built])
-        acting = [(entry, plugin) for entry, plugin in built if hooks_of(plugin)] or built[:1]
+        acting = [(entry, plugin) for entry, plugin in built if _hooks_of(plugin)] or built[:1]
         layers = tuple((entry.name, plugin) for entry, plugin in acting)
         return MethodStack(layers, _description(acting))
 
@@ -259,13 +259,13 @@ def check_compatible(plugins: Sequence[tuple[str, object]]) -> None:
         "client_module": "replace the local objective",
     }
     for hook, meaning in meanings.items():
-        rivals = [name for name, plugin in plugins if hook in hooks_of(plugin)]
+        rivals = [name for name, plugin in plugins if hook in _hooks_of(plugin)]
         if len(rivals) > 1:
             raise UserError(
                 f"{refused}: {rivals[0]} and {rivals[1]} both {meaning}; name one of them"
             )
     for name, plugin in plugins:
-        others = [(one, hooks_of(other)) for one, other in plugins if one != name]
+        others = [(one, _hooks_of(other)) for one, other in plugins if one != name]
         grouping = [one for one, hooks in others if "cluster" in hooks]
         if grouping and getattr(plugin, "row_per_client", False):
             raise UserError(
@@ -279,8 +279,7 @@ def check_compatible(plugins: Sequence[tuple[str, object]]) -> None:
             )
 
 
-def hooks_of(plugin: object) -> list[str]:
-    """The hooks that a plugin implements."""
+def _hooks_of(plugin: object) -> list[str]:
     marker, kind = f"{hookimpl.project_name}_impl", type(plugin)
     marked = ((name, getattr(getattr_static(kind, name), marker, None)) for name in dir(kind))
     return [options.get("specname") or name for name, options in marked if options is not None]

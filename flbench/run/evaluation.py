@@ -9,7 +9,7 @@ from torch import Tensor
 
 from flbench.core.model_bank import row_of
 from flbench.core.state import Dispatched, Membership, Personal, Stage, State
-from flbench.engine.cross_evaluation import evaluate_model
+from flbench.engine.cross_evaluation import Pooled, evaluate_model
 from flbench.engine.process_group import ProcessGroup
 from flbench.engine.sequential import Sequential
 from flbench.federation.federation import Samples
@@ -154,7 +154,8 @@ def _evaluate_split(
             received = {name: tensor[places[0]] for name, tensor in personal.extras.items()}
             ids, rule = clients[places], personal.predictor
             sure = calibration[number] if bins else None
-            sums = evaluate_model(space, row, samples, split, ids, rule, received, sure)
+            pooled = Pooled.of(space, samples, split, ids)
+            sums = evaluate_model(space, row, pooled, rule, received, sure)
             table[places] = sums.cpu()
 
     ranks.attempt(evaluate_own_share)

@@ -39,18 +39,10 @@ class TensorBoard:
 
         self._close("failed")
         result = Path(info.path)
-        self._parameters = {
-            "method": info.method,
-            "suite": info.suite,
-            "dataset": info.dataset,
-            "seed": info.seed,
-            **info.params,
-        }
+        names = ("method", "suite", "dataset", "seed")
+        self._parameters = {**{name: getattr(info, name) for name in names}, **info.params}
         self._logger = TensorBoardLogger(
-            root_dir=result.parent,
-            name=result.stem,
-            version="tensorboard",
-            purge_step=info.first,
+            result.parent, result.stem, version="tensorboard", purge_step=info.first
         )
 
     @hookimpl

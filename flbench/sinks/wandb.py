@@ -22,6 +22,9 @@ from flbench.sinks.wandb_tables import config_of, figures, tables
 if TYPE_CHECKING:
     import wandb
 
+Identity = tuple[str, str, str, str, int]
+"""Suite, data set, method, fingerprint (the name of the result file's folder) and seed of a run."""
+
 
 class WandB:
     """Weights & Biases: online when logged in, offline otherwise."""
@@ -39,18 +42,10 @@ class WandB:
         unfinished, self._run = self._run, None
         if unfinished is not None:
             unfinished.finish(exit_code=1)
-        self._run = begin(
-            info.suite,
-            info.dataset,
-            info.method,
-            info.fingerprint,
-            info.seed,
-            config={
-                "method": info.method,
-                "params": dict(info.params),
-                "suite": {"name": info.suite, **info.settings},
-            },
-        )
+        identity = info.suite, info.dataset, info.method, info.fingerprint, info.seed
+        suite = {"name": info.suite, **info.settings}
+        config = {"method": info.method, "params": dict(info.params), "suite": suite}
+        self._run = begin(identity, config)
         self._log_rounds = info.first == 1 or not self._run.offline
 
     @hookimpl
@@ -76,9 +71,6 @@ class WandB:
 def run_id(suite: str, dataset: str, method: str, fingerprint: str, seed: int) -> str:
     """The id of a run in W&B: 16 hex digits.
 
-    Args:
-        fingerprint: of suite, method and parameters; the name of the result file's folder.
-
     Example:
         >>> run_id("toy", "digits", "fedavg", "0123abcd", 4)
         '6d3f1df15a17fefe'
@@ -87,28 +79,21 @@ def run_id(suite: str, dataset: str, method: str, fingerprint: str, seed: int) -
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def identity(result: Result) -> tuple[str, str, str, str, int]:
-    """Suite, data set, method, fingerprint and seed, as `run_id` and `begin` take them."""
+def identity(result: Result) -> Identity:
+    """The identity of a result's run."""
     name, method = result.suite["name"], result.method.name
     return name, result.dataset, method, result.fingerprint.config, result.seed
 
 
 def begin(
-    suite: str,
-    dataset: str,
-    method: str,
-    fingerprint: str,
-    seed: int,
-    *,
-    config: dict[str, Any],
-    project: str | None = None,
-    offline: bool = False,
+    identity: Identity, config: dict[str, Any], project: str | None = None, offline: bool = False
 ) -> wandb.Run:
     """Open a run, or resume it if W&B has it.
 
     Runs of a suite and data set are one group, a method is a job type, fingerprints are tags.
 
     Args:
+        identity: of the run.
         config: the known configuration of the run.
         project: default is WANDB_PROJECT, else "flbench".
         offline: write a local folder, even if the user is logged in.
@@ -118,9 +103,10 @@ def begin(
     """
     import wandb
 
+    suite, dataset, method, fingerprint, seed = identity
     return wandb.init(
         project=project or os.environ.get("WANDB_PROJECT") or "flbench",
-        id=run_id(suite, dataset, method, fingerprint, seed),
+        id=run_id(*identity),
         resume="allow",
         name=f"{method}-seed{seed}",
         group=f"{suite}/{dataset}",
@@ -155,7 +141,7 @@ def push(result: Result, path: Path, project: str | None = None, offline: bool =
     Raises:
         wandb.Error: W&B cannot be reached, or refuses the run.
     """
-    run = begin(*identity(result), config={}, project=project, offline=offline)
+    run = begin(identity(result), {}, project, offline)
     try:
         replay(run, result)
         publish(run, result, path)
@@ -183,25 +169,18 @@ def publish(run: wandb.Run, result: Result, path: Path) -> None:
         run.notes = "\n".join(result.warnings)
     config: Any = run.config  # its method `update` has no annotations
     config.update(config_of(result), allow_val_change=True)
-    media: dict[str, Any] = {
-        f"tables/{name}": wandb.Table(columns=columns, data=rows)
-        for name, columns, rows in tables(result)
-    }
-    media |= {
-        f"figures/{name}": wandb.Html(svg.decode(), inject=False) for name, svg in figures(result)
-    }
-    rounds = len(rows_of(result))
-    if rounds >= run.starting_step:
-        run.log(media, step=rounds)
+    media: dict[str, Any] = {}
+    for name, columns, rows in tables(result):
+        media[f"tables/{name}"] = wandb.Table(columns=columns, data=rows)
+    for name, svg in figures(result):
+        media[f"figures/{name}"] = wandb.Html(svg.decode(), inject=False)
+    last = len(rows_of(result))
+    if last >= run.starting_step:
+        run.log(media, step=last)
     else:
         run.summary.update(media)
-    run.summary.update(
-        {
-            **{name: value for name, value in result.summary.items() if value is not None},
-            "bytes": result.bytes,
-            "seconds": result.seconds,
-        }
-    )
+    summary = {name: value for name, value in result.summary.items() if value is not None}
+    run.summary.update({**summary, "bytes": result.bytes, "seconds": result.seconds})
     *parts, seed = identity(result)
     name = re.sub(r"[^\w.-]+", "-", "-".join((*map(str, parts), f"seed{seed}")))[-128:]
     artifact = wandb.Artifact(name, type="result")

@@ -38,15 +38,11 @@ def tables(result: Result) -> Iterator[tuple[str, Columns, Rows]]:
     yield "membership", *_columns({"group": clients.group, **changes})
     if (scores := result.scores) is not None:
         kind = scores.columns.removesuffix("s")
-        values = scores.values().tolist()
-        yield (
-            "scores",
-            ["client", *(f"{kind} {number}" for number in scores.column_ids)],
-            [
-                [client, *(None if value != value else value for value in row)]
-                for client, row in zip(scores.row_ids, values, strict=True)
-            ],
-        )
+        rows = [
+            [client, *(None if value != value else value for value in row)]
+            for client, row in zip(scores.row_ids, scores.values().tolist(), strict=True)
+        ]
+        yield "scores", ["client", *(f"{kind} {number}" for number in scores.column_ids)], rows
     if (unseen := result.unseen) is not None:
         yield "unseen", *_columns(unseen.model_dump(exclude={"epochs"}))
 

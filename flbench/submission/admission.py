@@ -1,13 +1,12 @@
 """Admission: find everything that forbids a result file in the leaderboard's folder.
 
-A submitted file is not trusted: its content, not its name, decides where it belongs. Imports no
-torch.
+A file's content, not its name, decides where it belongs. Imports no torch.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +19,7 @@ from flbench.leaderboard.suite_info import suite_of
 from flbench.plugin.registry import entries
 from flbench.results.files import read_result, slug
 from flbench.results.schema import VOLATILE, Result
-from flbench.submission.consistency import as_written, contradictions, departures, job_of, unmarked
+from flbench.submission.consistency import departures, faults, job_of
 from flbench.suite import Suite
 from flbench.sweeps.tuning import FIRST_SEED
 
@@ -51,27 +50,21 @@ class Folder:
     """The folder of the leaderboard's result files, with submitted files.
 
     Attributes:
-        root: the folder.
-        files: files in the folder, and submitted files.
+        files: files in the folder, and submitted files, by the path where they belong.
         new_table: whether files may have settings that no table has yet.
     """
 
     root: Path
-    files: tuple[File, ...] = ()
-    new_table: bool = False
+    files: Mapping[Path, File]
+    new_table: bool
 
     @cached_property
     def tables(self) -> dict[str, list[File]]:
         """Files by the fingerprint of their suite's settings."""
         found: dict[str, list[File]] = {}
-        for file in self.files:
+        for file in self.files.values():
             found.setdefault(file.result.fingerprint.suite, []).append(file)
         return found
-
-    @cached_property
-    def places(self) -> dict[Path, Path]:
-        """The current path of each file, by the path where it belongs."""
-        return {file.place: file.path for file in self.files}
 
 
 def problems(path: Path, folder: Folder) -> list[str]:
@@ -80,19 +73,15 @@ def problems(path: Path, folder: Folder) -> list[str]:
     Files in the folder are checked like submitted files. Only submitted files are also refused if
     their status is `reproduced`, if they would replace another file, or if they would create a
     table by mistake.
-
-    Args:
-        path: the file.
-        folder: the folder of the leaderboard, with all submitted files.
-
-    Returns:
-        A line for each.
     """
     try:
         file = read(path, folder.root)
     except UserError as error:
         return [str(error).removeprefix(f"{path}: ")]
-    found = [*_bytes(file), *unmarked(file.result), *contradictions(file.result)]
+    found = list(faults(file.result))
+    if path.read_bytes() != file.result.canonical(as_read=True).encode():
+        told = "its bytes are not those that flbench writes; submit the file as the run left it"
+        found.insert(0, told)
     found += [*_plugins(file.result), *_seeds(file, folder), *_place(file, folder)]
     return found + ([] if found else [*_table(file, folder)])
 
@@ -115,11 +104,6 @@ def read(path: Path, root: Path) -> File:
     if not slug(result.dataset):
         raise UserError(f"{path}: 'dataset': expected letters or digits, got {result.dataset!r}")
     return File(path, result, job_of(result, root).path)
-
-
-def _bytes(file: File) -> Iterator[str]:
-    if file.path.read_bytes() != as_written(file.result).encode():
-        yield "its bytes are not those that flbench writes; submit the file as the run left it"
 
 
 def _plugins(result: Result) -> Iterator[str]:
@@ -159,47 +143,28 @@ def _seeds(file: File, folder: Folder) -> Iterator[str]:
     row = {one.result.seed: one for one in table if one.place.parent == file.place.parent}
     if result.seed and result.seed - 1 not in row:
         yield f"its row lacks seed {result.seed - 1}: run all with --seeds {result.seed + 1}"
-    before = row.get(result.seed - 1)
-    if before is not None:
-        yield from _other_environment(result, before.result)
+    if (before := row.get(result.seed - 1)) is not None:
+        yield from other_environment(result, before.result)
 
 
-def _other_environment(result: Result, before: Result) -> Iterator[str]:
+def other_environment(result: Result, before: Result) -> Iterator[str]:
     """Differences of environment or code from the seed before; missing entries are ignored."""
-    pairs = [
-        (f"environment.{name}", *(one.environment.get(name) for one in (result, before)))
-        for name in ENVIRONMENT_OF_A_ROW
-    ]
-    for name, mine, theirs in pairs:
+    for name in ENVIRONMENT_OF_A_ROW:
+        mine, theirs = (one.environment.get(name) for one in (result, before))
         if mine and theirs and mine != theirs:
-            difference = f"{theirs} expected as of seed {before.seed}, got {mine}"
-            yield f"'{name}': {difference}: run all seeds of a row in one environment"
-    yield from filter(None, [same_code((before, result))])
-
-
-def same_code(results: Iterable[Result]) -> str | None:
-    """Report a plugin whose code differs between two results although its version is the same.
-
-    Results are compared if method, parameters and the plugin's version are equal. Old results
-    without the hash of a plugin's files are ignored.
-
-    Returns:
-        One line on the first such plugin; None if there is none.
-    """
-    first: dict[tuple[str, ...], tuple[str, int]] = {}
-    for result in results:
-        for plugin in result.method.plugins:
-            row = (result.fingerprint.config, plugin.name, plugin.distribution, plugin.version)
-            source, seed = first.setdefault(row, (plugin.source, result.seed))
-            if not source:
-                first[row] = (plugin.source, result.seed)
-            elif plugin.source and plugin.source != source:
-                return (
-                    f"{plugin.name} of {plugin.distribution} {plugin.version} is not the same code"
-                    f" in seeds {seed} and {result.seed} ({source}, {plugin.source}): give changed"
-                    " code another version, and run both again"
-                )
-    return None
+            told = f"{theirs} expected as of seed {before.seed}, got {mine}"
+            yield f"'environment.{name}': {told}: run all seeds of a row in one environment"
+    sources = {
+        (one.name, one.distribution, one.version): one.source for one in before.method.plugins
+    }
+    for plugin in result.method.plugins:
+        source = sources.get((plugin.name, plugin.distribution, plugin.version))
+        if source and plugin.source and source != plugin.source:
+            yield (
+                f"{plugin.name} of {plugin.distribution} {plugin.version} is not the same code in"
+                f" seeds {before.seed} and {result.seed} ({source}, {plugin.source}): give changed"
+                " code another version, and run both again"
+            )
 
 
 def _place(file: File, folder: Folder) -> Iterator[str]:
@@ -214,8 +179,9 @@ def _place(file: File, folder: Folder) -> Iterator[str]:
         yield f"its content belongs to {name}"
     elif file.path.name != place.name:
         yield f"the name {place.name} expected, of its seed"
-    elif place.exists() or folder.places.get(place, file.path) != file.path:
-        yield from _existing_file(file, place if place.exists() else folder.places[place])
+    else:
+        other = place if place.exists() else folder.files.get(place, file).path
+        yield from _existing_file(file, other)
     if file.result.status != "self-reported":
         yield f"'status': self-reported expected of what arrives, got {file.result.status}"
 
@@ -271,7 +237,7 @@ def _table(file: File, folder: Folder) -> Iterator[str]:
 def _installed(name: str, dataset: str) -> Suite | None:
     """The installed suite with a name; None if there is none."""
     try:
-        return suite_of(name, dataset) if name in entries("suites") else None
+        return suite_of(name, dataset)
     except UserError:
         return None
 
@@ -285,4 +251,4 @@ def gathered(root: Path, paths: Sequence[Path], new_table: bool = False) -> Fold
         except UserError:
             continue
         files.setdefault(file.place, file)
-    return Folder(root, tuple(files.values()), new_table)
+    return Folder(root, files, new_table)

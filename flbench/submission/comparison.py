@@ -7,8 +7,9 @@ relative for bytes and counts. Imports no torch.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -17,9 +18,9 @@ from flbench.results.difference import relative_distance
 from flbench.results.schema import Clients, Result, Unseen
 from flbench.submission.consistency import recount
 
-Numbers = Mapping[str, float | None]
 Curve = Sequence[float | None]
 Changes = Sequence[tuple[int, Sequence[int]]]
+Entry = TypeVar("Entry")
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,7 @@ class Part:
     """The comparison of one part of two results.
 
     Attributes:
-        name: name of the part.
-        same: whether the two are equal.
-        distance: the distance; None = a difference is reported but allowed.
+        distance: None = a difference is reported but allowed.
         where: the entry with the largest distance.
     """
 
@@ -55,49 +54,49 @@ class Part:
 
 
 def compare(claimed: Result, again: Result, rounds: int) -> list[Part]:
-    """Compare a result with that of a re-run.
-
-    Parts that an older file lacks are not compared.
+    """Compare a result with that of a re-run; parts that an older file lacks are left out.
 
     Args:
         claimed: the result of the file.
         again: the result of the re-run.
         rounds: rounds of the re-run; the end of the run is compared only if these are all rounds.
     """
-    names = {
-        kind: [name for name in claimed.curves if name.startswith(kind)]
-        for kind in ("accuracy", "bytes")
+    nothing: list[float | None] = [None] * rounds
+    curves = {
+        name: (curve[:rounds], again.curves.get(name, nothing)[:rounds])
+        for name, curve in claimed.curves.items()
     }
-    others = [name for name in claimed.curves if not name.startswith(tuple(names))]
     parts = [
-        _curves(f"{kind} by round", claimed, again, rounds, some)
-        for kind, some in {**names, "other numbers": others}.items()
+        _part(
+            f"{kind} by round",
+            {name: pair for name, pair in curves.items() if _kind(name) == kind},
+            _mean_distance,
+        )
+        for kind in ("accuracy", "bytes", "other numbers")
     ]
     parts.append(_groups(claimed.memberships(), again.memberships(), rounds))
     return parts + (list(_end_of_run(claimed, again)) if rounds == claimed.suite["rounds"] else [])
 
 
-def _curves(name: str, claimed: Result, again: Result, rounds: int, names: Iterable[str]) -> Part:
-    """Compare curves: the largest mean distance over the measured rounds."""
-    nothing: list[float | None] = [None] * rounds
-    pairs = {
-        key: (claimed.curves[key][:rounds], again.curves.get(key, nothing)[:rounds])
-        for key in names
-    }
-    return _part(name, {key: _mean_distance(a, b) for key, (a, b) in pairs.items() if a != b})
+def _kind(curve: str) -> str:
+    return next((kind for kind in ("accuracy", "bytes") if curve.startswith(kind)), "other numbers")
+
+
+def _part(
+    name: str, pairs: Mapping[str, tuple[Entry, Entry]], distance: Callable[[Entry, Entry], float]
+) -> Part:
+    """Compare named entries: the largest distance of those that differ."""
+    found = {key: distance(one, other) for key, (one, other) in pairs.items() if one != other}
+    worst = max(found, key=lambda key: found[key], default="")
+    return Part(name, not found, found.get(worst, 0.0), worst)
 
 
 def _mean_distance(one: Curve, other: Curve) -> float:
+    """Mean distance over the measured rounds."""
     if len(one) != len(other):
         return math.inf
     pairs = [(a, b) for a, b in zip(one, other, strict=True) if (a, b) != (None, None)]
     return sum(relative_distance(a, b) for a, b in pairs) / max(1, len(pairs))
-
-
-def _part(name: str, found: Mapping[str, float]) -> Part:
-    """A part, from the distances of the entries that differ."""
-    worst = max(found, key=lambda key: found[key], default="")
-    return Part(name, not found, found.get(worst, 0.0), worst)
 
 
 def _groups(one: Changes, other: Changes, rounds: int) -> Part:
@@ -129,11 +128,12 @@ def _end_of_run(claimed: Result, again: Result) -> Iterator[Part]:
         names = ("correct", "correct_tuned")
         yield _arrays("unseen clients", claimed.unseen, again.unseen, names)
     mine, theirs = _sent(claimed), _sent(again)
-    yield _numbers("what was sent", mine, theirs, {*mine, *theirs})
-    rest = (
-        claimed.summary.keys() - recount(claimed).keys()
-    )  # the others are computed from the parts above
-    yield _numbers("summary", claimed.summary, again.summary, rest)
+    sent = {key: (mine.get(key), theirs.get(key)) for key in sorted({*mine, *theirs})}
+    yield _part("what was sent", sent, relative_distance)
+    # what can be recounted is computed from the parts above
+    rest = sorted(claimed.summary.keys() - recount(claimed).keys())
+    numbers = {key: (claimed.summary[key], again.summary.get(key)) for key in rest}
+    yield _part("summary", numbers, relative_distance)
     reported = [name for name in ("scores", "notes", "warnings") if getattr(claimed, name)]
     different = [name for name in reported if getattr(claimed, name) != getattr(again, name)]
     yield Part("what was noted", not different, None, ", ".join(different))
@@ -152,18 +152,6 @@ def _arrays(
     different = [key for key in fields if getattr(one, key) != getattr(other, key)]
     if "test" in different:
         return Part(name, same=False, distance=math.inf, where="test")
-    far = {key: _shares(getattr(one, key), getattr(other, key), one.test) for key in names}
-    return Part(name, not different, max(far.values()), ", ".join(different))
-
-
-def _shares(one: Sequence[int], other: Sequence[int], judged: Sequence[int]) -> float:
-    """Mean absolute difference of the clients' accuracies."""
-    return float(np.mean(np.abs(np.subtract(one, other)) / np.array(judged)))
-
-
-def _numbers(name: str, one: Numbers, other: Numbers, names: Iterable[str]) -> Part:
-    """Compare named numbers: the largest distance."""
-    different = {key for key in names if one.get(key) != other.get(key)}
-    return _part(
-        name, {key: relative_distance(one.get(key), other.get(key)) for key in sorted(different)}
-    )
+    pairs = [(getattr(one, key), getattr(other, key)) for key in names]
+    far = [float(np.mean(np.abs(np.subtract(a, b)) / np.array(one.test))) for a, b in pairs]
+    return Part(name, not different, max(far), ", ".join(different))

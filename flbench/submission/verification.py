@@ -13,7 +13,6 @@ from flbench.errors import UnknownName, UserError
 if TYPE_CHECKING:
     from flbench.engine.options import EngineOptions
     from flbench.results.schema import Result
-    from flbench.run.rounds import Run
     from flbench.run.spec import RunSpec
     from flbench.terminal.console import Console
 
@@ -30,11 +29,7 @@ COMPUTED_BY = (
 
 
 def again(result: Result, data_root: Path, out: Path, say: Callable[[str], None]) -> RunSpec:
-    """The job of a result, with the plugins that are installed here.
-
-    Args:
-        out: a folder for the run.
-        say: is told where the plugins are of other versions.
+    """The job of a result, with the plugins that are installed here; says where versions differ.
 
     Raises:
         UserError: a plugin is not installed; or its parameters, or what it openly uses, are not
@@ -86,16 +81,6 @@ def engine_of(result: Result) -> EngineOptions:
     )
 
 
-def unlike_marks(result: Result, run: Run) -> list[str]:
-    """Where a run does not begin as the result's did, a line for each mark."""
-    pairs = {name: (getattr(result.fingerprint, name), getattr(run.marks, name)) for name in MARKS}
-    return [
-        f"fingerprint.{name}: {told} in the file, {here} here"
-        for name, (told, here) in pairs.items()
-        if told != here
-    ]
-
-
 def replay(result: Result, rounds: int, root: Path, console: Console) -> Result:
     """The first rounds of a result's run, again.
 
@@ -112,7 +97,11 @@ def replay(result: Result, rounds: int, root: Path, console: Console) -> Result:
         if "[" in spec.suite.dataset and dataset.name != spec.suite.dataset:
             raise UserError(f"the file is of {spec.suite.dataset}; what is there is {dataset.name}")
         run, state = prepare(spec, dataset)
-        unlike = unlike_marks(result, run)
+        unlike = [
+            f"fingerprint.{name}: {told} in the file, {here} here"
+            for name in MARKS
+            if (told := getattr(result.fingerprint, name)) != (here := getattr(run.marks, name))
+        ]
         if unlike:
             raise UserError(f"not the same run, nothing was played: {'; '.join(unlike)}")
         run.checkpoint = None

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 
+from rich import progress
 from rich.console import Console as Terminal
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from flbench.core.hookspecs import hookimpl
 from flbench.results.events import RoundRecord, RunInfo
@@ -24,8 +24,7 @@ class Console:
 
     def __init__(self) -> None:
         self._terminal = Terminal(file=sys.stderr)
-        self._bar: Progress | None = None
-        self._title = ""
+        self._bar: progress.Progress | None = None
         self._began = 0.0
         self._first = 1
         self._accuracy = "-"
@@ -37,22 +36,15 @@ class Console:
     @hookimpl
     def run_started(self, info: RunInfo) -> None:
         """Open the bar."""
-        self._title = f"{info.method} on {info.suite} ({info.dataset}), seed {info.seed}"
+        title = f"{info.method} on {info.suite} ({info.dataset}), seed {info.seed}"
         self._began, self._first, self._accuracy = time.monotonic(), info.first, "-"
         if not self._terminal.is_terminal:
-            self._print(f"{self._title}: {info.rounds} rounds")
+            self.tell(f"{title}: {info.rounds} rounds")
             return
-        self._bar = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("accuracy {task.fields[accuracy]}"),
-            TimeRemainingColumn(),
-            console=self._terminal,
+        self._bar = self._progress(
+            progress.TextColumn("accuracy {task.fields[accuracy]}"), progress.TimeRemainingColumn()
         )
-        self._bar.add_task(
-            self._title, total=info.rounds, completed=info.first - 1, accuracy="  -  "
-        )
+        self._bar.add_task(title, total=info.rounds, completed=info.first - 1, accuracy="  -  ")
         self._bar.start()
 
     @hookimpl
@@ -66,7 +58,7 @@ class Console:
         done, rounds = record.round * self.LINES, record.rounds
         if done // rounds == (done - self.LINES) // rounds:
             return
-        self._print(
+        self.tell(
             f"  round {record.round}/{record.rounds}  accuracy {self._accuracy}"
             f"  {self._left(record):.0f} s left"
         )
@@ -78,7 +70,16 @@ class Console:
 
     def say(self, message: str) -> None:
         """Print a line above the bar."""
-        self._print(f"  note: {message}")
+        self.tell(f"  note: {message}")
+
+    def _progress(self, *columns: progress.ProgressColumn) -> progress.Progress:
+        """Bars with a description, a count, and more columns."""
+        first = (
+            progress.TextColumn("{task.description}", markup=False),
+            progress.BarColumn(),
+            progress.MofNCompleteColumn(),
+        )
+        return progress.Progress(*first, *columns, console=self._terminal)
 
     def _update_accuracy(self, record: RoundRecord) -> None:
         """Remember the latest accuracy; not every round is evaluated."""
@@ -91,7 +92,7 @@ class Console:
         spent = time.monotonic() - self._began
         return spent / (record.round - self._first + 1) * (record.rounds - record.round)
 
-    def _print(self, line: str) -> None:
+    def tell(self, line: str) -> None:
         """Print a line without wrapping or markup."""
         self._terminal.print(line, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
@@ -127,27 +128,12 @@ class SweepProgress(Console):
             self._said.add(message)
             super().say(message)
 
-    def tell(self, line: str) -> None:
-        """Print a line."""
-        self._print(line)
-
     def open(self, counts: Mapping[str, int], total: int) -> None:
-        """Show the bars.
-
-        Args:
-            counts: outcome -> number of runs that are finished already.
-            total: number of all runs.
-        """
+        """Show the bars; `counts` is outcome -> number of runs that are finished already."""
         self._counts, self._total, self._opened = Counter(counts), total, time.monotonic()
         self._before = self._counts.total()
         if self._terminal.is_terminal:
-            self._bar = Progress(
-                TextColumn("{task.description}", markup=False),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[note]}"),
-                console=self._terminal,
-            )
+            self._bar = self._progress(progress.TextColumn("{task.fields[note]}"))
             self._bar.add_task("all", total=total, completed=self._before, note="")
             self._bar.start()
 
@@ -163,7 +149,7 @@ class SweepProgress(Console):
         number = self._counts.total()
         spent = time.monotonic() - self._opened
         left = span(spent / (number - self._before) * (self._total - number))
-        self._print(f"cell {number}/{self._total}  {title}{told}  {left} left")
+        self.tell(f"cell {number}/{self._total}  {title}{told}  {left} left")
         if self._bar is not None:
             self._end_run()
             counts = ", ".join(f"{count} {what}" for what, count in self._counts.items())

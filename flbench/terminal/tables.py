@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
 
 from rich.console import Console as Terminal
 from rich.table import Table
@@ -55,16 +54,12 @@ def print_table(finished: Sequence[tuple[Path, Result]]) -> None:
             for one in columns_of("terminal")
             if not one.optional or any(row.column(one.name) for row in rows)
         ]
-        for column in ("method", *(one.heading for one in metrics), "seconds"):
-            justify: Literal["left", "right"] = "left" if column == "method" else "right"
-            table.add_column(column, justify=justify, no_wrap=True)
+        table.add_column("method", no_wrap=True)
+        for heading in (*(one.heading for one in metrics), "seconds"):
+            table.add_column(heading, justify="right", no_wrap=True)
         for row in rows:
-            seconds = [result.seconds.get("total", 0.0) for result in row.results]
-            table.add_row(
-                row.name,
-                *(mean_std(row.column(one.name), spread=one.spread) for one in metrics),
-                f"{sum(seconds) / len(seconds):.1f}",
-            )
+            cells = [mean_std(row.column(one.name), spread=one.spread) for one in metrics]
+            table.add_row(row.name, *cells, f"{row.seconds or 0:.1f}")
         terminal.print(table)
     for path, _ in finished:
         print(path)

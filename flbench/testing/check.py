@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
 from flbench.core.conformance import Conformance
 from flbench.core.dataset import Dataset
-from flbench.core.hookspecs import hookimpl
 from flbench.errors import FlbenchError, UserError
 from flbench.plugin.registry import find, load_entry
 from flbench.run.composition import MethodStack, compose
 from flbench.suite import Suite
+from flbench.testing.hook_recorder import Observer, with_hook_recorder
 from flbench.testing.small_run import SERVER_SAMPLES, SmallRun, run_small, small_suite
 
-HOOK_MARKER = f"{hookimpl.project_name}_impl"
-"""The attribute that pluggy sets on a hook."""
 CheckState = Literal["passed", "failed", "xfailed", "xpassed", "skipped"]
 STATE_WIDTH, NAME_WIDTH = 7, 24
 """Number of letters of the longest state and of the longest name of a check."""
@@ -36,7 +34,7 @@ class CheckResult:
     """The result of one check of one method.
 
     Attributes:
-        check: name of the check.
+        check: its name.
         state: "xfailed" is a failure that the author declares (`Conformance.fails`); "xpassed" is
             declared to fail but passes; "skipped" where a required check did not pass, or the check
             does not apply to the method.
@@ -75,11 +73,7 @@ class Check:
 
 
 def check(*requires: Check) -> Callable[[Callable[[MethodUnderTest], None]], Check]:
-    """Decorate a function to make it a check; name and description are its name and docstring.
-
-    Args:
-        requires: checks that must pass first.
-    """
+    """Decorate a function to make it a check; name and description are its name and docstring."""
 
     def decorate(function: Callable[[MethodUnderTest], None]) -> Check:
         name = function.__name__.replace("_", "-")
@@ -91,11 +85,7 @@ def check(*requires: Check) -> Callable[[Callable[[MethodUnderTest], None]], Che
 
 @dataclass
 class MethodUnderTest:
-    """A method, what its author declares, its usual run, and the results of its checks.
-
-    Attributes:
-        name: name of an installed method.
-    """
+    """An installed method, what its author declares, and the results of its checks."""
 
     name: str
     _results: dict[str, CheckResult] = field(default_factory=dict)
@@ -104,18 +94,6 @@ class MethodUnderTest:
     def plugin_class(self) -> Any:  # noqa: ANN401 - a class of third-party code
         """The plugin's class."""
         return load_entry(find("methods", self.name))
-
-    @cached_property
-    def hooks(self) -> set[str]:
-        """Names of the hooks that the plugin implements."""
-        plugin_class = self.plugin_class
-        options = {
-            name: getattr(getattr(plugin_class, name, None), HOOK_MARKER, None)
-            for name in dir(plugin_class)
-        }
-        return {
-            option.get("specname") or name for name, option in options.items() if option is not None
-        }
 
     @cached_property
     def conformance(self) -> Conformance:
@@ -130,29 +108,32 @@ class MethodUnderTest:
             raise UserError(f"{self.name}.conformance: expected fl.Conformance, got {found}")
         return declared
 
+    @property
+    def declared_failures(self) -> Mapping[str, str]:
+        """Check -> reason why it is known to fail; empty if the plugin cannot be loaded."""
+        return self.conformance.fails if "plugin_class" in vars(self) else {}
+
     def compose(self, **params: object) -> MethodStack:
         """A new plugin, with the author's parameters for the kit and the given ones."""
         return compose(self.name, {**self.conformance.params, **params})
 
     def suite(self, **changes: Any) -> Suite:  # noqa: ANN401 - fields of a suite
         """The small suite with the author's settings and the given ones."""
-        return small_suite(
-            **{
-                "rounds": self.conformance.rounds,
-                "server_samples": SERVER_SAMPLES,
-                **self.conformance.suite,
-                **changes,
-            }
-        )
+        declared = {"rounds": self.conformance.rounds, **self.conformance.suite}
+        return small_suite(**{"server_samples": SERVER_SAMPLES, **declared, **changes})
 
     def run(
         self,
         suite: Suite | None = None,
         dataset: Dataset | None = None,
+        observer: Observer | None = None,
         **options: Any,  # noqa: ANN401 - see `run_small`
     ) -> SmallRun:
-        """Run a new plugin; `options` as in `run_small`."""
-        return run_small(self.compose(), suite or self.suite(), dataset, **options)
+        """Run a new plugin, if given with an observer of its hooks; `options` as in `run_small`."""
+        method = self.compose()
+        if observer is not None:
+            method = with_hook_recorder(method, observer)
+        return run_small(method, suite or self.suite(), dataset, **options)
 
     @cached_property
     def usual_run(self) -> SmallRun:
@@ -182,8 +163,7 @@ class MethodUnderTest:
             failure = str(error) if self.name in str(error) else f"{self.name}: {error}"
         except Exception as error:
             failure = f"{self.name}: raised {type(error).__name__}: {error}"
-        loaded = "plugin_class" in vars(self)
-        declared = self.conformance.fails.get(check.name, "") if loaded else ""
+        declared = self.declared_failures.get(check.name, "")
         if failure and declared:
             return CheckResult(check.name, "xfailed", declared)
         if failure:

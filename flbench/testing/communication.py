@@ -8,80 +8,24 @@ from dataclasses import dataclass, field, fields, replace
 import torch
 from torch import Tensor
 
-from flbench.core.context import Context
-from flbench.core.hookspecs import hookimpl
+from flbench.core.hookspecs import hookimpl, implemented_hooks
 from flbench.core.state import Dispatched, Message, Stage, State, Upload
-from flbench.core.types import Direction, Plain
-from flbench.engine.communication import BITS
-from flbench.engine.sequential import Sequential, Term
-from flbench.run.composition import hooks_of
+from flbench.core.types import Direction
+from flbench.engine.communication import BITS, DIRECTIONS, CommunicationLedger
+from flbench.engine.sequential import Term
 from flbench.run.context import RunContext
 from flbench.run.rounds import Run
 from flbench.testing.check import MethodUnderTest, check
 from flbench.testing.edge_cases import usual_run
-
-
-@dataclass
-class Meter:
-    """Counts what a run sends, independently of the ledger.
-
-    Attributes:
-        bits: direction -> bits that were sent.
-        coded: whether the method codes what clients send (`encode`).
-        largest: client -> bits of its largest candidate in this stage.
-        errors: numbers that were used although they were not counted.
-        counted: clients to whom the plugin itself counted something in this round.
-        held: client -> models that it received in this round.
-        dispatch_arguments: of the last call of `dispatch`.
-        start: what the clients of the stage start from.
-        probing: whether a hook is called a second time, with changed numbers.
-    """
-
-    coded: bool
-    bits: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("down", "up", "peer"), 0))
-    largest: dict[int, int] = field(default_factory=dict)
-    errors: list[str] = field(default_factory=list)
-    counted: set[int] = field(default_factory=set)
-    held: dict[int, list[Tensor]] = field(default_factory=dict)
-    run: Run | None = None
-    dispatch_arguments: tuple[State, Stage, Context] | None = None
-    start: Dispatched | None = None
-    probing: bool = False
-
-    def add(self, direction: str, scalars: int, bits: int = BITS) -> None:
-        """Count scalars in one direction."""
-        self.bits[direction] += bits * scalars
-
-    def message(self, message: Message) -> Message:
-        """Count what a client sends after coding; of alternatives it sends the largest."""
-        assert self.start is not None and self.run is not None, "clients have trained"
-        assert self.dispatch_arguments is not None, "clients have trained"
-        place = self.dispatch_arguments[1].clients.tolist().index(message.client)
-        buffers = self.start.returned_mask[place, self.run.context.layout.parameters :].sum()
-        size = int(message.mask.sum()) * message.bits + message.overhead + BITS * int(buffers)
-        before = 0 if self.start.rows is not None else self.largest.get(message.client, 0)
-        self.add("up", 1, max(0, size - before))
-        self.largest[message.client] = max(size, before)
-        update = message.update[message.mask]
-        values = len((update / update.abs().max()).mul(1e4).round().unique()) if len(update) else 0
-        if message.bits < 12 and values > 2**message.bits:
-            self.errors.append(
-                f"client {message.client} sends {values} different values of {message.bits} bits"
-            )
-        return message
+from flbench.testing.hook_recorder import same_bits
+from flbench.testing.small_run import Fit
 
 
 @dataclass(frozen=True, kw_only=True)
 class CountingContext(RunContext):
-    """A run's context; everything that is sent is also counted by a meter."""
+    """A run's context; everything that a method sends by itself is also counted by a meter."""
 
     meter: Meter
-
-    @classmethod
-    def of(cls, context: RunContext, meter: Meter) -> CountingContext:
-        """The same context, with a meter."""
-        same = {one.name: getattr(context, one.name) for one in fields(context)}
-        return cls(**same, meter=meter)
 
     def send(
         self,
@@ -91,102 +35,179 @@ class CountingContext(RunContext):
         scalars: Tensor | int,
         bits: int = BITS,
     ) -> None:
-        """Count and send, unless the hook is probed."""
-        meter = self.meter
-        if meter.probing:
-            return
+        """Count and send."""
         each = torch.full(clients.shape, scalars) if isinstance(scalars, int) else scalars
-        meter.add(direction, int(each.sum()), bits)
-        meter.counted |= set(clients[each > 0].tolist()) if direction != "up" else set()
+        self.meter.add(direction, int(each.sum()), bits)
+        if direction != "up":
+            self.meter.counted |= set(clients[each > 0].tolist())
         super().send(direction, clients, item, scalars, bits)
 
     def send_models(self, clients: Tensor, models: Tensor) -> None:
-        """Count and send, unless the hook is probed."""
-        meter = self.meter
-        if meter.probing:
-            return
-        meter.add("down", models.numel() * len(clients))
+        """Count and send."""
+        self.meter.add("down", models.numel() * len(clients))
         for client in clients.tolist():
-            meter.counted.add(client)
-            meter.held.setdefault(client, []).extend(models)
+            self.meter.counted.add(client)
+            self.meter.held.setdefault(client, []).extend(models)
         super().send_models(clients, models)
 
-    def note(self, name: str, value: Plain) -> None:
-        """Pass it on, unless the hook is probed."""
-        if not self.meter.probing:
-            super().note(name, value)
-
-    def warn(self, message: str) -> None:
-        """Pass it on, unless the hook is probed."""
-        if not self.meter.probing:
-            super().warn(message)
+    def without_effects(self) -> CountingContext:
+        """The same context, for a second call of a hook: nothing that it says is kept."""
+        ledger = CommunicationLedger(self.clients)
+        services = replace(self.services, ledger=ledger, say=lambda _: None, notes={}, warnings=[])
+        return replace(self, services=services, meter=Meter(self.meter.coded))
 
 
-@dataclass(frozen=True)
-class Probe:
-    """Records the arguments of `dispatch`, and probes `aggregate` with changed uploads."""
+@dataclass(eq=False)
+class Meter:
+    """A plugin that counts what a run sends, independently of the ledger.
 
-    meter: Meter
+    It also calls `dispatch` and `aggregate` a second time, with other numbers where nothing was
+    sent: the answers must not depend on these numbers.
+
+    Attributes:
+        coded: whether the method codes what clients send (`encode`).
+        bits: direction -> bits that were sent.
+        largest: client -> bits of its largest candidate in this stage.
+        errors: numbers that were used although they were not counted.
+        counted: clients to whom the method itself counted something in this round.
+        held: client -> models that it received in this round.
+        dispatched: the arguments of the last call of `dispatch`.
+        start: what the clients of the stage start from.
+    """
+
+    coded: bool
+    run: Run | None = None
+    bits: dict[str, int] = field(default_factory=lambda: dict.fromkeys(DIRECTIONS, 0))
+    largest: dict[int, int] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+    counted: set[int] = field(default_factory=set)
+    held: dict[int, list[Tensor]] = field(default_factory=dict)
+    dispatched: tuple[State, Stage, CountingContext] | None = None
+    start: Dispatched | None = None
+
+    def attach(self, run: Run) -> None:
+        """Count what the hooks of a run send by themselves."""
+        values = {one.name: getattr(run.context, one.name) for one in fields(run.context)}
+        run.context = CountingContext(**values, meter=self)
+        self.run = run
+
+    def add(self, direction: str, scalars: int, bits: int = BITS) -> None:
+        """Count scalars in one direction."""
+        self.bits[direction] += bits * scalars
 
     @hookimpl
     def plan(self) -> None:
         """A new round: no client holds a model."""
-        self.meter.held.clear()
-        self.meter.counted.clear()
+        self.held.clear()
+        self.counted.clear()
 
     @hookimpl
-    def dispatch(self, state: State, stage: Stage, ctx: Context) -> None:
+    def dispatch(self, state: State, stage: Stage, ctx: CountingContext) -> None:
         """Record the arguments."""
-        if not self.meter.probing:
-            self.meter.dispatch_arguments = state, stage, ctx
+        if ctx.meter is self:
+            self.dispatched = state, stage, ctx
+
+    def fit(
+        self, fit: Fit, start: Dispatched, stage: Stage, terms: Sequence[Term], round_: int
+    ) -> Upload:
+        """Train, and count what the clients of a stage receive and upload."""
+        upload = fit(start, stage, terms, round_)
+        if self.dispatched is None or self.dispatched[1] is not stage:
+            return upload  # adaptation before an evaluation, not a stage of the round
+        self.count_received(start, stage)
+        sent = start.returned_mask.sum(dim=1)
+        models = torch.ones_like(sent) if upload.rows is None else upload.active.sum(dim=1)
+        if not self.coded:
+            self.add("up", int((models * sent).sum()))
+        self.add("up", sum(map(_scalars, upload.extras.values())))
+        self.start = start
+        self.probe_dispatch(start, *self.dispatched)
+        return upload
+
+    def count_received(self, start: Dispatched, stage: Stage) -> None:
+        """Count what the clients of a stage receive."""
+        for index, client in enumerate(stage.clients.tolist()):
+            mask, held = start.sent_mask[index], self.held.setdefault(client, [])
+            there = start.params[index][start.active[index]]
+            new = [row for row in there if not any(torch.equal(row, old) for old in held)]
+            self.add("down", int(mask.sum()) * len(new))
+            if bool(mask.all()):
+                held += new
+        self.add("down", sum(map(_scalars, start.extras.values())))
+
+    def probe_dispatch(
+        self, start: Dispatched, state: State, stage: Stage, ctx: CountingContext
+    ) -> None:
+        """What a client starts from, but was not sent, must not depend on the server's state."""
+        assert self.run is not None, "attached before"
+        for index, client in enumerate(stage.clients.tolist()):
+            if client in self.counted:
+                continue  # the plugin counted it by itself
+            others_changed = with_other_clients_changed(state, client)
+            try:
+                other = self.run.hooks.dispatch(others_changed, stage, ctx.without_effects())
+            except Exception:
+                continue  # it refuses such numbers: no conclusion
+            where = f"round {ctx.round}, stage '{stage.label}': client {client}"
+            free = ~start.sent_mask[index]
+            if other.params.shape == start.params.shape and not same_bits(
+                other.params[index][:, free], start.params[index][:, free]
+            ):
+                self.errors.append(
+                    f"{where} starts from numbers of the server that `sent_mask` excludes"
+                )
+            self.errors += [
+                f"{where} gets '{name}' in `client_memory`, but the server made it: use `extras`"
+                for name, table in start.client_memory.items()
+                if not same_bits(table[index], other.client_memory[name][index])
+            ]
 
     @hookimpl
     def encode(self) -> Callable[[Message], Message] | None:
-        """Count what the method's own coders give; this one is asked last."""
-        self.meter.largest.clear()
-        return self.meter.message if self.meter.coded else None
+        """Count what the method's own coders give: this plugin is asked last."""
+        self.largest.clear()
+        return self.count_message if self.coded else None
+
+    def count_message(self, message: Message) -> Message:
+        """Count what a client sends after coding; of alternatives it sends the largest."""
+        assert self.start is not None and self.run is not None and self.dispatched is not None
+        place = self.dispatched[1].clients.tolist().index(message.client)
+        buffers = self.start.returned_mask[place, self.run.context.layout.parameters :].sum()
+        size = int(message.mask.sum()) * message.bits + message.overhead + BITS * int(buffers)
+        before = 0 if self.start.rows is not None else self.largest.get(message.client, 0)
+        self.add("up", 1, max(0, size - before))
+        self.largest[message.client] = max(size, before)
+        update = message.update[message.mask]
+        values = (update / update.abs().max()).mul(1e4).round().unique() if len(update) else update
+        if message.bits < 12 and len(values) > 2**message.bits:
+            self.errors.append(
+                f"client {message.client} sends {len(values)} different values of {message.bits}"
+                " bits"
+            )
+        return message
 
     @hookimpl
-    def aggregate(self, state: State, upload: Upload, ctx: Context) -> None:
-        """Call it again with other numbers in entries that were not uploaded."""
-        meter = self.meter
-        if not meter.probing and meter.start is not None:
-            probe_aggregate(meter, state, upload, ctx)
-
-
-class CountingExecutor(Sequential):
-    """Trains, and counts what the clients of a stage receive and upload."""
-
-    def __init__(self, inner: Sequential, meter: Meter) -> None:
-        super().__init__(inner.workspace, inner.samples, inner.seed)
-        self.meter = meter
-
-    def fit(self, start: Dispatched, stage: Stage, terms: Sequence[Term], round_: int) -> Upload:
-        """See `Sequential.fit`."""
-        upload = super().fit(start, stage, terms, round_)
-        meter = self.meter
-        if meter.dispatch_arguments is None or meter.dispatch_arguments[1] is not stage:
-            return upload  # adaptation before an evaluation, not a stage of the round
-        self._down(start, stage)
-        sent = start.returned_mask.sum(dim=1)
-        models = torch.ones_like(sent) if upload.rows is None else upload.active.sum(dim=1)
-        if not meter.coded:
-            meter.add("up", int((models * sent).sum()))
-        meter.add("up", sum(_scalars(tensor) for tensor in upload.extras.values()))
-        meter.start = start
-        probe_dispatch(meter, start)
-        return upload
-
-    def _down(self, start: Dispatched, stage: Stage) -> None:
-        meter = self.meter
-        for index, client in enumerate(stage.clients.tolist()):
-            mask, held = start.sent_mask[index], meter.held.setdefault(client, [])
-            there = [row for row, on in zip(start.params[index], start.active[index]) if on]  # noqa: B905
-            new = [row for row in there if not any(torch.equal(row, old) for old in held)]
-            meter.add("down", int(mask.sum()) * len(new))
-            if bool(mask.all()):
-                held += new
-        meter.add("down", sum(_scalars(tensor) for tensor in start.extras.values()))
+    def aggregate(self, state: State, upload: Upload, ctx: CountingContext) -> None:
+        """Models of other clients must not depend on numbers that a client did not upload."""
+        if ctx.meter is not self or self.run is None or self.start is None:
+            return
+        kept = ~self.start.returned_mask[:, None]
+        if not bool(kept.any()):
+            return
+        params = torch.where(kept, perturbed(upload.params), upload.params)
+        first, other = (
+            self.run.hooks.aggregate(state, one, ctx.without_effects())
+            for one in (upload, replace(upload, params=params))
+        )
+        home = state.membership.home
+        own = set(home[upload.ids].tolist())
+        rows_changed = (first.rows != other.rows).any(dim=1).nonzero()[:, 0].tolist()
+        for row in rows_changed:
+            if row not in own or int((home == row).sum()) > 1:
+                self.errors.append(
+                    f"round {ctx.round}: row {row} of the models depends on numbers that"
+                    " `returned_mask` excludes"
+                )
 
 
 def _scalars(tensor: Tensor) -> int:
@@ -194,12 +215,8 @@ def _scalars(tensor: Tensor) -> int:
     return int((~tensor.isnan()).sum())
 
 
-def changed(tensor: Tensor, keep: Tensor | None = None) -> Tensor:
-    """A table with changed finite numbers, except in the rows to keep.
-
-    Args:
-        keep: rows, shape (n,), bool; None = no row.
-    """
+def perturbed(tensor: Tensor, keep: Tensor | None = None) -> Tensor:
+    """A table with other finite numbers, except in the rows `keep`, shape (n,), bool."""
     if not tensor.is_floating_point():
         return tensor
     other = torch.where(tensor.isfinite(), 1.5 * tensor + 0.25, tensor)
@@ -209,96 +226,32 @@ def changed(tensor: Tensor, keep: Tensor | None = None) -> Tensor:
 
 
 def with_other_clients_changed(state: State, client: int) -> State:
-    """The state with changed numbers in everything that is not the client's own."""
+    """The state with other numbers in everything that is not the client's own."""
     home, clients = state.membership.home, len(state.membership.home)
     mine = torch.zeros(len(state.models), dtype=torch.bool)
     if home[client] >= 0 and int((home == home[client]).sum()) == 1 and len(mine) == clients:
         mine[home[client]] = True  # a row of its own
     own = torch.arange(clients) == client
     memory = {
-        name: changed(table, own if state.scopes.get(name) == "client" else None)
+        name: perturbed(table, own if state.scopes.get(name) == "client" else None)
         for name, table in state.memory.items()
     }
-    return replace(state, models=changed(state.models.clone(), mine), memory=memory)
-
-
-def probe_dispatch(meter: Meter, start: Dispatched) -> None:
-    """Numbers that are not counted as sent to a client must not depend on the server's state."""
-    assert meter.dispatch_arguments is not None and meter.run is not None, "set before"
-    state, stage, ctx = meter.dispatch_arguments
-    meter.probing = True
-    try:
-        for index, client in enumerate(stage.clients.tolist()):
-            if client in meter.counted:
-                continue  # the plugin counted it by itself
-            try:
-                other = meter.run.hooks.dispatch(
-                    with_other_clients_changed(state, client), stage, ctx
-                )
-            except Exception:
-                continue  # it refuses such numbers: no conclusion
-            where = f"round {ctx.round}, stage '{stage.label}': client {client}"
-            free = ~start.sent_mask[index]
-            if other.params.shape == start.params.shape and not torch.equal(
-                other.params[index][:, free], start.params[index][:, free]
-            ):
-                meter.errors.append(
-                    f"{where} starts from numbers of the server that `sent_mask` excludes"
-                )
-            meter.errors += [
-                f"{where} gets '{name}' in `client_memory`, but the server made it: use `extras`"
-                for name, table in start.client_memory.items()
-                if not torch.equal(
-                    table[index].nan_to_num(7e7), other.client_memory[name][index].nan_to_num(7e7)
-                )
-            ]
-    finally:
-        meter.probing = False
-
-
-def probe_aggregate(meter: Meter, state: State, upload: Upload, ctx: Context) -> None:
-    """Models of other clients must not depend on numbers that a client did not upload."""
-    assert meter.start is not None and meter.run is not None, "set before"
-    kept, meter.probing = ~meter.start.returned_mask[:, None], True
-    try:
-        if not bool(kept.any()):
-            return
-        params = torch.where(kept, changed(upload.params), upload.params)
-        first = meter.run.hooks.aggregate(state, upload, ctx)
-        other = meter.run.hooks.aggregate(state, replace(upload, params=params), ctx)
-        rows_changed = {
-            int(row) for row in (first.rows != other.rows).any(dim=1).nonzero()[:, 0].tolist()
-        }
-        own = {int(state.membership.home[client]) for client in upload.ids}
-        shared = [
-            row
-            for row in rows_changed
-            if row not in own or int((state.membership.home == row).sum()) > 1
-        ]
-        if shared:
-            meter.errors.append(
-                f"round {ctx.round}: row {shared[0]} of the models depends on numbers that"
-                " `returned_mask` excludes"
-            )
-    finally:
-        meter.probing = False
+    return replace(state, models=perturbed(state.models.clone(), mine), memory=memory)
 
 
 @check(usual_run)
 def bytes_add_up(method: MethodUnderTest) -> None:
     """The ledger counts every number that is sent, and nothing else."""
-    meter = Meter(any("encode" in hooks_of(plugin) for _, plugin in method.compose().layers))
-
-    def wrap(run: Run) -> Sequential:
-        meter.run = run
-        run.context = CountingContext.of(run.context, meter)
-        return CountingExecutor(run.executor, meter)
-
-    finished = method.run(extra_plugins=[("kit", Probe(meter))], executor=wrap)
+    meter = Meter(any("encode" in implemented_hooks(type(p)) for _, p in method.compose().layers))
+    finished = method.run(
+        extra_plugins=[("kit", meter)], around_fit=meter.fit, before_first_round=meter.attach
+    )
     if meter.errors:
         raise method.failure(meter.errors[0])
-    found = {way: sum(items.values()) for way, items in finished.run.ledger.bits.items()}
-    odd = [way for way in found if found[way] != meter.bits[way]]
-    if odd:
-        counted, sent = (f"{table[odd[0]] / 8:.12g}" for table in (found, meter.bits))
-        raise method.failure(f"the ledger counts {counted} bytes {odd[0]}, but {sent} were sent")
+    for direction in DIRECTIONS:
+        counted, sent = sum(finished.run.ledger.bits[direction].values()), meter.bits[direction]
+        if counted != sent:
+            raise method.failure(
+                f"the ledger counts {counted / 8:.12g} bytes {direction}, but {sent / 8:.12g} were"
+                " sent"
+            )

@@ -36,15 +36,15 @@ def different_numbers(one: History, other: History) -> list[str]:
         pairs = zip(getattr(first, name), getattr(second, name), strict=True)
         if sum(abs(a - b) for a, b in pairs) > 1:
             names.append(f"clients' {name}")
-    if _largest_distance(_mean_losses(first), _mean_losses(second)) > ROUNDING:
+    if _largest_distance(mean_losses(first), mean_losses(second)) > ROUNDING:
         names.append("clients' loss")
     return names
 
 
-def _mean_losses(evaluation: Evaluation) -> list[float]:
+def mean_losses(evaluation: Evaluation) -> list[float]:
     """Mean loss of each client, in nats."""
     pairs = zip(evaluation.loss, evaluation.tested, strict=True)
-    return [loss / judged for loss, judged in pairs]
+    return [loss / tested for loss, tested in pairs]
 
 
 def _largest_distance(one: Sequence[float | None], other: Iterable[float | None]) -> float:

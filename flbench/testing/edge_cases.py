@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,14 +14,11 @@ import torch
 from flbench.core import hookspecs
 from flbench.core.context import Context
 from flbench.core.dataset import Indices, Partition
-from flbench.core.hookspecs import hookimpl
+from flbench.core.hookspecs import hookimpl, implemented_hooks
 from flbench.core.state import Membership, Setup
 from flbench.errors import Diverged, FlbenchError, PluginError, Undefined
 from flbench.results.schema import Result
-from flbench.run.composition import compose
-from flbench.suite import Suite
 from flbench.testing.check import MethodUnderTest, check
-from flbench.testing.hook_recorder import with_hook_recorder
 from flbench.testing.registration import plain_parameters
 from flbench.testing.small_run import CLIENTS, SmallRun, run_small, small_dataset
 
@@ -28,11 +26,10 @@ from flbench.testing.small_run import CLIENTS, SmallRun, run_small, small_datase
 def check_result(method: MethodUnderTest, finished: SmallRun) -> None:
     """Check that a run has a valid result with finite numbers."""
     result = Result.model_validate_json(finished.result.canonical())
-    last = finished.run.history.last
-    assert last is not None, "the last round is evaluated"
-    if not all(math.isfinite(loss) for loss in last.loss):
-        raise method.failure(f"ends with a loss that is not finite: {last.loss}")
-    assert len(result.clients.test) == len(last.loss), "one entry per client"
+    losses = finished.last.loss
+    if not all(map(math.isfinite, losses)):
+        raise method.failure(f"ends with a loss that is not finite: {losses}")
+    assert len(result.clients.test) == len(losses), "one entry per client"
 
 
 def run_edge_case(method: MethodUnderTest, **options: Any) -> None:  # noqa: ANN401 - see `run_small`
@@ -50,14 +47,23 @@ class EqualLabels:
     @hookimpl
     def partition(self, labels: Indices, clients: int) -> Partition:
         """One group."""
-        lists: list[list[int]] = [[] for _ in range(clients)]
-        for label in np.unique(labels):
-            rows = np.flatnonzero(labels == label)
-            share = len(rows) // clients
-            for client, owned in enumerate(lists):
-                owned += rows[client * share : (client + 1) * share].tolist()
-        groups = np.zeros(clients, dtype=np.int64)
-        return Partition(tuple(np.array(owned) for owned in lists), groups)
+        lists = []
+        for client in range(clients):
+            rows = [np.flatnonzero(labels == label) for label in np.unique(labels)]
+            shares = [(own, len(own) // clients) for own in rows]
+            lists.append(np.concatenate([o[client * n : (client + 1) * n] for o, n in shares]))
+        return Partition(tuple(lists), np.zeros(clients, dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class ThreeSamples:
+    """A partition in which every client owns three samples: to train, to validate, to test."""
+
+    @hookimpl
+    def partition(self) -> Partition:
+        """One group."""
+        lists = np.arange(3 * CLIENTS).reshape(CLIENTS, 3)
+        return Partition(tuple(lists), np.zeros(CLIENTS, dtype=np.int64))
 
 
 @dataclass(frozen=True)
@@ -71,37 +77,24 @@ class EmptyGroup:
         return Setup(models=rows, membership=Membership(torch.zeros(ctx.clients).long()))
 
 
-@dataclass(frozen=True)
-class GivenPartition:
-    """A partition with given lists of samples."""
-
-    lists: tuple[tuple[int, ...], ...]
-
-    @hookimpl
-    def partition(self) -> Partition:
-        """One group."""
-        groups = np.zeros(len(self.lists), dtype=np.int64)
-        return Partition(tuple(np.array(rows) for rows in self.lists), groups)
-
-
 @check(plain_parameters)
 def usual_run(method: MethodUnderTest) -> None:
     """A run finishes; memberships are valid and scores finite."""
     errors: list[str] = []
 
-    def after(hook: str, arguments: Any, answer: object) -> None:  # noqa: ANN401 - a hook's
+    def observer(hook: str, _: Mapping[str, object], call: Callable[[], object]) -> object:
+        answer = call()
         if isinstance(answer, Membership) and answer.weights is not None:
             used = answer.home[answer.home >= 0].unique()
-            empty = [int(row) for row in used if not bool(answer.weights[row].sum() > 0)]
-            if empty:
-                errors.append(
-                    f"{method.name}.{hook} gives clients the model of row {empty[0]},"
-                    " which averages no client"
-                )
+            errors.extend(
+                f"{method.name}.{hook} gives clients the model of row {int(row)},"
+                " which averages no client"
+                for row in used
+                if not bool(answer.weights[row].sum() > 0)
+            )
+        return answer
 
-    check_result(
-        method, run_small(with_hook_recorder(method.compose(), after=after), method.suite())
-    )
+    check_result(method, method.run(observer=observer))
     if errors:
         raise method.failure(errors[0])
 
@@ -116,12 +109,7 @@ def one_client(method: MethodUnderTest) -> None:
 @check(usual_run)
 def one_sample(method: MethodUnderTest) -> None:
     """Clients with one training sample work, or are refused with a reason."""
-    rows = tuple(
-        tuple(range(3 * c, 3 * c + 3)) for c in range(CLIENTS)
-    )  # for each client, one sample to train,
-    run_edge_case(
-        method, extra_plugins=[("kit", GivenPartition(rows))]
-    )  # one to validate, one to test
+    run_edge_case(method, extra_plugins=[("kit", ThreeSamples())])
 
 
 @check(usual_run)
@@ -136,46 +124,47 @@ def everyone_sampled(method: MethodUnderTest) -> None:
     run_edge_case(method, suite=method.suite(participation=1.0))
 
 
-CLIENTS_WITH_NEWCOMERS = 9
-"""Clients of a federation of which three join after the last round."""
+HOOKS = {name for name, spec in vars(hookspecs).items() if hasattr(spec, "flbench_spec")}
+"""The names of all hooks."""
 
 
 @check(usual_run)
 def every_hook_answers(method: MethodUnderTest) -> None:
     """Every hook of the method returns something other than None at least once."""
-    asked: dict[str, bool] = {}
+    asked: set[str] = set()
+    answered = {"setup"}
 
-    def after(hook: str, arguments: Any, answer: object) -> None:  # noqa: ANN401 - a hook's
-        asked[hook] = asked.get(hook, False) or answer is not None
+    def observer(hook: str, _: Mapping[str, object], call: Callable[[], object]) -> object:
+        answer = call()
+        asked.add(hook)
+        if answer is not None:
+            answered.add(hook)
+        return answer
 
     for _, plugin in method.compose().layers:
-        unmarked = sorted(set(vars(type(plugin))) & HOOKS - method.hooks)
+        kind = type(plugin)
+        unmarked = sorted(set(vars(kind)) & HOOKS - implemented_hooks(kind).keys())
         if unmarked:
             raise method.failure(f"{unmarked[0]} has the name of a hook: mark it with @fl.hookimpl")
-    for suite, data in (
-        (method.suite(), None),
-        (suite_with_newcomers(method), small_dataset(samples=108)),
-    ):
-        _ = run_small(with_hook_recorder(method.compose(), after=after), suite, data).result
-    unanswered = sorted(
-        hook for hook, answered in asked.items() if not answered and hook != "setup"
-    )
-    if unanswered:
+    _ = method.run(observer=observer).result
+    _ = run_with_newcomers(method, observer=observer).result
+    for hook in sorted(asked - answered):
         raise method.failure(
-            f"its hook {unanswered[0]} always returns None: is a `return` missing? Or declare"
+            f"its hook {hook} always returns None: is a `return` missing? Or declare"
             " parameters in `conformance` with which it returns something"
         )
 
 
-def suite_with_newcomers(method: MethodUnderTest) -> Suite:
-    """The small suite with three more clients, which join after the last round."""
-    return method.suite(clients=CLIENTS_WITH_NEWCOMERS, unseen=0.34, unseen_epochs=1)
+def run_with_newcomers(method: MethodUnderTest, **options: Any) -> SmallRun:  # noqa: ANN401 - see `run_small`
+    """Run with nine clients, of which three join after the last round."""
+    suite = method.suite(clients=9, unseen=0.34, unseen_epochs=1)
+    return method.run(suite, small_dataset(samples=108), **options)
 
 
 @check(usual_run)
 def newcomers_served(method: MethodUnderTest) -> None:
     """Clients that join after the last round get a model."""
-    finished = method.run(suite_with_newcomers(method), small_dataset(samples=108))
+    finished = run_with_newcomers(method)
     if finished.result.unseen is None:
         why = [text for text in finished.run.history.warnings + finished.said if "unseen" in text]
         raise method.failure(why[-1] if why else "newcomers are not reported")
@@ -193,51 +182,39 @@ def normed_network(method: MethodUnderTest) -> None:
 def empty_group(method: MethodUnderTest) -> None:
     """Identical clients, and a group without members, work or are refused with a reason."""
     data = small_dataset()
-    same = {int(label): data.x[data.y == label][0] for label in data.y.unique()}
-    data = replace(data, x=torch.stack([same[int(label)] for label in data.y]))
+    same = torch.stack([data.x[data.y == label][0] for label in range(data.classes)])
+    data = replace(data, x=same[data.y])
     local = replace(method.suite().local, batch_size=1000)
     extra_plugins: list[tuple[str, object]] = [("kit", EqualLabels())]
-    groups_itself = {"setup", "cluster"} & method.hooks or getattr(
-        method.plugin_class, "row_per_client", False
-    )
-    if not groups_itself:
+    kind = method.plugin_class
+    groups_itself = {"setup", "cluster"} & implemented_hooks(kind).keys()
+    if not groups_itself and not getattr(kind, "row_per_client", False):
         extra_plugins.append(("kit-empty", EmptyGroup()))
     run_edge_case(
         method, suite=method.suite(local=local), dataset=data, extra_plugins=extra_plugins
     )
 
 
-HOOKS = {name for name, spec in vars(hookspecs).items() if hasattr(spec, "flbench_spec")}
-"""The names of all hooks."""
 INVALID_VALUES: tuple[object, ...] = (
-    -1,
-    0,
-    -1.5,
-    float("nan"),
-    "",
-    "no such value",
-    None,
-    [],
-    {"a": 1},
-)
+    -1, 0, -1.5, float("nan"), "", "no such value", None, [], {"a": 1},
+)  # fmt: skip
 """Values for every parameter; a method that refuses one must say so in one line."""
 
 
 @check(usual_run)
 def clear_errors(method: MethodUnderTest) -> None:
     """A refused parameter value gives an error of one line that names the method."""
-    for name, value in _invalid_settings(method):
+    names = [one.name for one in fields(method.plugin_class) if one.init]
+    for name, value in product(names, INVALID_VALUES):
         try:
-            composed = compose(method.name, {**method.conformance.params, name: value})
-            run_small(composed, method.suite(rounds=1))
+            run_small(method.compose(**{name: value}), method.suite(rounds=1))
         except Diverged:
             continue
         except FlbenchError as error:
             text = str(error).strip()
             message = text.partition(method.name)[2].strip("'.: ")
-            if (
-                "\n" in text or not message or message.isidentifier()
-            ):  # the bare name of an exception
+            bare_name = message.isidentifier()  # of an exception
+            if "\n" in text or not message or bare_name:
                 raise method.failure(
                     f"with {name}={value!r} it says {text!r}, expected one line that names"
                     f" '{method.name}' and what is wrong"
@@ -247,10 +224,3 @@ def clear_errors(method: MethodUnderTest) -> None:
                 f"with {name}={value!r} it raises {type(error).__name__}: {error}, expected"
                 f" {PluginError.__name__} or ValueError with one line"
             ) from None
-
-
-def _invalid_settings(method: MethodUnderTest) -> Iterator[tuple[str, object]]:
-    """Every parameter with every value of `INVALID_VALUES`."""
-    for one in fields(method.plugin_class):
-        for value in INVALID_VALUES if one.init else ():
-            yield one.name, value

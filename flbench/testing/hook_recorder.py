@@ -1,4 +1,4 @@
-"""Observe the hooks of a method: a function is called before and after each of them."""
+"""Observe the hooks of a method, and compare tensors."""
 
 from __future__ import annotations
 
@@ -11,62 +11,45 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flbench.core.hookspecs import implemented_hooks
 from flbench.run.composition import MethodStack
 
-Observer = Callable[[str, Mapping[str, object], object], None]
-"""Called with a hook's name, its arguments and its answer (None before the call)."""
+Observer = Callable[[str, Mapping[str, object], Callable[[], object]], object]
+"""Called in place of a hook with its name, its arguments and the call, whose answer it returns."""
 
 
-def ignore(*_: object) -> None:
-    """An observer that does nothing."""
+def with_hook_recorder(method: MethodStack, observer: Observer) -> MethodStack:
+    """The same plugins, with an observer called in place of each of their hooks."""
+    layers = tuple((name, _observed(plugin, observer)) for name, plugin in method.layers)
+    return replace(method, layers=layers)
 
 
-def with_hook_recorder(
-    method: MethodStack, before: Observer = ignore, after: Observer = ignore
-) -> MethodStack:
-    """The same plugins, with observers called before and after each of their hooks."""
-    return replace(
-        method,
-        layers=tuple((name, _observed(plugin, before, after)) for name, plugin in method.layers),
-    )
-
-
-def _observed(plugin: object, before: Observer, after: Observer) -> object:
-    """A plugin that has the hooks of another, with observers."""
+def _observed(plugin: object, observer: Observer) -> object:
+    """A plugin that has the hooks of another, each called through the observer."""
     plugin_class = type(plugin)
     body: dict[str, object] = {"__module__": plugin_class.__module__}  # messages name the module
-    for name in dir(plugin_class):
-        function = inspect.getattr_static(plugin_class, name)
-        options = getattr(function, "flbench_impl", None)
-        if options is not None:
-            hook = options.get("specname") or name
-            body[name] = _observed_hook(hook, function, plugin, before, after)
+    for hook, name in implemented_hooks(plugin_class).items():
+        marked = inspect.getattr_static(plugin_class, name)
+        body[name] = _observed_hook(hook, getattr(plugin, name), marked, observer)
     return type(plugin_class.__name__, (), body)()
 
 
 def _observed_hook(
     hook: str,
-    function: Any,  # noqa: ANN401 - marked as a hook
-    plugin: object,
-    before: Observer,
-    after: Observer,
-) -> Any:  # noqa: ANN401 - the same
-    """A hook with observers."""
-    static = isinstance(function, staticmethod)
-    raw = function.__func__ if static else function
-    names = list(inspect.signature(raw).parameters)[0 if static else 1 :]
+    function: Callable[..., object],
+    marked: Any,  # noqa: ANN401 - a function, or a staticmethod
+    observer: Observer,
+) -> staticmethod[..., object]:
+    """A bound hook as a static method, with the mark that pluggy looks for."""
+    names = list(inspect.signature(function).parameters)
 
-    @functools.wraps(raw)
+    @functools.wraps(function)
     def call(*values: object) -> object:
-        values = values if static else values[1:]
         arguments = dict(zip(names, values, strict=False))
-        before(hook, arguments, None)
-        answer = raw(*values) if static else raw(plugin, *values)
-        after(hook, arguments, answer)
-        return answer
+        return observer(hook, arguments, lambda: function(*values))
 
-    observed: Any = staticmethod(call) if static else call
-    vars(observed).update(vars(function))  # pluggy's mark may be on the staticmethod
+    observed = staticmethod(call)
+    vars(observed).update(vars(marked))
     return observed
 
 
@@ -85,10 +68,12 @@ def tensors(value: object, path: str) -> Iterator[tuple[str, Tensor]]:
             yield from tensors(getattr(value, attribute), f"{path}.{attribute}")
 
 
-def changed(tensor: Tensor, copy: Tensor) -> bool:
-    """Whether a tensor differs from an earlier copy; NaN equals NaN."""
-    if tensor.shape != copy.shape:
-        return True
-    if tensor.is_floating_point():
-        tensor, copy = tensor.nan_to_num(7e7), copy.nan_to_num(7e7)
-    return not torch.equal(tensor, copy)
+def same_bits(one: Tensor | None, other: Tensor | None) -> bool:
+    """Whether two tensors are equal bit for bit; NaN equals NaN."""
+    if one is None or other is None:
+        return one is other
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    if one.is_floating_point():
+        one, other = one.nan_to_num(7e7), other.nan_to_num(7e7)
+    return torch.equal(one, other)

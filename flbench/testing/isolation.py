@@ -5,65 +5,58 @@ from __future__ import annotations
 import gc
 import io
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
 from itertools import pairwise
 from types import ModuleType
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from flbench.core.context import Context
 from flbench.core.hookspecs import hookimpl
 from flbench.core.state import Dispatched, Membership, Stage, State, Upload
-from flbench.engine.sequential import Sequential
 from flbench.plugin.hooks import ADDED
-from flbench.plugin.isolation import Snapshot, restore, snapshot
+from flbench.plugin.isolation import restore, snapshot
 from flbench.plugin.registry import find
 from flbench.run.rounds import Run
 from flbench.testing.check import MethodUnderTest, check
 from flbench.testing.edge_cases import usual_run
-from flbench.testing.hook_recorder import changed, tensors, with_hook_recorder
-from flbench.testing.reproducibility import same_seed_same_bytes, same_state
-from flbench.testing.small_run import DEFAULTS, run_small
+from flbench.testing.hook_recorder import same_bits, tensors
+from flbench.testing.reproducibility import differing_tensors, same_seed_same_bytes
+from flbench.testing.small_run import DEFAULTS, Fit, run_small
 from flbench.testing.subprocesses import in_fresh_process
 
 
 @check(usual_run)
 def inputs_untouched(method: MethodUnderTest) -> None:
     """Hooks and local training never write to their inputs."""
-    given: list[tuple[str, Tensor, Tensor]] = []
     errors: list[str] = []
 
-    def before(hook: str, arguments: Mapping[str, object], _: object) -> None:
-        found = [one for n, value in arguments.items() for one in tensors(value, n)]
-        given[:] = [(place, tensor, tensor.clone()) for place, tensor in found]
+    def watched(who: str, inputs: Mapping[str, object], call: Callable[[], Any]) -> Any:  # noqa: ANN401 - what the call returns
+        found = [one for name, value in inputs.items() for one in tensors(value, name)]
+        copies = [tensor.clone() for _, tensor in found]
+        answer = call()
+        pairs = zip(found, copies, strict=True)
+        errors.extend(
+            f"{who} wrote to {path}"
+            for (path, tensor), copy in pairs
+            if not same_bits(tensor, copy)
+        )
+        return answer
 
-    def after(hook: str, *_: object) -> None:
-        errors.extend(f"its hook {hook} wrote to {p}" for p, t, copy in given if changed(t, copy))
+    def observer(hook: str, arguments: Mapping[str, object], call: Callable[[], object]) -> object:
+        return watched(f"its hook {hook}", arguments, call)
 
-    class InputCheckingExecutor(Sequential):
-        """Trains, and checks that the clients' inputs are unchanged."""
+    def around_fit(fit: Fit, start: Dispatched, *rest: Any) -> Upload:  # noqa: ANN401 - see `Fit`
+        inputs = {"the input of clients": start}
+        upload: Upload = watched("local training", inputs, lambda: fit(start, *rest))
+        return upload
 
-        def fit(self, start: Dispatched, *rest: Any) -> Upload:  # noqa: ANN401 - as `Sequential`
-            """See `Sequential.fit`."""
-            copies = [(p, t, t.clone()) for p, t in tensors(start, "the input of clients")]
-            upload = super().fit(start, *rest)
-            errors.extend(
-                f"local training wrote to {p}" for p, t, copy in copies if changed(t, copy)
-            )
-            return upload
-
-    def input_checking_executor(run: Run) -> Sequential:
-        inner = run.executor
-        return InputCheckingExecutor(inner.workspace, inner.samples, inner.seed)
-
-    run_small(
-        with_hook_recorder(method.compose(), before, after),
-        method.suite(),
-        executor=input_checking_executor,
-    )
+    method.run(observer=observer, around_fit=around_fit)
     if errors:
         raise method.failure(f"{errors[0]}: return new tensors (`clone()` before writing)")
 
@@ -71,39 +64,36 @@ def inputs_untouched(method: MethodUnderTest) -> None:
 @check(usual_run)
 def absent_clients_untouched(method: MethodUnderTest) -> None:
     """A client outside all stages of a round keeps its memory, and its group if groups stay."""
+    rounds = [0]
     active: dict[int, set[int]] = {}
     regrouped: set[int] = set()
 
-    def after(hook: str, arguments: Mapping[str, object], answer: object) -> None:
+    def observer(_: str, arguments: Mapping[str, object], call: Callable[[], object]) -> object:
+        answer = call()
         if isinstance(answer, Membership) and answer.parent is not None:
             regrouped.add(rounds[-1])
-
-    rounds = [0]
+        return answer
 
     @dataclass(frozen=True)
-    class Observer:
-        """Records which clients take part in a round."""
+    class RoundRecorder:
+        """Records the rounds and which clients take part in them."""
 
         @hookimpl
-        def dispatch(self, stage: Stage, ctx: Any) -> None:  # noqa: ANN401 - a context
+        def plan(self, ctx: Context) -> None:
             rounds.append(ctx.round)
+
+        @hookimpl
+        def dispatch(self, stage: Stage, ctx: Context) -> None:
             active.setdefault(ctx.round, set()).update(stage.clients.tolist())
 
-        @hookimpl
-        def plan(self, ctx: Any) -> None:  # noqa: ANN401 - a context
-            rounds.append(ctx.round)
-
-    finished = run_small(
-        with_hook_recorder(method.compose(), after=after),
-        method.suite(),
-        extra_plugins=[("observer", Observer())],
-    )
+    recorder = ("recorder", RoundRecorder())
+    finished = method.run(observer=observer, extra_plugins=[recorder])
     for old, new in pairwise(finished.states):
         absent = sorted(set(range(len(new.membership.home))) - active.get(new.round, set()))
         for name, scope in new.scopes.items():
             pair = old.memory[name], new.memory[name]
             if scope == "client" and pair[0].shape == pair[1].shape:
-                errors = [c for c in absent if changed(pair[1][c], pair[0][c])]
+                errors = [c for c in absent if not same_bits(pair[1][c], pair[0][c])]
                 if errors:
                     raise method.failure(
                         f"round {new.round} changes memory '{name}' of client {errors[0]},"
@@ -142,16 +132,13 @@ def test_labels_unseen(method: MethodUnderTest) -> None:
     one, other = method.usual_run, method.run(before_first_round=change_test_set)
     curves = [finished.run.history.curves for finished in (one, other)]
     assert curves[0]["loss"] != curves[1]["loss"], "the changed test samples are used"
-    errors = [
-        name for name in ("train_loss", "accuracy_validation") if curves[0][name] != curves[1][name]
-    ]
+    names = ("train_loss", "accuracy_validation")
+    errors = [name for name in names if curves[0][name] != curves[1][name]]
     for before, after in zip(one.states, other.states, strict=True):
-        found = same_state(before, after)
-        errors += [f"{found} after round {after.round}"] if found else []
-    seen = [
-        (p.run.ledger.totals, p.run.history.notes, p.run.history.warnings) for p in (one, other)
-    ]
-    errors += ["bytes, notes or warnings"] if seen[0] != seen[1] else []
+        errors += [f"{n} after round {after.round}" for n in differing_tensors(before, after)]
+    seen = [(r.ledger.totals, r.history.notes, r.history.warnings) for r in (one.run, other.run)]
+    if seen[0] != seen[1]:
+        errors.append("bytes, notes or warnings")
     if errors:
         raise method.failure(
             f"other test samples change its {errors[0]}: the method uses test data"
@@ -165,10 +152,14 @@ WARM_UP = 6
 @check(usual_run)
 def steady_memory(method: MethodUnderTest) -> None:
     """Its memory does not grow with the number of rounds."""
-    sizes: list[tuple[int, int, int]] = []
+    sizes: dict[str, list[int]] = {
+        "tensors alive": [],
+        "numbers in its state": [],
+        "objects in its containers": [],
+    }
 
     @dataclass(frozen=True)
-    class Observer:
+    class MemoryRecorder:
         """Measures memory before every round."""
 
         @hookimpl
@@ -176,24 +167,21 @@ def steady_memory(method: MethodUnderTest) -> None:
             gc.collect()
             alive = sum(issubclass(type(thing), Tensor) for thing in gc.get_objects())
             kept = sum(tensor.numel() for tensor in (state.models, *state.memory.values()))
-            sizes.append((alive, kept, _container_entries(method.plugin_class)))
+            entries = _container_entries(method.plugin_class)
+            for column, size in zip(sizes.values(), (alive, kept, entries), strict=True):
+                column.append(size)
 
+    suite, recorder = method.suite(rounds=2 * WARM_UP), ("recorder", MemoryRecorder())
     gc.freeze()  # objects that exist already are not counted
     try:
-        method.run(
-            method.suite(rounds=2 * WARM_UP),
-            extra_plugins=[("observer", Observer())],
-            record_states=False,
-        )
+        method.run(suite, extra_plugins=[recorder], record_states=False)
     finally:
         gc.unfreeze()
-    for place, what in enumerate(
-        ("tensors alive", "numbers in its state", "objects in its containers")
-    ):
-        column = [size[place] for size in sizes[WARM_UP:]]
-        if all(later > sooner for sooner, later in pairwise(column)):
+    for what, column in sizes.items():
+        later = column[WARM_UP:]
+        if all(a < b for a, b in pairwise(later)):
             raise method.failure(
-                f"{what} grow in every round, from {column[0]} to {column[-1]} in {len(column)}"
+                f"{what} grow in every round, from {later[0]} to {later[-1]} in {len(later)}"
                 " rounds: long runs would use up the memory"
             )
 
@@ -209,43 +197,31 @@ def _container_entries(kind: type) -> int:
 @check(same_seed_same_bytes)
 def process_state_untouched(method: MethodUnderTest) -> None:
     """It prints nothing, and leaves seeds, torch's settings, files and environment as they are."""
-    errors = [
-        f"being imported, it {change}"
-        for change in in_fresh_process(changed_by_import, method.name)
-    ]
-    snapshots: list[tuple[Snapshot, TextIO]] = []
+    changes = in_fresh_process(changed_by_import, method.name)
+    errors = [f"being imported, it {change}" for change in changes]
 
-    def before(*_: object) -> None:
-        snapshots.append((snapshot(), sys.stdout))
-        sys.stdout = io.StringIO()
-
-    def after(hook: str, *_: object) -> None:
-        state, stdout = snapshots.pop()
-        printed, sys.stdout = sys.stdout, stdout
+    def observer(hook: str, _: Mapping[str, object], call: Callable[[], object]) -> object:
+        before, printed = snapshot(), io.StringIO()
+        with redirect_stdout(printed):
+            answer = call()
         free = ADDED if hook == "client_module" else ()
-        errors.extend(
-            f"its hook {hook} {change}"
-            for name, change in restore(state)
-            if change and name not in free
-        )
-        if isinstance(printed, io.StringIO) and printed.getvalue():
-            errors.append(
-                f"its hook {hook} prints {printed.getvalue().strip()!r}: use ctx.note or ctx.warn"
-            )
+        changes = [change for name, change in restore(before) if name not in free]
+        if printed.getvalue():
+            text = printed.getvalue().strip()
+            changes.append(f"prints {text!r}: use ctx.note or ctx.warn")
+        errors.extend(f"its hook {hook} {change}" for change in changes)
+        return answer
 
-    run_small(with_hook_recorder(method.compose(), before, after), method.suite())
+    method.run(observer=observer)
     if errors:
         raise method.failure(errors[0])
 
 
 def changed_by_import(method: str) -> list[str]:
-    """The process-wide state that the import of a method changes, in this process."""
-    entry, stdout = find("methods", method), sys.stdout
-    state, sys.stdout = snapshot(), io.StringIO()
-    try:
+    """What the import of a method changes in the process-wide state, in this process."""
+    entry, before, printed = find("methods", method), snapshot(), io.StringIO()
+    with redirect_stdout(printed):
         EntryPoint(entry.name, entry.value, "flbench.methods").load()
-        printed = sys.stdout.getvalue()
-    finally:
-        sys.stdout = stdout
-    errors = [change for _, change in restore(state) if change]
-    return errors + ([f"prints {printed.strip()!r}"] if printed else [])
+    changes = [change for _, change in restore(before)]
+    text = printed.getvalue()
+    return changes + ([f"prints {text.strip()!r}"] if text else [])

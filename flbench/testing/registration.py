@@ -31,17 +31,12 @@ def discovered_alone(method: MethodUnderTest) -> None:
 
 def imported_by(method: str) -> list[str]:
     """Modules of other plugins that are imported when a method is loaded, in this process."""
-    points = [entry for kind in KINDS for entry in entries(kind).values()]
+    modules = {e.value.partition(":")[0] for kind in KINDS for e in entries(kind).values()}
     entry = find("methods", method)
     load_entry(entry)
     own = entry.value.partition(":")[0]
-    others = {point.value.partition(":")[0] for point in points if not _core(point.value)} - {own}
-    parents = {own.rpartition(".")[0]}
-    return sorted(name for name in (others - parents) & set(sys.modules))
-
-
-def _core(value: str) -> bool:
-    return value.startswith("flbench.")
+    others = {module for module in modules if not module.startswith("flbench.")}
+    return sorted((others - {own, own.rpartition(".")[0]}) & sys.modules.keys())
 
 
 @check(discovered_alone)

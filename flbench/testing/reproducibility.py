@@ -9,17 +9,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from flbench.core.state import Dispatched, Stage, State, Upload
 from flbench.engine.distributed import select_clients
 from flbench.engine.options import EngineOptions
-from flbench.engine.sequential import Sequential, Term
+from flbench.engine.sequential import Term
+from flbench.plugin.isolation import GENERATORS, restore, snapshot
 from flbench.run.composition import compose
 from flbench.testing.check import CheckSkipped, MethodUnderTest, check
-from flbench.testing.comparison import different_numbers
+from flbench.testing.comparison import different_numbers, mean_losses
 from flbench.testing.edge_cases import usual_run
-from flbench.testing.small_run import SmallRun, run_small
+from flbench.testing.hook_recorder import same_bits, tensors
+from flbench.testing.small_run import Fit, SmallRun, run_small, small_suite
 from flbench.testing.subprocesses import ProcessFailed, in_process_group
 
 ORDER = (2, 4, 0, 5, 1, 3)
@@ -31,19 +32,16 @@ TOLERANCE = 1e-4
 @check(usual_run)
 def same_seed_same_bytes(method: MethodUnderTest) -> None:
     """The same seed gives the same bytes, whatever the state of the global random generators."""
-    kept = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    texts = []
+    generators, results = snapshot(GENERATORS), []
     try:
         for seed in (1, 2):
             random.seed(seed)
             np.random.seed(seed)
             torch.manual_seed(seed)
-            texts.append(method.run().stable)
+            results.append(method.run().stable)
     finally:
-        random.setstate(kept[0])
-        np.random.set_state(kept[1])
-        torch.set_rng_state(kept[2])
-    differing = [name for name in texts[0] if texts[0][name] != texts[1][name]]
+        restore(generators)
+    differing = differing_keys(*results)
     if differing:
         raise method.failure(
             f"two runs of one seed differ in {', '.join(differing)}: use only ctx.rng(...) for"
@@ -51,37 +49,36 @@ def same_seed_same_bytes(method: MethodUnderTest) -> None:
         )
 
 
-class RetrainingExecutor(Sequential):
-    """Trains every client of a stage a second time, by itself, in reverse order."""
-
-    def __init__(self, inner: Sequential, differing: list[str]) -> None:
-        super().__init__(inner.workspace, inner.samples, inner.seed)
-        self.inner, self.differing = inner, differing
-
-    def fit(self, start: Dispatched, stage: Stage, terms: Sequence[Term], round_: int) -> Upload:
-        """See `Sequential.fit`."""
-        self.inner.samples = self.samples
-        whole = self.inner.fit(start, stage, terms, round_)
-        for index in reversed(range(len(stage.clients))):
-            one = torch.tensor([index])
-            few = replace(stage, clients=stage.clients[one])
-            own = self.inner.fit(select_clients(start, one), few, terms, round_)
-            pairs = {"params": (own.params[0], whole.params[index])}
-            pairs |= {k: (v[0], whole.extras[k][index]) for k, v in own.extras.items()}
-            pairs["loss"] = own.loss[0], whole.loss[index]
-            self.differing += [
-                f"{name} of client {int(few.clients[0])} in round {round_}, stage '{stage.label}'"
-                for name, (mine, among) in pairs.items()
-                if not torch.equal(mine.nan_to_num(), among.nan_to_num())
-            ]
-        return whole
+def differing_keys(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    """Keys of two tables whose values differ."""
+    return [name for name in one if one[name] != other[name]]
 
 
 @check(same_seed_same_bytes)
 def trained_alone(method: MethodUnderTest) -> None:
     """A client's training does not depend on which clients were trained before it."""
     differing: list[str] = []
-    method.run(executor=lambda run: RetrainingExecutor(run.executor, differing))
+
+    def train_again(
+        fit: Fit, start: Dispatched, stage: Stage, terms: Sequence[Term], round_: int
+    ) -> Upload:
+        """Train every client of a stage a second time, by itself, in reverse order."""
+        whole = fit(start, stage, terms, round_)
+        for index in reversed(range(len(stage.clients))):
+            one = torch.tensor([index])
+            few = replace(stage, clients=stage.clients[one])
+            own = fit(select_clients(start, one), few, terms, round_)
+            pairs = {"params": (own.params[0], whole.params[index])}
+            pairs |= {k: (v[0], whole.extras[k][index]) for k, v in own.extras.items()}
+            pairs["loss"] = own.loss[0], whole.loss[index]
+            differing.extend(
+                f"{name} of client {int(few.clients[0])} in round {round_}, stage '{stage.label}'"
+                for name, pair in pairs.items()
+                if not same_bits(*pair)
+            )
+        return whole
+
+    method.run(around_fit=train_again)
     if differing:
         raise method.failure(
             f"{differing[0]} depends on which clients were trained before: a ClientModule must"
@@ -92,21 +89,18 @@ def trained_alone(method: MethodUnderTest) -> None:
 @check(trained_alone)
 def relabelled_clients(method: MethodUnderTest) -> None:
     """Clients under permuted ids, with their data and random streams, end with the same results."""
-    one, other = method.usual_run, method.run(order=ORDER)
     order = list(ORDER)
-    before, after = one.run.history.last, other.run.history.last
-    assert before is not None and after is not None, "the last round is evaluated"
-    moved = np.asarray(before.loss)[order]
-    judged = np.asarray(before.tested)[order]
-    distance = np.abs(moved - np.asarray(after.loss)) / judged
+    before, after = method.usual_run.last, method.run(order=ORDER).last
+    was, now = np.array(mean_losses(before))[order], np.array(mean_losses(after))
+    distance = np.abs(was - now)
     if distance.max() > TOLERANCE:
         client = int(distance.argmax())
-        now, was = after.loss[client] / judged[client], moved[client] / judged[client]
         raise method.failure(
-            f"client {order[client]} under the id {client} ends with another loss ({now:.4f}, was"
-            f" {was:.4f}): an index in a list was used as a client's id, or ids decide something"
+            f"client {order[client]} under the id {client} ends with another loss"
+            f" ({now[client]:.4f}, was {was[client]:.4f}): an index in a list was used as a"
+            " client's id, or ids decide something"
         )
-    groups = np.asarray(before.labels)[order], np.asarray(after.labels)
+    groups = np.array(before.labels)[order], np.array(after.labels)
     if not np.array_equal(*[labels[:, None] == labels for labels in groups]):
         raise method.failure(
             f"groups of the relabelled clients are {groups[1].tolist()}, expected those of"
@@ -116,11 +110,9 @@ def relabelled_clients(method: MethodUnderTest) -> None:
 
 def end_of_run(finished: SmallRun) -> dict[str, Any]:
     """The end of a run that two executors must agree on, as plain data."""
-    last = finished.run.history.last
-    assert last is not None, "the last round is evaluated"
     return {
-        "loss": [loss / count for loss, count in zip(last.loss, last.tested, strict=True)],
-        "labels": last.labels,
+        "loss": mean_losses(finished.last),
+        "labels": finished.last.labels,
         "bytes": finished.run.ledger.totals,
         "notes": finished.run.history.notes,
     }
@@ -130,8 +122,6 @@ def end_in_process_group(
     method: str, params: dict[str, object], changes: dict[str, Any]
 ) -> dict[str, Any]:
     """The end of a run, in one of two processes."""
-    from flbench.testing.small_run import small_suite
-
     engine = EngineOptions(executor="sequential", accelerator="cpu", devices=2)
     finished = run_small(compose(method, params), small_suite(**changes), engine=engine)
     return end_of_run(finished)
@@ -149,7 +139,7 @@ def two_processes(method: MethodUnderTest) -> None:
         raise method.failure(f"in two processes: {error}") from None
     expected = end_of_run(method.usual_run)
     for rank, found in enumerate(ends):
-        differing = [name for name in expected if found[name] != expected[name]]
+        differing = differing_keys(expected, found)
         if differing:
             raise method.failure(
                 f"process {rank} of 2 ends with other {', '.join(differing)} than one process:"
@@ -173,26 +163,11 @@ def vectorised_clients(method: MethodUnderTest) -> None:
         raise method.failure("with --executor vectorised other numbers of bytes are sent")
 
 
-def same_state(one: State, other: State) -> str:
-    """The first part of two states that differs in a bit; "" = none. NaN equals NaN."""
-    pairs: dict[str, tuple[Tensor | None, Tensor | None]] = {
-        "models": (one.models, other.models),
-        "homes": (one.membership.home, other.membership.home),
-        "weights": (one.membership.weights, other.membership.weights),
-    }
-    for name in one.memory.keys() | other.memory.keys():
-        pairs[f"memory '{name}'"] = one.memory.get(name), other.memory.get(name)
-    return next((name for name, pair in sorted(pairs.items()) if not _equal(*pair)), "")
-
-
-def _equal(one: Tensor | None, other: Tensor | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    if one.is_floating_point():
-        one, other = one.nan_to_num(7e7), other.nan_to_num(7e7)
-    return torch.equal(one, other)
+def differing_tensors(one: State, other: State) -> list[str]:
+    """The tensors of two states that differ in a bit; NaN equals NaN."""
+    first, second = (dict(tensors(state, "state")) for state in (one, other))
+    names = sorted(first.keys() | second.keys())
+    return [name for name in names if not same_bits(first.get(name), second.get(name))]
 
 
 @check(trained_alone)
@@ -200,25 +175,13 @@ def resumed_run(method: MethodUnderTest) -> None:
     """A run that is resumed from its checkpoint gives the same results as an uninterrupted run."""
     cut = max(1, method.suite().rounds // 2)
     whole, again = method.usual_run, method.run(resume_after=cut)
-    differing = same_state(whole.state, again.state)
-    texts = whole.stable, again.stable
-    differing = differing or next(
-        (name for name in texts[0] if texts[0][name] != texts[1][name]), ""
-    )
+    differing = differing_tensors(whole.state, again.state)
+    differing += differing_keys(whole.stable, again.stable)
     if differing:
         raise method.failure(
-            f"resumed after round {cut} it ends with other {differing}: what is kept between rounds"
-            " belongs in `memory`, not on the plugin or its module"
+            f"resumed after round {cut} it ends with other {differing[0]}: what is kept between"
+            " rounds belongs in `memory`, not on the plugin or its module"
         )
-
-
-def _different_results(one: SmallRun, other: SmallRun) -> list[str]:
-    """Clients' results that differ between two runs; labels of groups may differ."""
-    models = one.served, other.served
-    same = models[0].shape != models[1].shape or _equal(*models)
-    return ([] if same else ["clients' models"]) + different_numbers(
-        one.run.history, other.run.history
-    )
 
 
 @check(same_seed_same_bytes)
@@ -235,12 +198,12 @@ def declared_equal(method: MethodUnderTest) -> None:
     for other, params in method.conformance.equals.items():
         mine = run_small(method.compose(**params), method.suite())
         its = run_small(compose(other), method.suite())
-        differing = _different_results(mine, its)
+        differing = different_numbers(mine.run.history, its.run.history)
+        if mine.served.shape == its.served.shape and not same_bits(mine.served, its.served):
+            differing.insert(0, "clients' models")
         if differing:
-            settings = (
-                ", ".join(f"{name}={value}" for name, value in params.items()) or "its defaults"
-            )
+            settings = ", ".join(f"{name}={value}" for name, value in params.items())
             raise method.failure(
-                f"with {settings} it does not equal {other}, as declared:"
+                f"with {settings or 'its defaults'} it does not equal {other}, as declared:"
                 f" {', '.join(differing)} differ"
             )

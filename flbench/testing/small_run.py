@@ -7,6 +7,7 @@ import json
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,13 @@ from torch import Tensor
 
 from flbench.core.dataset import Dataset
 from flbench.core.hookspecs import hookimpl
-from flbench.core.state import State
+from flbench.core.state import Dispatched, Stage, State, Upload
 from flbench.engine.options import EngineOptions
-from flbench.engine.sequential import Sequential
+from flbench.engine.sequential import Term
 from flbench.results.schema import VOLATILE, Method, Result
 from flbench.run.checkpoint import pack, write
 from flbench.run.composition import MethodStack
+from flbench.run.history import Evaluation
 from flbench.run.newcomers import evaluate_newcomers
 from flbench.run.result import build_result
 from flbench.run.rounds import Run, round_context, run_rounds
@@ -34,8 +36,9 @@ SERVER_SAMPLES = 8
 """Samples that the server owns, for methods that need some."""
 DEFAULTS = MethodStack((), Method(name="defaults", params={}, plugins=[]))
 """No plugin: the defaults (FedAvg) answer every hook."""
-NamedPlugin = tuple[str, object]
-MakeExecutor = Callable[[Run], Sequential]
+Fit = Callable[[Dispatched, Stage, Sequence[Term], int], Upload]
+AroundFit = Callable[[Fit, Dispatched, Stage, Sequence[Term], int], Upload]
+"""Called in place of an executor's `fit`, with that `fit` and its arguments."""
 
 
 def small_dataset(seed: int = 0, samples: int = 72) -> Dataset:
@@ -70,15 +73,7 @@ def small_suite(**changes: Any) -> Suite:  # noqa: ANN401 - fields of a suite
 
 @dataclass
 class SmallRun:
-    """A finished run.
-
-    Attributes:
-        run: the run.
-        state: the last state.
-        job: the specification of the run.
-        said: messages of the run to the user.
-        states: the state after each round.
-    """
+    """A finished run, its last state, its messages to the user and the state after each round."""
 
     run: Run
     state: State
@@ -89,9 +84,14 @@ class SmallRun:
     @property
     def result(self) -> Result:
         """The result, with the evaluation of newcomers."""
-        return build_result(
-            self.job, self.run, self.state, evaluate_newcomers(self.run, self.state)
-        )
+        newcomers = evaluate_newcomers(self.run, self.state)
+        return build_result(self.job, self.run, self.state, newcomers)
+
+    @property
+    def last(self) -> Evaluation:
+        """The evaluation of the last round."""
+        assert self.run.history.last is not None, "the last round is evaluated"
+        return self.run.history.last
 
     @property
     def served(self) -> Tensor:
@@ -114,7 +114,7 @@ class StateRecorder:
 
     @hookimpl
     def round_finished(self, state: State) -> None:
-        """Keep the state."""
+        """Keep it."""
         self.states.append(state)
 
 
@@ -123,11 +123,10 @@ def run_small(
     suite: Suite | None = None,
     dataset: Dataset | None = None,
     *,
-    seed: int = 0,
     engine: EngineOptions | None = None,
     order: Sequence[int] | None = None,
-    extra_plugins: Sequence[NamedPlugin] = (),
-    executor: MakeExecutor | None = None,
+    extra_plugins: Sequence[tuple[str, object]] = (),
+    around_fit: AroundFit | None = None,
     before_first_round: Callable[[Run], None] = lambda run: None,
     resume_after: int | None = None,
     record_states: bool = True,
@@ -140,7 +139,7 @@ def run_small(
         engine: default: sequential clients, one process, CPU.
         order: relabel the clients (`Federation.relabelled`).
         extra_plugins: plugins that are called before the method; they should answer None.
-        executor: makes the executor to train with, in place of the run's own.
+        around_fit: called in place of the executor's `fit`.
         before_first_round: called with the run before its first round.
         resume_after: stop after this round, and resume from the checkpoint in a new run.
         record_states: keep the state of every round.
@@ -153,7 +152,7 @@ def run_small(
         job = RunSpec(
             suite=suite or small_suite(),
             method=method,
-            seed=seed,
+            seed=0,
             data_root=Path(folder),
             out=Path(folder),
             engine=engine or EngineOptions(executor="sequential", accelerator="cpu"),
@@ -165,15 +164,14 @@ def run_small(
         def start(job: RunSpec) -> tuple[Run, State]:
             run, state = prepare(job, data, order)
             run.checkpoint = None
-            if executor is not None:
-                run.executor = run.services.executor = executor(run)
+            if around_fit is not None:
+                setattr(run.executor, "fit", partial(around_fit, run.executor.fit))  # noqa: B010 - mypy
             before_first_round(run)
             return run, state
 
         run, state = start(job)
         if resume_after is not None:
-            run.suite = run.suite.model_copy(update={"rounds": resume_after})
-            state = run_rounds(run, state)
+            state = run_rounds(run, state, last=resume_after)
             job.checkpoint.parent.mkdir(parents=True, exist_ok=True)
             write(job.checkpoint, pack(state, run.ledger, run.history, run.marks))
             unused = replace(method, layers=(*layers, *extra_plugins))  # as in another process

@@ -117,15 +117,7 @@ def optics_groups(
             "singleton": each to a group of its own; "global": all to one new group. If OPTICS
             finds no group, all clients are in one.
     """
-    rows = np.round(scores, 9) if features == "raw" else standardised_rows(scores)
-    metric = "euclidean"
-    if features == "corr":
-        rows, metric = np.round(1 - rows @ rows.T / rows.shape[1], 9).clip(min=0), "precomputed"
-        np.fill_diagonal(rows, 0)
-    elif features == "sym":
-        similarity = (rows + rows.T) / 2
-        rows, metric = np.round(similarity.max() - similarity, 9), "precomputed"
-        np.fill_diagonal(rows, 0)
+    rows, metric = optics_features(scores, features)
     min_samples = min_samples or default_min_samples(len(scores))
     labels = optics(rows, min_samples, xi, metric)
     outliers = labels < 0
@@ -140,6 +132,20 @@ def optics_groups(
     values = [m for m in sorted({3, 5, 10, min_samples}) if m <= len(scores)]
     sweep = {str(m): int(optics(rows, m, xi, metric).max()) + 1 for m in values}
     return Groups(labels, int(outliers.sum()), sweep)
+
+
+def optics_features(scores: Floats, features: Features) -> tuple[Floats, str]:
+    """The features of `optics_groups`, or distances between clients, and their metric."""
+    rows = np.round(scores, 9) if features == "raw" else standardised_rows(scores)
+    if features == "corr":
+        distance = np.round(1 - rows @ rows.T / rows.shape[1], 9).clip(min=0)
+    elif features == "sym":
+        similarity = (rows + rows.T) / 2
+        distance = np.round(similarity.max() - similarity, 9)
+    else:
+        return rows, "euclidean"
+    np.fill_diagonal(distance, 0)
+    return distance, "precomputed"
 
 
 def adopt_noise(labels: Labels, distance: Floats) -> Labels:

@@ -17,15 +17,9 @@ if TYPE_CHECKING:
 def one_model_per_client(ctx: Context, memory: Mapping[str, Memory] | None = None) -> Setup:
     """Return a `Setup` with one row per client; all rows hold the initial weights.
 
-    Args:
-        ctx: the run's context.
-        memory: memory of the method, "<method>.<name>" -> Memory.
+    The `memory` of the method is "<method>.<name>" -> Memory.
     """
-    return Setup(
-        models=ctx.repeated(ctx.initial),
-        membership=Membership(home=ctx.everybody),
-        memory=memory or {},
-    )
+    return Setup(ctx.repeated(ctx.initial), Membership(ctx.everybody), memory or {})
 
 
 def same_group(labels: Tensor) -> Tensor:
@@ -45,11 +39,8 @@ def same_group(labels: Tensor) -> Tensor:
 def initial_for_newcomers(state: State, clients: Tensor, ctx: Context, shared: Tensor) -> Personal:
     """Models of newcomers: the initial weights, with the shared scalars of the model bank.
 
-    Args:
-        state: the state after the last round.
-        clients: ids of newcomers, shape (n,).
-        ctx: the run's context.
-        shared: mask of the scalars that are equal in all rows of the bank, shape (W,), bool.
+    The ids of the newcomers are `clients`, shape (n,). The mask `shared`, shape (W,), bool, holds
+    the scalars that are equal in all rows of the bank.
     """
     rows = ctx.initial.expand(len(clients), -1).clone()
     rows[:, shared] = state.models[0, shared]

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
+from made_results import page
 from torch import nn
 from toy import Play, bad, composition, toy_dataset, toy_suite
 
@@ -20,7 +21,6 @@ from flbench.cli.main import main
 from flbench.cli.run import run_all as run_cells
 from flbench.engine.options import EngineOptions
 from flbench.errors import Diverged, PluginError, Undefined, UserError
-from flbench.leaderboard.pages import page
 from flbench.results.files import read_skips, skip_path
 from flbench.results.schema import Skip
 from flbench.run.composition import compose

@@ -167,33 +167,34 @@ def test_tokenizers_and_transformers_are_imported_without_a_warning() -> None:
 def test_no_txt_is_read_before_nb_txt(tmp_path: Path) -> None:
     folder = written(tmp_path / "text")
     (folder / "nb.txt").write_text("annet", encoding="utf-8")
-    assert texts.read(folder, "nordic")["no"] == sentences("no")
+    assert texts.read("nordic", tmp_path, "text")["no"] == sentences("no")
     (folder / "no.txt").unlink()
-    assert texts.read(folder, "nordic")["no"] == "annet"
-    assert list(texts.read(folder, "nordic")) == ["no", "sv", "da"]
+    assert texts.read("nordic", tmp_path, "text")["no"] == "annet"
+    assert list(texts.read("nordic", tmp_path, "text")) == ["no", "sv", "da"]
 
 
 @pytest.mark.parametrize("name", ["nordic", "nordic-gpt2"])
 def test_a_missing_language_names_the_file_and_what_to_type(tmp_path: Path, name: str) -> None:
     folder = written(tmp_path / "text")
-    for file, named in (("sv.txt", "sv.txt"), ("no.txt", "no.txt or nb.txt")):
+    for file, named in (("sv.txt", "text/sv.txt"), ("no.txt", "text/no.txt or text/nb.txt")):
         (folder / file).unlink()
         assert said(lambda: load_dataset(name, tmp_path), MissingData) == (
-            f"data set '{name}' expects {named} in {folder}, UTF-8, one sentence per line; name its"
-            " place with --data-root or FLBENCH_DATA, or give a folder as --dataset text:FOLDER"
+            f"data set '{name}' expects {named}, UTF-8, one sentence per line, under {tmp_path};"
+            " set their folder with --data-root or FLBENCH_DATA;"
+            f" flbench data {name} shows where to get them"
         )
 
 
 def test_missing_oscar_names_the_command_that_fetches_it(tmp_path: Path) -> None:
     told = said(lambda: load_dataset("oscar", tmp_path), MissingData)
-    assert f"data set 'oscar' expects no.txt or nb.txt in {tmp_path / 'oscar'}" in told
-    assert "fetch it with flbench data oscar --fetch" in told
+    assert told.startswith("data set 'oscar' expects oscar/no.txt or oscar/nb.txt, UTF-8, ")
+    assert "flbench data oscar shows where to get them" in told
 
 
 def test_missing_vocabulary_is_one_line(tmp_path: Path) -> None:
     written(tmp_path / "text")
     told = said(lambda: load_dataset("nordic-gpt2", tmp_path), MissingData)
-    assert told.startswith("data set 'nordic-gpt2' expects vocab.json and merges.txt of GPT-2 in")
+    assert told.startswith("data set 'nordic-gpt2' expects GPT-2's gpt2_tokenizer/vocab.json and")
     assert "--data-root" in told
 
 

@@ -159,12 +159,12 @@ INFINITE = np.where(np.arange(36).reshape(12, 3) == 8, np.inf, 0)
         ({"x_train": np.zeros((12, 2, 5, 5), np.uint8)}, "x_train is uint8, so images of 1 or 3"),
         ({"x_train": np.zeros((12, 4))}, r"differ: \(4,\) torch.float32 and \(3,\) torch.float32"),
         ({"x_train": np.zeros((12, 3), int)}, r"differ: \(3,\) torch.int64 and"),
-        ({"y_train": np.arange(11) % 4}, "x_train has 12 samples, y_train 11 labels"),
-        ({"y_test": np.arange(7) % 4}, "x_test has 6 samples, y_test 7 labels"),
-        ({"y_train": np.arange(12) / 2}, "y_train must be m whole numbers, got float64"),
+        ({"y_train": np.arange(11) % 4}, r"y_train must be 12 whole numbers, got int64 \(11,\)"),
+        ({"y_test": np.arange(7) % 4}, r"y_test must be 6 whole numbers, got int64 \(7,\)"),
+        ({"y_train": np.arange(12) / 2}, "y_train must be 12 whole numbers, got float64"),
         (
             {"y_train": np.zeros((12, 1), int)},
-            r"y_train must be m whole numbers, got int64 \(12, 1\)",
+            r"y_train must be 12 whole numbers, got int64 \(12, 1\)",
         ),
         ({"y_train": np.arange(12) % 4 - 1}, r"labels must be 0\.\.C-1, got -1\.\.3"),
         ({"y_train": np.full(12, 99)}, r"labels must be 0\.\.C-1, got 0\.\.99"),
@@ -174,13 +174,13 @@ INFINITE = np.where(np.arange(36).reshape(12, 3) == 8, np.inf, 0)
             {"domains_train": np.zeros(12, int)},
             "it needs domains, or domains_train and domains_test",
         ),
-        ({"domains": np.zeros(12, int)}, r"domains: expected \[18\] numbers, got \[12\]"),
+        ({"domains": np.zeros(12, int)}, r"domains must be 18 whole numbers, got int64 \(12,\)"),
         (
             {"domains_train": np.zeros(6, int), "domains_test": np.zeros(12, int)},
-            r"domains_train and domains_test: expected \[12, 6\] numbers, got \[6, 12\]",
+            r"domains_train must be 12 whole numbers, got int64 \(6,\)",
         ),
         ({"domains": np.full(18, 1)}, r"domains are 0\.\.1, but 0 never occurs"),
-        ({"domains": np.zeros(18)}, "domains must be m whole numbers, got float64"),
+        ({"domains": np.zeros(18)}, "domains must be 18 whole numbers, got float64"),
     ],
 )
 def test_malformed_arrays_are_one_line_that_names_the_file(

@@ -23,7 +23,7 @@ from flbench import (
     hookimpl,
 )
 from flbench.engine.batches import orders, steps
-from flbench.engine.cross_evaluation import cross_evaluate, evaluate_model, logits_of
+from flbench.engine.cross_evaluation import Pooled, cross_evaluate, evaluate_model, logits_of
 from flbench.errors import Diverged, PluginError
 from flbench.run.rounds import cohort
 from flbench.toolbox.aggregation import weighted_mean
@@ -280,7 +280,8 @@ def test_cross_evaluation_is_the_mean_loss_of_every_pair(play_toy: Play) -> None
             assert abs(loss - float(table[i, k, 0])) < 1e-5
             assert int((logits.argmax(1) == samples.y[rows]).sum()) == table[i, k, 1]
             assert len(rows) == table[i, k, 2]
-        one = evaluate_model(space, models[0], samples, "validation", clients[i : i + 1])
+        pooled = Pooled.of(space, samples, "validation", clients[i : i + 1])
+        one = evaluate_model(space, models[0], pooled)
         torch.testing.assert_close(one[0], table[i, 0], rtol=0, atol=1e-5)
     assert logits_of(space, models, samples.x[:7]).shape == (5, 7, 4)
 
@@ -325,3 +326,19 @@ def test_the_suite_names_the_optimiser(play_toy: Play) -> None:
     sgd = play_toy("fedavg").state.models
     adam = play_toy("fedavg", local={**vars(toy_suite().local), "optimizer": "adam"}).state.models
     assert not torch.allclose(sgd, adam)
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorised"])
+@pytest.mark.parametrize("odd", [{}, {"mood": torch.zeros(2)}, {"mood": torch.zeros(1).double()}])
+def test_clients_upload_the_same_extras(
+    play_toy: Play, odd: dict[str, Tensor], executor: str
+) -> None:
+    class Moody(ClientModule):
+        def on_local_end(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+            return {"mood": torch.zeros(1)} if int(y.min()) == 0 else odd
+
+    with pytest.raises(
+        PluginError, match="stage 'train': clients differ in what they upload: mood"
+    ):
+        play_toy(composition(("m", modules(lambda net, ctx: Moody(net, ctx.local))())), rounds=1,
+                 suite=toy_suite(participation=1.0), executor=executor)  # fmt: skip

@@ -171,7 +171,7 @@ def test_a_client_needs_two_samples_where_it_is_not_tested_on_its_own() -> None:
 
 def test_sharing_changes_no_clients_numbers(play_toy: Play) -> None:
     """Each sample of a shared test set is judged once; the sums are those of judging it always."""
-    from flbench.engine.cross_evaluation import evaluate_model
+    from flbench.engine.cross_evaluation import Pooled, evaluate_model
 
     played = play_toy("fedavg", rounds=1)
     space, pool = played.run.executor.workspace, played.run.held_out
@@ -179,8 +179,13 @@ def test_sharing_changes_no_clients_numbers(play_toy: Play) -> None:
     lists = pool.splits["test"]
     both = torch.cat([lists[0], lists[1], lists[0][:1]])
     shared = type(pool)(pool.x, pool.y, {"test": (both, lists[1], both)})
-    found = evaluate_model(space, row, shared, "test", torch.arange(3))
-    alone = [evaluate_model(space, row, shared, "test", torch.tensor([i]))[0] for i in range(3)]
+
+    def evaluated(*clients: int) -> torch.Tensor:
+        pooled = Pooled.of(space, shared, "test", torch.tensor(clients))
+        return evaluate_model(space, row, pooled)
+
+    found = evaluated(0, 1, 2)
+    alone = [evaluated(i)[0] for i in range(3)]
     torch.testing.assert_close(found, torch.stack(alone), rtol=1e-6, atol=1e-6)
     assert found[0, 2] == len(both)
 

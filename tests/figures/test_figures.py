@@ -46,7 +46,6 @@ from flbench.figures.style import (
     MARKERS,
     MAX_NAME_LENGTH,
     one_line,
-    spread_apart,
 )
 from flbench.results.files import read_results
 from flbench.results.schema import Result
@@ -189,10 +188,12 @@ def test_where_there_is_nothing_to_draw_it_is_none(draw: Callable[[], bytes | No
 
 
 def test_places_move_as_little_as_it_takes() -> None:
-    assert spread_apart([3.0, 0.0], 1.0) == [3.0, 0.0]
-    assert spread_apart([0.0, 0.0, 0.0], 2.0) == [-2.0, 0.0, 2.0]
-    assert spread_apart([0.0, 2.0, 2.0, 2.0], 1.0) == [0.0, 1.0, 2.0, 3.0]
-    assert spread_apart([0.5, 2.0, 2.0, 2.0], 1.0) == pytest.approx([0.125, 1.125, 2.125, 3.125])
+    spread_apart = accuracy_curves.spread_apart
+    assert spread_apart([0.75, 0.25], 0.25) == [0.75, 0.25]
+    assert spread_apart([0.5, 0.5, 0.5], 0.25) == [0.25, 0.5, 0.75]
+    assert spread_apart([0.0, 0.5, 0.5, 0.5], 0.25) == [0.0, 0.25, 0.5, 0.75]
+    assert spread_apart([0.125, 0.5, 0.5, 0.5], 0.25) == [0.03125, 0.28125, 0.53125, 0.78125]
+    assert spread_apart([0.0, 0.0, 1.0, 1.0], 0.25) == [0.0, 0.25, 0.75, 1.0], "inside 0..1"
 
 
 def test_names_lie_where_nothing_is() -> None:

@@ -29,6 +29,10 @@ def column(**values: float) -> dict[str, PublishedValue]:
 PAPER = column(a=0.90, b=0.60, c=0.58)
 
 
+def by_number(ours: dict[str, list[float]]) -> dict[PublishedValue, list[float]]:
+    return {PAPER[name]: values for name, values in ours.items()}
+
+
 @pytest.mark.parametrize(
     ("ours", "expected"),
     [
@@ -43,26 +47,26 @@ PAPER = column(a=0.90, b=0.60, c=0.58)
     ],
 )
 def test_a_verdict_by_hand(ours: dict[str, list[float]], expected: str) -> None:
-    assert verdict(PAPER["a"], ours, PAPER, 0.03) == expected
+    assert verdict(PAPER["a"], by_number(ours), 0.03) == expected
 
 
 def test_what_the_paper_does_not_set_apart_has_no_order() -> None:
     """b and c are .02 apart, within the tolerance: which is above does not matter."""
     ours = {"b": [0.40], "c": [0.45], "a": [0.80]}
-    assert verdict(PAPER["b"], ours, PAPER, 0.03) == "same ordering"
-    assert verdict(PAPER["b"], {**ours, "a": [0.30]}, PAPER, 0.03) == "not reproduced"
+    assert verdict(PAPER["b"], by_number(ours), 0.03) == "same ordering"
+    assert verdict(PAPER["b"], by_number({**ours, "a": [0.30]}), 0.03) == "not reproduced"
 
 
 def test_the_papers_own_deviation_counts_where_it_is_larger() -> None:
     wide = PublishedValue("s", "d", "a", 0.9, 0.1)
     assert margin(wide, 0.03) == 0.1
-    assert verdict(wide, {"a": [0.81]}, {"a": wide}, 0.03) == "reproduced"
+    assert verdict(wide, {wide: [0.81]}, 0.03) == "reproduced"
 
 
 def test_of_numbers_above_one_the_tolerance_is_a_share() -> None:
     rounds = PublishedValue("s", "d", "a", 200, None)
-    assert verdict(rounds, {"a": [185]}, {"a": rounds}, 0.1) == "reproduced"
-    assert verdict(rounds, {"a": [179]}, {"a": rounds}, 0.1) == "not reproduced"
+    assert verdict(rounds, {rounds: [185]}, 0.1) == "reproduced"
+    assert verdict(rounds, {rounds: [179]}, 0.1) == "not reproduced"
 
 
 # --- cards ------------------------------------------------------------------------------------

@@ -192,13 +192,6 @@ def test_a_number_of_groups_that_cannot_be_is_refused(
         partition(shuffled_labels(), None, clients, rng(), groups=groups)
 
 
-def test_an_unknown_order_is_refused() -> None:
-    with pytest.raises(
-        UserError, match="expected 'shuffled', 'natural' or 'domains', got 'sorted'"
-    ):
-        label_groups(shuffled_labels(), None, 20, rng(), order="sorted")
-
-
 # --- whole superclasses, and some labels only -------------------------------------------------
 
 

@@ -27,7 +27,7 @@ from flbench.plugin.source_inspection import source_hash
 from flbench.results.schema import Result
 from flbench.run.composition import compose
 from flbench.run.import_probe import tried
-from flbench.submission.admission import same_code
+from flbench.submission.admission import other_environment
 
 HERE = Path(__file__).parent
 DOCS = HERE.parents[1] / "docs"
@@ -556,17 +556,19 @@ def test_the_mark_is_no_part_of_a_fingerprint(play_toy: Play) -> None:
 
 
 def test_changed_code_under_one_version_is_pointed_out() -> None:
-    def of(source: str, seed: int = 0, version: str = "1.0", method: str = "mine") -> Result:
-        return made(seed=seed, method=method, version=version, plugin={"source": source})  # type: ignore[dict-item]
+    def told(*sources: str, version: str = "1.0") -> list[str]:
+        before, result = (
+            made(seed=seed, method="mine", version=number, plugin={"source": source})  # type: ignore[dict-item]
+            for seed, source, number in zip((0, 1), sources, ("1.0", version), strict=True)
+        )
+        return list(other_environment(result, before))
 
-    assert same_code([]) is None
-    assert same_code([of("a", 0), of("a", 1), of("", 2)]) is None
-    assert same_code([of("a", 0), of("b", 1, version="1.1")]) is None
-    assert same_code([of("a", 0), of("b", 1, method="other")]) is None
-    assert same_code([of("", 0), of("a", 1), of("b", 2)]) == (
-        "mine of flbench 1.0 is not the same code in seeds 1 and 2 (a, b): give changed code"
+    assert told("a", "a") == told("a", "") == told("", "b") == []
+    assert told("a", "b", version="1.1") == []
+    assert told("a", "b") == [
+        "mine of flbench 1.0 is not the same code in seeds 0 and 1 (a, b): give changed code"
         " another version, and run both again"
-    )
+    ]
 
 
 def test_results_from_before_say_nothing_of_their_source() -> None:

@@ -14,11 +14,11 @@ import torch
 from every import Film, same_state, stable
 from joined import JOIN, M, N, by_hand, greeted, joined, rows
 from ledger_formulas import batchnorm
+from made_results import page
 from toy import Play, Played, bad, both, player, toy_dataset
 
 import flbench as fl
 from flbench.core.dataset import Dataset
-from flbench.leaderboard.pages import page
 from flbench.results.files import read_result
 from flbench.results.schema import VOLATILE, Result
 from flbench.run.result import build_result

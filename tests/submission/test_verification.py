@@ -21,7 +21,7 @@ from flbench.results.schema import Change, Result
 from flbench.run.runner import play
 from flbench.run.setup import prepare
 from flbench.submission.comparison import Part, compare
-from flbench.submission.consistency import as_written, job_of
+from flbench.submission.consistency import job_of
 from flbench.submission.verification import TOLERANCE, engine_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -195,7 +195,7 @@ def test_only_a_whole_run_that_agrees_is_called_reproduced(
     assert code == 0
     assert out.splitlines()[-1] == f"{file} is called reproduced; now type: flbench leaderboard"
     done = read_result(Path(file))
-    assert Path(file).read_text() == as_written(done) == done.canonical()
+    assert Path(file).read_text() == done.canonical(as_read=True) == done.canonical()
     assert done == result.model_copy(update={"status": "reproduced"})
     assert typed("verify", file, "--rounds", "3")[0] == 0, "what is reproduced can be again"
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from operator import truediv
 from pathlib import Path
 from typing import Any
 
+from flbench.leaderboard.markdown import section
+from flbench.leaderboard.table import tables
 from flbench.results.files import result_path, skip_path, write_atomically
 from flbench.results.schema import Clients, Fingerprint, Method, Plugin, Result, Skip, Tuning
 
@@ -111,3 +114,10 @@ def write(folder: Path, *found: Result | Skip) -> Path:
         assert not place.exists()
         write_atomically(place, one.canonical().encode())
     return folder
+
+
+def page(folder: Path) -> str:
+    """All tables of a folder of result files as one text, without links and pictures."""
+    lines = [line for table in tables(folder) for line in ("", *section(table, "R"))]
+    text = "\n".join(["# Leaderboard", *lines]) + "\n"
+    return re.sub(r"(?<!\\)\[((?:\\.|[^\]\\])*)\]\(R/[^)]*\)", r"\1", text)

@@ -271,10 +271,11 @@ def test_a_hook_without_self_is_watched_too(play_toy: Play) -> None:
 
     asked: list[tuple[str, list[str]]] = []
 
-    def before(hook: str, arguments: Any, _: object) -> None:
+    def observer(hook: str, arguments: Any, call: Any) -> object:
         asked.append((hook, list(arguments)))
+        return call()
 
-    play_toy(with_hook_recorder(composition(("static", Static())), before), rounds=1)
+    play_toy(with_hook_recorder(composition(("static", Static())), observer), rounds=1)
     assert asked == [("aggregate", ["upload"])]
 
 
