@@ -337,8 +337,7 @@ def test_clients_upload_the_same_extras(
         def on_local_end(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
             return {"mood": torch.zeros(1)} if int(y.min()) == 0 else odd
 
-    with pytest.raises(
-        PluginError, match="stage 'train': clients differ in what they upload: mood"
-    ):
-        play_toy(composition(("m", modules(lambda net, ctx: Moody(net, ctx.local))())), rounds=1,
-                 suite=toy_suite(participation=1.0), executor=executor)  # fmt: skip
+    method = composition(("m", modules(lambda net, ctx: Moody(net, ctx.local))))
+    suite = toy_suite(participation=1.0)
+    with pytest.raises(PluginError, match="clients differ in what they upload: mood"):
+        play_toy(method, rounds=1, suite=suite, executor=executor)
