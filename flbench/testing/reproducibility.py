@@ -31,14 +31,13 @@ TOLERANCE = 1e-4
 @check(usual_run)
 def same_seed_same_bytes(method: MethodUnderTest) -> None:
     """The same seed gives the same bytes, whatever the state of the global random generators."""
+    texts = [method.usual_run.stable]
     kept = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    texts = []
     try:
-        for seed in (1, 2):
-            random.seed(seed)
-            np.random.seed(seed)
-            torch.manual_seed(seed)
-            texts.append(method.run().stable)
+        random.seed(1)
+        np.random.seed(1)
+        torch.manual_seed(1)
+        texts.append(method.run().stable)
     finally:
         random.setstate(kept[0])
         np.random.set_state(kept[1])

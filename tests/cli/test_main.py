@@ -203,6 +203,7 @@ def test_usage_errors_exit_with_2(args: tuple[str, ...], tmp_path: Path, typed: 
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_diverged_run_exits_with_3_and_the_others_go_on(typed: Typed, tmp_path: Path) -> None:
     suites = ("-s", "noisy-noniid", "-s", "pathological-noniid")
     code, errors = typed("run", "-p", "fedavg", *suites, *QUICK, "--set", "lr=1e30")

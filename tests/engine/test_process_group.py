@@ -273,6 +273,7 @@ def test_runs_end_in_the_same_bits_on_three_processes(method: str, tmp_path: Pat
     assert [three.run.checkpoint is None for three, _, _ in threes] == [False, True, True]
 
 
+@pytest.mark.slow
 def test_models_judged_with_predictors_after_adaptation_are_the_same(tmp_path: Path) -> None:
     @dataclass(frozen=True)
     class Adapts:

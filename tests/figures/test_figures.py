@@ -280,6 +280,7 @@ def test_a_bar_of_equal_seeds_has_no_length() -> None:
     assert figures.pareto([("one", [made(mb=0.1, seed=seed) for seed in range(3)])], "t")
 
 
+@pytest.mark.slow
 def test_rows_without_traffic_stand_apart_and_the_front_is_told() -> None:
     rows = [
         ("alone", [made(accuracy=[0.5], mb=0.0)]),

@@ -273,6 +273,7 @@ def saved(state: object, path: Path) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["pth", "safetensors"])
 def test_resnet18_takes_everything_but_the_head_from_a_file(
     trained: dict[str, Tensor], tmp_path: Path, ending: str

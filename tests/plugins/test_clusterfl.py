@@ -147,6 +147,7 @@ def test_without_data_everybody_contracts_to_the_mean(
         torch.testing.assert_close(w - w.mean(dim=0), left, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("net", [None, batchnorm])
 def test_the_centre_is_the_mean_of_the_own_cluster(play_toy: Play, net: Any) -> None:
     first = play_toy("clusterfl", settings={"k": 2}, net=net, rounds=2)

@@ -236,6 +236,7 @@ def test_clients_alone_exchange_nothing(play_toy: Play) -> None:
 # --- laws, ablations, newcomers -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings", [{"lambda_step": 0, "alpha": 1, "t_start": 1}, {"t_start": 3, **ALL_LOW}]
 )

@@ -112,6 +112,7 @@ PULLS[:, 1] = torch.arange(CLIENTS) / 10
 WAYS = [0, 1, 0, 1, 0, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("init", ["kmeans_first", "random"])
 def test_fesem_of_one_centre_is_fedavg(play_toy: Play, init: str) -> None:  # T12
     more = {"partition": {"name": "iid"}, "dataset": toy_dataset(samples=105)}

@@ -260,6 +260,7 @@ def test_the_released_choice_on_test_data_is_made_on_demand_and_said(play_toy: P
 # --- flis-dc: laws and compositions -------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"answers": "softmax"}, {"dedup": True}])
 def test_a_threshold_of_zero_is_fedavg(play_toy: Play, settings: Any) -> None:  # T19
     for more in (SERVER, {**MANY, "local": PLAIN}):

@@ -216,6 +216,7 @@ def test_a_proximal_term_of_no_pull_changes_nothing(play_toy: Play) -> None:
     same_run(both, alone)
 
 
+@pytest.mark.slow
 def test_the_probe_trains_the_plain_loss(play_toy: Play) -> None:
     pair = [play_toy("flis-hc+fedprox", settings={"mu": mu}, **UNSEEN) for mu in (0, 50)]
     said = [played.state.memory["flis-hc.answers"] for played in pair]
@@ -224,6 +225,7 @@ def test_the_probe_trains_the_plain_loss(play_toy: Play) -> None:
     assert not torch.equal(pair[0].personal, pair[1].personal), "the rounds felt the pull"
 
 
+@pytest.mark.slow
 def test_every_group_keeps_a_server_momentum_of_its_own(play_toy: Play) -> None:
     zero = play_toy("flis-hc+fedavgm", settings={"flis-hc.beta": 0}, **SERVER)
     assert torch.equal(zero.personal, play_toy("fedavgm", **SERVER).personal)
@@ -315,6 +317,7 @@ def test_with_one_group_a_newcomer_gets_the_one_model(play_toy: Play) -> None:
     assert one.correct == play_toy("fedavg", **UNSEEN).result.unseen.correct
 
 
+@pytest.mark.slow
 def test_one_client_is_a_group(play_toy: Play) -> None:
     one = {"clients": 1, "partition": {"name": "iid"}, "participation": 1.0}
     same_run(play_toy("flis-hc", **one, **SERVER), play_toy("fedavg", **one, **SERVER))

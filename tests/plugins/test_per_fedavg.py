@@ -223,6 +223,7 @@ def test_clients_count_alike_and_cost_what_fedavg_costs(play_toy: Play) -> None:
     assert spent[0] == spent[1]
 
 
+@pytest.mark.slow
 def test_rates_that_are_not_given_are_the_suites(play_toy: Play) -> None:
     rates = {}, {"alpha": 0.1, "beta": 0.1}, {"alpha": 0.1, "beta": 0.2}
     default, given, other = (play_toy("per-fedavg", settings=settings) for settings in rates)

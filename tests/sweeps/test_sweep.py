@@ -115,6 +115,7 @@ def test_a_result_that_cannot_be_read_is_a_failed_cell(typed: Typed, tmp_path: P
     assert "4 cells: 3 were complete, 1 failed" in err
 
 
+@pytest.mark.slow
 def test_options_of_run_hold_for_every_cell(typed: Typed, tmp_path: Path) -> None:
     code, _, err = typed(
         "sweep", "-p", "fedavg", "-s", "iid", "--seed", "5", "--rounds=1", "--out", "there",
@@ -129,6 +130,7 @@ def test_options_of_run_hold_for_every_cell(typed: Typed, tmp_path: Path) -> Non
     assert result["environment"]["threads"] == "2"
 
 
+@pytest.mark.slow
 def test_a_cell_is_given_the_settings_and_the_preset_that_concern_it(
     typed: Typed, tmp_path: Path
 ) -> None:
@@ -250,6 +252,7 @@ def test_a_cell_that_diverges_stops_no_other_and_can_be_typed_again(
     assert "fedprox on iid (digits), seed 0: round 1: parameters" in err
 
 
+@pytest.mark.slow
 def test_a_cell_that_breaks_stops_no_other(
     typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,6 +287,7 @@ def test_a_method_that_is_not_defined_is_skipped_and_not_tried_again(
     assert reason in err, "tried again"
 
 
+@pytest.mark.slow
 def test_a_reason_beside_a_result_of_another_seed_settles_nothing(
     typed: Typed, tmp_path: Path
 ) -> None:
@@ -312,6 +316,7 @@ def test_data_that_are_missing_skip_a_cell_for_this_time_only(typed: Typed, tmp_
 # --- stopped, and typed again -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_request_to_stop_says_what_is_kept(
     number: signal.Signals, typed: Typed, monkeypatch: pytest.MonkeyPatch
@@ -388,6 +393,7 @@ def test_a_sweep_that_was_killed_goes_on_and_ends_as_if_nothing_had_been(
 # --- printed commands ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_printed_commands_are_what_is_left_and_complete_it(typed: Typed, tmp_path: Path) -> None:
     grid = (*GRID, "--out", "a folder")
     code, out, err = typed("sweep", *grid, "--launcher", "print")

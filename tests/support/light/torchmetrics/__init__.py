@@ -3,7 +3,7 @@
 Lightning imports torchmetrics, and torchmetrics imports transformers, torchvision, scipy.signal and
 matplotlib: half of the time that a process of flbench needs to start, for nothing that flbench
 uses. Tests and the processes that they start find this package first; its modules are the real
-ones. The tests of wheels and of the tutorial start processes without it.
+ones. The tests of wheels start processes without it.
 """
 
 from __future__ import annotations
