@@ -100,7 +100,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 def test_the_tutorial_does_what_it_shows(tmp_path: Path, environment: dict[str, str]) -> None:
     folder = tmp_path / "flbench-kindred"
     folder.mkdir()
-    table = "leaderboard/results/pathological-noniid/digits/fedavg"
+    table = "leaderboard/results/feature-shift/digits-shift/fedavg"
     shutil.copytree(ROOT / table, tmp_path / "flbench" / table)  # as a clone has it
     typed, odd = 0, []
     for block in blocks(TUTORIAL.read_text(encoding="utf-8")):
