@@ -101,6 +101,7 @@ def test_what_cannot_be_drawn_is_one_line_with_the_reasons(typed: Typed, tmp_pat
     assert err == "flbench: not drawn: scores (no result holds a score matrix of 4 entries)\n"
 
 
+@pytest.mark.slow
 def test_the_partition_is_of_the_first_result_that_counts(typed: Typed, tmp_path: Path) -> None:
     save(tmp_path / "runs", made("a"), full("b", 3))
     typed("runs", "--kind", "partition", "--out", "p.svg")

@@ -487,6 +487,7 @@ def test_nobody_asked_is_as_unlike_as_can_be() -> None:
     assert known.tolist() == [[0, 1, 1], [1, 0, 0], [1, 0, 0]]
 
 
+@pytest.mark.slow
 def test_reachability_is_that_of_the_methods_own_features() -> None:
     from flbench.toolbox.clustering import optics_groups
 

@@ -242,6 +242,7 @@ def test_where_to_draw_is_checked_first(shown: Shown, args: tuple[str, ...], say
     assert says in err
 
 
+@pytest.mark.slow
 def test_a_partition_that_cannot_be_made_says_why(shown: Shown, tmp_path: Path) -> None:
     text = """version = 1
 summary = "too many clients"

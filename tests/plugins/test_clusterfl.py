@@ -254,6 +254,7 @@ def test_fewer_clients_than_clusters_are_a_cluster_each(play_toy: Play) -> None:
 # --- laws, bytes, compositions, newcomers -------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_without_a_pull_it_is_local_only(play_toy: Play) -> None:  # T15
     free = play_toy("clusterfl", settings={"alpha": 0, "beta": 0, "k": 2})
     alone = play_toy("local-only", settings={"schedule": "full"})

@@ -324,6 +324,7 @@ def test_a_fit_that_never_takes_place_is_refused(play_toy: Play, settings: Any) 
     play_toy("fesem", settings={**settings, "init": "random"})
 
 
+@pytest.mark.slow
 def test_fesem_trains_any_local_objective(play_toy: Play) -> None:
     alone = play_toy("fesem", settings={"k": 2})
     assert torch.equal(

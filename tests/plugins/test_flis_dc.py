@@ -281,6 +281,7 @@ def test_a_threshold_above_one_keeps_every_model_apart(play_toy: Play) -> None: 
     assert torch.equal(played.state.membership.weights.sum(dim=1), torch.ones(3))
 
 
+@pytest.mark.slow
 def test_every_row_takes_the_momentum_of_the_model_it_came_from(play_toy: Play) -> None:
     zero = play_toy("flis-dc+fedavgm", settings={"flis-dc.beta": 0}, **SERVER)
     alone = play_toy("fedavgm", **SERVER)

@@ -171,6 +171,7 @@ def test_what_the_probe_trained_is_thrown_away(play_toy: Play) -> None:
     assert torch.equal(played.personal, played.state.models[played.run.groups])
 
 
+@pytest.mark.slow
 def test_the_probe_is_counted_in_the_first_round(play_toy: Play) -> None:  # T24
     for groups, beta in ((2, 0.5), (1, 0.0)):
         played, _ = hc(play_toy, rule=FlisHC(beta=beta))
@@ -207,6 +208,7 @@ def test_groups_are_a_partition(play_toy: Play, seed: int) -> None:  # T20
     assert len(played.state.models) > 1
 
 
+@pytest.mark.slow
 def test_a_proximal_term_of_no_pull_changes_nothing(play_toy: Play) -> None:
     both = play_toy("flis-hc+fedprox", settings={"mu": 0}, **SERVER)
     alone = play_toy("flis-hc", **SERVER)
@@ -375,6 +377,7 @@ def test_released_accepts_whoever_agrees_to_96_percent(agreed: int, near: int) -
     assert kept["flis-hc.near"].tolist() == [[1, near, 0], [near, 1, 0], [0, 0, 1]]
 
 
+@pytest.mark.slow
 def test_released_has_no_groups_and_the_bytes_of_the_paper_but_for_the_group_ids(
     play_toy: Play,
 ) -> None:

@@ -213,6 +213,7 @@ def test_momentum_is_divided_out_of_the_variate(play_toy: Play) -> None:
     torch.testing.assert_close(plain.state.memory["scaffold.c_i"], own * 4.25 / 3)
 
 
+@pytest.mark.slow
 def test_fednova_of_equal_steps_is_fedavg(play_toy: Play) -> None:  # T02
     for momentum in (0.0, 0.5):
         local = {**PLAIN, "momentum": momentum}

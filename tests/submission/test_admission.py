@@ -170,6 +170,7 @@ def test_the_summary_by_hand(runs: dict[str, Result]) -> None:
     assert found["megabits_to_target"] == 8.0
 
 
+@pytest.mark.slow
 def test_the_reported_round_decides_which_groups_count(runs: dict[str, Result]) -> None:
     made = by_hand(runs["zero"])
     suite = {**made.suite, "headline": "validation"}

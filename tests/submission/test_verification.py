@@ -186,6 +186,7 @@ def test_one_number_that_was_changed_is_found(
     assert read_result(Path(file)).status == "reproduced"
 
 
+@pytest.mark.slow
 def test_only_a_whole_run_that_agrees_is_called_reproduced(
     result: Result, typed: Typed, there: object, tmp_path: Path
 ) -> None:
