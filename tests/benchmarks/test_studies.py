@@ -235,6 +235,7 @@ def test_correlations_by_hand() -> None:
 # --- grids that are played ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_grid_is_played_once(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = grid(methods=["fedavg", "local-only"], grid={"lr": [0.1, 0.2]})
     rows, kept = played(one, request(here, seeds=2))
@@ -254,6 +255,7 @@ def test_a_grid_is_played_once(here: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert len(titles) == 4, "only the third seed"
 
 
+@pytest.mark.slow
 def test_what_a_cell_sets_of_another_method_is_not_played_again(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

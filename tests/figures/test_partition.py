@@ -83,6 +83,7 @@ def test_no_ground_is_painted_and_every_ink_reads_on_white_and_on_black() -> Non
         assert (light + 0.05) / 0.05 > 3, f"{colour} on black"
 
 
+@pytest.mark.slow
 def test_a_dot_stands_for_every_label_held_and_clients_for_their_groups() -> None:
     counts = np.array([[5, 0], [0, 5], [5, 0], [0, 20]])
     (_, a, _), (_, b, _), (_, c, _), (_, d, _) = dots(
@@ -241,6 +242,7 @@ def test_where_to_draw_is_checked_first(shown: Shown, args: tuple[str, ...], say
     assert says in err
 
 
+@pytest.mark.slow
 def test_a_partition_that_cannot_be_made_says_why(shown: Shown, tmp_path: Path) -> None:
     text = """version = 1
 summary = "too many clients"

@@ -236,6 +236,7 @@ def test_resnet9_normalises_in_32_groups_and_adds_what_came_in() -> None:
     torch.testing.assert_close(residual(x) - residual.blocks(x), x)
 
 
+@pytest.mark.slow
 def test_the_stem_for_small_images_keeps_their_size() -> None:
     seen: dict[str, Any] = {}
     for stem in ("imagenet", "cifar"):
@@ -273,6 +274,7 @@ def saved(state: object, path: Path) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["pth", "safetensors"])
 def test_resnet18_takes_everything_but_the_head_from_a_file(
     trained: dict[str, Tensor], tmp_path: Path, ending: str
@@ -289,6 +291,7 @@ def test_resnet18_takes_everything_but_the_head_from_a_file(
     assert torch.equal(fresh["fc.weight"], own["fc.weight"]), "the new head is the seed's"
 
 
+@pytest.mark.slow
 def test_the_stem_for_small_images_keeps_its_first_convolution(
     trained: dict[str, Tensor], tmp_path: Path
 ) -> None:

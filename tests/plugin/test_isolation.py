@@ -683,6 +683,7 @@ def test_for_debugging_errors_have_tracebacks(
     assert "KeyError: 'gone'" in err
 
 
+@pytest.mark.slow
 def test_a_result_of_code_that_has_changed_is_said_to_be_one(
     tmp_path: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

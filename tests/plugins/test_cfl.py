@@ -221,6 +221,7 @@ def test_everybody_may_be_asked_once_before_a_split(play_toy: Play, wait: int) -
 # --- laws ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_cfl_that_never_splits_is_fedavg(play_toy: Play) -> None:  # T13
     more = {"partition": {"name": "iid"}, "dataset": toy_dataset(samples=105)}
     settings = {**READY, "eps1": 0}
@@ -336,6 +337,7 @@ def test_statistics_are_no_part_of_an_update(play_toy: Play) -> None:
     assert not torch.equal(own[0], own[1]), "every group has statistics of its own"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("full_on_split", [False, True])
 def test_cfl_ends_in_the_same_bits_after_a_break(
     play_toy: Play, tmp_path: Path, full_on_split: bool

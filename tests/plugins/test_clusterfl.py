@@ -147,6 +147,7 @@ def test_without_data_everybody_contracts_to_the_mean(
         torch.testing.assert_close(w - w.mean(dim=0), left, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("net", [None, batchnorm])
 def test_the_centre_is_the_mean_of_the_own_cluster(play_toy: Play, net: Any) -> None:
     first = play_toy("clusterfl", settings={"k": 2}, net=net, rounds=2)
@@ -253,6 +254,7 @@ def test_fewer_clients_than_clusters_are_a_cluster_each(play_toy: Play) -> None:
 # --- laws, bytes, compositions, newcomers -------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_without_a_pull_it_is_local_only(play_toy: Play) -> None:  # T15
     free = play_toy("clusterfl", settings={"alpha": 0, "beta": 0, "k": 2})
     alone = play_toy("local-only", settings={"schedule": "full"})

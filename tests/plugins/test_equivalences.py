@@ -164,6 +164,7 @@ def test_the_plugin_named_last_wins_and_the_run_says_so(play_toy: Play) -> None:
     same_run(last, play_toy("oracle", settings={"warmup": 1}))
 
 
+@pytest.mark.slow
 def test_every_method_sees_the_same_federation_cohorts_and_weights(play_toy: Play) -> None:  # T30
     runs = [
         play_toy(method, settings={"warmup": 1, "probe_epochs": 1})

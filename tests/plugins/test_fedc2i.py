@@ -261,6 +261,7 @@ def test_bytes(play_toy: Play, name: str, down: int, up: int) -> None:  # T24
     assert (totals["up"], totals["peer"]) == ({"model": all_ * up}, {})
 
 
+@pytest.mark.slow
 def test_local_bodies_are_those_of_local_only_after_round_one_alone(play_toy: Play) -> None:
     pairs = []
     for rounds in (1, 2):
@@ -273,6 +274,7 @@ def test_local_bodies_are_those_of_local_only_after_round_one_alone(play_toy: Pl
     assert torch.equal(mixed[:, ~HEAD], pairs[0][0][:, ~HEAD]), "a body starts where it ended"
 
 
+@pytest.mark.slow
 def test_bodies_are_the_mean_or_the_mix_as_the_ablation_says(play_toy: Play) -> None:
     found = {name: play_toy(name, rounds=2) for name in VARIANTS}
     mixed = {name: played.state.memory["fedc2i.mixed"] for name, played in found.items()}

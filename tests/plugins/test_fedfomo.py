@@ -257,6 +257,7 @@ def test_fomo_refuses_to_be_regrouped(play_toy: Play) -> None:
         play_toy("fedfomo+oracle", settings={"warmup": 0})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["paper", "flbench"])
 def test_fomo_trains_any_local_objective(play_toy: Play, variant: str) -> None:
     alone = play_toy("fedfomo", settings={"variant": variant})

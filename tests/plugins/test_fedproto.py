@@ -115,6 +115,7 @@ def test_before_the_first_upload_nothing_pulls(play_toy: Play) -> None:
     assert one.run.ledger.totals["down"] == {"model": 0, "known": 0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [3, 50])
 def test_bytes_do_not_depend_on_the_networks_size(play_toy: Play, width: int) -> None:  # T10
     def net() -> nn.Module:

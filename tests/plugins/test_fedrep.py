@@ -29,6 +29,7 @@ def sampled(played: Played, rounds: int) -> set[int]:
     return {i for r in range(rounds) for i in cohort(suite, seed, r + 1).tolist()}
 
 
+@pytest.mark.slow
 def test_sharing_every_layer_is_fedavg(play_toy: Play) -> None:  # T06
     for share in ("last", "first"):
         lg = play_toy("lg-fedavg", settings={"k": 99, "share": share})

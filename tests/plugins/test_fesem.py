@@ -112,6 +112,7 @@ PULLS[:, 1] = torch.arange(CLIENTS) / 10
 WAYS = [0, 1, 0, 1, 0, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("init", ["kmeans_first", "random"])
 def test_fesem_of_one_centre_is_fedavg(play_toy: Play, init: str) -> None:  # T12
     more = {"partition": {"name": "iid"}, "dataset": toy_dataset(samples=105)}
@@ -323,6 +324,7 @@ def test_a_fit_that_never_takes_place_is_refused(play_toy: Play, settings: Any) 
     play_toy("fesem", settings={**settings, "init": "random"})
 
 
+@pytest.mark.slow
 def test_fesem_trains_any_local_objective(play_toy: Play) -> None:
     alone = play_toy("fesem", settings={"k": 2})
     assert torch.equal(

@@ -144,6 +144,7 @@ def test_fedavgm_without_momentum_is_fedavg(play_toy: Play) -> None:  # T01
     assert (play_toy("fedavgm").personal - plain.personal).abs().max() > 1e-3
 
 
+@pytest.mark.slow
 def test_scaffold_starts_as_uniform_fedavg(play_toy: Play) -> None:  # T01
     for local in (PLAIN, {**PLAIN, "momentum": 0.9}):
         more = {"local": local, "rounds": 1, "dataset": ragged(), **RAGGED, "participation": 1.0}
@@ -212,6 +213,7 @@ def test_momentum_is_divided_out_of_the_variate(play_toy: Play) -> None:
     torch.testing.assert_close(plain.state.memory["scaffold.c_i"], own * 4.25 / 3)
 
 
+@pytest.mark.slow
 def test_fednova_of_equal_steps_is_fedavg(play_toy: Play) -> None:  # T02
     for momentum in (0.0, 0.5):
         local = {**PLAIN, "momentum": momentum}

@@ -225,6 +225,7 @@ def test_equal_models_tie_and_everybody_takes_the_first(play_toy: Play) -> None:
     assert torch.equal(played.state.models[1], played.run.context.initial)
 
 
+@pytest.mark.slow
 def test_different_models_separate_the_groups(play_toy: Play) -> None:  # T14
     ifca, fedavg = (play_toy(name, rounds=6).result.summary for name in ("ifca", "fedavg"))
     assert ifca["ari"] == 1.0
