@@ -89,6 +89,7 @@ def test_light_commands_import_no_torch(args: tuple[str, ...], tmp_path: Path) -
     subprocess.run([sys.executable, "-c", code, *args], cwd=tmp_path, check=True, timeout=60)
 
 
+@pytest.mark.slow
 def test_list_shows_what_is_installed(command: Command) -> None:
     text = command("list").stdout
     for name in ("pfedlia", "oracle", "noisy-noniid", "digits", "lenet5", "label-groups", "wandb"):

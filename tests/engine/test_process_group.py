@@ -178,6 +178,7 @@ def desks() -> set[Path]:
     return set(Path(process_group.MEMORY).glob("flbench-*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["told", "shared", "no room", "several machines"])
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 7])
 def test_an_upload_is_the_same_bits_however_clients_are_dealt(

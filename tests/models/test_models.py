@@ -94,6 +94,7 @@ def test_the_counts_in_the_listing_are_those_of_the_table() -> None:
         assert any(f"{row[4]:,}" in said for row in TABLE if row[0] == name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "shape", "given"), SMALL, ids=SMALL_NAMED)
 def test_initial_weights_depend_on_the_seed_and_on_nothing_else(
     name: str, shape: tuple[int, ...], given: dict[str, Any]
@@ -304,6 +305,7 @@ def test_the_stem_for_small_images_keeps_its_first_convolution(
     assert all(torch.equal(own[name], trained[name]) for name in own.keys() - fresh)
 
 
+@pytest.mark.slow
 def test_a_file_without_counters_or_classifier_is_taken(
     trained: dict[str, Tensor], tmp_path: Path
 ) -> None:
@@ -324,6 +326,7 @@ def refusal(kind: type[UserError], name: str, shape: tuple[int, ...], **given: A
     return said
 
 
+@pytest.mark.slow
 def test_a_missing_file_of_weights_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "nowhere.pth"
     said = refusal(MissingData, "resnet18", (3, 8, 8), weights=str(path))

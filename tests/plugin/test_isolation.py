@@ -296,6 +296,7 @@ def test_what_a_hook_prints_goes_to_standard_error(
     assert capsys.readouterr() == ("a table\n", "")
 
 
+@pytest.mark.slow
 def test_the_table_of_a_run_stays_clean(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: Typed
 ) -> None:

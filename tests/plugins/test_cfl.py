@@ -242,6 +242,7 @@ def test_cfl_finds_the_true_groups_and_serves_the_leaf(play_toy: Play) -> None:
     assert played.run.ledger.totals == play_toy("fedavg", **FULL).run.ledger.totals
 
 
+@pytest.mark.slow
 def test_the_best_model_of_the_path_may_be_chosen(play_toy: Play) -> None:
     wild = {"epochs": 2, "batch_size": 4, "lr": 2.0}
     settings = {**ALWAYS, "path_select": "val"}
@@ -264,6 +265,7 @@ def test_the_best_model_of_the_path_may_be_chosen(play_toy: Play) -> None:
         assert torch.equal(alone[0], personal.params[i])
 
 
+@pytest.mark.slow
 def test_a_newcomer_walks_down_the_tree(play_toy: Play) -> None:
     rule, found = CFL(**ALWAYS), []
 
@@ -314,6 +316,7 @@ def test_what_is_kept_per_model_follows_the_groups(play_toy: Play) -> None:
     assert played.state.memory["marks.of"].tolist() == [11, 22, 13, 24]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mu", [0.0, 2.0])
 def test_each_group_is_pulled_to_its_own_model(play_toy: Play, mu: float) -> None:
     alone = play_toy("cfl", settings=ALWAYS, **FULL)
@@ -349,5 +352,6 @@ def test_cfl_ends_in_the_same_bits_after_a_break(
         same_end(whole, resumed(whole, tmp_path / str(after), after))
 
 
+@pytest.mark.slow
 def test_cfl_is_the_same_with_either_executor(play_toy: Play) -> None:
     executors_agree(play_toy, "cfl", settings=ALWAYS, **FULL)

@@ -199,6 +199,7 @@ def test_low_layers_cost_one_model_every_alpha_rounds(play_toy: Play) -> None:  
     assert per_round(seldom, "down") == [m, m, 0, 0, 0, 0]
 
 
+@pytest.mark.slow
 def test_a_high_layer_crosses_every_round(play_toy: Play) -> None:  # T23
     settings = {"tau": 1, "t_start": 1, "lambda_step": 0, **ONE_LOW}
     played = play_toy("dc-pfl", settings=settings, rounds=8)
@@ -227,6 +228,7 @@ def test_bytes_of_early_rounds_nola_and_trials(play_toy: Play) -> None:  # T23
     assert torch.equal(half.state.models, again.state.models), "everybody takes part"
 
 
+@pytest.mark.slow
 def test_clients_alone_exchange_nothing(play_toy: Play) -> None:
     played = play_toy("dc-pfl-nodc", settings={"tau": 1, "t_start": 2, "fixed": 0.01}, rounds=6)
     assert len(set(played.state.membership.labels().tolist())) == CLIENTS

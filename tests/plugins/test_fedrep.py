@@ -82,6 +82,7 @@ def test_heads_and_bodies_stay_where_they_belong(play_toy: Play) -> None:  # T08
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["sequential", "vectorised"])
 def test_a_frozen_part_does_not_move_even_with_momentum_and_decay(
     play_toy: Play, executor: str
@@ -129,6 +130,7 @@ def test_phases_say_what_moves_and_how_batchnorm_behaves(play_toy: Play) -> None
     assert torch.equal(only.mask, head)
 
 
+@pytest.mark.slow
 def test_final_head_epochs_change_what_is_judged_and_nothing_else(play_toy: Play) -> None:
     plain = play_toy("fedrep")
     final = play_toy("fedrep", settings={"final_head_epochs": 5})

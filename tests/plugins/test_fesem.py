@@ -256,6 +256,7 @@ def test_clients_start_from_their_centre_and_strangers_from_the_common_weights()
     assert starts.sent_mask is starts.returned_mask is None, "whole models, as in fedavg"
 
 
+@pytest.mark.slow
 def test_fesem_costs_what_fedavg_costs(play_toy: Play) -> None:  # T24
     fedavg = play_toy("fedavg").run.ledger.totals
     for init in ("kmeans_first", "random"):
@@ -285,6 +286,7 @@ def test_statistics_are_no_distance() -> None:
     assert em(fresh, ctx, begin(fresh, ctx), uploaded(rows)).membership.home.tolist() == [0, 0, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("feature", ["all", "head"])
 def test_a_newcomer_trains_once_and_joins_the_nearest_centre(play_toy: Play, feature: str) -> None:
     rule, found = FeSEM(k=2, feature=feature), []
@@ -334,6 +336,7 @@ def test_fesem_trains_any_local_objective(play_toy: Play) -> None:
     assert not torch.equal(alone.personal, pulled.personal)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fit_round", [1, 2, 3])
 def test_fesem_ends_in_the_same_bits_after_a_break(
     play_toy: Play, tmp_path: Path, fit_round: int

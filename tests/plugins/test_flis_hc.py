@@ -153,6 +153,7 @@ def test_groups_are_found_once_from_the_probes_answers(play_toy: Play, answers: 
         assert at.scores.values[mates].min() > beta > at.scores.values[~mates].max()
 
 
+@pytest.mark.slow
 def test_what_the_probe_trained_is_thrown_away(play_toy: Play) -> None:
     played, spy = hc(play_toy)
     initial = played.run.context.initial
@@ -314,6 +315,7 @@ def test_without_newcomers_the_servers_memory_stays_empty(play_toy: Play) -> Non
     assert len(play_toy("flis-hc", **SERVER).state.memory["flis-hc.answers"]) == 0
 
 
+@pytest.mark.slow
 def test_with_one_group_a_newcomer_gets_the_one_model(play_toy: Play) -> None:
     one = play_toy("flis-hc", settings={"beta": 0}, **UNSEEN).result.unseen
     assert one.correct == play_toy("fedavg", **UNSEEN).result.unseen.correct

@@ -77,6 +77,7 @@ def test_on_groups_of_labels_it_is_the_oracle(play_toy: Play) -> None:
     )
 
 
+@pytest.mark.slow
 def test_in_one_group_it_is_fedavg(play_toy: Play) -> None:
     found, plain = play_toy("kld-groups", settings={"groups": 1}), play_toy("fedavg")
     assert torch.equal(found.state.models, plain.state.models)

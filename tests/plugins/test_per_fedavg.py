@@ -186,6 +186,7 @@ def test_a_run_takes_the_meta_steps_of_a_parabola(
     torch.testing.assert_close(played.state.models[0], shrunk, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 def test_without_an_adapting_step_a_run_is_sgd_at_rate_beta(
     play_toy: Play, version: str
@@ -212,6 +213,7 @@ def test_without_an_adapting_step_a_run_is_sgd_at_rate_beta(
     assert curves["loss"] == pytest.approx(plain.run.history.curves["loss"], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_clients_count_alike_and_cost_what_fedavg_costs(play_toy: Play) -> None:
     uploads: list[Any] = []
     method = composition(("per-fedavg", PerFedAvg()), ("watch", watching(uploads)))
@@ -308,6 +310,7 @@ def test_judging_leaves_no_trace(play_toy: Play) -> None:
     assert not torch.equal(adapted(once), once.personal), "they did adapt"
 
 
+@pytest.mark.slow
 def test_the_model_itself_is_judged_beside_its_copies(play_toy: Play) -> None:
     @dataclass(frozen=True)
     class Judge:

@@ -144,6 +144,7 @@ def cohort_ids(played: Played, round_: int) -> list[int]:
 # --- resume ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_resuming_after_a_round_ends_in_the_same_bits(
     name: str, play_toy: Play, tmp_path: Path
