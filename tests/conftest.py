@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import time
 from collections.abc import Generator
@@ -14,6 +15,9 @@ from toy import Play, Typed, player
 
 from flbench.cli.main import main
 from flbench.models import mlp
+
+LIGHT = str(Path(__file__).parent / "support" / "light")
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [LIGHT, os.environ.get("PYTHONPATH")]))
 
 
 @pytest.fixture

@@ -155,6 +155,7 @@ def test_churn_by_hand(before: list[int], after: list[int], expected: float) -> 
     assert churn(np.array(after), np.array(before)) == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_calibration_is_torchmetrics() -> None:
     from torchmetrics.functional.classification import multiclass_calibration_error
 

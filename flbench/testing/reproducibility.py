@@ -32,16 +32,15 @@ TOLERANCE = 1e-4
 @check(usual_run)
 def same_seed_same_bytes(method: MethodUnderTest) -> None:
     """The same seed gives the same bytes, whatever the state of the global random generators."""
-    generators, results = snapshot(GENERATORS), []
+    generators = snapshot(GENERATORS)
     try:
-        for seed in (1, 2):
-            random.seed(seed)
-            np.random.seed(seed)
-            torch.manual_seed(seed)
-            results.append(method.run().stable)
+        random.seed(1)
+        np.random.seed(1)
+        torch.manual_seed(1)
+        again = method.run().stable
     finally:
         restore(generators)
-    differing = differing_keys(*results)
+    differing = differing_keys(method.usual_run.stable, again)
     if differing:
         raise method.failure(
             f"two runs of one seed differ in {', '.join(differing)}: use only ctx.rng(...) for"

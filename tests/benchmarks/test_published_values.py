@@ -56,6 +56,7 @@ def test_every_suite_loads_and_prints_what_its_paper_prints() -> None:
             assert load_suite(name, dataset).printed == printed
 
 
+@pytest.mark.slow
 def test_every_printed_number_has_a_known_name_and_a_sensible_size() -> None:
     for dataset, method, quantity, number in (
         one for name in WITH for one in numbers(load_suite(name))

@@ -235,6 +235,7 @@ def test_correlations_by_hand() -> None:
 # --- grids that are played ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_grid_is_played_once(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = grid(methods=["fedavg", "local-only"], grid={"lr": [0.1, 0.2]})
     rows, kept = played(one, request(here, seeds=2))
@@ -254,6 +255,7 @@ def test_a_grid_is_played_once(here: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert len(titles) == 4, "only the third seed"
 
 
+@pytest.mark.slow
 def test_what_a_cell_sets_of_another_method_is_not_played_again(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,6 +266,7 @@ def test_what_a_cell_sets_of_another_method_is_not_played_again(
     assert len(titles) == len(set(titles)) + 4 == 8, "fedprox is played with each"
 
 
+@pytest.mark.slow
 def test_an_asked_setting_counts_for_all_cells_and_rows_say_so(here: Path) -> None:
     axes = grid(grid={"local.epochs": [1, 2], "lr": [0.1, 0.2]})
     rows, _ = played(axes, request(here, settings={"local.epochs": 3}))
@@ -278,6 +281,7 @@ def test_an_asked_setting_counts_for_all_cells_and_rows_say_so(here: Path) -> No
     assert json.loads(path.read_text())["method"]["params"]["mu"] == 0.5
 
 
+@pytest.mark.slow
 def test_what_cannot_be_run_is_said_and_the_others_go_on(here: Path) -> None:
     said: list[str] = []
     one = grid(suites=["lacks.toml", "small.toml"], methods=["oracle", "flis-dc", "fedavg"])
@@ -528,6 +532,7 @@ def test_a_loss_that_is_no_number_is_said() -> None:
 TINY = {"samples": 60, "batch": 5, "test": 20, "batches": 4, "most": 4, "epochs": 2}
 
 
+@pytest.mark.slow
 def test_influence_cost_gives_a_row_per_seed_and_q(tmp_path: Path) -> None:
     said: list[str] = []
     rows = run_study("influence-cost", *request(tmp_path, said, seeds=2, settings=TINY))

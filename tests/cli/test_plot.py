@@ -61,6 +61,7 @@ def test_a_folder_becomes_a_figure_of_each_kind(typed: Typed, tmp_path: Path) ->
         assert title == "toy on toys" + (", seed 0" if "partition" in file else "")
 
 
+@pytest.mark.slow
 def test_the_same_files_give_the_same_bytes(typed: Typed, tmp_path: Path) -> None:
     save(tmp_path / "runs", full("one"), full("one", 1), full("two"))
     one = ("--kind", "clients", "--out")
@@ -69,6 +70,7 @@ def test_the_same_files_give_the_same_bytes(typed: Typed, tmp_path: Path) -> Non
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
 
 
+@pytest.mark.slow
 def test_one_kind_goes_to_a_file_of_any_name_with_any_title(typed: Typed, tmp_path: Path) -> None:
     save(tmp_path, full("one"))
     args = ("one/seed-0.json", "--kind", "curves", "--out", "sub/x.svg", "--title", "A & B")
@@ -85,6 +87,7 @@ def test_one_kind_goes_to_a_file_of_any_name_with_any_title(typed: Typed, tmp_pa
     assert typed("one", "--kind", "curves", "--out", "v1.2")[0] == 0, "a folder may have a dot"
 
 
+@pytest.mark.slow
 def test_what_cannot_be_drawn_is_one_line_with_the_reasons(typed: Typed, tmp_path: Path) -> None:
     save(tmp_path, made("one"))
     code, out, _ = typed("one")
@@ -98,6 +101,7 @@ def test_what_cannot_be_drawn_is_one_line_with_the_reasons(typed: Typed, tmp_pat
     assert err == "flbench: not drawn: scores (no result holds a score matrix of 4 entries)\n"
 
 
+@pytest.mark.slow
 def test_the_partition_is_of_the_first_result_that_counts(typed: Typed, tmp_path: Path) -> None:
     save(tmp_path / "runs", made("a"), full("b", 3))
     typed("runs", "--kind", "partition", "--out", "p.svg")
@@ -128,6 +132,7 @@ def test_different_suites_share_no_figure(
     assert not (tmp_path / "figures").exists()
 
 
+@pytest.mark.slow
 def test_one_run_in_two_files_is_refused(typed: Typed, tmp_path: Path) -> None:
     save(tmp_path / "a", full("one"))
     save(tmp_path / "b", full("one"))

@@ -259,6 +259,7 @@ def test_the_exit_code_is_0_if_something_finished_and_1_if_nothing_did(
 # --- the leaderboard says so ---------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_leaderboard_says_what_is_not_defined_where(job: Any, run_all: Any) -> None:
     dry = bad(setup=lambda self: undefined())
     scaffold = job("scaffold", local=ADAM)

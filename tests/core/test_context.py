@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 from toy import CLIENTS, Play, composition, watching
@@ -60,6 +61,7 @@ class Scaffold:
         return fl.Models(rows, {"scaffold.own": own, "scaffold.c": c.float()})
 
 
+@pytest.mark.slow
 def test_control_variates_keep_their_invariant_per_group(play_toy: Play) -> None:
     local = {"epochs": 2, "batch_size": 4, "lr": 0.1}
     played = play_toy(composition(("scaffold", Scaffold())), local=local)
@@ -118,6 +120,7 @@ class Ifca:
         return fl.Personal(row=ctx.evaluate(state.models, clients, "train").argmin(dim=1))
 
 
+@pytest.mark.slow
 def test_clients_can_choose_among_models_before_they_train(play_toy: Play) -> None:
     played = play_toy(composition(("ifca", Ifca())), rounds=8)
     width, down = played.run.context.layout.width, played.run.ledger.totals["down"]
@@ -279,6 +282,7 @@ class PersonalHead:
         return fl.Personal(params=rows)
 
 
+@pytest.mark.slow
 def test_a_method_can_add_a_head_that_stays_with_its_client(play_toy: Play) -> None:
     fedavg = play_toy("fedavg")
     for executor in ("sequential", "vectorised"):

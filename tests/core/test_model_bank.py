@@ -211,6 +211,7 @@ PERSONAL = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", PERSONAL)
 def test_a_run_whose_models_lie_in_files_is_the_same_run(play_toy: Play, method: str) -> None:
     options = {"ft_epochs": 1, "server_samples": 8, "dataset": toy_dataset(samples=100)}

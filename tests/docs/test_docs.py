@@ -166,10 +166,24 @@ def test_links_lead_somewhere() -> None:
 @pytest.mark.slow
 def test_the_leaderboard_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(sys, "argv", ["flbench", "leaderboard", "--check"])
+    monkeypatch.setattr(sys, "argv", ["flbench", "leaderboard", "--check", "--no-figures"])
     with pytest.raises(SystemExit) as stop:
         main()
     assert not stop.value.code
+
+
+@pytest.mark.slow
+def test_the_figures_of_a_page_are_current() -> None:
+    """Of one small page; `flbench leaderboard --check` draws all of them again."""
+    from flbench.leaderboard.table import tables
+    from flbench.leaderboard.table_figures import drawings
+
+    (table,) = tables(ROOT / "leaderboard/results/office-10-surf")
+    drawn = {one.name: one.draw() for one in drawings(table, True)}
+    assert len(drawn) >= 3
+    for name, picture in drawn.items():
+        committed = ROOT / "leaderboard/figures" / name
+        assert picture == (committed.read_bytes() if committed.is_file() else None), name
 
 
 FINDINGS = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")

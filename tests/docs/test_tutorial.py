@@ -16,6 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 TUTORIAL = ROOT / "docs" / "tutorial.md"
+LIGHT = ROOT / "tests" / "support" / "light"
 SCRIPTS = {
     "flbench": ("flbench.cli.main", "main"),
     "pip": ("pip._internal.cli.main", "main"),
@@ -84,6 +85,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return {
         **kept,
         "PATH": f"{home / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(LIGHT),
         "PIP_NO_INDEX": "1",
         "PIP_NO_BUILD_ISOLATION": "0",  # pip reads it so: do without isolation
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
@@ -98,7 +100,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 def test_the_tutorial_does_what_it_shows(tmp_path: Path, environment: dict[str, str]) -> None:
     folder = tmp_path / "flbench-kindred"
     folder.mkdir()
-    table = "leaderboard/results/pathological-noniid/digits/fedavg"
+    table = "leaderboard/results/feature-shift/digits-shift/fedavg"
     shutil.copytree(ROOT / table, tmp_path / "flbench" / table)  # as a clone has it
     typed, odd = 0, []
     for block in blocks(TUTORIAL.read_text(encoding="utf-8")):

@@ -40,6 +40,7 @@ from flbench.engine.processes import is_rank_zero, rank_zero_output
 from flbench.engine.sequential import Sequential
 from flbench.errors import Diverged, FlbenchError, PluginError, ProcessDied, UnknownName, UserError
 from flbench.results.schema import VOLATILE
+from flbench.testing.subprocesses import in_process_group
 
 # --- dealing ----------------------------------------------------------------------------------
 
@@ -177,6 +178,7 @@ def desks() -> set[Path]:
     return set(Path(process_group.MEMORY).glob("flbench-*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["told", "shared", "no room", "several machines"])
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 7])
 def test_an_upload_is_the_same_bits_however_clients_are_dealt(
@@ -272,6 +274,7 @@ def test_runs_end_in_the_same_bits_on_three_processes(method: str, tmp_path: Pat
     assert [three.run.checkpoint is None for three, _, _ in threes] == [False, True, True]
 
 
+@pytest.mark.slow
 def test_models_judged_with_predictors_after_adaptation_are_the_same(tmp_path: Path) -> None:
     @dataclass(frozen=True)
     class Adapts:
@@ -496,7 +499,7 @@ RAGGED = (
     "--set", "pfedlia.warmup=1", "--set", "mode=peer", "--set", "topology=p2p",
     "--set", "p2p_train=per_receiver",
 )  # fmt: skip
-LONG = ("-p", "fedavg", *SMALL, "--rounds", "90")
+LONG = ("-p", "fedavg", *SMALL, "--rounds", "40", "--set", "local.epochs=1")
 START, END = 120, 60
 
 
@@ -544,14 +547,11 @@ def test_two_processes_leave_the_files_of_one(tmp_path: Path) -> None:
 def test_large_uploads_in_shared_memory_end_in_the_files_of_one(tmp_path: Path) -> None:
     """Four models of 9 MB, written by two processes to one table."""
     wide = ("--set", "model.hidden=30000", "--set", "clients=40", "--set", "participation=0.1")
-    large = ("-p", "fedavg", "-s", "iid", *wide, "--set", "epochs=1", "--rounds", "2")
+    few = ("--set", "epochs=1", "--rounds", "2", "--accelerator", "cpu")
+    large = ("-p", "fedavg", "-s", "iid", *wide, *few)
     assert process_group.SHARED < 4 * 4 * 30_000 * (64 + 1 + 10)
     before = desks()
-    done = subprocess.run(
-        command(*large, "--accelerator", "cpu", "--devices", "2", "--out", "two"), cwd=tmp_path,
-        env=environment(), capture_output=True, text=True, timeout=START + END, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    in_process_group(call, 2, *large, "--devices", "2", "--out", str(tmp_path / "two"))
     assert desks() == before
     call(*large, "--out", str(tmp_path / "one"))
     assert results(tmp_path / "two") == results(tmp_path / "one") != {}

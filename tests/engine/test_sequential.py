@@ -149,6 +149,7 @@ def test_a_step_can_take_several_batches(play_toy: Play) -> None:
     assert taken == [2] * sum(2 * (-(-n // 4) // 2) for n in sizes)
 
 
+@pytest.mark.slow
 def test_local_terms_of_all_plugins_are_added(play_toy: Play) -> None:
     """mu/2 ||w - start||^2 for two plugins of mu/2 each is the one of mu."""
 

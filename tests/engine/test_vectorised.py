@@ -162,6 +162,7 @@ def test_a_mask_holds_statistics_that_would_move(play_toy: Play) -> None:
         assert upload.params[:, 0, -9:].tolist() == [[0, 0, 0, 0, 1, 1, 1, 1, 0]] * 3
 
 
+@pytest.mark.slow
 def test_whole_runs_agree_where_no_decision_flips(play_toy: Play) -> None:
     settings = {"warmup": 1, "probe_epochs": 3}
     one, other = (

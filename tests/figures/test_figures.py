@@ -281,6 +281,7 @@ def test_a_bar_of_equal_seeds_has_no_length() -> None:
     assert figures.pareto([("one", [made(mb=0.1, seed=seed) for seed in range(3)])], "t")
 
 
+@pytest.mark.slow
 def test_rows_without_traffic_stand_apart_and_the_front_is_told() -> None:
     rows = [
         ("alone", [made(accuracy=[0.5], mb=0.0)]),
@@ -487,6 +488,7 @@ def test_nobody_asked_is_as_unlike_as_can_be() -> None:
     assert known.tolist() == [[0, 1, 1], [1, 0, 0], [1, 0, 0]]
 
 
+@pytest.mark.slow
 def test_reachability_is_that_of_the_methods_own_features() -> None:
     from flbench.toolbox.clustering import optics_groups
 

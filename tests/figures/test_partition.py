@@ -83,6 +83,7 @@ def test_no_ground_is_painted_and_every_ink_reads_on_white_and_on_black() -> Non
         assert (light + 0.05) / 0.05 > 3, f"{colour} on black"
 
 
+@pytest.mark.slow
 def test_a_dot_stands_for_every_label_held_and_clients_for_their_groups() -> None:
     counts = np.array([[5, 0], [0, 5], [5, 0], [0, 20]])
     (_, a, _), (_, b, _), (_, c, _), (_, d, _) = dots(
@@ -103,6 +104,7 @@ def test_the_area_of_a_dot_is_the_number_of_samples() -> None:
     assert widths[2] / widths[0] == pytest.approx(4, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_groups_known_or_not_change_the_bands_only_where_known() -> None:
     counts = some_counts(12)
     known, unknown = (draw_partition(counts, groups, "t") for groups in (np.arange(12) // 6, None))
@@ -110,6 +112,7 @@ def test_groups_known_or_not_change_the_bands_only_where_known() -> None:
     assert unknown.count(b"opacity: 0.18") == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("clients", "image"), [(200, False), (201, True)])
 def test_more_than_two_hundred_clients_are_a_heat_map(clients: int, image: bool) -> None:
     svg = draw_partition(some_counts(clients), None, "t")
@@ -170,6 +173,7 @@ def test_show_suite_prints_how_its_data_are_divided(shown: Shown) -> None:
     assert tail[5] == "  mean earth mover's distance to all: 0.800"
 
 
+@pytest.mark.slow
 def test_the_seed_changes_the_numbers_and_draws_nothing(shown: Shown, tmp_path: Path) -> None:
     outs = [shown("noisy-noniid", "--seed", seed)[1] for seed in ("1", "1", "2")]
     assert outs[0] == outs[1] != outs[2]
@@ -177,6 +181,7 @@ def test_the_seed_changes_the_numbers_and_draws_nothing(shown: Shown, tmp_path: 
     assert list(tmp_path.glob("*.svg")) == []
 
 
+@pytest.mark.slow
 def test_plot_writes_the_same_picture_twice(shown: Shown, tmp_path: Path) -> None:
     assert shown("feature-shift", "--plot")[1].endswith("wrote feature-shift.svg\n")
     assert shown("feature-shift", "--plot", "sub/other.svg")[0] == 0
@@ -186,6 +191,7 @@ def test_plot_writes_the_same_picture_twice(shown: Shown, tmp_path: Path) -> Non
     assert title == "feature-shift on digits-shift, seed 0"
 
 
+@pytest.mark.slow
 def test_newcomers_are_shown_too(shown: Shown, tmp_path: Path) -> None:
     text = """version = 1
 summary = "with newcomers"
@@ -241,6 +247,7 @@ def test_where_to_draw_is_checked_first(shown: Shown, args: tuple[str, ...], say
     assert says in err
 
 
+@pytest.mark.slow
 def test_a_partition_that_cannot_be_made_says_why(shown: Shown, tmp_path: Path) -> None:
     text = """version = 1
 summary = "too many clients"

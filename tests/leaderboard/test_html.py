@@ -267,6 +267,7 @@ def test_the_page_of_all_committed_results_is_alive(tmp_path: Path) -> None:
 # --- the command ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_command_writes_the_page(typed: Typed, found: list[Table]) -> None:
     root = Path(__file__).parents[2] / "leaderboard" / "results" / "rotated"
     code, said, _ = typed("leaderboard", "--results", str(root), "--html", "--out", "board")

@@ -139,6 +139,7 @@ def test_a_shift_of_every_client_is_always_separable(row: list[list[int]]) -> No
 SEEDED = st.dictionaries(st.integers(0, 3), CLIENTS, min_size=1)
 
 
+@pytest.mark.slow
 @CALM
 @given(one=SEEDED, other=SEEDED, strangers=st.lists(SEEDED, max_size=3))
 def test_two_rows_are_compared_as_if_they_were_alone(

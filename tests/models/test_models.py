@@ -94,6 +94,7 @@ def test_the_counts_in_the_listing_are_those_of_the_table() -> None:
         assert any(f"{row[4]:,}" in said for row in TABLE if row[0] == name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "shape", "given"), SMALL, ids=SMALL_NAMED)
 def test_initial_weights_depend_on_the_seed_and_on_nothing_else(
     name: str, shape: tuple[int, ...], given: dict[str, Any]
@@ -236,6 +237,7 @@ def test_resnet9_normalises_in_32_groups_and_adds_what_came_in() -> None:
     torch.testing.assert_close(residual(x) - residual.blocks(x), x)
 
 
+@pytest.mark.slow
 def test_the_stem_for_small_images_keeps_their_size() -> None:
     seen: dict[str, Any] = {}
     for stem in ("imagenet", "cifar"):
@@ -273,6 +275,7 @@ def saved(state: object, path: Path) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["pth", "safetensors"])
 def test_resnet18_takes_everything_but_the_head_from_a_file(
     trained: dict[str, Tensor], tmp_path: Path, ending: str
@@ -289,6 +292,7 @@ def test_resnet18_takes_everything_but_the_head_from_a_file(
     assert torch.equal(fresh["fc.weight"], own["fc.weight"]), "the new head is the seed's"
 
 
+@pytest.mark.slow
 def test_the_stem_for_small_images_keeps_its_first_convolution(
     trained: dict[str, Tensor], tmp_path: Path
 ) -> None:
@@ -301,6 +305,7 @@ def test_the_stem_for_small_images_keeps_its_first_convolution(
     assert all(torch.equal(own[name], trained[name]) for name in own.keys() - fresh)
 
 
+@pytest.mark.slow
 def test_a_file_without_counters_or_classifier_is_taken(
     trained: dict[str, Tensor], tmp_path: Path
 ) -> None:
@@ -321,6 +326,7 @@ def refusal(kind: type[UserError], name: str, shape: tuple[int, ...], **given: A
     return said
 
 
+@pytest.mark.slow
 def test_a_missing_file_of_weights_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "nowhere.pth"
     said = refusal(MissingData, "resnet18", (3, 8, 8), weights=str(path))

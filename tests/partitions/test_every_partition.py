@@ -157,6 +157,7 @@ def test_names_of_labels_and_domains_do_not_matter_only_their_order_does(
         assert all(np.array_equal(a, b) for a, b in zip(one.clients, other.clients, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partition", [iid, label_groups_noisy, by_domain, dirichlet])
 @law
 @given(st.data(), worlds())
@@ -207,6 +208,7 @@ def test_dirichlet_answers_exactly_when_there_are_enough_samples(
         assert min(map(len, found.clients)) >= chosen["min_samples"]
 
 
+@pytest.mark.slow
 @law
 @given(worlds(), PARAMETERS[primary_secondary])
 def test_primary_secondary_clients_are_of_one_size_and_hold_a_third_label(

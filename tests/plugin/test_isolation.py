@@ -296,6 +296,7 @@ def test_what_a_hook_prints_goes_to_standard_error(
     assert capsys.readouterr() == ("a table\n", "")
 
 
+@pytest.mark.slow
 def test_the_table_of_a_run_stays_clean(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: Typed
 ) -> None:
@@ -683,6 +684,7 @@ def test_for_debugging_errors_have_tracebacks(
     assert "KeyError: 'gone'" in err
 
 
+@pytest.mark.slow
 def test_a_result_of_code_that_has_changed_is_said_to_be_one(
     tmp_path: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

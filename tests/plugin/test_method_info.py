@@ -290,6 +290,7 @@ def test_the_list_of_methods_shows_kind_paper_and_hooks(typed: Typed) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_list_can_be_read_by_machines(typed: Typed) -> None:
     rows = json.loads(typed("list", "methods", "--json")[1])
     assert rows == {"methods": plain("methods")}

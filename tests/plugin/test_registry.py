@@ -99,6 +99,7 @@ def test_a_broken_plugin_is_listed_and_hides_nobody(stranger: Path) -> None:
     assert "strange_method" not in sys.modules
 
 
+@pytest.mark.slow
 def test_a_broken_plugin_does_not_disturb_a_run_that_does_not_name_it(
     stranger: Path, play_toy: Play
 ) -> None:

@@ -39,6 +39,7 @@ def plain_loop(played: Played, rounds: int, epochs: int) -> torch.Tensor:
     return torch.cat([tensor.detach().reshape(-1) for tensor in net.parameters()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("epochs", [1, 3])
 def test_it_is_a_plain_loop_over_the_union(play_toy: Play, executor: str, epochs: int) -> None:

@@ -221,6 +221,7 @@ def test_everybody_may_be_asked_once_before_a_split(play_toy: Play, wait: int) -
 # --- laws ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_cfl_that_never_splits_is_fedavg(play_toy: Play) -> None:  # T13
     more = {"partition": {"name": "iid"}, "dataset": toy_dataset(samples=105)}
     settings = {**READY, "eps1": 0}
@@ -241,6 +242,7 @@ def test_cfl_finds_the_true_groups_and_serves_the_leaf(play_toy: Play) -> None:
     assert played.run.ledger.totals == play_toy("fedavg", **FULL).run.ledger.totals
 
 
+@pytest.mark.slow
 def test_the_best_model_of_the_path_may_be_chosen(play_toy: Play) -> None:
     wild = {"epochs": 2, "batch_size": 4, "lr": 2.0}
     settings = {**ALWAYS, "path_select": "val"}
@@ -263,6 +265,7 @@ def test_the_best_model_of_the_path_may_be_chosen(play_toy: Play) -> None:
         assert torch.equal(alone[0], personal.params[i])
 
 
+@pytest.mark.slow
 def test_a_newcomer_walks_down_the_tree(play_toy: Play) -> None:
     rule, found = CFL(**ALWAYS), []
 
@@ -313,6 +316,7 @@ def test_what_is_kept_per_model_follows_the_groups(play_toy: Play) -> None:
     assert played.state.memory["marks.of"].tolist() == [11, 22, 13, 24]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mu", [0.0, 2.0])
 def test_each_group_is_pulled_to_its_own_model(play_toy: Play, mu: float) -> None:
     alone = play_toy("cfl", settings=ALWAYS, **FULL)
@@ -336,6 +340,7 @@ def test_statistics_are_no_part_of_an_update(play_toy: Play) -> None:
     assert not torch.equal(own[0], own[1]), "every group has statistics of its own"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("full_on_split", [False, True])
 def test_cfl_ends_in_the_same_bits_after_a_break(
     play_toy: Play, tmp_path: Path, full_on_split: bool
@@ -347,5 +352,6 @@ def test_cfl_ends_in_the_same_bits_after_a_break(
         same_end(whole, resumed(whole, tmp_path / str(after), after))
 
 
+@pytest.mark.slow
 def test_cfl_is_the_same_with_either_executor(play_toy: Play) -> None:
     executors_agree(play_toy, "cfl", settings=ALWAYS, **FULL)

@@ -147,6 +147,7 @@ def test_without_data_everybody_contracts_to_the_mean(
         torch.testing.assert_close(w - w.mean(dim=0), left, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("net", [None, batchnorm])
 def test_the_centre_is_the_mean_of_the_own_cluster(play_toy: Play, net: Any) -> None:
     first = play_toy("clusterfl", settings={"k": 2}, net=net, rounds=2)
@@ -176,6 +177,7 @@ def test_clusters_are_found_every_few_rounds(
     assert (played.state.membership.weights is None) is (not expected)
 
 
+@pytest.mark.slow
 def test_k_means_finds_the_groups_by_the_trained_models(play_toy: Play) -> None:
     played, spy = spied(play_toy, ClusterFL(k=2), net=batchnorm, participation=0.5)
     (at,) = spy.scored
@@ -244,6 +246,7 @@ def test_whoever_does_not_train_is_clustered_by_an_older_model(
         torch.testing.assert_close(at.scores.values, -(rows[:, None] - rows).norm(dim=2))
 
 
+@pytest.mark.slow
 def test_fewer_clients_than_clusters_are_a_cluster_each(play_toy: Play) -> None:
     played = play_toy("clusterfl", clients=2, partition={"name": "iid"})
     assert torch.equal(played.state.membership.weights, torch.eye(2))
@@ -253,6 +256,7 @@ def test_fewer_clients_than_clusters_are_a_cluster_each(play_toy: Play) -> None:
 # --- laws, bytes, compositions, newcomers -------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_without_a_pull_it_is_local_only(play_toy: Play) -> None:  # T15
     free = play_toy("clusterfl", settings={"alpha": 0, "beta": 0, "k": 2})
     alone = play_toy("local-only", settings={"schedule": "full"})
@@ -264,6 +268,7 @@ def test_without_a_pull_it_is_local_only(play_toy: Play) -> None:  # T15
     assert (pulled.personal - free.personal).abs().max() > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("net", "p", "w"), [(None, W, W), (batchnorm, 44, 53)])
 def test_a_centre_comes_down_and_a_model_goes_up(play_toy: Play, net: Any, p: int, w: int) -> None:
     for settings in ({}, SOFT):  # T24; buffers travel with the model and have no centre
@@ -279,6 +284,7 @@ def test_a_pull_that_is_not_convex_is_told(play_toy: Play, beta: float, said: bo
     assert played.said == [warning] * said
 
 
+@pytest.mark.slow
 def test_a_proximal_term_of_no_pull_changes_nothing(play_toy: Play) -> None:
     both, alone = play_toy("clusterfl+fedprox", settings={"mu": 0}), play_toy("clusterfl")
     assert torch.equal(both.state.models, alone.state.models)
@@ -310,6 +316,7 @@ def test_the_nearest_centre_by_hand() -> None:
     assert [(told[0][0], told[0][1].tolist(), told[0][2])] == [("w", [3, 4], None)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"k": 2}, SOFT, {"k": 2, "refresh": 9}])
 def test_a_newcomer_trains_once_and_takes_the_nearest_centre(play_toy: Play, settings: Any) -> None:
     told: list[Any] = []

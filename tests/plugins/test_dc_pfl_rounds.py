@@ -120,6 +120,7 @@ def test_a_trial_can_be_decided_on_validation_samples(play_toy: Play) -> None:
 # --- what is measured, averaged and sent ----------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_discrepancy_is_the_mean_over_the_first_rounds(play_toy: Play) -> None:
     for scale, parts in (("model", None), ("tensor", [9, 3, 12, 4])):
         seen: list[Any] = []
@@ -198,6 +199,7 @@ def test_low_layers_cost_one_model_every_alpha_rounds(play_toy: Play) -> None:  
     assert per_round(seldom, "down") == [m, m, 0, 0, 0, 0]
 
 
+@pytest.mark.slow
 def test_a_high_layer_crosses_every_round(play_toy: Play) -> None:  # T23
     settings = {"tau": 1, "t_start": 1, "lambda_step": 0, **ONE_LOW}
     played = play_toy("dc-pfl", settings=settings, rounds=8)
@@ -226,6 +228,7 @@ def test_bytes_of_early_rounds_nola_and_trials(play_toy: Play) -> None:  # T23
     assert torch.equal(half.state.models, again.state.models), "everybody takes part"
 
 
+@pytest.mark.slow
 def test_clients_alone_exchange_nothing(play_toy: Play) -> None:
     played = play_toy("dc-pfl-nodc", settings={"tau": 1, "t_start": 2, "fixed": 0.01}, rounds=6)
     assert len(set(played.state.membership.labels().tolist())) == CLIENTS
@@ -236,6 +239,7 @@ def test_clients_alone_exchange_nothing(play_toy: Play) -> None:
 # --- laws, ablations, newcomers -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings", [{"lambda_step": 0, "alpha": 1, "t_start": 1}, {"t_start": 3, **ALL_LOW}]
 )
@@ -305,6 +309,7 @@ def test_statistics_travel_with_their_layer_and_are_no_distance(
     assert start.params[:, 1, 52].tolist() == [int((groups == g).nonzero().max()) for g in groups]
 
 
+@pytest.mark.slow
 def test_newcomers_join_the_group_they_train_like(play_toy: Play) -> None:
     kept: list[Any] = []
 

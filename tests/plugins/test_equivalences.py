@@ -53,6 +53,7 @@ def pfedlia_told(**params: Any) -> Any:
     return composition(("pfedlia", lia), ("truth", Truth(mode=lia.mode)))
 
 
+@pytest.mark.slow
 def test_pfedlia_with_the_true_labels_is_oracle(play_toy: Play) -> None:  # T16
     told = play_toy(pfedlia_told())
     oracle = play_toy("oracle", settings={"warmup": 1})
@@ -63,6 +64,7 @@ def test_pfedlia_with_the_true_labels_is_oracle(play_toy: Play) -> None:  # T16
     assert not torch.equal(told.personal, fedavg.personal), "groups made a difference"
 
 
+@pytest.mark.slow
 def test_peer_with_block_selections_is_central(play_toy: Play) -> None:  # T16
     peer, central = play_toy(pfedlia_told(mode="peer")), play_toy(pfedlia_told())
     assert len(peer.state.models) == CLIENTS
@@ -86,6 +88,7 @@ def test_oracle_never_lets_another_group_in(play_toy: Play) -> None:
     assert played.state.membership.home[member] == trained
 
 
+@pytest.mark.slow
 def test_warmup_that_never_ends_is_fedavg(play_toy: Play) -> None:  # T17
     fedavg = play_toy("fedavg")
     for method in ("pfedlia", "oracle"):
@@ -155,6 +158,7 @@ def test_composition_with_fedavg_is_the_method_itself(play_toy: Play) -> None:
     same_run(alone, with_fedavg)
 
 
+@pytest.mark.slow
 def test_the_plugin_named_last_wins_and_the_run_says_so(play_toy: Play) -> None:
     settings = {"warmup": 1, "probe_epochs": 3}
     layers = [compose(name, settings).layers[0] for name in ("pfedlia", "oracle")]
@@ -164,6 +168,7 @@ def test_the_plugin_named_last_wins_and_the_run_says_so(play_toy: Play) -> None:
     same_run(last, play_toy("oracle", settings={"warmup": 1}))
 
 
+@pytest.mark.slow
 def test_every_method_sees_the_same_federation_cohorts_and_weights(play_toy: Play) -> None:  # T30
     runs = [
         play_toy(method, settings={"warmup": 1, "probe_epochs": 1})
@@ -178,6 +183,7 @@ def test_every_method_sees_the_same_federation_cohorts_and_weights(play_toy: Pla
     assert other.marks.initial_weights != runs[0].marks.initial_weights
 
 
+@pytest.mark.slow
 def test_batches_do_not_depend_on_the_method(play_toy: Play) -> None:  # T30
     """Round 1 of oracle, pfedlia and fedavg trains the same clients on the same batches."""
     uploads: dict[str, list[torch.Tensor]] = {}
@@ -203,6 +209,7 @@ def test_batches_do_not_depend_on_the_method(play_toy: Play) -> None:  # T30
     assert torch.equal(uploads["fedavg"][1], uploads["oracle"][1]), "groups start equal"
 
 
+@pytest.mark.slow
 def test_local_only_exchanges_nothing_and_depends_on_nobody(play_toy: Play) -> None:
     played = play_toy("local-only")
     assert all(played.run.ledger.total(way) == 0 for way in ("down", "up", "peer"))

@@ -102,6 +102,7 @@ def batch_of(ctx: fl.Context, client: int, split: Any = "train") -> tuple[Any, A
     return x[chosen], y[chosen]
 
 
+@pytest.mark.slow
 def test_class_losses_in_one_pass_are_the_naive_ones(play_toy: Play) -> None:  # T21
     ctx = context(play_toy)
     models = bank(ctx)
@@ -207,6 +208,7 @@ def spied(play: Play, rule: FedC2I, **changes: Any) -> tuple[Played, list[Any], 
     return play(method, **changes), uploads, scores
 
 
+@pytest.mark.slow
 def test_without_gamma_everybody_starts_from_the_uniform_mean(play_toy: Play) -> None:  # T21
     played, uploads, _ = spied(play_toy, FedC2I(gamma=0.0))
     uniform = {"k": 99, "weighting": "uniform"}
@@ -218,6 +220,7 @@ def test_without_gamma_everybody_starts_from_the_uniform_mean(play_toy: Play) ->
     assert not torch.equal(played.personal[0], played.personal[1]), "judged after local training"
 
 
+@pytest.mark.slow
 def test_a_row_of_the_scores_is_a_client_and_a_column_who_is_missing(play_toy: Play) -> None:
     played, uploads, scores = spied(play_toy, FedC2I())
     first, last = scores[0][1].values, scores[2][1].values
@@ -232,6 +235,7 @@ def test_a_row_of_the_scores_is_a_client_and_a_column_who_is_missing(play_toy: P
     assert last[mates].mean() > last[~mates].mean(), "mates are missed more than strangers"
 
 
+@pytest.mark.slow
 def test_everybody_trains_what_it_mixed_and_is_judged_after_training(play_toy: Play) -> None:
     played, uploads, scores = spied(play_toy, FedC2I())
     assert [upload.ids.tolist() for upload in uploads] == [[*range(CLIENTS)]] * 3
@@ -261,6 +265,7 @@ def test_bytes(play_toy: Play, name: str, down: int, up: int) -> None:  # T24
     assert (totals["up"], totals["peer"]) == ({"model": all_ * up}, {})
 
 
+@pytest.mark.slow
 def test_local_bodies_are_those_of_local_only_after_round_one_alone(play_toy: Play) -> None:
     pairs = []
     for rounds in (1, 2):
@@ -273,6 +278,7 @@ def test_local_bodies_are_those_of_local_only_after_round_one_alone(play_toy: Pl
     assert torch.equal(mixed[:, ~HEAD], pairs[0][0][:, ~HEAD]), "a body starts where it ended"
 
 
+@pytest.mark.slow
 def test_bodies_are_the_mean_or_the_mix_as_the_ablation_says(play_toy: Play) -> None:
     found = {name: play_toy(name, rounds=2) for name in VARIANTS}
     mixed = {name: played.state.memory["fedc2i.mixed"] for name, played in found.items()}
@@ -320,6 +326,7 @@ def test_what_has_no_meaning_is_refused(play_toy: Play) -> None:
         play_toy("fedc2i", settings={"probe_split": "validation"}, validation_fraction=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", VARIANTS)
 def test_newcomers_mix_once_as_if_they_held_the_mean(play_toy: Play, name: str) -> None:
     ((_, rule),) = compose(name).layers
@@ -351,6 +358,7 @@ def test_executors_agree(play_toy: Play, name: str) -> None:
     assert pair[0].run.ledger.totals == pair[1].run.ledger.totals
 
 
+@pytest.mark.slow
 def test_the_influence_on_client_0_is_noted_in_every_round(
     play_toy: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:

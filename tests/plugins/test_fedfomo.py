@@ -198,6 +198,7 @@ def test_fomo_of_one_candidate_rejects_what_does_not_help(play_toy: Play) -> Non
     assert played.run.ledger.totals["down"] == {"model": 0, "candidates": 0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("m", [1, 2, 3, 5])
 def test_fomo_sends_what_is_offered(play_toy: Play, m: int) -> None:  # T24
     played = play_toy("fedfomo", settings={"m": m})
@@ -215,6 +216,7 @@ def test_fomo_sends_what_is_offered(play_toy: Play, m: int) -> None:  # T24
     assert played.run.ledger.totals["up"] == {"model": 3 * 3 * each, "gains": 4 * offered}
 
 
+@pytest.mark.slow
 def test_fomo_before_training_begins_as_local_training(play_toy: Play) -> None:
     pair = [play_toy("fedfomo", settings={"variant": "flbench"}, rounds=r) for r in (1, 2)]
     alone = [play_toy("local-only", rounds=r) for r in (1, 2)]
@@ -257,6 +259,7 @@ def test_fomo_refuses_to_be_regrouped(play_toy: Play) -> None:
         play_toy("fedfomo+oracle", settings={"warmup": 0})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["paper", "flbench"])
 def test_fomo_trains_any_local_objective(play_toy: Play, variant: str) -> None:
     alone = play_toy("fedfomo", settings={"variant": variant})
@@ -266,6 +269,7 @@ def test_fomo_trains_any_local_objective(play_toy: Play, variant: str) -> None:
     assert not torch.equal(alone.personal, pulled.personal)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["paper", "flbench"])
 def test_fomo_ends_in_the_same_bits_after_a_break(
     play_toy: Play, tmp_path: Path, variant: str
@@ -274,6 +278,7 @@ def test_fomo_ends_in_the_same_bits_after_a_break(
     same_end(whole, resumed(whole, tmp_path, 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["paper", "flbench"])
 def test_fomo_is_the_same_with_either_executor(play_toy: Play, variant: str) -> None:
     executors_agree(play_toy, "fedfomo", atol=1e-4, settings={"variant": variant})

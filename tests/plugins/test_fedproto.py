@@ -115,6 +115,7 @@ def test_before_the_first_upload_nothing_pulls(play_toy: Play) -> None:
     assert one.run.ledger.totals["down"] == {"model": 0, "known": 0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [3, 50])
 def test_bytes_do_not_depend_on_the_networks_size(play_toy: Play, width: int) -> None:  # T10
     def net() -> nn.Module:
@@ -181,6 +182,7 @@ def test_the_nearest_prototype_is_the_prediction() -> None:
     torch.testing.assert_close(logits, torch.tensor([[0.0, -1e4, -5.0], [-3.0, -1e4, -4.0]]))
 
 
+@pytest.mark.slow
 def test_nearest_chooses_among_the_clients_own_classes(play_toy: Play) -> None:
     head, near = (play_toy("fedproto", settings={"predictor": p}) for p in ("head", "nearest"))
     assert torch.equal(head.state.models, near.state.models), "it judges, it does not train"

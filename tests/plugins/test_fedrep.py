@@ -29,6 +29,7 @@ def sampled(played: Played, rounds: int) -> set[int]:
     return {i for r in range(rounds) for i in cohort(suite, seed, r + 1).tolist()}
 
 
+@pytest.mark.slow
 def test_sharing_every_layer_is_fedavg(play_toy: Play) -> None:  # T06
     for share in ("last", "first"):
         lg = play_toy("lg-fedavg", settings={"k": 99, "share": share})
@@ -81,6 +82,7 @@ def test_heads_and_bodies_stay_where_they_belong(play_toy: Play) -> None:  # T08
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["sequential", "vectorised"])
 def test_a_frozen_part_does_not_move_even_with_momentum_and_decay(
     play_toy: Play, executor: str
@@ -128,6 +130,7 @@ def test_phases_say_what_moves_and_how_batchnorm_behaves(play_toy: Play) -> None
     assert torch.equal(only.mask, head)
 
 
+@pytest.mark.slow
 def test_final_head_epochs_change_what_is_judged_and_nothing_else(play_toy: Play) -> None:
     plain = play_toy("fedrep")
     final = play_toy("fedrep", settings={"final_head_epochs": 5})

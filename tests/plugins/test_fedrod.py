@@ -185,6 +185,7 @@ def test_a_newcomer_is_served_by_the_generic_model(play_toy: Play) -> None:
     assert play_toy("fedrod", unseen_epochs=2, **more).result.unseen is not None
 
 
+@pytest.mark.slow
 def test_a_group_of_everybody_changes_nothing(play_toy: Play) -> None:
     one = {"partition": {"name": "label-groups", "groups": 1}}
     both = play_toy("oracle+fedrod", settings={"warmup": 1}, **one)

@@ -112,6 +112,7 @@ PULLS[:, 1] = torch.arange(CLIENTS) / 10
 WAYS = [0, 1, 0, 1, 0, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("init", ["kmeans_first", "random"])
 def test_fesem_of_one_centre_is_fedavg(play_toy: Play, init: str) -> None:  # T12
     more = {"partition": {"name": "iid"}, "dataset": toy_dataset(samples=105)}
@@ -255,6 +256,7 @@ def test_clients_start_from_their_centre_and_strangers_from_the_common_weights()
     assert starts.sent_mask is starts.returned_mask is None, "whole models, as in fedavg"
 
 
+@pytest.mark.slow
 def test_fesem_costs_what_fedavg_costs(play_toy: Play) -> None:  # T24
     fedavg = play_toy("fedavg").run.ledger.totals
     for init in ("kmeans_first", "random"):
@@ -284,6 +286,7 @@ def test_statistics_are_no_distance() -> None:
     assert em(fresh, ctx, begin(fresh, ctx), uploaded(rows)).membership.home.tolist() == [0, 0, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("feature", ["all", "head"])
 def test_a_newcomer_trains_once_and_joins_the_nearest_centre(play_toy: Play, feature: str) -> None:
     rule, found = FeSEM(k=2, feature=feature), []
@@ -323,6 +326,7 @@ def test_a_fit_that_never_takes_place_is_refused(play_toy: Play, settings: Any) 
     play_toy("fesem", settings={**settings, "init": "random"})
 
 
+@pytest.mark.slow
 def test_fesem_trains_any_local_objective(play_toy: Play) -> None:
     alone = play_toy("fesem", settings={"k": 2})
     assert torch.equal(
@@ -332,6 +336,7 @@ def test_fesem_trains_any_local_objective(play_toy: Play) -> None:
     assert not torch.equal(alone.personal, pulled.personal)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fit_round", [1, 2, 3])
 def test_fesem_ends_in_the_same_bits_after_a_break(
     play_toy: Play, tmp_path: Path, fit_round: int

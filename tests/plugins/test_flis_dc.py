@@ -260,6 +260,7 @@ def test_the_released_choice_on_test_data_is_made_on_demand_and_said(play_toy: P
 # --- flis-dc: laws and compositions -------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"answers": "softmax"}, {"dedup": True}])
 def test_a_threshold_of_zero_is_fedavg(play_toy: Play, settings: Any) -> None:  # T19
     for more in (SERVER, {**MANY, "local": PLAIN}):
@@ -280,6 +281,7 @@ def test_a_threshold_above_one_keeps_every_model_apart(play_toy: Play) -> None: 
     assert torch.equal(played.state.membership.weights.sum(dim=1), torch.ones(3))
 
 
+@pytest.mark.slow
 def test_every_row_takes_the_momentum_of_the_model_it_came_from(play_toy: Play) -> None:
     zero = play_toy("flis-dc+fedavgm", settings={"flis-dc.beta": 0}, **SERVER)
     alone = play_toy("fedavgm", **SERVER)

@@ -153,6 +153,7 @@ def test_groups_are_found_once_from_the_probes_answers(play_toy: Play, answers: 
         assert at.scores.values[mates].min() > beta > at.scores.values[~mates].max()
 
 
+@pytest.mark.slow
 def test_what_the_probe_trained_is_thrown_away(play_toy: Play) -> None:
     played, spy = hc(play_toy)
     initial = played.run.context.initial
@@ -171,6 +172,7 @@ def test_what_the_probe_trained_is_thrown_away(play_toy: Play) -> None:
     assert torch.equal(played.personal, played.state.models[played.run.groups])
 
 
+@pytest.mark.slow
 def test_the_probe_is_counted_in_the_first_round(play_toy: Play) -> None:  # T24
     for groups, beta in ((2, 0.5), (1, 0.0)):
         played, _ = hc(play_toy, rule=FlisHC(beta=beta))
@@ -207,6 +209,7 @@ def test_groups_are_a_partition(play_toy: Play, seed: int) -> None:  # T20
     assert len(played.state.models) > 1
 
 
+@pytest.mark.slow
 def test_a_proximal_term_of_no_pull_changes_nothing(play_toy: Play) -> None:
     both = play_toy("flis-hc+fedprox", settings={"mu": 0}, **SERVER)
     alone = play_toy("flis-hc", **SERVER)
@@ -216,6 +219,7 @@ def test_a_proximal_term_of_no_pull_changes_nothing(play_toy: Play) -> None:
     same_run(both, alone)
 
 
+@pytest.mark.slow
 def test_the_probe_trains_the_plain_loss(play_toy: Play) -> None:
     pair = [play_toy("flis-hc+fedprox", settings={"mu": mu}, **UNSEEN) for mu in (0, 50)]
     said = [played.state.memory["flis-hc.answers"] for played in pair]
@@ -224,6 +228,7 @@ def test_the_probe_trains_the_plain_loss(play_toy: Play) -> None:
     assert not torch.equal(pair[0].personal, pair[1].personal), "the rounds felt the pull"
 
 
+@pytest.mark.slow
 def test_every_group_keeps_a_server_momentum_of_its_own(play_toy: Play) -> None:
     zero = play_toy("flis-hc+fedavgm", settings={"flis-hc.beta": 0}, **SERVER)
     assert torch.equal(zero.personal, play_toy("fedavgm", **SERVER).personal)
@@ -310,11 +315,13 @@ def test_without_newcomers_the_servers_memory_stays_empty(play_toy: Play) -> Non
     assert len(play_toy("flis-hc", **SERVER).state.memory["flis-hc.answers"]) == 0
 
 
+@pytest.mark.slow
 def test_with_one_group_a_newcomer_gets_the_one_model(play_toy: Play) -> None:
     one = play_toy("flis-hc", settings={"beta": 0}, **UNSEEN).result.unseen
     assert one.correct == play_toy("fedavg", **UNSEEN).result.unseen.correct
 
 
+@pytest.mark.slow
 def test_one_client_is_a_group(play_toy: Play) -> None:
     one = {"clients": 1, "partition": {"name": "iid"}, "participation": 1.0}
     same_run(play_toy("flis-hc", **one, **SERVER), play_toy("fedavg", **one, **SERVER))
@@ -372,6 +379,7 @@ def test_released_accepts_whoever_agrees_to_96_percent(agreed: int, near: int) -
     assert kept["flis-hc.near"].tolist() == [[1, near, 0], [near, 1, 0], [0, 0, 1]]
 
 
+@pytest.mark.slow
 def test_released_has_no_groups_and_the_bytes_of_the_paper_but_for_the_group_ids(
     play_toy: Play,
 ) -> None:

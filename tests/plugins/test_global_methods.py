@@ -114,6 +114,7 @@ def test_normalisers_by_hand(
 # --- laws ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_fedprox_without_pull_is_fedavg(play_toy: Play) -> None:  # T01
     fedavg, prox = play_toy("fedavg"), play_toy("fedprox", settings={"mu": 0})
     assert torch.equal(fedavg.state.models, prox.state.models)
@@ -144,6 +145,7 @@ def test_fedavgm_without_momentum_is_fedavg(play_toy: Play) -> None:  # T01
     assert (play_toy("fedavgm").personal - plain.personal).abs().max() > 1e-3
 
 
+@pytest.mark.slow
 def test_scaffold_starts_as_uniform_fedavg(play_toy: Play) -> None:  # T01
     for local in (PLAIN, {**PLAIN, "momentum": 0.9}):
         more = {"local": local, "rounds": 1, "dataset": ragged(), **RAGGED, "participation": 1.0}
@@ -212,6 +214,7 @@ def test_momentum_is_divided_out_of_the_variate(play_toy: Play) -> None:
     torch.testing.assert_close(plain.state.memory["scaffold.c_i"], own * 4.25 / 3)
 
 
+@pytest.mark.slow
 def test_fednova_of_equal_steps_is_fedavg(play_toy: Play) -> None:  # T02
     for momentum in (0.0, 0.5):
         local = {**PLAIN, "momentum": momentum}
@@ -258,6 +261,7 @@ def test_with_one_group_oracle_and_a_method_is_the_method(play_toy: Play, name: 
     assert not both.said
 
 
+@pytest.mark.slow
 def test_pfedlia_with_fedprox_of_no_pull_is_pfedlia(play_toy: Play) -> None:
     both = play_toy("pfedlia+fedprox", settings={**LIA, "mu": 0})
     alone = play_toy("pfedlia", settings=LIA)
@@ -266,6 +270,7 @@ def test_pfedlia_with_fedprox_of_no_pull_is_pfedlia(play_toy: Play) -> None:
     assert both.run.history.last == alone.run.history.last
 
 
+@pytest.mark.slow
 def test_a_probe_trains_the_plain_loss(play_toy: Play) -> None:
     strong = play_toy("pfedlia+fedprox", settings={**LIA, "mu": 50})
     again = play_toy("pfedlia+fedprox", settings={**LIA, "mu": 50, "probe_epochs": 0})
@@ -274,6 +279,7 @@ def test_a_probe_trains_the_plain_loss(play_toy: Play) -> None:
     assert not again.state.memory["pfedlia.influence"].any()
 
 
+@pytest.mark.slow
 def test_every_group_keeps_a_momentum_of_its_own(play_toy: Play) -> None:
     played = play_toy("oracle+fedavgm", settings={"warmup": 1}, participation=1.0)
     momentum = played.state.memory["fedavgm.momentum"]
@@ -312,6 +318,7 @@ def test_every_group_has_a_variate_of_its_own(play_toy: Play, name: str) -> None
         assert len(last) == 2, "two groups, two variates"
 
 
+@pytest.mark.slow
 def test_what_is_not_defined_is_refused_with_a_reason(play_toy: Play) -> None:
     adam = {**PLAIN, "optimizer": "adam"}
     for name in ("scaffold", "fednova"):

@@ -225,6 +225,7 @@ def test_equal_models_tie_and_everybody_takes_the_first(play_toy: Play) -> None:
     assert torch.equal(played.state.models[1], played.run.context.initial)
 
 
+@pytest.mark.slow
 def test_different_models_separate_the_groups(play_toy: Play) -> None:  # T14
     ifca, fedavg = (play_toy(name, rounds=6).result.summary for name in ("ifca", "fedavg"))
     assert ifca["ari"] == 1.0
@@ -238,6 +239,7 @@ def test_swapped_models_are_the_same_run(play_toy: Play) -> None:
     same_run(one, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("net", "width"), [(None, W), (batchnorm, 53)])
 def test_ifca_sends_every_model_down_and_one_up(play_toy: Play, net: Any, width: int) -> None:
     for k in (1, 2, 3):  # T24: down n K (P + B), up n (P + B) and the choice
@@ -282,6 +284,7 @@ def test_twenty_starts_are_tried_and_then_the_person_is_told(
     assert played.result.warnings == played.said
 
 
+@pytest.mark.slow
 def test_a_balanced_start_attracts_half_of_the_clients(play_toy: Play) -> None:
     for seed in range(2):
         _, plain = spied(play_toy, "ifca", IFCA(), seed=seed, rounds=1)
@@ -316,6 +319,7 @@ def test_heads_on_one_body_train_an_epoch_in_random_groups_first(play_toy: Play)
 # --- ifca: compositions, newcomers --------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_model_keeps_a_server_momentum_of_its_own(play_toy: Play) -> None:
     one = play_toy("ifca+fedavgm", settings={"k": 1}), play_toy("fedavgm")
     assert torch.equal(one[0].state.models, one[1].state.models)

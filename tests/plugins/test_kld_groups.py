@@ -65,6 +65,7 @@ def test_grouping_happens_once_in_its_round_and_costs_the_counts() -> None:
     assert (way, len(who), item, scalars) == ("up", 5, "label counts", 4)
 
 
+@pytest.mark.slow
 def test_on_groups_of_labels_it_is_the_oracle(play_toy: Play) -> None:
     found = play_toy("kld-groups", rounds=4)
     told = play_toy("oracle", rounds=4, settings={"warmup": 0})
@@ -76,6 +77,7 @@ def test_on_groups_of_labels_it_is_the_oracle(play_toy: Play) -> None:
     )
 
 
+@pytest.mark.slow
 def test_in_one_group_it_is_fedavg(play_toy: Play) -> None:
     found, plain = play_toy("kld-groups", settings={"groups": 1}), play_toy("fedavg")
     assert torch.equal(found.state.models, plain.state.models)

@@ -186,6 +186,7 @@ def test_a_run_takes_the_meta_steps_of_a_parabola(
     torch.testing.assert_close(played.state.models[0], shrunk, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 def test_without_an_adapting_step_a_run_is_sgd_at_rate_beta(
     play_toy: Play, version: str
@@ -212,6 +213,7 @@ def test_without_an_adapting_step_a_run_is_sgd_at_rate_beta(
     assert curves["loss"] == pytest.approx(plain.run.history.curves["loss"], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_clients_count_alike_and_cost_what_fedavg_costs(play_toy: Play) -> None:
     uploads: list[Any] = []
     method = composition(("per-fedavg", PerFedAvg()), ("watch", watching(uploads)))
@@ -223,6 +225,7 @@ def test_clients_count_alike_and_cost_what_fedavg_costs(play_toy: Play) -> None:
     assert spent[0] == spent[1]
 
 
+@pytest.mark.slow
 def test_rates_that_are_not_given_are_the_suites(play_toy: Play) -> None:
     rates = {}, {"alpha": 0.1, "beta": 0.1}, {"alpha": 0.1, "beta": 0.2}
     default, given, other = (play_toy("per-fedavg", settings=settings) for settings in rates)
@@ -299,6 +302,7 @@ def test_a_client_adapts_by_plain_steps_of_size_alpha(
         assert torch.equal(found[client], played.personal[client]) is (count == 0)
 
 
+@pytest.mark.slow
 def test_judging_leaves_no_trace(play_toy: Play) -> None:
     often, once = (play_toy("per-fedavg", eval_every=every, net=batchnorm) for every in (1, 3))
     assert torch.equal(often.state.models, once.state.models)
@@ -306,6 +310,7 @@ def test_judging_leaves_no_trace(play_toy: Play) -> None:
     assert not torch.equal(adapted(once), once.personal), "they did adapt"
 
 
+@pytest.mark.slow
 def test_the_model_itself_is_judged_beside_its_copies(play_toy: Play) -> None:
     @dataclass(frozen=True)
     class Judge:
@@ -320,6 +325,7 @@ def test_the_model_itself_is_judged_beside_its_copies(play_toy: Play) -> None:
     assert meta["loss"][-1] < itself.run.history.curves["loss"][-1], "adapting helps"
 
 
+@pytest.mark.slow
 def test_newcomers_adapt_too(play_toy: Play) -> None:
     more = {"unseen": 0.34, "partition": {"name": "iid"}, "unseen_epochs": 4}
     settings = {"adapt_steps": 0}, {"adapt_steps": 9, "alpha": 0.3}

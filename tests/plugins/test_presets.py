@@ -19,6 +19,7 @@ def params(text: str, preset: str | None = None, **settings: object) -> dict[str
     return compose(text, settings, preset).described.params
 
 
+@pytest.mark.slow
 def test_every_preset_fits_its_method_and_is_listed_without_importing_it() -> None:
     listed = {one.name: one.presets for one in method_infos()}
     found = {name: load_method(name).plugins[0].presets for name in METHODS}
@@ -66,6 +67,7 @@ def test_a_preset_nobody_has_is_refused_with_those_there_are() -> None:
         without_preset("fils", [load_method(name) for name in ("fedavg", "flis-dc")])
 
 
+@pytest.mark.slow
 def test_the_command_takes_a_preset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from flbench.cli.main import app
 

@@ -144,6 +144,7 @@ def cohort_ids(played: Played, round_: int) -> list[int]:
 # --- resume ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_resuming_after_a_round_ends_in_the_same_bits(
     name: str, play_toy: Play, tmp_path: Path
@@ -283,6 +284,7 @@ def test_memory_per_model_follows_the_groups(play_toy: Play) -> None:
     assert played.state.memory["counts.rounds"].tolist() == [3.0, 3.0]
 
 
+@pytest.mark.slow
 def test_personal_models_can_be_adapted_without_touching_the_state(play_toy: Play) -> None:
     @dataclass(frozen=True)
     class Adapts:
@@ -363,6 +365,7 @@ def test_partial_means_can_start_the_groups(play_toy: Play) -> None:  # B6
     assert not torch.equal(theta0.personal, mean.personal)
 
 
+@pytest.mark.slow
 def test_a_probe_can_use_a_subset_of_the_samples(play_toy: Play) -> None:  # B1
     few = play_toy("pfedlia", settings={**METHODS["pfedlia"], "lia_samples": 2})
     every = play_toy("pfedlia", settings=METHODS["pfedlia"])

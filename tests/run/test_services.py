@@ -282,6 +282,7 @@ def curves(play_toy: Play, main: str, *others: str, **changes: Any) -> dict[str,
     return play_toy(composition(("judged", Judged(main, others))), **ragged).run.history.curves
 
 
+@pytest.mark.slow
 def test_further_models_are_judged_as_if_they_were_the_model(play_toy: Play) -> None:
     names = ("initial", "tuned", "told")
     found, plain = curves(play_toy, "home", *names), curves(play_toy, "home")

@@ -171,6 +171,7 @@ def test_both_at_once_do_not_disturb_each_other(
     assert same(read(played.job.path), rows_of(result))
 
 
+@pytest.mark.slow
 def test_a_resumed_csv_file_has_the_bytes_of_one_that_was_never_cut(play_toy: Play) -> None:
     _, played = write(play_toy, "pfedlia", settings=LIA, sinks=(("csv", CSV()),))
     whole = csv_file(played.job.path).read_bytes()

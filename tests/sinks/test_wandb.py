@@ -165,6 +165,7 @@ def no_mode(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
+@pytest.mark.slow
 def test_a_login_that_fails_means_offline(play_toy: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = fake_wandb(monkeypatch, "login")
     _, played = write(play_toy, "fedavg", sinks=(("wandb", WandB()),))
@@ -172,6 +173,7 @@ def test_a_login_that_fails_means_offline(play_toy: Play, monkeypatch: pytest.Mo
     assert not played.said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fails", ["init", "log", "log_artifact", "finish"])
 def test_a_wandb_that_fails_does_not_stop_the_run(
     play_toy: Play, monkeypatch: pytest.MonkeyPatch, fails: str
@@ -243,6 +245,7 @@ def test_the_project_is_the_one_the_environment_names(monkeypatch: pytest.Monkey
     assert fake.begun[0]["project"] == "mine"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["pfedlia", "cfl", "centralised"])
 def test_what_is_logged_live_is_what_is_replayed(
     play_toy: Play, monkeypatch: pytest.MonkeyPatch, method: str
@@ -288,6 +291,7 @@ def test_the_artifact_is_the_result_file(play_toy: Play, monkeypatch: pytest.Mon
     assert [run.finished for run in fake.runs] == [1, 1]
 
 
+@pytest.mark.slow
 def test_a_long_name_of_an_artifact_keeps_what_tells_it_apart(
     play_toy: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -300,6 +304,7 @@ def test_a_long_name_of_an_artifact_keeps_what_tells_it_apart(
     assert artifact.name.endswith(f"-fedavg-{result.fingerprint.config}-seed0")
 
 
+@pytest.mark.slow
 def test_warnings_become_the_notes_of_the_run(
     play_toy: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:

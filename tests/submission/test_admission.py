@@ -152,6 +152,7 @@ def by_hand(result: Result) -> Result:
     return result.model_copy(update={**update, "summary": summary})
 
 
+@pytest.mark.slow
 def test_the_summary_by_hand(runs: dict[str, Result]) -> None:
     found = recount(by_hand(runs["zero"]))
     assert found["accuracy_mean"] == pytest.approx((1 / 2 + 1 / 4 + 2 / 4 + 3 / 4 + 1 + 1) / 6)
@@ -169,6 +170,7 @@ def test_the_summary_by_hand(runs: dict[str, Result]) -> None:
     assert found["megabits_to_target"] == 8.0
 
 
+@pytest.mark.slow
 def test_the_reported_round_decides_which_groups_count(runs: dict[str, Result]) -> None:
     made = by_hand(runs["zero"])
     suite = {**made.suite, "headline": "validation"}

@@ -61,6 +61,7 @@ def kept(result: Result, folder: Path, edit: Callable[[dict[str, Any]], None] | 
 # --- the same run again -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", METHODS, ids=lambda kind: f"{kind['method']}-{len(kind)}")
 def test_a_run_comes_out_the_same_from_its_file(
     kind: dict[str, Any], play_toy: Play, typed: Typed, there: object, tmp_path: Path
@@ -86,6 +87,7 @@ def test_a_run_comes_out_the_same_from_its_file(
     assert list((tmp_path / "here").iterdir()) == [Path(file)], "nothing is left"
 
 
+@pytest.mark.slow
 def test_newcomers_are_compared_too(
     play_toy: Play, typed: Typed, there: Callable[[Dataset], None], tmp_path: Path
 ) -> None:
@@ -160,6 +162,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
     return player(tmp_path_factory.mktemp("toy"))("fedavg").result
 
 
+@pytest.mark.slow
 def test_one_number_that_was_changed_is_found(
     result: Result, typed: Typed, there: object, tmp_path: Path
 ) -> None:
@@ -183,6 +186,7 @@ def test_one_number_that_was_changed_is_found(
     assert read_result(Path(file)).status == "reproduced"
 
 
+@pytest.mark.slow
 def test_only_a_whole_run_that_agrees_is_called_reproduced(
     result: Result, typed: Typed, there: object, tmp_path: Path
 ) -> None:
@@ -317,6 +321,7 @@ def test_what_it_was_computed_with_is_taken_up(result: Result) -> None:
     assert engine(**odd) == ("auto", "auto", "32-true", 1)
 
 
+@pytest.mark.slow
 def test_another_environment_is_told(
     play_toy: Play, typed: Typed, there: object, tmp_path: Path
 ) -> None:
@@ -447,6 +452,7 @@ def test_a_part_says_what_it_is() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_docs_argue_for_the_tolerance_that_there_is(result: Result) -> None:
     text = " ".join((ROOT / "docs" / "submitting.md").read_text(encoding="utf-8").split())
     assert f"The tolerance is {TOLERANCE:g}:" in text

@@ -26,6 +26,7 @@ def test_without_arguments_the_defaults_play_one_round() -> None:
     assert len(result.curves["accuracy"]) == 1
 
 
+@pytest.mark.slow
 def test_every_part_can_be_another() -> None:
     result = try_out(
         "fedprox+ifca", "iid", "digits-shift", "mlp", rounds=2, seed=3, clients=4, mu=0.5

@@ -57,6 +57,7 @@ def scatter(values: Floats, upper: Any) -> float:
     return sum(float(((part - part.mean()) ** 2).sum()) for part in (values[upper], values[~upper]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_optics_finds_the_blocks_with_defaults(seed: int) -> None:  # T18
     truth, scores = block_influence(seed)
@@ -84,6 +85,7 @@ def test_raw_features_are_fragile_where_the_scales_differ() -> None:
     assert adjusted_rand_score(truth, groups_of(scores).labels) == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", get_args(Noise))
 def test_noise_handling_leaves_nobody_out(noise: str) -> None:  # T18
     scores = block_influence()[1]
@@ -212,6 +214,7 @@ def test_standardised_rows_by_hand() -> None:
     assert rows.tolist() == [[-root, 0.0, 0.0, root], [0.0] * 4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [1e-3, 0.5, 7.0, 1e4])
 def test_scaling_one_client_s_losses_changes_nothing(factor: float) -> None:  # 6.1 (h) 3
     scores = block_influence(clients=40, groups=4)[1]

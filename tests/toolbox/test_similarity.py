@@ -258,6 +258,7 @@ def test_bipartition_by_hand_and_with_ties() -> None:
     assert clustering.bipartition(chain, "complete").tolist() == [False, False, True, True]
 
 
+@pytest.mark.slow
 def test_k_means_is_the_best_of_all_partitions() -> None:
     for seed in range(6):
         rows = np.random.default_rng(seed).normal(size=(7, 2))
