@@ -25,7 +25,9 @@
 Order: pluggy calls the plugin named last first, then the earlier ones, then the suite, then the
 defaults, which are FedAvg. "First" below means that the first result that is not None is used;
 "all" means that all results are merged. A hook may take any subset of its arguments. Hooks are
-called once per round or stage, never per batch, and must not change their arguments.
+called once per round or stage, never per batch, and must not change their arguments. A hook marked
+`hookimpl(wrapper=True)` wraps the others of its name: it yields once, gets their answer, and
+returns the answer that counts.
 """
 
 from __future__ import annotations
@@ -64,10 +66,18 @@ hookimpl = pluggy.HookimplMarker("flbench")
 """Marks a method of a plugin as its implementation of the hook of that name, or of `specname`."""
 
 
-def implemented_hooks(kind: type) -> dict[str, str]:
-    """The hooks that a plugin's class implements: name of the hook -> name of the method."""
-    marks = {name: getattr(getattr_static(kind, name), "flbench_impl", None) for name in dir(kind)}
-    return {mark.get("specname") or name: name for name, mark in marks.items() if mark is not None}
+def implemented_hooks(kind: type, *, wrappers: bool = True) -> dict[str, str]:
+    """The hooks that a plugin's class implements: name of the hook -> name of the method.
+
+    Args:
+        wrappers: whether hooks count that only wrap those of other plugins.
+    """
+    found = {}
+    for name in dir(kind):
+        mark = getattr(getattr_static(kind, name), "flbench_impl", None)
+        if mark is not None and (wrappers or not mark.get("wrapper")):
+            found[mark.get("specname") or name] = name
+    return found
 
 
 @hookspec(firstresult=True)

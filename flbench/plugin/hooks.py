@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import FrozenInstanceError, replace
 from functools import partial
@@ -100,7 +100,8 @@ class HookCaller:
         for hook, caller in vars(self._manager.hook).items():
             if not isinstance(caller, pluggy.HookCaller) or caller.spec is None:
                 continue
-            asked = [impl.plugin_name.split(":") for impl in reversed(caller.get_hookimpls())]
+            impls = [one for one in reversed(caller.get_hookimpls()) if not one.wrapper]
+            asked = [impl.plugin_name.split(":") for impl in impls]
             rivals = [name for kind, name in asked if kind == "method"]
             if caller.spec.opts["firstresult"] and len(rivals) > 1:
                 yield f"{hook}: {rivals[0]} (named last) wins over {', '.join(rivals[1:])}"
@@ -266,7 +267,10 @@ class HookGuard:
                 if not _is_core(plugin):
                     quiet = ADDED if hook == "client_module" else ()
                     acting = partial(isolated.acting, f"{self._name}.{hook}", quiet)
-                call = _guarded(self._name, hook, getattr(plugin, attribute), acting, warn)
+                if options.get("hookwrapper"):
+                    raise PluginError(f"{self._name}.{hook}: use hookimpl(wrapper=True)")
+                guard = _wrapper if options.get("wrapper") else _guarded
+                call = guard(self._name, hook, getattr(plugin, attribute), acting, warn)
                 # `wraps` copies the mark of a function, but not that of a static method.
                 vars(call).update(flbench_impl=options)
                 setattr(self, attribute, call)
@@ -302,6 +306,58 @@ def _guarded(
         return None if value is None else HookResult(name, value)
 
     return call
+
+
+def _wrapper(
+    name: str, hook: str, function: Callable[..., Any], acting: Acting, warn: Callable[[str], None]
+) -> Callable[..., Generator[None, Any, Any]]:
+    """A hook that wraps those of other plugins: it gets and gives values, not `HookResult`s.
+
+    Errors of the other plugins pass it by.
+    """
+
+    def act(step: Callable[[], object]) -> tuple[bool, Any]:
+        """Whether the hook came to its end in this step, and what it returned then."""
+        try:
+            with acting():
+                step()
+        except StopIteration as end:
+            return True, end.value
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit as well
+            raise _in_one_line(name, hook, error) from error
+        return False, None
+
+    @functools.wraps(function)
+    def call(*args: object) -> Generator[None, Any, Any]:
+        steps = function(*args)
+        answer, ended = None, act(lambda: next(steps))[0]
+        if not ended:
+            answer = yield
+            ended, value = act(lambda: steps.send(_values(answer)))
+            if ended:
+                return _answers(name, answer, value)
+        raise PluginError(f"{name}.{hook}: a wrapper yields once, and returns the answer")
+
+    return call
+
+
+def _values(answer: Any) -> Any:  # noqa: ANN401 - any hook's answer
+    """What plugins answered, without their names; a list where all of them count."""
+    if isinstance(answer, list):
+        return [one.value for one in answer]
+    return None if answer is None else answer.value
+
+
+def _answers(name: str, answer: Any, value: Any) -> Any:  # noqa: ANN401 - any hook's answer
+    """What a wrapper returned; answers that it passed on keep the names of their plugins."""
+    if isinstance(answer, list):
+        known = {id(one.value): one for one in answer}
+        return [known.get(id(one)) or HookResult(name, one) for one in value]
+    if value is None or (answer is not None and value is answer.value):
+        return None if value is None else answer
+    return HookResult(name, value)
 
 
 def _in_one_line(name: str, hook: str, error: BaseException) -> FlbenchError:

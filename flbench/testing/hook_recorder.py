@@ -40,7 +40,10 @@ def _observed_hook(
     marked: Any,  # noqa: ANN401 - a function, or a staticmethod
     observer: Observer,
 ) -> staticmethod[..., object]:
-    """A bound hook as a static method, with the mark that pluggy looks for."""
+    """A bound hook as a static method, with the mark that pluggy looks for.
+
+    A hook that wraps those of others is called as it is.
+    """
     names = list(inspect.signature(function).parameters)
 
     @functools.wraps(function)
@@ -48,7 +51,7 @@ def _observed_hook(
         arguments = dict(zip(names, values, strict=False))
         return observer(hook, arguments, lambda: function(*values))
 
-    observed = staticmethod(call)
+    observed = staticmethod(function if inspect.isgeneratorfunction(function) else call)
     vars(observed).update(vars(marked))
     return observed
 

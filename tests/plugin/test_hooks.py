@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from toy import CLIENTS, WIDTH, Play, bad, composition, refused, toy_dataset, toy_suite
+from toy import (
+    CLIENTS,
+    WIDTH,
+    Play,
+    bad,
+    composition,
+    refused,
+    toy_dataset,
+    toy_suite,
+    watching,
+)
 
 from flbench import ClientModule, Models, Partition, UserError, hookimpl
 from flbench.errors import Diverged, PluginError
 from flbench.plugin.hooks import HookCaller
+from flbench.run.composition import compose
 from flbench.run.runner import execute
 
 # --- what a plugin raises ---------------------------------------------------------------------
@@ -306,3 +318,83 @@ def test_a_sink_that_raises_at_both_ends_stops_nothing(play_toy: Play) -> None:
         "boom.round_finished",
         "boom.run_finished",
     ]
+
+
+# --- wrappers ---------------------------------------------------------------------------------
+
+
+def wrapping(hook: str, change: Callable[[Any], Any]) -> object:
+    """A plugin that wraps a hook and changes its answer."""
+
+    def wrapper(self: Any) -> Generator[None, Any, Any]:
+        answer = yield
+        return change(answer)
+
+    return type("Wrapping", (), {hook: hookimpl(wrapper=True)(wrapper)})()
+
+
+def test_a_wrapper_changes_the_plan_of_any_method(play_toy: Play) -> None:
+    """Twice the epochs, whoever planned, and wherever the wrapper is named."""
+
+    def double(stages: Any) -> Any:
+        return [replace(stage, epochs=2 * stage.epochs) for stage in stages]
+
+    ifca, twice = compose("ifca").layers, ("twice", wrapping("plan", double))
+    plain = play_toy(composition(*ifca), rounds=2)
+    for layers in ((*ifca, twice), (twice, *ifca)):
+        uploads: list[Any] = []
+        play_toy(composition(*layers, ("watch", watching(uploads))), rounds=2)
+        usual: list[Any] = []
+        play_toy(composition(*ifca, ("watch", watching(usual))), rounds=2)
+        assert (uploads[0].steps == 2 * usual[0].steps).all()
+    assert plain.said == []
+
+
+def test_a_wrapper_of_a_hook_that_all_answer_gets_a_list(play_toy: Play) -> None:
+    seen: list[int] = []
+
+    def counted(terms: list[Any]) -> list[Any]:
+        seen.append(len(terms))
+        return []
+
+    prox = compose("fedprox", {"mu": 5.0}).layers
+    played = play_toy(composition(*prox, ("none", wrapping("local_term", counted))), rounds=2)
+    assert seen == [1, 1]
+    assert played.state.models.equal(play_toy("fedavg", rounds=2).state.models)
+
+
+def test_an_answer_that_passes_a_wrapper_keeps_its_plugin(play_toy: Play) -> None:
+    wrong = bad(plan=lambda self: ["no stage"])
+    layers = (*wrong.layers, ("same", wrapping("plan", lambda answer: answer)))
+    with pytest.raises(PluginError, match=r"round 1: bad\.plan returned"):
+        play_toy(composition(*layers), rounds=1)
+    changed = (*wrong.layers, ("other", wrapping("plan", lambda answer: ["neither"])))
+    with pytest.raises(PluginError, match=r"round 1: other\.plan returned"):
+        play_toy(composition(*changed), rounds=1)
+
+
+def test_what_a_wrapper_does_wrong_is_one_line(play_toy: Play) -> None:
+    class Twice:
+        @hookimpl(wrapper=True)
+        def plan(self) -> Generator[None, Any, Any]:
+            yield
+            yield
+
+    class Never:
+        @hookimpl(wrapper=True)
+        def plan(self) -> Generator[None, Any, Any]:
+            if self is None:
+                yield
+
+    for plugin in (Twice(), Never()):
+        with pytest.raises(PluginError, match=r"round 1: w\.plan: a wrapper yields once"):
+            play_toy(composition(("w", plugin)), rounds=1)
+    with pytest.raises(PluginError, match=r"round 1: w\.plan raised ZeroDivisionError"):
+        play_toy(composition(("w", wrapping("plan", lambda answer: 1 / 0))), rounds=1)
+
+
+def test_an_error_of_another_plugin_passes_a_wrapper(play_toy: Play) -> None:
+    broken = bad(plan=lambda self: 1 / 0)
+    layers = (*broken.layers, ("same", wrapping("plan", lambda answer: answer)))
+    with pytest.raises(PluginError, match=r"round 1: bad\.plan raised ZeroDivisionError"):
+        play_toy(composition(*layers), rounds=1)

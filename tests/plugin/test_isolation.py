@@ -16,7 +16,18 @@ import numpy as np
 import pytest
 import torch
 from made_results import made
-from toy import WIDTH, Play, Typed, bad, composition, install, python, refused, toy_dataset
+from toy import (
+    WIDTH,
+    Play,
+    Typed,
+    bad,
+    composition,
+    install,
+    python,
+    refused,
+    toy_dataset,
+    watching,
+)
 
 import flbench
 from flbench import ClientModule, UserError, hookimpl, one_model_per_client
@@ -707,7 +718,8 @@ def test_a_result_of_code_that_has_changed_is_said_to_be_one(
 def documented(name: str) -> Any:
     """A class of the examples in docs/hooks.md."""
     page = (DOCS / "hooks.md").read_text(encoding="utf-8")
-    names: dict[str, Any] = {"dataclass": dataclass, "torch": torch, "fl": flbench}
+    names: dict[str, Any] = {"dataclass": dataclass, "replace": replace, "torch": torch}
+    names["fl"] = flbench
     for code in re.findall(r"```python\n(.+?)```", page, re.DOTALL):
         exec(code, names)
     return names[name]
@@ -716,6 +728,15 @@ def documented(name: str) -> Any:
 def test_the_memory_of_the_docs_is_one(play_toy: Play) -> None:
     played = play_toy(composition(("counting", documented("Counting")())), rounds=4)
     assert played.state.memory["counting.times"].sum() == 4 * 3
+
+
+def test_the_wrapper_of_the_docs_trains_longer(play_toy: Play) -> None:
+    uploads: list[Any] = []
+    layers = (("longer", documented("LongerTraining")()), ("watch", watching(uploads)))
+    plain: list[Any] = []
+    play_toy(composition(*layers), rounds=1)
+    play_toy(composition(("watch", watching(plain))), rounds=1)
+    assert (uploads[0].steps > plain[0].steps).all()
 
 
 def test_the_coder_of_the_docs_sends_a_bit_for_each_scalar(play_toy: Play) -> None:
