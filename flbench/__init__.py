@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from flbench.core.dataset import Partition as Partition
     from flbench.core.hookspecs import hookimpl as hookimpl
     from flbench.core.layout import ParameterLayout as ParameterLayout
+    from flbench.core.layout import Slot as Slot
     from flbench.core.local_training import LocalTraining as LocalTraining
     from flbench.core.model_bank import mean_of as mean_of
     from flbench.core.parameters import Presets as Presets

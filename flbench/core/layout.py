@@ -15,13 +15,23 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
+"""Normalisation layers; `_NormBase` is the base of BatchNorm and InstanceNorm."""
+
 
 @dataclass(frozen=True)
 class Slot:
-    """The position of one tensor: `row[start:stop].view(shape)`.
+    """The position of one tensor of the network: `row[start:stop].view(shape)`.
 
-    `kind` is "counter" for integer buffers such as BatchNorm's `num_batches_tracked`; they are
-    stored as floats (exact below 2**24) and are never averaged.
+    Attributes:
+        name: as `named_parameters` or `named_buffers` gives it.
+        shape: of the tensor.
+        start: place of its first scalar in the row.
+        stop: place after its last scalar.
+        kind: "parameter", "buffer", or "counter": an integer buffer such as BatchNorm's
+            `num_batches_tracked`, stored as floats (exact below 2**24) and never averaged.
+        head: whether it belongs to the head.
+        norm: whether it belongs to a normalisation layer.
     """
 
     name: str
@@ -30,6 +40,7 @@ class Slot:
     stop: int
     kind: Literal["parameter", "buffer", "counter"]
     head: bool
+    norm: bool = False
 
     @property
     def layer(self) -> str:
@@ -72,6 +83,7 @@ class ParameterLayout:
         offset = 0
         named: Iterable[tuple[str, Tensor]] = [*module.named_parameters(), *module.named_buffers()]
         trainable = dict(module.named_parameters())
+        norms = {name for name, child in module.named_modules() if isinstance(child, NORMS)}
         for name, tensor in named:
             kind: Literal["parameter", "buffer", "counter"] = (
                 "parameter" if name in trainable
@@ -80,7 +92,8 @@ class ParameterLayout:
             )  # fmt: skip
             in_head = head is not None and (not head or name.startswith(f"{head}."))
             stop = offset + tensor.numel()
-            slots.append(Slot(name, tuple(tensor.shape), offset, stop, kind, in_head))
+            in_norm = name.rpartition(".")[0] in norms
+            slots.append(Slot(name, tuple(tensor.shape), offset, stop, kind, in_head, in_norm))
             offset = stop
         size = sum(prod(slot.shape) for slot in slots if slot.kind == "parameter")
         return cls(tuple(slots), size, offset - size, head)
@@ -105,6 +118,11 @@ class ParameterLayout:
     def body(self) -> Tensor:
         """Mask of everything but the head, buffers included, shape (W,), bool."""
         return ~self.head
+
+    @cached_property
+    def norm(self) -> Tensor:
+        """Mask of the normalisation layers, their buffers included, shape (W,), bool (FedBN)."""
+        return self._mask(slot for slot in self.slots if slot.norm)
 
     @cached_property
     def trainable(self) -> Tensor:

@@ -159,3 +159,12 @@ def test_unflatten_gives_views_and_a_counter_of_integers() -> None:
 
 def test_a_single_linear_layer_is_all_head() -> None:
     assert bool(ParameterLayout.of(nn.Linear(3, 2)).head.all())
+
+
+def test_normalisation_layers_have_a_mask() -> None:
+    """2 x 3 + 3 scalars, then BatchNorm's 6, 3 x 2 + 2, and 7 buffers of BatchNorm."""
+    layout = ParameterLayout.of(normed())
+    assert layout.norm.nonzero()[:, 0].tolist() == [*range(9, 15), *range(23, 30)]
+    for layer in (nn.GroupNorm(1, 4), nn.LayerNorm(4), nn.InstanceNorm1d(4, affine=True)):
+        assert ParameterLayout.of(nn.Sequential(nn.Linear(2, 4), layer)).norm.sum() == 8
+    assert not ParameterLayout.of(nn.Linear(2, 4)).norm.any()
