@@ -42,12 +42,13 @@ def diff(
 
 def _chosen(one: Path, other: Path) -> tuple[Path, Path]:
     """Two files; in folders, those of the lowest common seed, else of the lowest seed."""
+    from flbench.results.files import result_files
 
     def seeds(path: Path) -> dict[str, Path]:
         if not path.is_dir():
             return {}
-        found = {file.name: file for file in sorted(path.rglob("seed-*.json"))}
-        if not found:
+        found = {file.name: file for file in result_files([path])}
+        if path in found.values():
             raise UserError(f"{path}: expected a result file or a folder with some, found none")
         return found
 

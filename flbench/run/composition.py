@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
-from inspect import getattr_static
 from typing import Any
 
-from flbench.core.hookspecs import hookimpl
+from flbench.core.hookspecs import implemented_hooks
 from flbench.core.parameters import Parameter, Presets, checked, declared
 from flbench.errors import BadParameter, PluginError, UnknownName, UserError, in_one_line, text_of
 from flbench.plugin.isolation import IsolatedPlugin
@@ -87,11 +86,7 @@ class LoadedPlugin:
 
 @dataclass(frozen=True)
 class LoadedMethod:
-    """The plugins of `name` or `name+name`, found and imported; `compose` gives them parameters.
-
-    Attributes:
-        text: what a person typed.
-    """
+    """The plugins of `name` or `name+name` (`text`), found and imported, without parameters."""
 
     text: str
     plugins: tuple[LoadedPlugin, ...]
@@ -121,7 +116,7 @@ class LoadedMethod:
         """
         built = [(one.entry, one.build(settings or {}, preset)) for one in self.plugins]
         check_compatible([(entry.name, plugin) for entry, plugin in built])
-        acting = [(entry, plugin) for entry, plugin in built if _hooks_of(plugin)] or built[:1]
+        acting = [pair for pair in built if implemented_hooks(type(pair[1]))] or built[:1]
         layers = tuple((entry.name, plugin) for entry, plugin in acting)
         return MethodStack(layers, _description(acting))
 
@@ -216,11 +211,7 @@ def without_preset(preset: str, methods: Sequence[LoadedMethod]) -> list[str]:
 def suite_overrides(
     settings: Mapping[str, object], methods: Sequence[LoadedMethod]
 ) -> dict[str, object]:
-    """The part of `--set` that is meant for the suite.
-
-    Args:
-        settings: all of `--set`.
-        methods: all methods that are asked for.
+    """The part of `--set` that is meant for the suite, given all methods that are asked for.
 
     Raises:
         UnknownName: a key that neither a method nor the suite declares.
@@ -258,28 +249,23 @@ def check_compatible(plugins: Sequence[tuple[str, object]]) -> None:
         "aggregate": "decide how models are averaged",
         "client_module": "replace the local objective",
     }
+    hooks_of = {name: implemented_hooks(type(plugin)).keys() for name, plugin in plugins}
     for hook, meaning in meanings.items():
-        rivals = [name for name, plugin in plugins if hook in _hooks_of(plugin)]
+        rivals = [name for name, hooks in hooks_of.items() if hook in hooks]
         if len(rivals) > 1:
             raise UserError(
                 f"{refused}: {rivals[0]} and {rivals[1]} both {meaning}; name one of them"
             )
     for name, plugin in plugins:
-        others = [(one, _hooks_of(other)) for one, other in plugins if one != name]
+        others = [(one, hooks) for one, hooks in hooks_of.items() if one != name]
         grouping = [one for one, hooks in others if "cluster" in hooks]
         if grouping and getattr(plugin, "row_per_client", False):
             raise UserError(
                 f"{refused}: {name} keeps a model per client, so nothing may regroup them, and"
                 f" {grouping[0]} does"
             )
-        apart = [one for one, hooks in others if {"cluster", "aggregate", "personalise"} & {*hooks}]
+        apart = [one for one, hooks in others if {"cluster", "aggregate", "personalise"} & hooks]
         if apart and getattr(plugin, "pools_data", False):
             raise UserError(
                 f"{refused}: {name} has one trainer for all data; {apart[0]} treats clients apart"
             )
-
-
-def _hooks_of(plugin: object) -> list[str]:
-    marker, kind = f"{hookimpl.project_name}_impl", type(plugin)
-    marked = ((name, getattr(getattr_static(kind, name), marker, None)) for name in dir(kind))
-    return [options.get("specname") or name for name, options in marked if options is not None]

@@ -68,11 +68,6 @@ def figures(result: Result) -> Iterator[tuple[str, bytes]]:
     from flbench import figures as draw
 
     title = f"{result.method.name} on {result.suite['name']} ({result.dataset})"
-    drawn = {
-        "curves": draw.curves([(result.method.name, [result])], title),
-        "clients": draw.clients([(result.method.name, [result])], title),
-        "scores": draw.scores([result], title),
-        "memberships": draw.memberships([result], title),
-        "partition": draw.partition(result, title),
-    }
-    yield from ((name, svg) for name, svg in drawn.items() if svg is not None)
+    for kind in (draw.curves, draw.clients, draw.scores, draw.memberships, draw.partition):
+        if (svg := kind([(result.method.name, [result])], title)) is not None:
+            yield kind.__name__, svg
