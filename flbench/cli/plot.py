@@ -96,11 +96,7 @@ def read_all_results(paths: Sequence[Path]) -> list[tuple[Path, Result]]:
 
 
 def refuse_mixed(found: Sequence[tuple[Path, Result]]) -> None:
-    """Refuse results of different suites; the message names the settings that differ.
-
-    Raises:
-        UserError: the suites differ.
-    """
+    """Refuse results of different suites; the message names the settings that differ."""
     path, first = found[0]
     for other, result in found:
         if result.fingerprint.suite != first.fingerprint.suite:

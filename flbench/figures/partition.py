@@ -47,7 +47,6 @@ def draw_partition(counts: Ints, groups: Ints | None, title: str) -> bytes:
     Args:
         counts: samples per client and label, shape (N, C).
         groups: true group of each client, shape (N,), or None.
-        title: one line on top.
     """
     n, labels = counts.shape
     order = np.arange(n) if groups is None else np.argsort(groups, kind="stable")

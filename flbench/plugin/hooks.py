@@ -59,11 +59,8 @@ which the core has seeded."""
 class HookCaller:
     """The hooks of one run: calls them, merges their answers, checks what comes back.
 
-    Args:
-        suite: the suite's name and the suite.
-        methods: names and instances, in the order they were named.
-        sinks: names and instances of listeners.
-        warn: called when a sink fails, or when a plugin changes a process-wide setting.
+    `suite`, `methods` (in the order they were named) and `sinks` are names with instances; `warn`
+    is called when a sink fails, or when a plugin changes a process-wide setting.
 
     Raises:
         PluginError: a plugin declares a hook, or an argument of one, that does not exist.
@@ -229,11 +226,7 @@ class HookCaller:
     def aggregate(self, state: State, upload: Upload, ctx: Context) -> Models:
         """The new bank."""
         answer = self._call(
-            "aggregate",
-            state=state,
-            upload=upload,
-            membership=state.membership,
-            ctx=ctx,
+            "aggregate", state=state, upload=upload, membership=state.membership, ctx=ctx
         )
         return validation.aggregate(answer, state, ctx)
 

@@ -91,12 +91,7 @@ def _stamp() -> tuple[tuple[str, int], ...]:
 
 @lru_cache(maxsize=4)
 def _points(stamp: object, installed: Callable[[], Iterable[Distribution]]) -> list[EntryPoint]:
-    """The entry points of all packages for flbench; read again only when a folder has changed.
-
-    Args:
-        stamp: the value of `_stamp`.
-        installed: gives all distributions, in the order in which Python would import them.
-    """
+    """The entry points of all packages for flbench; read again only when a folder has changed."""
     found, first = list[EntryPoint](), dict[str, Path]()
     for package in installed():
         points = [point for point in _offered(package) if point.group.startswith("flbench.")]

@@ -47,12 +47,7 @@ class LoadedPlugin:
     entry: Entry
     kind: Any
     fields: Mapping[str, Parameter]
-
-    @property
-    def presets(self) -> Presets:
-        """The presets it declares."""
-        presets: Presets = getattr(self.kind, "presets", {})
-        return presets
+    presets: Presets
 
     def field(self, key: str) -> str | None:
         """The field that a `--set` key names: `field` or `plugin.field`; None = none of it."""
@@ -105,10 +100,9 @@ class LoadedMethod:
         name where others are there, so `pfedlia+fedavg` is `pfedlia`.
 
         Args:
-            settings: `--set` values; those that a plugin declares are taken, others ignored (see
-                `suite_overrides`). Keys are `field` or `plugin.field`.
-            preset: name of a preset; plugins that have it start from its values, not their
-                defaults.
+            settings: `field` or `plugin.field` -> value; what no plugin declares is ignored (see
+                `suite_overrides`).
+            preset: plugins that have it start from its values, not their defaults.
 
         Raises:
             BadParameter: a value does not fit its field, or the plugin refuses it.
@@ -140,7 +134,7 @@ def _load_plugin(name: str) -> LoadedPlugin:
     if not (isinstance(kind, type) and is_dataclass(kind) and kind.__dataclass_params__.frozen):  # type: ignore[attr-defined]
         raise PluginError(f"method '{name}': {entry.value} is not a frozen dataclass")
     try:
-        return LoadedPlugin(entry, kind, declared(kind))
+        return LoadedPlugin(entry, kind, declared(kind), getattr(kind, "presets", {}))
     except Exception as error:
         raise PluginError(f"{entry}: its fields cannot be read: {in_one_line(error)}") from error
 

@@ -42,7 +42,6 @@ class Outcome:
         code: the exit code that `flbench run` would give.
         title: the cell in messages, with the name of the data that are there.
         path: where the result lies, or would lie.
-        seconds: how long it took.
         error: what was raised, if the cell ran in this process.
     """
 
@@ -199,11 +198,7 @@ def needs(cell: Cell) -> dict[str, int]:
 
 
 def run_remotely(request: str, folder: str, environment: Mapping[str, str]) -> Outcome:
-    """Run a cell in a worker of a cluster, in the folder in which the sweep was typed.
-
-    Args:
-        request: the cell's request, as `RunRequest.to_json` wrote it.
-    """
+    """Run the cell of a request in JSON in a worker of a cluster, in the folder of the sweep."""
     try:
         os.chdir(folder)
     except OSError:

@@ -83,12 +83,7 @@ class RunRequest:
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One method on one suite with one seed.
-
-    Attributes:
-        request: what asks for this cell alone.
-        spec: the run it stands for.
-    """
+    """One method on one suite with one seed: the request for it alone, and its run."""
 
     request: RunRequest
     spec: RunSpec

@@ -106,15 +106,7 @@ def run_study(name: str, request: RunRequest, console: Console) -> Table:
 
 @dataclass
 class GridRow:
-    """A row of a grid: one suite, one method, one point, every seed.
-
-    Attributes:
-        suite: name of the suite.
-        method: name of the method.
-        point: what the grid sets.
-        cells: its runs, by seed.
-        results: of those that came to an end.
-    """
+    """A row of a grid: one suite, one method, one point (what the grid sets), a cell per seed."""
 
     suite: str
     method: str
@@ -122,11 +114,6 @@ class GridRow:
     cells: list[Cell]
     results: list[Result] = field(default_factory=list)
     failed: bool = False
-
-    @property
-    def about(self) -> Row:
-        """What the row is of."""
-        return {"suite": self.suite, "method": self.method, **self.point}
 
 
 def run_grid(
@@ -162,7 +149,8 @@ def run_grid(
         elif outcome.error is not None:
             raise outcome.error
         if row.results and (row.failed or cell is row.cells[-1]):
-            table.append({**row.about, **measured(row.results, study.columns)})
+            about = {"suite": row.suite, "method": row.method, **row.point}
+            table.append({**about, **measured(row.results, study.columns)})
             keep(table)
     if not table:
         raise UserError("no cell of the study could be run")
