@@ -100,10 +100,9 @@ def refuse_mixed(found: Sequence[tuple[Path, Result]]) -> None:
     path, first = found[0]
     for other, result in found:
         if result.fingerprint.suite != first.fingerprint.suite:
-            keys = sorted(first.suite.keys() | result.suite.keys())
-            different = [key for key in keys if first.suite.get(key) != result.suite.get(key)]
-            if first.dataset != result.dataset and "dataset" not in different:
-                different.append("dataset")
+            mine, theirs = ({**one.suite, "dataset": one.dataset} for one in (first, result))
+            keys = sorted({*mine, *theirs})
+            different = [key for key in keys if mine.get(key) != theirs.get(key)]
             raise UserError(
                 f"results of different suites share no figure: {path} ({first.suite['name']} on"
                 f" {first.dataset}) and {other} ({result.suite['name']} on {result.dataset})"

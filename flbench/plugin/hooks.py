@@ -178,9 +178,8 @@ class HookCaller:
             raise validation.in_round(ctx, f"defaults.dispatch: {text}")
         for name, (plugin, tensor) in found.items():
             if name != "params":
-                validation.start_field(plugin, name, tensor, candidates, stage, ctx)
-        if "rows" in found:
-            validation.start_rows(*found["rows"], len(state.models), ctx)
+                bank = len(state.models)
+                validation.start_field(plugin, name, tensor, candidates, bank, stage, ctx)
         everyone = torch.ones(acting, candidates, dtype=torch.bool)
         crosses = found["sent_mask"].value
         returns = found["returned_mask"].value if "returned_mask" in found else crosses

@@ -30,14 +30,11 @@ NAMES = re.compile(r"[A-Za-z0-9_][\w.-]*", re.ASCII)
 
 @dataclass(frozen=True)
 class Entry:
-    """One installed name.
+    """One installed name, and the package that offers it.
 
     Attributes:
         kind: one of KINDS.
-        name: what a person types.
         value: "module:object".
-        distribution: the package that offers it.
-        version: that package's version.
         rivals: other packages that offer the same name, with their versions.
 
     Example:

@@ -146,6 +146,10 @@ def compose(
     return load_method(text).compose(settings, preset)
 
 
+FLAGS = ("uses_true_groups", "paper_leak", "pools_data", "baseline")
+"""What a plugin may openly say of itself."""
+
+
 def _description(acting: Sequence[tuple[Entry, Any]]) -> Method:
     """How a result names plugins and their parameters."""
     alone = len(acting) == 1
@@ -161,11 +165,8 @@ def _description(acting: Sequence[tuple[Entry, Any]]) -> Method:
                 name=entry.name,
                 distribution=entry.distribution,
                 version=entry.version,
-                uses_true_groups=bool(getattr(plugin, "uses_true_groups", False)),
-                paper_leak=bool(getattr(plugin, "paper_leak", False)),
-                pools_data=bool(getattr(plugin, "pools_data", False)),
-                baseline=bool(getattr(plugin, "baseline", False)),
                 source=source_hash(entry.module()),
+                **{flag: bool(getattr(plugin, flag, False)) for flag in FLAGS},
             )
             for entry, plugin in acting
         ],

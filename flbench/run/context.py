@@ -60,12 +60,7 @@ class RunServices:
 
 @dataclass(frozen=True, kw_only=True)
 class RunContext(Context):
-    """The context of a round.
-
-    Attributes:
-        services: what it shares with the contexts of other rounds.
-        truth: gives the true groups; None = the method does not ask for them.
-    """
+    """The context of a round; `truth` is None where the method does not ask for true groups."""
 
     services: RunServices
     truth: Callable[[], Tensor | None] | None = None

@@ -50,12 +50,7 @@ def tables(result: Result) -> Iterator[tuple[str, Columns, Rows]]:
 def _columns(
     arrays: dict[str, Any], counts: list[dict[int, int]] | None = None
 ) -> tuple[Columns, Rows]:
-    """Arrays of equal length as columns, after a column that numbers the rows.
-
-    Args:
-        arrays: name -> array; None = left out.
-        counts: label -> count per row; a column per label.
-    """
+    """Arrays of equal length as columns, and one per label; the first column numbers the rows."""
     known = {name: array for name, array in arrays.items() if array is not None}
     for label in sorted({label for row in counts or () for label in row}):
         known[f"label {label}"] = [row.get(label, 0) for row in counts or ()]

@@ -122,9 +122,7 @@ def run_grid(
     """Run every cell of a grid that is not complete; a row per suite, method and point.
 
     A row of which a cell diverges, is not defined, or lacks its data ends there, with a message.
-
-    Args:
-        keep: given the table after every row.
+    `keep` is given the table after every row.
 
     Raises:
         UserError: no cell could be run.
@@ -196,11 +194,7 @@ def overlaid(settings: Mapping[str, Any], asked: Mapping[str, object]) -> dict[s
 
 
 def measured(results: Sequence[Result], columns: Iterable[str]) -> Row:
-    """Mean over seeds of each column, and its sample standard deviation where there are several.
-
-    Raises:
-        UserError: no result has such a column.
-    """
+    """Mean over seeds of each column, and its sample standard deviation where there are several."""
     row: Row = {"seeds": len(results)}
     for name in columns:
         known = [result.summary for result in results if name in result.summary]
