@@ -53,8 +53,6 @@ def _chosen(one: Path, other: Path) -> tuple[Path, Path]:
         return found
 
     mine, theirs = seeds(one), seeds(other)
-    common = sorted({*mine} & {*theirs}) if mine and theirs else sorted({*mine} or {*theirs})
-    if mine and theirs and not common:
-        return next(iter(mine.values())), next(iter(theirs.values()))
-    pick = common[0] if common else ""
-    return mine.get(pick, one), theirs.get(pick, other)
+    common = {*mine} & {*theirs}
+    first, second = (min(common or found, default="") for found in (mine, theirs))
+    return mine.get(first, one), theirs.get(second, other)

@@ -64,7 +64,8 @@ def test_it_has_a_title_and_says_in_words_what_it_shows(kind: str) -> None:
     assert root.tag == f"{SVG}svg"
     assert root.get("role") == "img"
     assert [child.tag for child in root][:2] == [f"{SVG}title", f"{SVG}desc"]
-    assert root.findtext(f"{SVG}title") == "a < b & c"
+    title = "a < b & c" + (", seed 0" if kind == "partition" else "")
+    assert root.findtext(f"{SVG}title") == title
     assert len(desc(svg)) > 40
     assert svg is not None
     assert b"<dc:date" not in svg
@@ -400,6 +401,20 @@ def test_a_timeline_by_hand() -> None:
     assert names[2, [0, 2]].tolist() == [1, 1]
     assert sizes[0].tolist() == [4] * 4
     assert sizes[3].tolist() == [2, 1, 2, 1]
+
+
+@pytest.mark.slow
+def test_a_partition_is_drawn_from_the_lowest_seed_that_kept_it() -> None:
+    told = [made(seed=0), *(made(seed=seed, labels=[{0: 1}] * 4) for seed in (3, 2))]
+    title = root_of(figures.partition([("one", told)], "toy")).findtext(f"{SVG}title")
+    assert title == "toy, seed 2"
+
+
+@pytest.mark.slow
+def test_a_panel_is_of_a_rows_first_seed() -> None:
+    rows = [("one", [full("one", 4), full("one", 5)])]
+    for svg in (figures.memberships(rows, "t"), figures.scores(rows, "t")):
+        assert [text for text in texts(svg) if ", seed" in text] == ["one, seed 4"]
 
 
 @pytest.mark.slow
