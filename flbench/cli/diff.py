@@ -42,18 +42,17 @@ def diff(
 
 def _chosen(one: Path, other: Path) -> tuple[Path, Path]:
     """Two files; in folders, those of the lowest common seed, else of the lowest seed."""
+    from flbench.results.files import result_files
 
     def seeds(path: Path) -> dict[str, Path]:
         if not path.is_dir():
             return {}
-        found = {file.name: file for file in sorted(path.rglob("seed-*.json"))}
-        if not found:
+        found = {file.name: file for file in result_files([path])}
+        if path in found.values():
             raise UserError(f"{path}: expected a result file or a folder with some, found none")
         return found
 
     mine, theirs = seeds(one), seeds(other)
-    common = sorted({*mine} & {*theirs}) if mine and theirs else sorted({*mine} or {*theirs})
-    if mine and theirs and not common:
-        return next(iter(mine.values())), next(iter(theirs.values()))
-    pick = common[0] if common else ""
-    return mine.get(pick, one), theirs.get(pick, other)
+    common = {*mine} & {*theirs}
+    first, second = (min(common or found, default="") for found in (mine, theirs))
+    return mine.get(first, one), theirs.get(second, other)

@@ -43,15 +43,13 @@ def list_(
 
 
 Reasons = Mapping[tuple[str, str], str]
-"""Kind and name -> why it cannot be used."""
+"""Kind and name -> why its import failed (`flbench.run.import_probe`)."""
 
 
 def listing(kind: str, details: bool = False, tried: Reasons | None = None) -> list[str]:
     """Lines that list what is installed of one kind, with the reason where a name is broken.
 
-    Args:
-        details: whether methods are listed with kind, paper and hooks.
-        tried: why imports failed (`flbench.run.import_probe`); None = not imported.
+    With `details`, methods have their kind, paper and hooks.
     """
     found = entries(kind)
     width = max((len(name) for name in found), default=0)

@@ -37,22 +37,11 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-app.command()(run)
-app.command()(sweep)
-app.command("list")(list_)
-app.command()(data)
-app.command()(study)
-app.command()(check)
-app.command()(new)
+for command in (run, sweep, list_, data, study, check, new):
+    app.command(command.__name__.strip("_"))(command)
 app.command(context_settings=PASSES_ON)(speed)
-app.command()(reproduce)
-app.command()(tune)
-app.command()(diff)
-app.command()(leaderboard)
-app.command()(plot)
-app.command()(sync)
-app.command()(submit)
-app.command()(verify)
+for command in (reproduce, tune, diff, leaderboard, plot, sync, submit, verify):
+    app.command()(command)
 app.add_typer(show, name="show")
 
 

@@ -77,14 +77,7 @@ def template(kind: str, licence: str) -> dict[str, str]:
 
 
 def refuse(name: str, kind: str, texts: Mapping[str, str]) -> None:
-    """Refuse a name that is not valid or already in use.
-
-    Args:
-        texts: the files of the template.
-
-    Raises:
-        UserError: the reason, and what to do.
-    """
+    """Refuse a name that is not valid, already in use, or taken in the texts of the template."""
     if not NAME.fullmatch(name):
         raise UserError(
             f"new: expected lower-case words joined by hyphens, such as my-{kind}, got {name!r}"
@@ -150,11 +143,7 @@ def filled(texts: Mapping[str, str], words: Mapping[str, str]) -> dict[str, str]
 
 
 def write(folder: Path, texts: Mapping[str, str]) -> None:
-    """Write files into a new folder, all of them or none.
-
-    Raises:
-        UserError: the folder cannot be written.
-    """
+    """Write files into a new folder, all of them or none."""
     try:
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".flbench-") as beside:
             whole = Path(beside) / folder.name

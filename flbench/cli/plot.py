@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,8 +12,6 @@ from flbench.errors import UnknownName, UserError
 
 if TYPE_CHECKING:
     from flbench.results.schema import Result
-
-    Rows = Sequence[tuple[str, Sequence[Result]]]
 
 KINDS = {
     "curves": "no result holds a curve of accuracy",
@@ -47,13 +45,21 @@ def plot(
     rows = rows_of([result for _, result in found])
     first = rows[0][1][0]
     name = f"{first.suite['name']} on {first.dataset}"
+    from flbench import figures
     from flbench.results.files import slug, write_atomically
 
     stem = slug(f"{first.suite['name']}-{first.dataset}")
-
+    draw = {
+        "curves": figures.curves,
+        "pareto": figures.pareto,
+        "clients": figures.clients,
+        "scores": figures.scores,
+        "membership": figures.memberships,
+        "partition": figures.partition,
+    }
     missing = []
     for one in KINDS if kind == "all" else [kind]:
-        svg = _drawing_functions()[one](rows, title or name)
+        svg = draw[one](rows, title or name)
         if svg is None:
             missing.append(f"{one} ({KINDS[one]})")
             continue
@@ -73,16 +79,14 @@ def read_all_results(paths: Sequence[Path]) -> list[tuple[Path, Result]]:
     Raises:
         UserError: there is none, one cannot be read, or two files are of one run.
     """
-    from flbench.results.files import read_result
+    from flbench.results.files import read_result, result_files
 
     found: dict[Path, tuple[Path, Result]] = {}
-    for path in paths:
-        files = sorted(path.rglob("seed-*.json")) if path.is_dir() else [path]
-        if not files:
-            raise UserError(f"{path}: expected a result file or a folder of them, found none")
-        for file in files:
-            if file.resolve() not in found:
-                found[file.resolve()] = file, read_result(file)
+    for file in result_files(paths):
+        if file.is_dir():
+            raise UserError(f"{file}: expected a result file or a folder of them, found none")
+        if file.resolve() not in found:
+            found[file.resolve()] = file, read_result(file)
     runs: dict[tuple[str, int], Path] = {}
     for file, result in found.values():
         other = runs.setdefault((result.fingerprint.config, result.seed), file)
@@ -92,18 +96,13 @@ def read_all_results(paths: Sequence[Path]) -> list[tuple[Path, Result]]:
 
 
 def refuse_mixed(found: Sequence[tuple[Path, Result]]) -> None:
-    """Refuse results of different suites; the message names the settings that differ.
-
-    Raises:
-        UserError: the suites differ.
-    """
+    """Refuse results of different suites; the message names the settings that differ."""
     path, first = found[0]
     for other, result in found:
         if result.fingerprint.suite != first.fingerprint.suite:
-            keys = sorted(first.suite.keys() | result.suite.keys())
-            different = [key for key in keys if first.suite.get(key) != result.suite.get(key)]
-            if first.dataset != result.dataset and "dataset" not in different:
-                different.append("dataset")
+            mine, theirs = ({**one.suite, "dataset": one.dataset} for one in (first, result))
+            keys = sorted({*mine, *theirs})
+            different = [key for key in keys if mine.get(key) != theirs.get(key)]
             raise UserError(
                 f"results of different suites share no figure: {path} ({first.suite['name']} on"
                 f" {first.dataset}) and {other} ({result.suite['name']} on {result.dataset})"
@@ -116,25 +115,3 @@ def rows_of(results: Sequence[Result]) -> list[tuple[str, Sequence[Result]]]:
     from flbench.leaderboard.grouping import rows_of as by_table
 
     return [(row.name, row.results) for rows in by_table(results).values() for row in rows]
-
-
-def _drawing_functions() -> dict[str, Callable[[Rows, str], bytes | None]]:
-    """The function that draws each kind; figures of single results take each row's first seed."""
-    from flbench import figures
-
-    def partition(rows: Rows, title: str) -> bytes | None:
-        for _, (one, *_) in rows:
-            if one.clients.labels:
-                return figures.partition(one, f"{title}, seed {one.seed}")
-        return None
-
-    return {
-        "curves": figures.curves,
-        "pareto": figures.pareto,
-        "clients": figures.clients,
-        "scores": lambda rows, title: figures.scores([one for _, (one, *_) in rows], title),
-        "membership": lambda rows, title: figures.memberships(
-            [one for _, (one, *_) in rows], title
-        ),
-        "partition": partition,
-    }

@@ -29,11 +29,7 @@ def run(request: RunRequest) -> None:
 
 
 def run_all(request: RunRequest, cells: Sequence[Cell], console: Console) -> None:
-    """Run cells in turn; one that diverges, is undefined or lacks data stops no other.
-
-    Args:
-        request: what asks for all of them.
-    """
+    """Run the cells of a request; one that diverges, is undefined or lacks data stops no other."""
     from flbench.results.files import checkpoint_path
     from flbench.terminal.tables import print_table
 

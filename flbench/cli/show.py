@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flbench.cli.options import Root
 from flbench.errors import MissingData, UserError
 
 if TYPE_CHECKING:
@@ -37,12 +38,7 @@ def show_suite(
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="seed of the partition")] = 0,
     dataset: Annotated[str | None, typer.Option(help="as it runs on this data set")] = None,
-    data_root: Annotated[
-        Path | None,
-        typer.Option(
-            help="folder of the data sets [default: $FLBENCH_DATA, else ~/.cache/flbench]"
-        ),
-    ] = None,
+    data_root: Root = None,
 ) -> None:
     """Show a suite's settings and, if its data are available, its partition."""
     from flbench.suite import load_suite

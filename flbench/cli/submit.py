@@ -33,11 +33,10 @@ def submit(
 
     Exit code 1 if one of them is refused; then nothing is copied.
     """
-    from flbench.cli.sync import files_of
-    from flbench.results.files import write_atomically
+    from flbench.results.files import result_files, write_atomically
     from flbench.submission.admission import gathered, problems, read
 
-    paths = list(dict.fromkeys(files_of(results)))
+    paths = result_files(results)
     if not check and not into.is_dir():
         raise UserError(
             f"--results: expected the leaderboard's folder of result files, there is no '{into}':"

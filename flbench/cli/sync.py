@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -29,11 +28,11 @@ def sync(
     ] = False,
 ) -> None:
     """Push result files (default: flbench-results) to W&B; a second push changes nothing."""
-    from flbench.results.files import read_result
+    from flbench.results.files import read_result, result_files
     from flbench.sinks.wandb import identity, push, run_id
 
     failed, pushed = 0, dict[str, Path]()
-    paths = list(dict.fromkeys(files_of(results or [Path("flbench-results")])))
+    paths = result_files(results or [Path("flbench-results")])
     for path in paths:
         try:
             if path.is_dir():
@@ -54,13 +53,3 @@ def sync(
             print(f"{path}: not sent, {type(error).__name__}: {text}", file=sys.stderr)
     if failed:
         raise UserError(f"{failed} of {len(paths)} could not be synced; the lines above say why")
-
-
-def files_of(paths: Sequence[Path]) -> Iterator[Path]:
-    """The given files, and the result files below the given folders, in order of their paths.
-
-    A folder without result files is yielded itself.
-    """
-    for path in paths:
-        found = sorted(path.rglob("seed-*.json")) if path.is_dir() else []
-        yield from found or [path]

@@ -16,7 +16,7 @@ from flbench.core.parameters import parse
 from flbench.engine.options import EngineOptions
 from flbench.errors import UserError
 from flbench.sweeps.request import Cell, RunRequest, resolve
-from flbench.sweeps.tuning import FIRST_SEED, SCORE, Point, Trial, _order, _score, grid_of, points
+from flbench.sweeps.tuning import FIRST_SEED, SCORE, Point, Trial, grid_of, order, points, score_of
 
 if TYPE_CHECKING:
     from flbench.results.schema import Tuning
@@ -83,8 +83,8 @@ def tune(
     wanted = [cells(point, numbers, trials) for point in drawn]
     progress.tell(f"{len(drawn)} sets of {', '.join(grid)}; {tuning_seeds} tuning seeds each")
     outcomes = run_missing([cell for trial in wanted for cell in trial], progress)
-    pairs = zip(drawn, wanted, strict=True)
-    judged = sorted((Trial(point, _score(trial, outcomes)) for point, trial in pairs), key=_order)
+    scores = [score_of([outcomes[cell] for cell in trial]) for trial in wanted]
+    judged = sorted(map(Trial, drawn, scores), key=order)
     report = _write(judged, method, wanted[0][0])
     for one in judged:
         shown = "failed" if one.score is None else f"{one.score:.4f}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -57,7 +56,7 @@ def verify(
     parts = compare(result, came, wanted)
     agreed = all(part.agrees(tolerance) for part in parts)
     print(f"{file}: {wanted} of {result.suite['rounds']} rounds played again")
-    for line in (*_environments(result, came), *(part.told(tolerance) for part in parts)):
+    for line in (_environments(result, came), *(part.told(tolerance) for part in parts)):
         print(f"  {line}")
     if not agreed:
         print("it differs")
@@ -70,11 +69,7 @@ def verify(
 
 
 def _rounds(result: Result, wanted: int | None) -> int:
-    """How many rounds to play.
-
-    Raises:
-        BadParameter: there are not so many, or none of them is judged.
-    """
+    """How many rounds to play; refused where there are not so many, or none of them is judged."""
     rounds, every = int(result.suite["rounds"]), int(result.suite.get("eval_every", 1))
     first = min(every, rounds)
     if wanted is not None and not first <= wanted <= rounds:
@@ -82,8 +77,8 @@ def _rounds(result: Result, wanted: int | None) -> int:
     return wanted or rounds
 
 
-def _environments(one: Result, other: Result) -> Iterator[str]:
+def _environments(one: Result, other: Result) -> str:
     """Where the two were not computed alike."""
     pairs = [(key, one.environment.get(key), other.environment.get(key)) for key in COMPUTED_BY]
     unlike = [f"{key} {told}, here {here}" for key, told, here in pairs if told and told != here]
-    yield f"environment: {'; '.join(unlike) or 'the same, so the same bytes are expected'}"
+    return f"environment: {'; '.join(unlike) or 'the same, so the same bytes are expected'}"

@@ -206,6 +206,14 @@ class Dispatched:
     extras: Extras = field(default_factory=dict)
     client_memory: Extras = field(default_factory=dict)
 
+    @classmethod
+    def whole(cls, models: Tensor, client_memory: Extras | None = None) -> Dispatched:
+        """One model per client, shape (n, W), of which every scalar is sent and returned."""
+        mask = torch.ones(models.shape, dtype=torch.bool, device=models.device)
+        return cls(
+            models[:, None], mask[:, :1], None, mask, mask, client_memory=client_memory or {}
+        )
+
 
 @dataclass(frozen=True)
 class Upload:

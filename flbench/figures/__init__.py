@@ -1,7 +1,8 @@
 """Figures of results: pure functions that return an SVG file, or None if there is nothing to draw.
 
-Their last argument is a title, one line. `rows` are pairs of a name and its results over seeds. The
-same results give the same bytes. Importing this package imports neither matplotlib nor torch.
+Their last argument is a title, one line. `rows` are pairs of a name and its results over seeds;
+what shows single runs takes each row's first result. The same results give the same bytes.
+Importing this package imports neither matplotlib nor torch.
 """
 
 from flbench.figures.accuracy_curves import curves as curves

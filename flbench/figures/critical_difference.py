@@ -46,7 +46,6 @@ def critical_difference(
         ranks: average rank of each method, 1 = best.
         distance: the critical difference, > 0.
         blocks: number of blocks (suites, or suites and seeds) that ranks are averaged over.
-        title: one line on top.
     """
     if len(ranks) < 2:
         return None

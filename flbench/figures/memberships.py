@@ -55,13 +55,13 @@ def has_groups(result: Result) -> bool:
     return len(counts) > 1 or not counts <= {1, n}
 
 
-def memberships(results: Sequence[Result], title: str) -> bytes | None:
-    """Draw the group of every client against the round, a panel per result with groups.
+def memberships(rows: Sequence[tuple[str, Sequence[Result]]], title: str) -> bytes | None:
+    """Draw the group of every client against the round, a panel per row with groups.
 
     Clients are sorted by true group. A group has the colour of the true group it matches; groups
-    of one client are light grey. At most the first 8 results with groups are drawn.
+    of one client are light grey. At most the first 8 rows with groups are drawn.
     """
-    drawn = [result for result in results if has_groups(result)]
+    drawn = [result for _, (result, *_) in rows if has_groups(result)]
     left_out, drawn = len(drawn[MAX_PANELS:]), drawn[:MAX_PANELS]
     if not drawn:
         return None

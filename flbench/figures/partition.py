@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,18 +22,20 @@ COLUMNS = 1000
 """Largest number of columns of the heat map."""
 
 
-def partition(result: Result, title: str) -> bytes | None:
-    """Draw the number of training samples of each client and label; any result of the seed does."""
-    held = result.clients.labels
-    if not held or not any(held):
+def partition(rows: Sequence[tuple[str, Sequence[Result]]], title: str) -> bytes | None:
+    """Draw the training samples of each client and label, of the lowest seed that has counts."""
+    counted = [one for _, results in rows for one in results if any(one.clients.labels or ())]
+    if not counted:
         return None
+    result = min(counted, key=lambda one: one.seed)
+    held = result.clients.labels or []
     counts = np.zeros((len(held), 1 + max(label for one in held for label in one)), dtype=np.int64)
     for client, one in enumerate(held):
         for label, samples in one.items():
             counts[client, label] = samples
     groups = result.clients.group
     known = None if groups is None else np.array(groups, dtype=np.int64)
-    return draw_partition(counts, known, title)
+    return draw_partition(counts, known, f"{title}, seed {result.seed}")
 
 
 def draw_partition(counts: Ints, groups: Ints | None, title: str) -> bytes:
@@ -44,7 +47,6 @@ def draw_partition(counts: Ints, groups: Ints | None, title: str) -> bytes:
     Args:
         counts: samples per client and label, shape (N, C).
         groups: true group of each client, shape (N,), or None.
-        title: one line on top.
     """
     n, labels = counts.shape
     order = np.arange(n) if groups is None else np.argsort(groups, kind="stable")

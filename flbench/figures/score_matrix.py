@@ -94,7 +94,7 @@ def sorted_matrix(result: Result) -> ScoreMatrix | None:
     )
 
 
-def scores(results: Sequence[Result], title: str) -> bytes | None:
+def scores(rows: Sequence[tuple[str, Sequence[Result]]], title: str) -> bytes | None:
     """Draw score matrices, a panel each; beside those of clients, their similarity.
 
     Rows and columns are sorted by true group. If signs differ, blue is positive (helps) and
@@ -103,7 +103,8 @@ def scores(results: Sequence[Result], title: str) -> bytes | None:
     the reachability of OPTICS on the rows if the method clusters by density. At most the first 8
     matrices of at least 4 entries are drawn.
     """
-    found = [(result, one) for result in results if (one := sorted_matrix(result)) is not None]
+    firsts = [result for _, (result, *_) in rows]
+    found = [(result, one) for result in firsts if (one := sorted_matrix(result)) is not None]
     left_out, found = len(found[MAX_PANELS:]), found[:MAX_PANELS]
     if not found:
         return None

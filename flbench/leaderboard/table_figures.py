@@ -42,26 +42,18 @@ def drawings(table: Table, alone: bool = True) -> list[Drawing]:
     about = f"{table.suite} on {table.dataset}"
     parts = [slug(table.suite), slug(table.dataset), *([] if alone else [table.fingerprint])]
     rows = [(row.name, row.results) for row in shown(table)]
-    firsts = [row.results[0] for row in table.main]
-    counted = [one for row in table.main for one in row.results if one.clients.labels]
-
-    def labels() -> bytes | None:
-        if not counted:
-            return None
-        first = min(counted, key=lambda one: one.seed)
-        return figures.partition(first, f"{about}, seed {first.seed}")
-
-    kinds: dict[str, tuple[str, Callable[[], bytes | None]]] = {
-        "curves": ("test accuracy and loss, round by round", lambda: figures.curves(rows, about)),
-        "pareto": ("accuracy against traffic", lambda: figures.pareto(rows, about)),
-        "clients": ("accuracy of every client", lambda: figures.clients(rows, about)),
-        "partition": ("who holds how much of which label", labels),
-        "scores": ("scores that groups were made from", lambda: figures.scores(firsts, about)),
-        "memberships": ("groups, round by round", lambda: figures.memberships(firsts, about)),
-    }
+    every = [(row.name, row.results) for row in table.main]
+    kinds = [
+        ("curves", "test accuracy and loss, round by round", figures.curves, rows),
+        ("pareto", "accuracy against traffic", figures.pareto, rows),
+        ("clients", "accuracy of every client", figures.clients, rows),
+        ("partition", "who holds how much of which label", figures.partition, every),
+        ("scores", "scores that groups were made from", figures.scores, every),
+        ("memberships", "groups, round by round", figures.memberships, every),
+    ]
     return [
-        Drawing("--".join([*parts, kind]) + ".svg", f"{about}: {alt}", draw)
-        for kind, (alt, draw) in kinds.items()
+        Drawing("--".join([*parts, kind]) + ".svg", f"{about}: {alt}", partial(draw, which, about))
+        for kind, alt, draw, which in kinds
     ]
 
 

@@ -61,11 +61,8 @@ which the core has seeded."""
 class HookCaller:
     """The hooks of one run: calls them, merges their answers, checks what comes back.
 
-    Args:
-        suite: the suite's name and the suite.
-        methods: names and instances, in the order they were named.
-        sinks: names and instances of listeners.
-        warn: called when a sink fails, or when a plugin changes a process-wide setting.
+    `suite`, `methods` (in the order they were named) and `sinks` are names with instances; `warn`
+    is called when a sink fails, or when a plugin changes a process-wide setting.
 
     Raises:
         PluginError: a plugin declares a hook, or an argument of one, that does not exist.
@@ -184,9 +181,8 @@ class HookCaller:
             raise validation.in_round(ctx, f"defaults.dispatch: {text}")
         for name, (plugin, tensor) in found.items():
             if name != "params":
-                validation.start_field(plugin, name, tensor, candidates, stage, ctx)
-        if "rows" in found:
-            validation.start_rows(*found["rows"], len(state.models), ctx)
+                bank = len(state.models)
+                validation.start_field(plugin, name, tensor, candidates, bank, stage, ctx)
         everyone = torch.ones(acting, candidates, dtype=torch.bool)
         crosses = found["sent_mask"].value
         returns = found["returned_mask"].value if "returned_mask" in found else crosses
@@ -237,11 +233,7 @@ class HookCaller:
     def aggregate(self, state: State, upload: Upload, ctx: Context) -> Models:
         """The new bank."""
         answer = self._call(
-            "aggregate",
-            state=state,
-            upload=upload,
-            membership=state.membership,
-            ctx=ctx,
+            "aggregate", state=state, upload=upload, membership=state.membership, ctx=ctx
         )
         return validation.aggregate(answer, state, ctx)
 

@@ -24,10 +24,8 @@ class GlobalSetting:
     """A setting that all code of a process shares.
 
     Attributes:
-        name: as a warning names it.
         module: the module that holds it; not read before that is imported.
         read: gives the value, from the module; None = unknown.
-        write: sets a value, given the module.
         same: whether an old and a new value count as equal.
     """
 
@@ -182,7 +180,6 @@ class IsolatedPlugin:
     """Runs a plugin's code and restores the settings that it changed.
 
     Args:
-        name: the plugin's name.
         warn: called once for each setting that the plugin changed; None = print to standard error.
     """
 

@@ -30,14 +30,11 @@ NAMES = re.compile(r"[A-Za-z0-9_][\w.-]*", re.ASCII)
 
 @dataclass(frozen=True)
 class Entry:
-    """One installed name.
+    """One installed name, and the package that offers it.
 
     Attributes:
         kind: one of KINDS.
-        name: what a person types.
         value: "module:object".
-        distribution: the package that offers it.
-        version: that package's version.
         rivals: other packages that offer the same name, with their versions.
 
     Example:
@@ -91,12 +88,7 @@ def _stamp() -> tuple[tuple[str, int], ...]:
 
 @lru_cache(maxsize=4)
 def _points(stamp: object, installed: Callable[[], Iterable[Distribution]]) -> list[EntryPoint]:
-    """The entry points of all packages for flbench; read again only when a folder has changed.
-
-    Args:
-        stamp: the value of `_stamp`.
-        installed: gives all distributions, in the order in which Python would import them.
-    """
+    """The entry points of all packages for flbench; read again only when a folder has changed."""
     found, first = list[EntryPoint](), dict[str, Path]()
     for package in installed():
         points = [point for point in _offered(package) if point.group.startswith("flbench.")]

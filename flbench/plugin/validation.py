@@ -244,13 +244,15 @@ def start(answer: HookResult, stage: Stage, ctx: Context) -> Start:
 
 
 def start_field(
-    plugin: str, name: str, tensor: Tensor, candidates: int, stage: Stage, ctx: Context
+    plugin: str, name: str, tensor: Tensor, candidates: int, bank: int, stage: Stage, ctx: Context
 ) -> None:
-    """A mask of a start, or its rows, fit the models that were dispatched."""
+    """A mask of a start fits the models that were dispatched; its rows are rows of the bank."""
     acting, width = len(stage.clients), ctx.layout.width
     expect = Expect(f"{plugin}.dispatch: {name}", ctx)
     if name == "rows":
         expect.indices(tensor, (candidates,), "the row of the bank each candidate is for")
+        if tensor.min() < 0 or tensor.max() >= bank:
+            raise expect.failure(f" expects rows in 0..{bank - 1}, got {tensor.tolist()}")
         return
     shape: Shape
     if name == "active":
@@ -259,13 +261,6 @@ def start_field(
         shape = (width,) if getattr(tensor, "ndim", 1) == 1 else (acting, width)
         meaning = "one flag per scalar, or one row of flags per acting client"
     expect.flags(tensor, shape, meaning)
-
-
-def start_rows(plugin: str, rows: Tensor, bank: int, ctx: Context) -> None:
-    """The rows that candidates are for exist."""
-    if rows.min() < 0 or rows.max() >= bank:
-        text = f"rows expects rows in 0..{bank - 1}, got {rows.tolist()}"
-        raise in_round(ctx, f"{plugin}.dispatch: {text}")
 
 
 def client_module(answer: HookResult | None, ctx: Context) -> ClientModule:

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -113,6 +113,18 @@ def _read(kind: type[Kind], path: Path, name: str) -> Kind:
 
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is no number")
+
+
+def result_files(paths: Iterable[Path]) -> list[Path]:
+    """The given files, and the result files below given folders in path order, each path once.
+
+    A folder without result files is named itself.
+    """
+    found: dict[Path, None] = {}
+    for path in paths:
+        below = sorted(path.rglob("seed-*.json")) if path.is_dir() else []
+        found |= dict.fromkeys(below or [path])
+    return list(found)
 
 
 def read_results(folder: Path) -> Iterator[tuple[Path, Result]]:

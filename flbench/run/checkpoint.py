@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -44,11 +44,9 @@ class Packed(NamedTuple):
 
 
 class CheckpointWriter:
-    """Keeps the last whole round of a run.
+    """Keeps the last whole round of a run at `path`; None = nowhere.
 
-    Args:
-        path: of the checkpoint; None = nothing is kept.
-        marks: what a run that goes on from it must agree with.
+    A run that goes on from it must agree with `marks`.
     """
 
     def __init__(self, path: Path | None, marks: Fingerprint) -> None:
@@ -134,7 +132,12 @@ def load_checkpoint(
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata()
-            _check_format(path, metadata)
+            found = metadata.get("format", "none")
+            if "flbench" in metadata and found != FORMAT:
+                raise UserError(
+                    f"{path}: expected checkpoint format {FORMAT}, found {found}; delete the file"
+                    " to start over, or resume with the version of flbench that wrote it"
+                )
             plain = json.loads(metadata["flbench"])
             for name, value in marks.model_dump().items():
                 if plain["fingerprint"].get(name) != value:
@@ -156,20 +159,6 @@ def load_checkpoint(
     )
     ledger = CommunicationLedger(len(state.membership.home), plain["bits"], prefixed["bits/"])
     return state, ledger, History.of(plain["history"], tables.get("scores"))
-
-
-def _check_format(path: Path, metadata: Mapping[str, str]) -> None:
-    """Refuse a checkpoint of another format.
-
-    Raises:
-        UserError: what was found, what is expected, and what to do.
-    """
-    found = metadata.get("format", "none")
-    if "flbench" in metadata and found != FORMAT:
-        raise UserError(
-            f"{path}: expected checkpoint format {FORMAT}, found {found}; delete the file to start"
-            " over, or resume with the version of flbench that wrote it"
-        )
 
 
 def _part(read: Callable[[str], Tensor], table: str, part: str) -> Tensor:

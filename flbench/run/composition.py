@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
-from inspect import getattr_static
 from typing import Any
 
-from flbench.core.hookspecs import hookimpl
+from flbench.core import hookspecs
+from flbench.core.hookspecs import implemented_hooks
 from flbench.core.parameters import Parameter, Presets, checked, declared
 from flbench.errors import BadParameter, PluginError, UnknownName, UserError, in_one_line, text_of
 from flbench.plugin.isolation import IsolatedPlugin
@@ -48,12 +48,7 @@ class LoadedPlugin:
     entry: Entry
     kind: Any
     fields: Mapping[str, Parameter]
-
-    @property
-    def presets(self) -> Presets:
-        """The presets it declares."""
-        presets: Presets = getattr(self.kind, "presets", {})
-        return presets
+    presets: Presets
 
     def field(self, key: str) -> str | None:
         """The field that a `--set` key names: `field` or `plugin.field`; None = none of it."""
@@ -87,11 +82,7 @@ class LoadedPlugin:
 
 @dataclass(frozen=True)
 class LoadedMethod:
-    """The plugins of `name` or `name+name`, found and imported; `compose` gives them parameters.
-
-    Attributes:
-        text: what a person typed.
-    """
+    """The plugins of `name` or `name+name` (`text`), found and imported, without parameters."""
 
     text: str
     plugins: tuple[LoadedPlugin, ...]
@@ -110,10 +101,9 @@ class LoadedMethod:
         name where others are there, so `pfedlia+fedavg` is `pfedlia`.
 
         Args:
-            settings: `--set` values; those that a plugin declares are taken, others ignored (see
-                `suite_overrides`). Keys are `field` or `plugin.field`.
-            preset: name of a preset; plugins that have it start from its values, not their
-                defaults.
+            settings: `field` or `plugin.field` -> value; what no plugin declares is ignored (see
+                `suite_overrides`).
+            preset: plugins that have it start from its values, not their defaults.
 
         Raises:
             BadParameter: a value does not fit its field, or the plugin refuses it.
@@ -121,7 +111,7 @@ class LoadedMethod:
         """
         built = [(one.entry, one.build(settings or {}, preset)) for one in self.plugins]
         check_compatible([(entry.name, plugin) for entry, plugin in built])
-        acting = [(entry, plugin) for entry, plugin in built if _hooks_of(plugin)] or built[:1]
+        acting = [pair for pair in built if implemented_hooks(type(pair[1]))] or built[:1]
         layers = tuple((entry.name, plugin) for entry, plugin in acting)
         return MethodStack(layers, _description(acting))
 
@@ -145,7 +135,7 @@ def _load_plugin(name: str) -> LoadedPlugin:
     if not (isinstance(kind, type) and is_dataclass(kind) and kind.__dataclass_params__.frozen):  # type: ignore[attr-defined]
         raise PluginError(f"method '{name}': {entry.value} is not a frozen dataclass")
     try:
-        return LoadedPlugin(entry, kind, declared(kind))
+        return LoadedPlugin(entry, kind, declared(kind), getattr(kind, "presets", {}))
     except Exception as error:
         raise PluginError(f"{entry}: its fields cannot be read: {in_one_line(error)}") from error
 
@@ -155,6 +145,10 @@ def compose(
 ) -> MethodStack:
     """Find, import and build the plugins of a method; see `load_method`, `LoadedMethod.compose`."""
     return load_method(text).compose(settings, preset)
+
+
+FLAGS = ("uses_true_groups", "paper_leak", "pools_data", "baseline")
+"""What a plugin may openly say of itself."""
 
 
 def _description(acting: Sequence[tuple[Entry, Any]]) -> Method:
@@ -172,11 +166,8 @@ def _description(acting: Sequence[tuple[Entry, Any]]) -> Method:
                 name=entry.name,
                 distribution=entry.distribution,
                 version=entry.version,
-                uses_true_groups=bool(getattr(plugin, "uses_true_groups", False)),
-                paper_leak=bool(getattr(plugin, "paper_leak", False)),
-                pools_data=bool(getattr(plugin, "pools_data", False)),
-                baseline=bool(getattr(plugin, "baseline", False)),
                 source=source_hash(entry.module()),
+                **{flag: bool(getattr(plugin, flag, False)) for flag in FLAGS},
             )
             for entry, plugin in acting
         ],
@@ -216,11 +207,7 @@ def without_preset(preset: str, methods: Sequence[LoadedMethod]) -> list[str]:
 def suite_overrides(
     settings: Mapping[str, object], methods: Sequence[LoadedMethod]
 ) -> dict[str, object]:
-    """The part of `--set` that is meant for the suite.
-
-    Args:
-        settings: all of `--set`.
-        methods: all methods that are asked for.
+    """The part of `--set` that is meant for the suite, given all methods that are asked for.
 
     Raises:
         UnknownName: a key that neither a method nor the suite declares.
@@ -250,7 +237,7 @@ def check_compatible(plugins: Sequence[tuple[str, object]]) -> None:
     Raises:
         UserError: two group the clients, or two average, or two replace the local objective; one
             keeps a model per client and another would group them; one pools all data and
-            another would treat clients apart.
+            another would treat clients apart; or no hook of one is ever asked.
     """
     refused = f"'{'+'.join(name for name, _ in plugins)}' cannot be composed"
     meanings = {
@@ -258,28 +245,42 @@ def check_compatible(plugins: Sequence[tuple[str, object]]) -> None:
         "aggregate": "decide how models are averaged",
         "client_module": "replace the local objective",
     }
+    hooks_of = {
+        name: implemented_hooks(type(plugin), wrappers=False).keys() for name, plugin in plugins
+    }
     for hook, meaning in meanings.items():
-        rivals = [name for name, plugin in plugins if hook in _hooks_of(plugin)]
+        rivals = [name for name, hooks in hooks_of.items() if hook in hooks]
         if len(rivals) > 1:
             raise UserError(
                 f"{refused}: {rivals[0]} and {rivals[1]} both {meaning}; name one of them"
             )
     for name, plugin in plugins:
-        others = [(one, _hooks_of(other)) for one, other in plugins if one != name]
+        others = [(one, hooks) for one, hooks in hooks_of.items() if one != name]
         grouping = [one for one, hooks in others if "cluster" in hooks]
         if grouping and getattr(plugin, "row_per_client", False):
             raise UserError(
                 f"{refused}: {name} keeps a model per client, so nothing may regroup them, and"
                 f" {grouping[0]} does"
             )
-        apart = [one for one, hooks in others if {"cluster", "aggregate", "personalise"} & {*hooks}]
+        apart = [one for one, hooks in others if {"cluster", "aggregate", "personalise"} & hooks]
         if apart and getattr(plugin, "pools_data", False):
             raise UserError(
                 f"{refused}: {name} has one trainer for all data; {apart[0]} treats clients apart"
             )
+    for place, (name, _) in enumerate(plugins):
+        later = plugins[place + 1 :]
+        heard = [h for h in hooks_of[name] if not any(always_answers(o, h) for _, o in later)]
+        if hooks_of[name] and not heard:
+            raise UserError(
+                f"{refused}: of {name} no hook is asked, {later[-1][0]} answers"
+                f" {', '.join(sorted(hooks_of[name]))} before it; name one of them"
+            )
 
 
-def _hooks_of(plugin: object) -> list[str]:
-    marker, kind = f"{hookimpl.project_name}_impl", type(plugin)
-    marked = ((name, getattr(getattr_static(kind, name), marker, None)) for name in dir(kind))
-    return [options.get("specname") or name for name, options in marked if options is not None]
+def always_answers(plugin: object, hook: str) -> bool:
+    """Whether plugins named before it are never asked for a hook: its answer is never None."""
+    method = implemented_hooks(type(plugin), wrappers=False).get(hook)
+    if method is None or not vars(hookspecs)[hook].flbench_spec["firstresult"]:
+        return False
+    answer = getattr(plugin, method).__annotations__.get("return", None)
+    return answer is not None and "None" not in str(answer)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from flbench.core.context import Context, Split
@@ -24,12 +23,7 @@ from flbench.errors import Undefined, UserError
 class RunServices:
     """What the contexts of a run's rounds share. It holds visible samples only.
 
-    Attributes:
-        say: prints a warning.
-        store: where large tables of models lie.
-        executor: None until the ClientModule is known.
-        draw: index -> other initial weights; None until the ClientModule is known.
-        seconds: wall time by part.
+    `executor` and `draw` (index -> other initial weights) are None until the ClientModule is known.
     """
 
     ledger: CommunicationLedger
@@ -66,18 +60,12 @@ class RunServices:
 
 @dataclass(frozen=True, kw_only=True)
 class RunContext(Context):
-    """The context of a round.
-
-    Attributes:
-        services: what it shares with the contexts of other rounds.
-        truth: gives the true groups; None = the method does not ask for them.
-    """
+    """The context of a round; `truth` is None where the method does not ask for true groups."""
 
     services: RunServices
     truth: Callable[[], Tensor | None] | None = None
 
     def evaluate(self, models: Tensor, clients: Tensor, split: Split = "validation") -> Tensor:
-        """See `Context.evaluate`."""
         _refuse_other(split)
         executor = self.executor
         sums = cross_evaluate(executor.workspace, models, executor.samples, split, clients)
@@ -86,30 +74,19 @@ class RunContext(Context):
         return (sums[..., 0] / sums[..., 2]).cpu()
 
     def train(self, models: Tensor, clients: Tensor, epochs: int | None = None) -> Tensor:
-        """See `Context.train`."""
         if not self.joining:
             raise UserError("ctx.train serves newcomers: ask `ctx.joining` first")
         starts = models.expand(len(clients), self.layout.width)
-        everything = torch.ones(starts.shape, dtype=torch.bool)
-        start = Dispatched(
-            params=starts[:, None],
-            active=everything[:, :1],
-            rows=None,
-            sent_mask=everything,
-            returned_mask=everything,
-        )
         stage = Stage("join", clients, self.local.epochs if epochs is None else epochs)
-        return self.executor.fit(start, stage, (), self.round).selected()
+        return self.executor.fit(Dispatched.whole(starts), stage, (), self.round).selected()
 
     def client_data(self, client: int, split: Split = "train") -> tuple[Tensor, Tensor]:
-        """See `Context.client_data`."""
         _refuse_other(split)
         samples = self.executor.samples
         rows = samples.splits[split][client]
         return samples.x[rows], samples.y[rows]
 
     def server_data(self) -> tuple[Tensor, Tensor]:
-        """See `Context.server_data`."""
         samples = self.executor.samples
         if "server" not in samples.splits:
             raise Undefined("the server owns no samples: set `server_samples` of the suite")
@@ -117,21 +94,17 @@ class RunContext(Context):
         return samples.x[rows], samples.y[rows]
 
     def logits(self, models: Tensor, x: Tensor) -> Tensor:
-        """See `Context.logits`."""
         return logits_of(self.executor.workspace, models, x)
 
     def features(self, models: Tensor, x: Tensor) -> Tensor:
-        """See `Context.features`."""
         return features_of(self.executor.workspace, models, x)
 
     def fresh_initial(self, index: int) -> Tensor:
-        """See `Context.fresh_initial`."""
         if self.services.draw is None:
             raise UserError("fresh weights can be drawn from `setup` on, not in `client_module`")
         return self.services.draw(index)
 
     def repeated(self, row: Tensor, times: int | None = None) -> Tensor:
-        """See `Context.repeated`."""
         rows = self.clients if times is None else times
         return ModelBank.repeated(row, rows, self.services.store)
 
@@ -143,24 +116,19 @@ class RunContext(Context):
         scalars: Tensor | int,
         bits: int = 32,
     ) -> None:
-        """See `Context.send`."""
         self.services.ledger.send(direction, clients, item, scalars, bits)
 
     def send_models(self, clients: Tensor, models: Tensor) -> None:
-        """See `Context.send_models`."""
         self.services.ledger.send_models(clients, models)
 
     def note(self, name: str, value: Plain) -> None:
-        """See `Context.note`."""
         self.services.notes[name] = value
 
     def warn(self, message: str) -> None:
-        """See `Context.warn`."""
         self.services.warn(message)
 
     @property
     def true_groups(self) -> Tensor:
-        """See `Context.true_groups`."""
         if self.truth is None:
             raise UserError("true groups are hidden; a method asks with `uses_true_groups = True`")
         groups = self.truth()

@@ -26,14 +26,11 @@ def evaluate(
     clients: Tensor,
     fine_tune: int = 0,
 ) -> Evaluation:
-    """Evaluate clients on their test samples and on their validation samples.
+    """Evaluate clients (ids, shape (n,)) on their test samples and on their validation samples.
 
     Args:
-        executor: trains the adaptation stage, if there is one; its workspace evaluates.
         personal: the checked answer of `personalise` for these clients.
-        state: where rows of the bank are looked up.
         held_out: the pool with the split "test".
-        clients: ids, shape (n,).
         fine_tune: local epochs after which they are evaluated once more, as a further figure.
     """
     others = {
@@ -103,16 +100,8 @@ def trained(
     rows = personal.models(state)
     tuned = rows.clone()
     for places in torch.arange(len(rows)).split(ADAPT_BATCH):
-        params = rows[places][:, None]
-        everything = torch.ones_like(params[:, 0], dtype=torch.bool)
-        start = Dispatched(
-            params=params,
-            active=everything[:, :1],
-            rows=None,
-            sent_mask=everything,
-            returned_mask=everything,
-            client_memory={name: tensor[places] for name, tensor in personal.extras.items()},
-        )
+        received = {name: tensor[places] for name, tensor in personal.extras.items()}
+        start = Dispatched.whole(rows[places], received)
         some = replace(stage, clients=stage.clients[places])
         tuned[places] = executor.fit(start, some, (), state.round).selected()
     return replace(personal, row=None, params=tuned, adaptation=None, others={})

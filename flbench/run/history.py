@@ -52,11 +52,7 @@ class Evaluation:
         return float(np.mean(np.divide(self.loss, self.tested)))
 
     def outcome(self, groups: Sequence[int] | None) -> Outcome:
-        """What the metrics of one round are computed from.
-
-        Args:
-            groups: true group per client, or None.
-        """
+        """What the metrics of one round are computed from; true groups per client, or None."""
         return Outcome(
             correct=np.asarray(self.correct),
             tested=np.asarray(self.tested),
@@ -71,11 +67,8 @@ class KeptScores:
     """A score matrix as it was measured; the result file holds it in eight bits per entry.
 
     Attributes:
-        round: when it was measured.
         columns: what is scored: "models" of the bank, or "clients".
-        row_ids: clients that score, length n.
-        column_ids: scored models or clients, length m.
-        values: shape (n, m), float64; NaN = not asked.
+        values: shape (row_ids, column_ids), float64; NaN = not asked.
     """
 
     round: int
@@ -92,11 +85,7 @@ class History:
     Attributes:
         curves: name -> one number per round; None = not measured in that round.
         membership: rounds at which the groups changed, with the labels from then on.
-        last: the latest evaluation.
         chosen: the evaluation with the best validation accuracy so far, the first of equals.
-        notes: what methods noted, in order.
-        warnings: messages shown to the user.
-        seconds: wall time by part of the work.
         scores: the last of the largest score matrices.
     """
 

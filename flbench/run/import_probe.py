@@ -31,7 +31,7 @@ def tried(entries: Sequence[Entry], patience: float = PATIENCE) -> dict[tuple[st
     """Import each; make an instance of each method and sink, parse each TOML file.
 
     Args:
-        entries: what to import; those whose metadata are wrong are left out.
+        entries: those whose metadata are wrong are left out.
         patience: seconds that one may take.
 
     Returns:

@@ -20,8 +20,6 @@ from flbench.results.schema import Unseen
 from flbench.run.evaluation import evaluate, trained
 from flbench.run.rounds import Run, round_context
 
-TUNING = "fine-tune"
-
 
 def evaluate_newcomers(run: Run, state: State) -> Unseen | None:
     """Let the suite's newcomers join a finished run; None where there are none.
@@ -73,7 +71,7 @@ def judge_newcomers(run: Run, state: State, guests: Newcomers) -> Unseen:
     first = correct(personal)
     personal = trained(run.executor, personal, state, personal.adaptation)
     if suite.unseen_epochs:
-        tuning = Stage("join", ids, suite.unseen_epochs, TUNING)
+        tuning = Stage("join", ids, suite.unseen_epochs, "fine-tune")
         personal = trained(run.executor, personal, state, tuning)
     return Unseen(
         epochs=suite.unseen_epochs,

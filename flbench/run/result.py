@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
 from importlib.metadata import version
-from typing import Any
 
 import torch
 
@@ -45,6 +43,7 @@ def build_result(job: RunSpec, run: Run, state: State, unseen: Unseen | None = N
     is_text = run.held_out.y.ndim > 1
     outcome = history.outcome(suite.headline, groups, suite.target, newcomers, is_text)
     summary = {**computed(outcome), **history.measured_in_run(suite.headline)}
+    cost, parameters = summary.get("megabits_to_target"), run.context.layout.parameters
     moved = torch.stack(list(run.ledger.per_client.values())).sum(dim=0)
     return Result(
         suite={"name": suite.name, "paper": suite.paper, **suite.settings()},
@@ -55,7 +54,7 @@ def build_result(job: RunSpec, run: Run, state: State, unseen: Unseen | None = N
         summary={
             **summary,
             **selection_quality(state.membership, run.groups, run.context.label_counts),
-            **_as_flis_counts(summary, run.context.layout.parameters),
+            **({} if cost is None else {"megabits_to_target_flis": flis_compat(cost, parameters)}),
             "kld": mean_kld(run.context.label_counts.numpy()),
         },
         curves=history.curves,
@@ -113,9 +112,3 @@ def _computed_by(job: RunSpec, run: Run) -> dict[str, str]:
         "precision": job.engine.precision,
         "compile": "yes" if job.engine.compile else "no",
     }
-
-
-def _as_flis_counts(summary: Mapping[str, Any], parameters: int) -> dict[str, float]:
-    """The cost of the target as FLIS's table counts it, where there is one."""
-    cost = summary.get("megabits_to_target")
-    return {} if cost is None else {"megabits_to_target_flis": flis_compat(cost, parameters)}

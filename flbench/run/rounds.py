@@ -40,8 +40,6 @@ class Run:
     Attributes:
         context: the context of round 0; each round gets a copy.
         held_out: the test samples, which no hook can reach from its context.
-        groups: the true groups, for the evaluation.
-        newcomers: clients that join after the last round, or None.
         checkpoint: where the last whole round is kept; None = nowhere.
     """
 

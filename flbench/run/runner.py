@@ -57,9 +57,6 @@ def is_complete(spec: RunSpec) -> bool:
 def execute(spec: RunSpec, load: Callable[[str, Path], Dataset] = load_dataset) -> Result:
     """Do a run, or read its result if it is complete already.
 
-    Args:
-        load: gives the suite's data set, if it is needed.
-
     Raises:
         UserError: something the person can mend.
         Undefined: the method has no meaning on this suite; the reason is kept in a file.

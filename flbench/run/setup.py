@@ -52,7 +52,9 @@ def prepare(
         The run, and its State(0) or the checkpoint's.
     """
     hooks = HookCaller((spec.suite.name, spec.suite), spec.method.layers, spec.sinks, spec.say)
-    federation = build_federation(spec, hooks, dataset, order)
+    federation = divide(spec.suite, hooks, dataset, spec.seed)
+    if order is not None:
+        federation = federation.relabelled(order)
     context, weights = build_executor(spec, hooks, federation, tuple(dataset.x.shape[1:]))
     run = build_run(spec, hooks, federation, context, weights)
     state = first_state(run, resume=spec.resume)
@@ -61,21 +63,10 @@ def prepare(
     return run, state
 
 
-def build_federation(
-    spec: RunSpec, hooks: HookCaller, dataset: Dataset, order: Sequence[int] | None = None
-) -> Federation:
-    """Divide the data set among the clients, as the suite and the seed say."""
-    federation = divide(spec.suite, hooks, dataset, spec.seed)
-    return federation if order is None else federation.relabelled(order)
-
-
 def build_executor(
     spec: RunSpec, hooks: HookCaller, federation: Federation, shape: tuple[int, ...]
 ) -> tuple[RunContext, str]:
-    """Build the network, the ClientModule around it and the executor that trains it.
-
-    Args:
-        shape: of one sample.
+    """Build the network for samples of a shape, its ClientModule and the executor that trains it.
 
     Returns:
         The context of round 0, with its executor; and a hash of the network's own weights.
@@ -102,11 +93,7 @@ def build_executor(
 def build_run(
     spec: RunSpec, hooks: HookCaller, federation: Federation, context: RunContext, weights: str
 ) -> Run:
-    """Put together what the round loop needs, with the fingerprint of how the run begins.
-
-    Args:
-        weights: a hash of the network's initial weights.
-    """
+    """Put together what the round loop needs; `weights` is a hash of the initial weights."""
     suite, seed = spec.suite, spec.seed
     marks = Fingerprint(
         config=spec.fingerprint,

@@ -1,4 +1,4 @@
-"""Job: one run as asked for, what it is computed with, and where its files will lie."""
+"""RunSpec: one run as asked for, what it is computed with, and where its files will lie."""
 
 from __future__ import annotations
 
@@ -18,11 +18,9 @@ class RunSpec:
     """One run as asked for: everything is named and checked, nothing is loaded.
 
     Attributes:
-        out: folder of the result files.
         tuning: how the method's parameters were found, if they were searched for.
         resume: continue from the checkpoint, if there is one.
         force: recompute even if the result is there.
-        sinks: listeners, by name.
     """
 
     suite: Suite
@@ -52,13 +50,9 @@ class RunSpec:
     @property
     def path(self) -> Path:
         """Where the result will lie."""
+        suite, method = self.suite, self.method.described
         return result_path(
-            self.out,
-            self.suite.name,
-            self.suite.dataset,
-            self.method.described.name,
-            self.fingerprint,
-            self.seed,
+            self.out, suite.name, suite.dataset, method.name, self.fingerprint, self.seed
         )
 
     @property

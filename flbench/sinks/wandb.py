@@ -93,7 +93,6 @@ def begin(
     Runs of a suite and data set are one group, a method is a job type, fingerprints are tags.
 
     Args:
-        identity: of the run.
         config: the known configuration of the run.
         project: default is WANDB_PROJECT, else "flbench".
         offline: write a local folder, even if the user is logged in.
@@ -132,15 +131,7 @@ def replay(run: wandb.Run, result: Result) -> None:
 
 
 def push(result: Result, path: Path, project: str | None = None, offline: bool = False) -> str:
-    """Push a result file to W&B; return a short message.
-
-    Args:
-        path: the file the result was read from.
-        project, offline: see `begin`.
-
-    Raises:
-        wandb.Error: W&B cannot be reached, or refuses the run.
-    """
+    """Push a result and the file it was read from to W&B, as `begin` says; a short message."""
     run = begin(identity(result), {}, project, offline)
     try:
         replay(run, result)

@@ -50,12 +50,7 @@ def tables(result: Result) -> Iterator[tuple[str, Columns, Rows]]:
 def _columns(
     arrays: dict[str, Any], counts: list[dict[int, int]] | None = None
 ) -> tuple[Columns, Rows]:
-    """Arrays of equal length as columns, after a column that numbers the rows.
-
-    Args:
-        arrays: name -> array; None = left out.
-        counts: label -> count per row; a column per label.
-    """
+    """Arrays of equal length as columns, and one per label; the first column numbers the rows."""
     known = {name: array for name, array in arrays.items() if array is not None}
     for label in sorted({label for row in counts or () for label in row}):
         known[f"label {label}"] = [row.get(label, 0) for row in counts or ()]
@@ -68,11 +63,6 @@ def figures(result: Result) -> Iterator[tuple[str, bytes]]:
     from flbench import figures as draw
 
     title = f"{result.method.name} on {result.suite['name']} ({result.dataset})"
-    drawn = {
-        "curves": draw.curves([(result.method.name, [result])], title),
-        "clients": draw.clients([(result.method.name, [result])], title),
-        "scores": draw.scores([result], title),
-        "memberships": draw.memberships([result], title),
-        "partition": draw.partition(result, title),
-    }
-    yield from ((name, svg) for name, svg in drawn.items() if svg is not None)
+    for kind in (draw.curves, draw.clients, draw.scores, draw.memberships, draw.partition):
+        if (svg := kind([(result.method.name, [result])], title)) is not None:
+            yield kind.__name__, svg

@@ -17,7 +17,7 @@ from flbench.errors import UserError
 from flbench.leaderboard.grouping import refuse_mixed
 from flbench.leaderboard.suite_info import suite_of
 from flbench.plugin.registry import entries
-from flbench.results.files import read_result, slug
+from flbench.results.files import read_result, result_files, slug
 from flbench.results.schema import VOLATILE, Result
 from flbench.submission.consistency import departures, faults, job_of
 from flbench.suite import Suite
@@ -245,7 +245,7 @@ def _installed(name: str, dataset: str) -> Suite | None:
 def gathered(root: Path, paths: Sequence[Path], new_table: bool = False) -> Folder:
     """The folder with its files and the submitted ones; unreadable files are left out."""
     files: dict[Path, File] = {}
-    for path in [*sorted(root.rglob("seed-*.json")), *paths]:
+    for path in result_files([root, *paths]):
         try:
             file = read(path, root)
         except UserError:

@@ -42,7 +42,6 @@ class Outcome:
         code: the exit code that `flbench run` would give.
         title: the cell in messages, with the name of the data that are there.
         path: where the result lies, or would lie.
-        seconds: how long it took.
         error: what was raised, if the cell ran in this process.
     """
 
@@ -68,11 +67,7 @@ class CellInterrupted(KeyboardInterrupt):
 
 
 def run_cells(cells: Iterable[Cell]) -> Running:
-    """Run cells in this process, one after the other; a data set is loaded once.
-
-    Raises:
-        CellInterrupted: a person stops a cell.
-    """
+    """Run cells in this process, one after the other (`attempt`); a data set is loaded once."""
     from flbench.federation.loading import load_dataset
 
     load = lru_cache(maxsize=1)(load_dataset)
@@ -87,11 +82,7 @@ def run_locally(cells: Sequence[Cell]) -> Running:
 
 
 def attempt(spec: RunSpec, load: Callable[[str, Path], Dataset]) -> Outcome:
-    """Run a cell, whatever comes of it.
-
-    Raises:
-        CellInterrupted: a person stops it.
-    """
+    """Run a cell, whatever comes of it; only a person's stop is raised (`CellInterrupted`)."""
     from flbench.run.runner import execute, resolve_dataset
 
     began = time.monotonic()
@@ -132,11 +123,7 @@ def stoppable() -> Iterator[None]:
 
 
 def run_on_ray(cells: Sequence[Cell], workers: int | None, address: str | None) -> Running:
-    """Run cells, at least one, on a Ray cluster; one whose worker dies is tried again.
-
-    Raises:
-        UserError: there is no Ray, no cluster, or none that is large enough; before any cell.
-    """
+    """Run cells, at least one, on a Ray cluster (see `connected`); a worker's death is retried."""
     return _spread(connected(workers, address, cells[0]), cells, workers)
 
 
@@ -199,11 +186,7 @@ def needs(cell: Cell) -> dict[str, int]:
 
 
 def run_remotely(request: str, folder: str, environment: Mapping[str, str]) -> Outcome:
-    """Run a cell in a worker of a cluster, in the folder in which the sweep was typed.
-
-    Args:
-        request: the cell's request, as `RunRequest.to_json` wrote it.
-    """
+    """Run the cell of a request in JSON in a worker of a cluster, in the folder of the sweep."""
     try:
         os.chdir(folder)
     except OSError:

@@ -27,19 +27,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunRequest:
-    """Every method on every suite with every seed.
+    """Every method on every suite with every seed; the options of `flbench run`.
 
     Attributes:
         methods: names, or names joined by "+".
         suites: names, or paths of TOML files.
-        settings: `--set` values, of suites and methods.
-        preset: named parameters, for the methods that have them.
-        rounds: instead of the suite's.
-        dataset: instead of the suite's.
         data_root: where data sets lie; None = $FLBENCH_DATA, else ~/.cache/flbench.
-        out: folder of the result files.
-        resume: go on from the checkpoint.
-        force: compute a complete result again.
         sinks: names of listeners, beside the console.
         tuning: how the settings were found, if they were searched for.
     """
@@ -90,12 +83,7 @@ class RunRequest:
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One method on one suite with one seed.
-
-    Attributes:
-        request: what asks for this cell alone.
-        spec: the run it stands for.
-    """
+    """One method on one suite with one seed: the request for it alone, and its run."""
 
     request: RunRequest
     spec: RunSpec

@@ -106,15 +106,7 @@ def run_study(name: str, request: RunRequest, console: Console) -> Table:
 
 @dataclass
 class GridRow:
-    """A row of a grid: one suite, one method, one point, every seed.
-
-    Attributes:
-        suite: name of the suite.
-        method: name of the method.
-        point: what the grid sets.
-        cells: its runs, by seed.
-        results: of those that came to an end.
-    """
+    """A row of a grid: one suite, one method, one point (what the grid sets), a cell per seed."""
 
     suite: str
     method: str
@@ -123,11 +115,6 @@ class GridRow:
     results: list[Result] = field(default_factory=list)
     failed: bool = False
 
-    @property
-    def about(self) -> Row:
-        """What the row is of."""
-        return {"suite": self.suite, "method": self.method, **self.point}
-
 
 def run_grid(
     study: Study, request: RunRequest, console: Console, keep: Callable[[Table], None]
@@ -135,9 +122,7 @@ def run_grid(
     """Run every cell of a grid that is not complete; a row per suite, method and point.
 
     A row of which a cell diverges, is not defined, or lacks its data ends there, with a message.
-
-    Args:
-        keep: given the table after every row.
+    `keep` is given the table after every row.
 
     Raises:
         UserError: no cell could be run.
@@ -162,7 +147,8 @@ def run_grid(
         elif outcome.error is not None:
             raise outcome.error
         if row.results and (row.failed or cell is row.cells[-1]):
-            table.append({**row.about, **measured(row.results, study.columns)})
+            about = {"suite": row.suite, "method": row.method, **row.point}
+            table.append({**about, **measured(row.results, study.columns)})
             keep(table)
     if not table:
         raise UserError("no cell of the study could be run")
@@ -208,11 +194,7 @@ def overlaid(settings: Mapping[str, Any], asked: Mapping[str, object]) -> dict[s
 
 
 def measured(results: Sequence[Result], columns: Iterable[str]) -> Row:
-    """Mean over seeds of each column, and its sample standard deviation where there are several.
-
-    Raises:
-        UserError: no result has such a column.
-    """
+    """Mean over seeds of each column, and its sample standard deviation where there are several."""
     row: Row = {"seeds": len(results)}
     for name in columns:
         known = [result.summary for result in results if name in result.summary]

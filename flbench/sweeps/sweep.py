@@ -47,13 +47,7 @@ def recalled(spec: RunSpec) -> Outcome | None:
 def run_missing(
     cells: Sequence[Cell], progress: SweepProgress, launch: Launch = run_locally
 ) -> dict[Cell, Outcome]:
-    """Run whatever is not complete; cells that ask for the same run once.
-
-    Args:
-        launch: runs the cells that are left, at least one.
-
-    Returns:
-        Every cell with its outcome.
+    """Run whatever is not complete; every cell with its outcome. What asks for the same runs once.
 
     Raises:
         Interrupted: the person, or a batch system, stops it.

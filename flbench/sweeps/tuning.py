@@ -17,9 +17,7 @@ from flbench.core.parameters import Parameter
 from flbench.errors import BadParameter, UnknownName, UserError
 
 if TYPE_CHECKING:
-    from flbench.results.schema import Result
     from flbench.sweeps.launchers import Outcome
-    from flbench.sweeps.request import Cell
 
 FIRST_SEED = 1000
 """Tuning seeds begin here; scoring seeds begin at 0."""
@@ -109,24 +107,24 @@ def points(grid: Mapping[str, list[Any]], budget: int, name: str) -> list[Point]
     return drawn
 
 
-def score_of(results: Sequence[Result]) -> float:
-    """Mean over runs of the mean validation accuracy of the last ten evaluations.
+def score_of(outcomes: Sequence[Outcome]) -> float | None:
+    """Mean over a trial's runs of the mean validation accuracy of the last ten evaluations.
+
+    Returns:
+        None where one of its runs failed.
 
     Raises:
         UserError: the suite keeps no validation samples.
     """
+    results = [one.result for one in outcomes if one.result is not None]
+    if len(results) < len(outcomes):
+        return None
     curves = [[v for v in one.curves.get(SCORE, []) if v is not None] for one in results]
     if not all(curves):
         raise UserError("tuning needs validation samples: raise validation_fraction")
     return mean(mean(curve[-LATEST:]) for curve in curves)
 
 
-def _score(cells: Sequence[Cell], outcomes: Mapping[Cell, Outcome]) -> float | None:
-    """The score of a trial; None where one of its runs failed."""
-    results = [one for cell in cells if (one := outcomes[cell].result) is not None]
-    return score_of(results) if len(results) == len(cells) else None
-
-
-def _order(trial: Trial) -> tuple[bool, float]:
+def order(trial: Trial) -> tuple[bool, float]:
     """The best first, what failed last; of equals, what was drawn first."""
     return trial.score is None, -(trial.score or 0.0)

@@ -138,13 +138,7 @@ class SweepProgress(Console):
             self._bar.start()
 
     def finished(self, title: str, what: str, told: str) -> None:
-        """Print the line of a finished run and advance the upper bar.
-
-        Args:
-            title: the run.
-            what: its outcome, in one word.
-            told: text after the title.
-        """
+        """Print a finished run's line and advance the upper bar; `what` is its outcome."""
         self._counts[what] += 1
         number = self._counts.total()
         spent = time.monotonic() - self._opened

@@ -19,6 +19,7 @@ from drawn_results import (
     SQUARE,
     SVG,
     USE,
+    as_rows,
     desc,
     drawn,
     full,
@@ -63,7 +64,8 @@ def test_it_has_a_title_and_says_in_words_what_it_shows(kind: str) -> None:
     assert root.tag == f"{SVG}svg"
     assert root.get("role") == "img"
     assert [child.tag for child in root][:2] == [f"{SVG}title", f"{SVG}desc"]
-    assert root.findtext(f"{SVG}title") == "a < b & c"
+    title = "a < b & c" + (", seed 0" if kind == "partition" else "")
+    assert root.findtext(f"{SVG}title") == title
     assert len(desc(svg)) > 40
     assert svg is not None
     assert b"<dc:date" not in svg
@@ -170,13 +172,13 @@ def test_drawing_imports_no_torch() -> None:
         lambda: figures.curves([("one", [])], "t"),
         lambda: figures.pareto([("one", [made(mb=None)])], "t"),
         lambda: figures.clients([("one", [])], "t"),
-        lambda: figures.scores([made(), made(matrix=np.ones((1, 3)))], "t"),
-        lambda: figures.scores([made(matrix=np.full((4, 4), np.nan))], "t"),
-        lambda: figures.memberships([made()], "t"),
-        lambda: figures.memberships([made(membership=[(1, [0, 1, 2, 3])])], "t"),
-        lambda: figures.memberships([made(membership=[])], "t"),
-        lambda: figures.partition(made(), "t"),
-        lambda: figures.partition(made(labels=[{}, {}, {}, {}]), "t"),
+        lambda: figures.scores(as_rows(made(), made(matrix=np.ones((1, 3)))), "t"),
+        lambda: figures.scores(as_rows(made(matrix=np.full((4, 4), np.nan))), "t"),
+        lambda: figures.memberships(as_rows(made()), "t"),
+        lambda: figures.memberships(as_rows(made(membership=[(1, [0, 1, 2, 3])])), "t"),
+        lambda: figures.memberships(as_rows(made(membership=[])), "t"),
+        lambda: figures.partition(as_rows(made()), "t"),
+        lambda: figures.partition(as_rows(made(labels=[{}, {}, {}, {}])), "t"),
         lambda: figures.critical_difference({"one": 1.0}, 1.0, 5, "t"),
     ],
 )
@@ -403,8 +405,22 @@ def test_a_timeline_by_hand() -> None:
 
 
 @pytest.mark.slow
+def test_a_partition_is_drawn_from_the_lowest_seed_that_kept_it() -> None:
+    told = [made(seed=0), *(made(seed=seed, labels=[{0: 1}] * 4) for seed in (3, 2))]
+    title = root_of(figures.partition([("one", told)], "toy")).findtext(f"{SVG}title")
+    assert title == "toy, seed 2"
+
+
+@pytest.mark.slow
+def test_a_panel_is_of_a_rows_first_seed() -> None:
+    rows = [("one", [full("one", 4), full("one", 5)])]
+    for svg in (figures.memberships(rows, "t"), figures.scores(rows, "t")):
+        assert [text for text in texts(svg) if ", seed" in text] == ["one, seed 4"]
+
+
+@pytest.mark.slow
 def test_at_most_eight_panels_are_drawn_and_the_rest_is_told() -> None:
-    many = [full(f"m{k}") for k in range(10)]
+    many = as_rows(*(full(f"m{k}") for k in range(10)))
     for svg in (figures.memberships(many, "t"), figures.scores(many, "t")):
         assert sum(text.endswith(", seed 0") for text in texts(svg)) == 8
         assert "2 more are not drawn" in desc(svg)
@@ -510,7 +526,8 @@ def test_reachability_is_that_of_the_methods_own_features() -> None:
 )
 def test_the_method_decides_what_stands_beside(params: dict[str, Any], density: bool) -> None:
     matrix = np.arange(16.0).reshape(4, 4)
-    assert ("OPTICS" in texts(figures.scores([made(matrix=matrix, params=params)], "t"))) == density
+    drawn = figures.scores(as_rows(made(matrix=matrix, params=params)), "t")
+    assert ("OPTICS" in texts(drawn)) == density
     assert not dendrograms.groups_by_density(params, SQUARE), "never where somebody was not asked"
 
 
@@ -549,17 +566,14 @@ def test_ranks_are_drawn_with_who_cannot_be_told_apart() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", ["noisy-noniid/digits", "nordic-text/nordic"])
 def test_committed_results_are_drawn_without_warnings(folder: str) -> None:
-    rows: dict[str, list[Result]] = {}
+    found: dict[str, list[Result]] = {}
     for _, result in read_results(REAL / folder):
-        rows.setdefault(f"{result.method.name} {result.fingerprint.config}", []).append(result)
-    table, firsts = list(rows.items()), [results[0] for results in rows.values()]
+        found.setdefault(f"{result.method.name} {result.fingerprint.config}", []).append(result)
+    table = list(found.items())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for draw in (figures.curves, figures.pareto, figures.clients):
             assert set(root_of(draw(table, folder)).itertext())
-        for several in (figures.scores, figures.memberships):
-            svg = several(firsts, folder)
+        for some in (figures.scores, figures.memberships, figures.partition):
+            svg = some(table, folder)
             assert svg is None or root_of(svg) is not None
-        for one in firsts[:1]:
-            if one.clients.labels:
-                root_of(figures.partition(one, folder))

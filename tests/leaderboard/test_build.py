@@ -14,7 +14,7 @@ from flbench import figures
 from flbench.cli.main import main
 from flbench.leaderboard.build import board, differences
 from flbench.leaderboard.table import tables
-from flbench.leaderboard.table_figures import MOST, drawings, shown
+from flbench.leaderboard.table_figures import MOST, shown
 
 KINDS = ("curves", "pareto", "clients", "partition", "scores", "memberships")
 
@@ -84,7 +84,9 @@ def test_the_board_is_an_index_a_page_per_suite_and_figures(
     assert [(name, [one.seed for one in results]) for name, results in rows] == [
         ("a", [0]), ("b", [0]), ("c", [0]),
     ]  # fmt: skip
-    assert "partition" not in fake.calls, "no result kept who held what"
+    assert [(name, len(results)) for name, results in fake.calls["scores"][0][0]] == [
+        ("a", 1), ("b", 1), ("c", 1),
+    ]  # fmt: skip
 
 
 def test_a_figure_shows_the_best_and_those_they_are_measured_by(tmp_path: Path) -> None:
@@ -99,23 +101,6 @@ def test_a_figure_shows_the_best_and_those_they_are_measured_by(tmp_path: Path) 
     names = [row.name for row in shown(table)]
     assert names == [f"m{n:02}" for n in range(19, 10, -1)] + ["l", "f", "o"]
     assert len(names) == MOST
-
-
-def test_a_partition_is_drawn_from_the_lowest_seed_that_kept_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake = Fake(monkeypatch)
-    told = [made(seed=seed) for seed in (0, 3, 2)]
-    for at in (1, 2):
-        clients = told[at].clients.model_copy(update={"labels": [{0: 1}] * 4})
-        told[at] = told[at].model_copy(update={"clients": clients})
-    (table,) = tables(write(tmp_path, *told))
-    for one in drawings(table):
-        one.draw()
-    ((result, title),) = fake.calls["partition"]
-    assert (result.seed, title) == (2, "toy on toy, seed 2")
-    ((firsts, _),) = fake.calls["scores"]
-    assert [one.seed for one in firsts] == [0], "a panel per row, not per seed"
 
 
 def test_tables_of_one_suite_and_data_set_have_figures_of_their_own(

@@ -155,3 +155,51 @@ def test_further_models_are_checked_like_the_main_one(other: fl.Personal, play_t
 
     with pytest.raises(PluginError, match=r"^round 1: bad\.personalise"):
         play_toy(bad(personalise=personalise))
+
+
+# --- plugins of which nothing is left ---------------------------------------------------------
+
+
+class Planner:
+    @fl.hookimpl
+    def plan(self, ctx: fl.Context) -> tuple[fl.Stage, ...]:
+        return (fl.Stage("train", ctx.cohort, 1),)
+
+
+class Undecided:
+    @fl.hookimpl
+    def plan(self, ctx: fl.Context) -> tuple[fl.Stage, ...] | None:
+        return None
+
+
+class Decorator:
+    @fl.hookimpl(wrapper=True)
+    def plan(self) -> Any:
+        return (yield)
+
+
+def test_a_plugin_that_is_never_asked_is_refused() -> None:
+    with pytest.raises(UserError) as caught:
+        check_compatible([("one", Planner()), ("two", Planner())])
+    assert str(caught.value) == (
+        "'one+two' cannot be composed: of one no hook is asked, two answers plan before it;"
+        " name one of them"
+    )
+
+
+@pytest.mark.parametrize("last", [Undecided(), Decorator(), object()])
+def test_a_plugin_that_may_be_asked_is_not_refused(last: object) -> None:
+    check_compatible([("one", Planner()), ("two", last)])
+
+
+def test_a_wrapper_is_asked_wherever_it_is_named() -> None:
+    check_compatible([("two", Decorator()), ("one", Planner())])
+
+
+def test_a_wrapper_of_a_mean_is_no_rival_of_it() -> None:
+    class Scaled:
+        @fl.hookimpl(wrapper=True)
+        def aggregate(self) -> Any:
+            return (yield)
+
+    check_compatible([("scaled", Scaled()), ("fedavgm", compose("fedavgm").layers[0][1])])

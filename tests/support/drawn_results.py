@@ -102,6 +102,11 @@ def full(name: str, seed: int = 0) -> Result:
     )
 
 
+def as_rows(*results: Result) -> list[tuple[str, list[Result]]]:
+    """A row of each result."""
+    return [(one.method.name, [one]) for one in results]
+
+
 @functools.cache
 def drawn(name: str = "one", title: str = "a title") -> dict[str, bytes | None]:
     """Every figure of the same two rows."""
@@ -110,9 +115,9 @@ def drawn(name: str = "one", title: str = "a title") -> dict[str, bytes | None]:
         "curves": figures.curves(rows, title),
         "pareto": figures.pareto(rows, title),
         "clients": figures.clients(rows, title),
-        "scores": figures.scores([full(name)], title),
-        "memberships": figures.memberships([full(name)], title),
-        "partition": figures.partition(full(name), title),
+        "scores": figures.scores(rows[:1], title),
+        "memberships": figures.memberships(rows[:1], title),
+        "partition": figures.partition(rows[:1], title),
         "critical_difference": figures.critical_difference({name: 1.2, "two": 1.8}, 1, 5, title),
     }
 

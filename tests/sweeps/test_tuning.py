@@ -14,6 +14,7 @@ from flbench.core.parameters import declared
 from flbench.errors import BadParameter, UnknownName, UserError
 from flbench.plugin.registry import entries, load_entry
 from flbench.results.files import read_result
+from flbench.sweeps.launchers import DONE, Outcome
 from flbench.sweeps.tuning import FIRST_SEED, grid_of, points, score_of
 
 QUICK = ("--rounds", "2", "--set", "clients=10")
@@ -74,10 +75,9 @@ def test_a_small_grid_is_used_up_and_no_more() -> None:
 def test_the_score_is_the_mean_of_the_last_ten_validation_accuracies(play_toy: Play) -> None:
     result = play_toy("fedavg").result
 
-    def scored(*curves: list[float | None]) -> float:
-        return score_of(
-            [result.model_copy(update={"curves": {"accuracy_validation": c}}) for c in curves]
-        )
+    def scored(*curves: list[float | None]) -> float | None:
+        found = [{"curves": {"accuracy_validation": curve}} for curve in curves]
+        return score_of([Outcome(DONE, result=result.model_copy(update=one)) for one in found])
 
     assert scored([0.0, *[0.5] * 10]) == 0.5
     assert scored([0.2, None, 0.4]) == pytest.approx(0.3)
