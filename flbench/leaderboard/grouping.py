@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 
 from flbench.errors import UserError
 from flbench.metrics import HEADLINE, Value
+from flbench.results.difference import SHARED_MARKS
 from flbench.results.schema import Plugin, Result, Tuning
 
 
@@ -177,42 +178,34 @@ def refuse_mixed(results: Iterable[tuple[Path, Result]]) -> None:
             parameters; or one fingerprint stands for two sets of settings, parameters or ways of
             tuning; or one has clients that were not tested.
     """
-    first: dict[tuple[str, int], tuple[Path, Result]] = {}
-    rows: dict[tuple[str, str, int], Path] = {}
-    sizes: dict[str, tuple[Path, int]] = {}
-    known: dict[tuple[str, str], tuple[Path, object]] = {}
+    first: dict[tuple[object, ...], tuple[Path, object]] = {}
     for path, result in results:
-        marks, tested = result.fingerprint, result.clients.test
-        other_path, other = first.setdefault((marks.suite, result.seed), (path, result))
-        for field in ("data", "partition", "initial_weights", "cohorts"):
-            if getattr(marks, field) != getattr(other.fingerprint, field):
-                raise UserError(
-                    f"{path} and {other_path} differ in {field.replace('_', ' ')}, so they cannot"
-                    " share a table; keep one of them"
-                )
-        for name, mark, content in (
-            ("suite", marks.suite, {**result.suite, "paper": ""}),
-            ("config", marks.config, (result.method.name, result.method.params, result.tuning)),
-        ):
-            other_path, same = known.setdefault((name, mark), (path, content))
-            if same != content:
-                raise UserError(
-                    f"{path} and {other_path} have the same 'fingerprint.{name}' but are not"
-                    " the same; keep one of them"
-                )
-        other_path = rows.setdefault((marks.suite, marks.config, result.seed), path)
-        if other_path != path:
-            raise UserError(f"{path} and {other_path} are the same row and seed; keep one of them")
-        if min(tested) < 1:
+        if min(result.clients.test) < 1:
             raise UserError(
                 f"{path}: 'clients.test': expected at least one test sample of each client"
             )
-        other_path, size = sizes.setdefault(marks.suite, (path, len(tested)))
-        if size != len(tested):
-            raise UserError(
-                f"{path} has {len(tested)} clients and {other_path} {size}, so they cannot share"
-                " a table; keep one of them"
-            )
+        for key, content, what in _must_agree(path, result):
+            other_path, other = first.setdefault(key, (path, content))
+            if other != content:
+                raise UserError(f"{path} and {other_path} {what}; keep one of them")
+
+
+def _must_agree(path: Path, result: Result) -> Iterator[tuple[tuple[object, ...], object, str]]:
+    """What is equal in all files that have the same key, and what is said where it is not."""
+    marks, method = result.fingerprint, result.method
+    of_seed = (marks.suite, result.seed)
+    for name in SHARED_MARKS:
+        what = f"differ in {name.replace('_', ' ')}, so they cannot share a table"
+        yield (name, *of_seed), getattr(marks, name), what
+    for name, mark, content in (
+        ("suite", marks.suite, {**result.suite, "paper": ""}),
+        ("config", marks.config, (method.name, method.params, result.tuning)),
+    ):
+        what = f"have the same 'fingerprint.{name}' but are not the same"
+        yield (name, mark), content, what
+    yield ("row", marks.config, *of_seed), path, "are the same row and seed"
+    what = "differ in their number of clients, so they cannot share a table"
+    yield ("clients", marks.suite), len(result.clients.test), what
 
 
 def mean_std(values: Sequence[float], digits: int = 4, *, spread: bool = True) -> str:

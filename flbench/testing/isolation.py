@@ -22,6 +22,7 @@ from flbench.core.state import Dispatched, Membership, Stage, State, Upload
 from flbench.plugin.hooks import ADDED
 from flbench.plugin.isolation import restore, snapshot
 from flbench.plugin.registry import find
+from flbench.results.difference import SHARED_MARKS
 from flbench.run.rounds import Run
 from flbench.testing.check import MethodUnderTest, check
 from flbench.testing.edge_cases import usual_run
@@ -113,7 +114,7 @@ def absent_clients_untouched(method: MethodUnderTest) -> None:
 def partition_untouched(method: MethodUnderTest) -> None:
     """Partition, client sampling and initial weights are those of the suite."""
     mine, usual = method.usual_run, run_small(DEFAULTS, method.suite())
-    for name in ("data", "partition", "cohorts", "initial_weights"):
+    for name in SHARED_MARKS:
         if getattr(mine.run.marks, name) != getattr(usual.run.marks, name):
             raise method.failure(
                 f"its {name} is not that of the suite, so its results cannot be compared"
