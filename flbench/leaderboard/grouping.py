@@ -173,10 +173,7 @@ def refuse_mixed(results: Iterable[tuple[Path, Result]]) -> None:
     """Refuse results that one table cannot hold: same suite and seed, but not the same data.
 
     Raises:
-        UserError: two files of a suite and seed differ in data, partition, initial weights or
-            cohorts, or in their number of clients, or are the same method with the same
-            parameters; or one fingerprint stands for two sets of settings, parameters or ways of
-            tuning; or one has clients that were not tested.
+        UserError: two files differ in what must agree, or one has clients that were not tested.
     """
     first: dict[tuple[object, ...], tuple[Path, object]] = {}
     for path, result in results:
