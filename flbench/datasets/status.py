@@ -43,13 +43,10 @@ class Row:
 
 
 def report(root: Path, name: str = "", check: bool = False, fetch: bool = False) -> list[str]:
-    """The lines of `flbench data`.
+    """The lines of `flbench data` about one data set, or about all of them ("").
 
-    Args:
-        root: the data root.
-        name: a data set; "" = all.
-        check: load the data set, or all that are there, and check the number of samples and md5.
-        fetch: download its files first.
+    `fetch` downloads its files first; `check` loads it, or all that are there, and compares the
+    number of samples and md5.
 
     Raises:
         UnknownName: no installed package has this data set.

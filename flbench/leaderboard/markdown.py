@@ -183,8 +183,8 @@ def section(table: Table, results: str) -> list[str]:
     if table.main:
         lines += ["", *filled(table.main, columns(table.main), results)]
     defaults = {row.method: row.mean for row in table.main if row.default}
-    for budget in sorted({row.tuning.budget for row in table.tuned if row.tuning}):
-        rows = [row for row in table.tuned if row.tuning and row.tuning.budget == budget]
+    for budget in sorted({row.budget for row in table.tuned}):
+        rows = [row for row in table.tuned if row.budget == budget]
         lines += ["", f"### Tuned, budget {budget}", "", _searched(rows, budget), ""]
         lines += filled(rows, columns(rows, defaults), results)
     if table.outdated:

@@ -216,11 +216,8 @@ class Block:
 def block(scores: Mapping[str, Mapping[str, float]], methods: Iterable[str]) -> Block | None:
     """Rank methods over all tables that hold every one of them.
 
-    None where there are fewer than three methods, or than two such tables.
-
-    Args:
-        scores: table -> method -> score, higher is better.
-        methods: their names.
+    None where there are fewer than three methods, or than two such tables. `scores` is table ->
+    method -> score, higher is better.
     """
     names = sorted(set(methods))
     tables = sorted(table for table, row in scores.items() if set(names) <= set(row))
@@ -237,10 +234,7 @@ def blocks(scores: Mapping[str, Mapping[str, float]]) -> list[Block]:
     """The block of most cells, methods times tables, and that of most tables if it has more.
 
     Nothing is missing in a block. Of two as large that of more tables is taken. There is none where
-    no two tables share three methods.
-
-    Args:
-        scores: table -> method -> score, higher is better.
+    no two tables share three methods. `scores` is as in `block`.
     """
     shared: set[frozenset[str]] = set()
     for row in scores.values():  # all intersections of the tables' methods
