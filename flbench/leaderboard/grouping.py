@@ -10,7 +10,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from flbench.errors import UserError
-from flbench.metrics import HEADLINE, Value
+from flbench.metrics import HEADLINE, Metric, Place, Value, columns_of
 from flbench.results.difference import SHARED_MARKS
 from flbench.results.schema import Plugin, Result, Tuning
 
@@ -103,6 +103,15 @@ class ResultGroup:
         """A metric for every seed that has it; computed where a file is older than the metric."""
         values = (metrics.get(name) for metrics in self._metrics)
         return [float(value) for value in values if value is not None]
+
+
+def shown_metrics(place: Place, rows: Sequence[ResultGroup]) -> list[Metric]:
+    """The metrics that have a column for these rows; an optional one only where a row has it."""
+    return [
+        one
+        for one in columns_of(place)
+        if not one.optional or any(row.column(one.name) for row in rows)
+    ]
 
 
 Key = tuple[str, str, str]
