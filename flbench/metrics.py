@@ -23,18 +23,6 @@ Value = float | int | None
 
 
 @dataclass(frozen=True)
-class Newcomers:
-    """Right answers and test samples of clients that joined after the last round, index = newcomer.
-
-    `correct` is of the model they got, `correct_tuned` of the same after some local epochs.
-    """
-
-    correct: Ints
-    correct_tuned: Ints
-    tested: Ints
-
-
-@dataclass(frozen=True)
 class Outcome:
     """What metrics are computed from. A run has it, and so has a result file.
 
@@ -47,7 +35,8 @@ class Outcome:
         curves: name -> one number per round.
         memberships: labels of all clients after each change of the groups, first to last.
         target: the accuracy whose first round and cost are reported, or None.
-        newcomers: clients that joined after the last round, or None.
+        newcomers: accuracies of clients that joined after the last round, shape (M,), by the name
+            of the metric; None = there are none.
         is_text: whether samples are sequences of tokens.
     """
 
@@ -59,7 +48,7 @@ class Outcome:
     curves: Mapping[str, Curve] = field(default_factory=dict)
     memberships: Sequence[Ints] = ()
     target: float | None = None
-    newcomers: Newcomers | None = None
+    newcomers: Mapping[str, Floats] | None = None
     is_text: bool = False
 
     def accuracies(self) -> Floats:
@@ -302,13 +291,8 @@ def _megabytes(outcome: Outcome) -> float | None:
     return sum(curve[-1] for curve in totals if curve) / len(outcome.tested) / 1e6
 
 
-def _of_newcomers(name: Literal["correct", "correct_tuned"]) -> Function:
-    def mean_of_newcomers(outcome: Outcome) -> Value:
-        if (joined := outcome.newcomers) is None:
-            return None
-        return float(np.mean(getattr(joined, name) / joined.tested))
-
-    return mean_of_newcomers
+def _of_newcomers(name: str) -> Function:
+    return lambda outcome: float(np.mean((outcome.newcomers or {})[name]))
 
 
 def _has_target(outcome: Outcome) -> bool:
@@ -445,12 +429,12 @@ METRICS = (
         "mean Kullback-Leibler divergence of clients' labels from all labels",
     ),
     Metric(
-        "unseen_accuracy", _of_newcomers("correct"), "unseen", 4, True,
+        "unseen_accuracy", _of_newcomers("unseen_accuracy"), "unseen", 4, True,
         "mean accuracy of clients that joined after the last round",
         family="newcomers", tables=EVERYWHERE, spread=True, optional=True, applies=_has_newcomers,
     ),
     Metric(
-        "unseen_accuracy_tuned", _of_newcomers("correct_tuned"), "unseen, tuned", 4, True,
+        "unseen_accuracy_tuned", _of_newcomers("unseen_accuracy_tuned"), "unseen, tuned", 4, True,
         "the same after some local epochs",
         family="newcomers", tables=EVERYWHERE, spread=True, optional=True, applies=_has_newcomers,
     ),

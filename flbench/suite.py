@@ -154,10 +154,8 @@ def load_suite(
 ) -> Suite:
     """Load a suite and apply the data set's section and the `--set` values.
 
-    Args:
-        name: entry point of group `flbench.suites`, or the path of a TOML file.
-        dataset: data set; None = the suite's own.
-        overrides: dotted field -> value, as from `--set`.
+    `name` is an entry point of group `flbench.suites`, or the path of a TOML file; `overrides` are
+    dotted field -> value.
 
     Raises:
         UnknownName: no such suite or field.

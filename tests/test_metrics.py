@@ -12,7 +12,6 @@ import torch
 from flbench.metrics import (
     BINS,
     METRICS,
-    Newcomers,
     Outcome,
     calibration_error,
     churn,
@@ -253,7 +252,10 @@ def test_the_metrics_of_an_outcome_by_hand() -> None:
 
 def test_metrics_that_do_not_apply_are_left_out() -> None:
     plain = computed(outcome())
-    joined = Newcomers(np.array([1, 1]), np.array([2, 1]), np.array([2, 4]))
+    joined = {
+        "unseen_accuracy": np.array([0.5, 0.25]),
+        "unseen_accuracy_tuned": np.array([1.0, 0.25]),
+    }
     more = computed(outcome(target=0.6, newcomers=joined, is_text=True))
     assert {name: more[name] for name in more.keys() - plain.keys()} == {
         "target": 0.6,

@@ -38,20 +38,17 @@ CIFAR100_SCALE = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
 """Mean and standard deviation of red, green and blue over the training part, as published."""
 BATCHES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch", "batches.meta")
 ABOUT = {
-    "cifar10": DatasetInfo(
+    name: DatasetInfo(
         source="A. Krizhevsky, 2009, www.cs.toronto.edu/~kriz/cifar.html",
         licence="none stated; shared for research",
-        files=tuple(f"cifar-10-batches-py/{file}" for file in BATCHES),
+        files=tuple(f"{folder}/{file}" for file in files),
         samples=60_000,
-        fetch="flbench data cifar10 --fetch; or put an .npz file into cifar10/",
-    ),
-    "cifar100": DatasetInfo(
-        source="A. Krizhevsky, 2009, www.cs.toronto.edu/~kriz/cifar.html",
-        licence="none stated; shared for research",
-        files=tuple(f"cifar-100-python/{file}" for file in ("train", "test", "meta")),
-        samples=60_000,
-        fetch="flbench data cifar100 --fetch; or put an .npz file into cifar100/",
-    ),
+        fetch=f"flbench data {name} --fetch; or put an .npz file into {name}/",
+    )
+    for name, folder, files in (
+        ("cifar10", "cifar-10-batches-py", BATCHES),
+        ("cifar100", "cifar-100-python", ("train", "test", "meta")),
+    )
 }
 
 SUPERCLASSES = (

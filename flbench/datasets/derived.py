@@ -28,12 +28,10 @@ from flbench.federation.loading import load_dataset
 DOMAINS = 4
 
 ABOUT = {
-    "rotated": DatasetInfo(
-        source="computed from another data set", licence="its", fetch="--dataset rotated:digits"
-    ),
-    "label-swap": DatasetInfo(
-        source="computed from another data set", licence="its", fetch="--dataset label-swap:digits"
-    ),
+    name: DatasetInfo(
+        source="computed from another data set", licence="its", fetch=f"--dataset {name}:digits"
+    )
+    for name in ("rotated", "label-swap")
 }
 
 

@@ -80,10 +80,8 @@ def images(folder: Path) -> list[Path]:
 def read(folder: Path, size: int | None = None, colour: bool = False) -> FolderImages:
     """Read all images of a folder, the training part first.
 
-    Args:
-        folder: the folder.
-        size: resize each image to size x size; None = all must have the same size.
-        colour: three channels even if all images are grey.
+    Each image is resized to size x size; with None all must have the same size. With `colour` they
+    have three channels even if all are grey.
 
     Raises:
         MissingData: there is no such folder, or no image in it.

@@ -32,24 +32,30 @@ class Row:
         state: present, part, absent, argument (the data set takes one), broken, or unknown (its
             module does not name its files).
         where: path of the files, relative to the root.
-        samples: number of samples, "24,000 of 60,000" for a part; "-" = unknown until it is loaded.
+        found: number of samples in the files; 0 = unknown until it is loaded.
     """
 
     name: str
     state: str
     about: DatasetInfo
     where: str = "-"
-    samples: str = "-"
+    found: int = 0
+
+    @property
+    def samples(self) -> str:
+        """Number of samples, "24,000 of 60,000" for a part; "-" = unknown until it is loaded."""
+        if not self.found and self.state != "absent":
+            return "-"
+        if self.about.samples and self.state != "present":
+            return f"{self.found:,} of {self.about.samples:,}"
+        return f"{self.found:,}" if self.found else "-"
 
 
 def report(root: Path, name: str = "", check: bool = False, fetch: bool = False) -> list[str]:
-    """The lines of `flbench data`.
+    """The lines of `flbench data` about one data set, or about all of them ("").
 
-    Args:
-        root: the data root.
-        name: a data set; "" = all.
-        check: load the data set, or all that are there, and check the number of samples and md5.
-        fetch: download its files first.
+    `fetch` downloads its files first; `check` loads it, or all that are there, and compares the
+    number of samples and md5.
 
     Raises:
         UnknownName: no installed package has this data set.
@@ -81,14 +87,9 @@ def surveyed(name: str, root: Path) -> Row:
     except UserError as error:
         return Row(name, "broken", about, str(error))
     if found is None:
-        known = f"0 of {about.samples:,}" if about.samples else "-"
-        return Row(name, "absent", about, samples=known)
-    count = f"{found.samples:,}" if found.samples else "-"
-    if found.whole:
-        return Row(name, "present", about, found.where, count)
-    if found.samples and about.samples:
-        count = f"{count} of {about.samples:,}"
-    return Row(name, "part", about, found.where, count)
+        return Row(name, "absent", about)
+    state = "present" if found.whole else "part"
+    return Row(name, state, about, found.where, found.samples)
 
 
 def of(load: object, constant: str, name: str) -> Any:  # noqa: ANN401 - as the constant is
@@ -160,9 +161,9 @@ def checked(name: str, root: Path) -> str:
     """
     row = surveyed(name.partition(":")[0], root)
     data = load_dataset(name, root)
-    count, expected = len(data.y), row.samples.partition(" ")[0].replace(",", "")
-    if row.state in ("present", "part") and expected.isdecimal() and count != int(expected):
-        raise UserError(f"{name}: expected {int(expected):,} samples, got {count:,}")
+    count = len(data.y)
+    if row.found and count != row.found:
+        raise UserError(f"{name}: expected {row.found:,} samples, got {count:,}")
     shape = "x".join(str(size) for size in data.x.shape[1:])
     facts = [f"{name}: {count:,} samples of {shape}", f"{data.classes} labels"]
     if data.domains is not None:

@@ -14,10 +14,6 @@ from flbench.plugin.registry import find, load_entry
 def load_dataset(name: str, root: Path) -> Dataset:
     """Load a data set by name; `npz:FILE` calls the data set `npz` with the argument FILE.
 
-    Args:
-        name: entry point of group `flbench.datasets`, with `:` and an argument if it takes one.
-        root: the data root.
-
     Raises:
         UnknownName: no installed package has this data set.
         BadParameter: the argument is missing, or is given to a data set that takes none.

@@ -65,16 +65,15 @@ def board(results: Path, out: Path, draw: bool = True) -> dict[str, bytes]:
 
 def _leftovers(out: Path, files: Mapping[str, bytes]) -> list[str]:
     """Files below `out` that were generated once and are no part of the board any more."""
-    pages = [path for path in sorted(out.glob("*.md")) if _generated(path)]
-    figures = sorted((out / FIGURES).glob("*--*.svg"))
-    figures += sorted((out / FIGURES).glob("critical-difference*.svg"))
-    names = [path.relative_to(out).as_posix() for path in (*pages, *figures)]
+    found = [
+        path
+        for path in sorted(out.glob("*.md"))
+        if MARK in path.read_text(encoding="utf-8", errors="replace")[:HEAD]
+    ]
+    for pattern in ("*--*.svg", "critical-difference*.svg"):
+        found += sorted((out / FIGURES).glob(pattern))
+    names = [path.relative_to(out).as_posix() for path in found]
     return [name for name in names if name not in files]
-
-
-def _generated(path: Path) -> bool:
-    with path.open(encoding="utf-8", errors="replace") as file:
-        return MARK in file.read(HEAD)
 
 
 def differences(out: Path, files: Mapping[str, bytes], whole: bool = True) -> dict[str, list[str]]:

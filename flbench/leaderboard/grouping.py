@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +10,8 @@ from statistics import mean, stdev
 from typing import Any
 
 from flbench.errors import UserError
-from flbench.metrics import HEADLINE, Value
+from flbench.metrics import HEADLINE, Metric, Place, Value, columns_of
+from flbench.results.difference import SHARED_MARKS
 from flbench.results.schema import Plugin, Result, Tuning
 
 
@@ -104,6 +105,15 @@ class ResultGroup:
         return [float(value) for value in values if value is not None]
 
 
+def shown_metrics(place: Place, rows: Sequence[ResultGroup]) -> list[Metric]:
+    """The metrics that have a column for these rows; an optional one only where a row has it."""
+    return [
+        one
+        for one in columns_of(place)
+        if not one.optional or any(row.column(one.name) for row in rows)
+    ]
+
+
 Key = tuple[str, str, str]
 """What rows of one table share: suite, data set, fingerprint of the suite's settings."""
 
@@ -172,47 +182,36 @@ def refuse_mixed(results: Iterable[tuple[Path, Result]]) -> None:
     """Refuse results that one table cannot hold: same suite and seed, but not the same data.
 
     Raises:
-        UserError: two files of a suite and seed differ in data, partition, initial weights or
-            cohorts, or in their number of clients, or are the same method with the same
-            parameters; or one fingerprint stands for two sets of settings, parameters or ways of
-            tuning; or one has clients that were not tested.
+        UserError: two files differ in what must agree, or one has clients that were not tested.
     """
-    first: dict[tuple[str, int], tuple[Path, Result]] = {}
-    rows: dict[tuple[str, str, int], Path] = {}
-    sizes: dict[str, tuple[Path, int]] = {}
-    known: dict[tuple[str, str], tuple[Path, object]] = {}
+    first: dict[tuple[object, ...], tuple[Path, object]] = {}
     for path, result in results:
-        marks, tested = result.fingerprint, result.clients.test
-        other_path, other = first.setdefault((marks.suite, result.seed), (path, result))
-        for field in ("data", "partition", "initial_weights", "cohorts"):
-            if getattr(marks, field) != getattr(other.fingerprint, field):
-                raise UserError(
-                    f"{path} and {other_path} differ in {field.replace('_', ' ')}, so they cannot"
-                    " share a table; keep one of them"
-                )
-        for name, mark, content in (
-            ("suite", marks.suite, {**result.suite, "paper": ""}),
-            ("config", marks.config, (result.method.name, result.method.params, result.tuning)),
-        ):
-            other_path, same = known.setdefault((name, mark), (path, content))
-            if same != content:
-                raise UserError(
-                    f"{path} and {other_path} have the same 'fingerprint.{name}' but are not"
-                    " the same; keep one of them"
-                )
-        other_path = rows.setdefault((marks.suite, marks.config, result.seed), path)
-        if other_path != path:
-            raise UserError(f"{path} and {other_path} are the same row and seed; keep one of them")
-        if min(tested) < 1:
+        if min(result.clients.test) < 1:
             raise UserError(
                 f"{path}: 'clients.test': expected at least one test sample of each client"
             )
-        other_path, size = sizes.setdefault(marks.suite, (path, len(tested)))
-        if size != len(tested):
-            raise UserError(
-                f"{path} has {len(tested)} clients and {other_path} {size}, so they cannot share"
-                " a table; keep one of them"
-            )
+        for key, content, what in _must_agree(path, result):
+            other_path, other = first.setdefault(key, (path, content))
+            if other != content:
+                raise UserError(f"{path} and {other_path} {what}; keep one of them")
+
+
+def _must_agree(path: Path, result: Result) -> Iterator[tuple[tuple[object, ...], object, str]]:
+    """What is equal in all files that have the same key, and what is said where it is not."""
+    marks, method = result.fingerprint, result.method
+    of_seed = (marks.suite, result.seed)
+    for name in SHARED_MARKS:
+        what = f"differ in {name.replace('_', ' ')}, so they cannot share a table"
+        yield (name, *of_seed), getattr(marks, name), what
+    for name, mark, content in (
+        ("suite", marks.suite, {**result.suite, "paper": ""}),
+        ("config", marks.config, (method.name, method.params, result.tuning)),
+    ):
+        what = f"have the same 'fingerprint.{name}' but are not the same"
+        yield (name, mark), content, what
+    yield ("row", marks.config, *of_seed), path, "are the same row and seed"
+    what = "differ in their number of clients, so they cannot share a table"
+    yield ("clients", marks.suite), len(result.clients.test), what
 
 
 def mean_std(values: Sequence[float], digits: int = 4, *, spread: bool = True) -> str:

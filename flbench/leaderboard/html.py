@@ -81,7 +81,7 @@ def _section(table: Table, number: str) -> Iterator[str]:
     ):
         if rows:
             made = columns(rows, known, "html")
-            yield from _grid(table, number, f"{table.title}, {caption}", rows, made)
+            yield from _grid(table, number, caption, rows, made)
     for method, reason in table.undefined:
         yield f'<p class="dim">Not defined here: {escape(method)}: {escape(reason)}</p>'
     yield "</section>"
@@ -91,8 +91,9 @@ def _grid(
     table: Table, number: str, caption: str, rows: Sequence[TableRow], made: Sequence[Column]
 ) -> Iterator[str]:
     name = [heading for heading, _, _ in made].index("method")
-    yield f'<div class="wide" role="region" tabindex="0" aria-label="{escape(caption)}">'
-    yield f"<table><caption>{escape(caption.removeprefix(table.title + ', '))}</caption><thead><tr>"
+    label = escape(f"{table.title}, {caption}")
+    yield f'<div class="wide" role="region" tabindex="0" aria-label="{label}">'
+    yield f"<table><caption>{caption}</caption><thead><tr>"
     for heading, words, _ in made:
         side = ' class="word"' if words else ""
         button = f'<button type="button">{escape(heading)}</button>'

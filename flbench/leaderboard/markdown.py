@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from urllib.parse import quote
 
-from flbench.leaderboard.grouping import mean_std, signed
+from flbench.leaderboard.grouping import mean_std, shown_metrics, signed
 from flbench.leaderboard.table import Table, TableRow
-from flbench.metrics import HEADLINE, Family, Metric, Place, columns_of
+from flbench.metrics import HEADLINE, Family, Metric, Place
 
 Column = tuple[str, bool, Callable[[TableRow], str]]
 """Heading, whether it holds words, and the cell of a row."""
@@ -121,8 +121,8 @@ def columns(
 
     def of(family: Family) -> list[tuple[bool, Column]]:
         return [
-            (not one.optional or any(row.column(one.name) for row in rows), _metric(one))
-            for one in columns_of(place)
+            (True, _metric(one))
+            for one in shown_metrics(place, rows)
             if one.family == family and one.name != HEADLINE  # which has its own place
         ]
 
@@ -183,8 +183,8 @@ def section(table: Table, results: str) -> list[str]:
     if table.main:
         lines += ["", *filled(table.main, columns(table.main), results)]
     defaults = {row.method: row.mean for row in table.main if row.default}
-    for budget in sorted({row.tuning.budget for row in table.tuned if row.tuning}):
-        rows = [row for row in table.tuned if row.tuning and row.tuning.budget == budget]
+    for budget in sorted({row.budget for row in table.tuned}):
+        rows = [row for row in table.tuned if row.budget == budget]
         lines += ["", f"### Tuned, budget {budget}", "", _searched(rows, budget), ""]
         lines += filled(rows, columns(rows, defaults), results)
     if table.outdated:

@@ -213,19 +213,13 @@ class Block:
     distance: float
 
 
-def block(scores: Mapping[str, Mapping[str, float]], methods: Iterable[str]) -> Block | None:
-    """Rank methods over all tables that hold every one of them.
+def block(scores: Mapping[str, Mapping[str, float]], methods: Iterable[str]) -> Block:
+    """Rank three or more methods over the tables, two or more, that hold every one of them.
 
-    None where there are fewer than three methods, or than two such tables.
-
-    Args:
-        scores: table -> method -> score, higher is better.
-        methods: their names.
+    `scores` is table -> method -> score, higher is better.
     """
-    names = sorted(set(methods))
+    names = sorted(methods)
     tables = sorted(table for table, row in scores.items() if set(names) <= set(row))
-    if len(names) < 3 or len(tables) < 2:
-        return None
     values = np.array([[scores[table][name] for name in names] for table in tables])
     means = dict(zip(names, average_ranks(values).tolist(), strict=True))
     ordered = dict(sorted(means.items(), key=lambda pair: (round(pair[1], DIGITS), pair[0])))
@@ -237,10 +231,7 @@ def blocks(scores: Mapping[str, Mapping[str, float]]) -> list[Block]:
     """The block of most cells, methods times tables, and that of most tables if it has more.
 
     Nothing is missing in a block. Of two as large that of more tables is taken. There is none where
-    no two tables share three methods.
-
-    Args:
-        scores: table -> method -> score, higher is better.
+    no two tables share three methods. `scores` is as in `block`.
     """
     shared: set[frozenset[str]] = set()
     for row in scores.values():  # all intersections of the tables' methods
@@ -254,5 +245,5 @@ def blocks(scores: Mapping[str, Mapping[str, float]]) -> list[Block]:
         return []
     widest = max(sizes, key=lambda size: (size[0] * size[1], *size))
     longest = max(sizes)
-    chosen = [widest[2], longest[2]][: 1 + (longest[0] > widest[0])]
-    return [one for one in (block(scores, methods) for methods in chosen) if one is not None]
+    chosen = [widest, longest] if longest[0] > widest[0] else [widest]
+    return [block(scores, methods) for _, _, methods in chosen]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -125,14 +125,23 @@ def _table(
     seeds = tuple(sorted({seed for row in rows for seed in row.seeds}))
     stale = {row.config: why for row in rows if (why := _outdated(row, suite, newest))}
     printed = suite.printed.get(dataset, {}) if suite else {}
-    facts = _Facts(seeds, printed, {row.config: folders[mark, row.config] for row in rows}, stale)
     current = [row for row in rows if row.config not in stale]
-    entries = _compared([row for row in rows if row.config in stale], [], facts)
+    entries = _compared([row for row in rows if row.config in stale], [], ranked=False)
     for budget in sorted({row.budget for row in current}):
         kind = [row for row in current if row.budget == budget]
         here = {row.method for row in kind}
         others = [row for row in current if not row.budget and row.method not in here]
-        entries += _compared(kind, others, facts)
+        entries += _compared(kind, others)
+    entries = [
+        replace(
+            row,
+            folder=folders[mark, row.config],
+            lacks=tuple(seed for seed in seeds if seed not in row.seeds),
+            printed=_printed(row, printed),
+            outdated=stale.get(row.config, ""),
+        )
+        for row in entries
+    ]
     here = {row.method for row in rows} | {skip.method.name for skip in skips}
     return Table(
         suite=name,
@@ -185,28 +194,28 @@ class TableRow(ResultGroup):
 
     Attributes:
         default: whether it is its method's row nearest to the installed defaults.
-        folder: its result files, below the results folder.
-        lacks: seeds that other rows of the table have and it has not.
         interval: 95 % interval of the mean, see `flbench.leaderboard.statistics`.
         to_oracle: how far it is below the oracle, over common seeds.
         gain: how far it is above the better of training alone and one model for all.
-        printed: name in a summary -> the paper's number; empty where it has no accuracy.
-        outdated: why it is stale; empty where it is not.
         rank: among the rows of its kind (at defaults, or tuned with the same budget); None = not
             ranked.
         ties: letters that it shares with rows that are not significantly different.
+        folder: its result files, below the results folder.
+        lacks: seeds that other rows of the table have and it has not.
+        printed: name in a summary -> the paper's number; empty where it has no accuracy.
+        outdated: why it is stale; empty where it is not.
     """
 
     default: bool
-    folder: str
-    lacks: tuple[int, ...]
     interval: tuple[float, float]
     to_oracle: float | None
     gain: float | None
-    printed: Mapping[str, float]
-    outdated: str
     rank: int | None
     ties: str
+    folder: str = ""
+    lacks: tuple[int, ...] = ()
+    printed: Mapping[str, float] = field(default_factory=dict)
+    outdated: str = ""
 
     @property
     def status(self) -> str:
@@ -214,57 +223,34 @@ class TableRow(ResultGroup):
         return "outdated" if self.outdated else ", ".join(sorted({r.status for r in self.results}))
 
 
-@dataclass(frozen=True)
-class _Facts:
-    """What a table knows beside its rows.
-
-    `printed` is method -> name in a summary -> number that the paper prints; `folders` and `stale`
-    are by a row's fingerprint: its folder of result files, and why it is outdated, if it is.
-    """
-
-    seeds: tuple[int, ...]
-    printed: Mapping[str, Mapping[str, float]]
-    folders: Mapping[str, str]
-    stale: Mapping[str, str]
-
-
 def _compared(
-    rows: Sequence[ResultGroup], others: Sequence[ResultGroup], facts: _Facts
+    rows: Sequence[ResultGroup], others: Sequence[ResultGroup], ranked: bool = True
 ) -> list[TableRow]:
-    """Rows that are ranked among each other, the best mean first.
+    """Rows of one kind, compared among each other, the best mean first.
 
-    Args:
-        rows: of one kind: at defaults, or tuned with one budget, or outdated (then no rank).
-        others: rows beside them, where an oracle and baselines are looked for too.
+    An oracle and baselines are looked for among `others` too.
     """
     rows = named(rows)
     peers = [*rows, *others]
     found = compare([_clients(row) for row in rows])
-    ranked = [
-        at for at, row in enumerate(rows) if not row.reference and row.config not in facts.stale
-    ]
-    among = np.ix_(ranked, ranked)
-    places = dict(zip(ranked, ranks(found.better[among]), strict=True))
-    ties = dict(zip(ranked, letters(found.separable[among]), strict=True))
+    chosen = [at for at, row in enumerate(rows) if ranked and not row.reference]
+    among = np.ix_(chosen, chosen)
+    places = dict(zip(chosen, ranks(found.better[among]), strict=True))
+    ties = dict(zip(chosen, letters(found.separable[among]), strict=True))
     nearest: dict[str, str] = {}
     for row in sorted(rows, key=lambda row: (departures(row.results[0].method), row.name)):
         nearest.setdefault(row.method, row.config)
     entries = []
     for at, row in enumerate(rows):
-        default = nearest[row.method] == row.config
         to_oracle, gain = distances(row, peers)
         entries.append(
             TableRow(
                 name=row.name,
                 results=row.results,
-                default=default,
-                folder=facts.folders[row.config],
-                lacks=tuple(seed for seed in facts.seeds if seed not in row.seeds),
+                default=nearest[row.method] == row.config,
                 interval=(float(found.intervals[at, 0]), float(found.intervals[at, 1])),
                 to_oracle=to_oracle,
                 gain=gain,
-                printed=_printed(row, default, facts.printed),
-                outdated=facts.stale.get(row.config, ""),
                 rank=places.get(at),
                 ties=ties.get(at, ""),
             )
@@ -279,9 +265,7 @@ def _clients(row: ResultGroup) -> dict[int, Floats]:
     }
 
 
-def _printed(
-    row: ResultGroup, default: bool, numbers: Mapping[str, Mapping[str, float]]
-) -> Mapping[str, float]:
+def _printed(row: TableRow, numbers: Mapping[str, Mapping[str, float]]) -> Mapping[str, float]:
     """The paper's numbers under the row's own name, or its method's for the row at defaults."""
-    published = numbers.get(row.name) or (numbers.get(row.method) if default else None) or {}
+    published = numbers.get(row.name) or (numbers.get(row.method) if row.default else None) or {}
     return published if "accuracy_mean" in published else {}

@@ -56,11 +56,8 @@ def planned(
 ) -> list[Plan]:
     """The cells of a table, for each published number.
 
-    Args:
-        scale: name of one of the table's scales.
-        request: common to all cells; its settings override the table's, and only its data set is
-            run.
-        seeds: instead of the scale's number of seeds.
+    `request` is common to all cells: its settings override the table's, and only its data set is
+    run; `seeds` overrides the scale's number of seeds.
 
     Raises:
         UserError: a setting belongs neither to the suite nor to the method.
@@ -155,8 +152,7 @@ def findings(
 ) -> list[Comparison]:
     """Compare the existing results of a table with the paper.
 
-    Args:
-        outcomes: outcomes of the cells that were just run; they explain missing results.
+    The outcomes of the cells that were just run explain missing results.
     """
     known = outcomes or {}
     results = {plan.printed: tuple(_results_of(plan, known)) for plan in plans}

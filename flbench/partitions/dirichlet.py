@@ -82,19 +82,14 @@ def _fill_up(owner: Indices, clients: int, least: int, rng: np.random.Generator)
     low, high = least, int(sizes.max())
     while low < high:
         level = (low + high + 1) // 2
-        if _above(sizes, level).sum() >= need.sum():
+        if np.maximum(sizes - level, 0).sum() >= need.sum():
             low = level
         else:
             high = level - 1
-    gives = _above(sizes, low)
+    gives = np.maximum(sizes - low, 0)
     not_needed = rng.permutation(np.flatnonzero(gives))[: gives.sum() - need.sum()]
     gives[not_needed] -= 1
     order = np.lexsort((rng.random(len(owner)), owner))  # by owner, in random order within
     position = np.arange(len(owner)) - (sizes.cumsum() - sizes)[owner[order]]
     moved = rng.permutation(order[position < gives[owner[order]]])
     owner[moved] = np.repeat(np.arange(clients), need)
-
-
-def _above(sizes: Indices, level: int) -> Indices:
-    """Number of samples of each client above a level, shape (N,)."""
-    return np.maximum(sizes - level, 0)

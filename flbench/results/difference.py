@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from flbench.results.schema import Result
 
+SHARED_MARKS = ("data", "partition", "initial_weights", "cohorts")
+"""Fingerprints that are equal in all results of a suite and seed."""
 Kind = Literal["table", "row", "run", "machine"]
 MEANINGS: dict[Kind, str] = {
     "table": "they cannot share a table",
@@ -41,8 +43,8 @@ def differences(one: Result, other: Result) -> list[Difference]:
 
     compare("table", "dataset", lambda result: result.dataset)
     compare("table", "suite", lambda result: {**result.suite, "paper": ""})  # it is no setting
-    for mark in ("data", "partition", "initial_weights", "cohorts"):
-        if one.seed == other.seed:
+    if one.seed == other.seed:
+        for mark in SHARED_MARKS:
             compare("table", f"fingerprint.{mark}", attrgetter(f"fingerprint.{mark}"))
     compare("row", "method", lambda result: result.method.name)
     if one.method.name == other.method.name:
@@ -65,10 +67,15 @@ def unlike(one: Result, other: Result, found: Sequence[Difference]) -> str:
     """Of what should be the same run, the parts of the files that differ all the same."""
     if any(difference.kind != "machine" for difference in found):
         return ""
-    ignored = ("status", "schema_version", "seconds", "environment")
-    names = [name for name in type(one).model_fields if name not in ignored]
-    parts = [name for name in names if getattr(one, name) != getattr(other, name)]
+    parts = different_parts(one, other)
     return f"; but these differ: {', '.join(parts)}" if parts else ", with the same numbers"
+
+
+def different_parts(one: Result, other: Result) -> list[str]:
+    """The parts of two files of one run that differ, but for its status, times and environment."""
+    ignored = ("status", "seconds", "environment")
+    names = [name for name in type(one).model_fields if name not in ignored]
+    return [name for name in names if getattr(one, name) != getattr(other, name)]
 
 
 def _plugins(result: Result) -> dict[str, str]:

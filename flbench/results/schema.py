@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from flbench.metrics import Newcomers, Outcome, Value, computed
+from flbench.metrics import Outcome, Value, computed
 from flbench.results.score_encoding import Floats, decode
 
 SCHEMA = 2
@@ -251,9 +251,13 @@ class Unseen(_Stored):
     correct_tuned: list[Count]
     group: list[Group] | None
 
-    def newcomers(self) -> Newcomers:
-        """The arrays that metrics are computed from."""
-        return Newcomers(*map(np.array, (self.correct, self.correct_tuned, self.test)))
+    def accuracies(self) -> dict[str, Floats]:
+        """Accuracy of each newcomer by the name of its metric."""
+        tuned = np.array(self.correct_tuned) / self.test
+        return {
+            "unseen_accuracy": np.array(self.correct) / self.test,
+            "unseen_accuracy_tuned": tuned,
+        }
 
 
 class Result(_Stored):
@@ -310,7 +314,7 @@ class Result(_Stored):
             curves=self.curves,
             memberships=[np.array(labels) for _, labels in changes],
             target=self.summary.get("target"),
-            newcomers=None if self.unseen is None else self.unseen.newcomers(),
+            newcomers=None if self.unseen is None else self.unseen.accuracies(),
             is_text="perplexity" in self.summary,
         )
 

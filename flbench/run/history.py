@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from flbench.core.state import Scores
-from flbench.metrics import Newcomers, Outcome
+from flbench.metrics import Floats, Outcome
 
 MOST_SCORES = 200 * 200
 """Entries of a score matrix that is kept; a larger one would fill its result file."""
@@ -146,7 +146,7 @@ class History:
         headline: str,
         groups: list[int] | None,
         target: float | None = None,
-        newcomers: Newcomers | None = None,
+        newcomers: Mapping[str, Floats] | None = None,
         is_text: bool = False,
     ) -> Outcome:
         """What the metrics are computed from, at the last round or the one validation chose."""

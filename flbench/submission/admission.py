@@ -17,8 +17,9 @@ from flbench.errors import UserError
 from flbench.leaderboard.grouping import refuse_mixed
 from flbench.leaderboard.suite_info import suite_of
 from flbench.plugin.registry import entries
+from flbench.results.difference import different_parts
 from flbench.results.files import read_result, result_files, slug
-from flbench.results.schema import VOLATILE, Result
+from flbench.results.schema import Result
 from flbench.submission.consistency import departures, faults, job_of
 from flbench.suite import Suite
 from flbench.sweeps.tuning import FIRST_SEED
@@ -195,9 +196,7 @@ def _existing_file(file: File, other: Path) -> Iterator[str]:
     except UserError:
         yield f"{other} is in its place, and is no result file"
         return
-    names = [name for name in Result.model_fields if name not in (*VOLATILE, "status")]
-    different = [name for name in names if getattr(there, name) != getattr(file.result, name)]
-    if different:
+    if different := different_parts(there, file.result):
         text = f"with other {', '.join(different)}: flbench verify says which one can be had again"
     else:
         text = "with the same numbers: there is nothing to submit"

@@ -56,10 +56,7 @@ class Part:
 def compare(claimed: Result, again: Result, rounds: int) -> list[Part]:
     """Compare a result with that of a re-run; parts that an older file lacks are left out.
 
-    Args:
-        claimed: the result of the file.
-        again: the result of the re-run.
-        rounds: rounds of the re-run; the end of the run is compared only if these are all rounds.
+    The end of the run is compared only if the re-run has all rounds.
     """
     nothing: list[float | None] = [None] * rounds
     curves = {

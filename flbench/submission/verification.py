@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flbench.errors import UnknownName, UserError
+from flbench.results.difference import SHARED_MARKS
 
 if TYPE_CHECKING:
     from flbench.engine.options import EngineOptions
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 TOLERANCE = 0.01
 """How far two runs of one thing may part on two machines: see docs/submitting.md."""
 EXECUTORS = ("sequential", "vectorised")
-MARKS = ("suite", "data", "partition", "initial_weights", "cohorts")
 
 COMPUTED_BY = (
     "flbench", "torch", "lightning", "numpy", "python", "machine", "device", "executor", "threads",
@@ -99,7 +99,7 @@ def replay(result: Result, rounds: int, root: Path, console: Console) -> Result:
         run, state = prepare(spec, dataset)
         unlike = [
             f"fingerprint.{name}: {told} in the file, {here} here"
-            for name in MARKS
+            for name in ("suite", *SHARED_MARKS)
             if (told := getattr(result.fingerprint, name)) != (here := getattr(run.marks, name))
         ]
         if unlike:

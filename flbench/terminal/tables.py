@@ -8,8 +8,7 @@ from pathlib import Path
 from rich.console import Console as Terminal
 from rich.table import Table
 
-from flbench.leaderboard.grouping import mean_std, rows_of
-from flbench.metrics import columns_of
+from flbench.leaderboard.grouping import mean_std, rows_of, shown_metrics
 from flbench.results.schema import Result
 
 
@@ -49,11 +48,7 @@ def print_table(finished: Sequence[tuple[Path, Result]]) -> None:
     terminal = Terminal(markup=False, emoji=False)
     for title, rows in rows_of([result for _, result in finished]).items():
         table = Table(title=title, title_justify="left")
-        metrics = [
-            one
-            for one in columns_of("terminal")
-            if not one.optional or any(row.column(one.name) for row in rows)
-        ]
+        metrics = shown_metrics("terminal", rows)
         table.add_column("method", no_wrap=True)
         for heading in (*(one.heading for one in metrics), "seconds"):
             table.add_column(heading, justify="right", no_wrap=True)

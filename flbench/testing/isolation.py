@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
@@ -22,6 +22,7 @@ from flbench.core.state import Dispatched, Membership, Stage, State, Upload
 from flbench.plugin.hooks import ADDED
 from flbench.plugin.isolation import restore, snapshot
 from flbench.plugin.registry import find
+from flbench.results.difference import SHARED_MARKS
 from flbench.run.rounds import Run
 from flbench.testing.check import MethodUnderTest, check
 from flbench.testing.edge_cases import usual_run
@@ -113,7 +114,7 @@ def absent_clients_untouched(method: MethodUnderTest) -> None:
 def partition_untouched(method: MethodUnderTest) -> None:
     """Partition, client sampling and initial weights are those of the suite."""
     mine, usual = method.usual_run, run_small(DEFAULTS, method.suite())
-    for name in ("data", "partition", "cohorts", "initial_weights"):
+    for name in SHARED_MARKS:
         if getattr(mine.run.marks, name) != getattr(usual.run.marks, name):
             raise method.failure(
                 f"its {name} is not that of the suite, so its results cannot be compared"
@@ -201,14 +202,7 @@ def process_state_untouched(method: MethodUnderTest) -> None:
     errors = [f"being imported, it {change}" for change in changes]
 
     def observer(hook: str, _: Mapping[str, object], call: Callable[[], object]) -> object:
-        before, printed = snapshot(), io.StringIO()
-        with redirect_stdout(printed):
-            answer = call()
-        free = ADDED if hook == "client_module" else ()
-        changes = [change for name, change in restore(before) if name not in free]
-        if printed.getvalue():
-            text = printed.getvalue().strip()
-            changes.append(f"prints {text!r}: use ctx.note or ctx.warn")
+        answer, changes = changes_of(call, ADDED if hook == "client_module" else ())
         errors.extend(f"its hook {hook} {change}" for change in changes)
         return answer
 
@@ -219,9 +213,17 @@ def process_state_untouched(method: MethodUnderTest) -> None:
 
 def changed_by_import(method: str) -> list[str]:
     """What the import of a method changes in the process-wide state, in this process."""
-    entry, before, printed = find("methods", method), snapshot(), io.StringIO()
+    entry = find("methods", method)
+    return changes_of(EntryPoint(entry.name, entry.value, "flbench.methods").load)[1]
+
+
+def changes_of(call: Callable[[], object], free: Collection[str] = ()) -> tuple[object, list[str]]:
+    """The answer of a call, and what it prints or changes in the process-wide state but `free`."""
+    before, printed = snapshot(), io.StringIO()
     with redirect_stdout(printed):
-        EntryPoint(entry.name, entry.value, "flbench.methods").load()
-    changes = [change for _, change in restore(before)]
-    text = printed.getvalue()
-    return changes + ([f"prints {text.strip()!r}"] if text else [])
+        answer = call()
+    changes = [change for name, change in restore(before) if name not in free]
+    if printed.getvalue():
+        text = printed.getvalue().strip()
+        changes.append(f"prints {text!r}: use ctx.note or ctx.warn")
+    return answer, changes

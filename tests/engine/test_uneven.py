@@ -18,7 +18,7 @@ from flbench.run.history import Evaluation, History
 from flbench.suite import Suite
 from flbench.testing import CHECKS
 from flbench.testing.check import MethodUnderTest
-from flbench.testing.comparison import ROUNDING, different_numbers
+from flbench.testing.reproducibility import ROUNDING, different_numbers
 
 METHODS = ("lg-fedavg", "ifca", "pfedlia")
 """Explicit models, decisions by cross-evaluated losses, and groups found by them."""

@@ -455,7 +455,7 @@ def test_nothing_has_a_sign_of_its_own() -> None:
         ({"test": [100, 0, 100, 100], "correct": [1, 0, 1, 1]}, "at least one test sample of each"),
         (
             {"test": [9, 9], "correct": [1, 1], "seed": 1, "suite": {"clients": 4}},
-            "(has 4 clients and .* 2|has 2 clients and .* 4), so they cannot",
+            "differ in their number of clients, so they cannot",
         ),
         ({"suite": {"rounds": 9}}, "the same 'fingerprint.suite' but are not the same"),
         ({"config": "c-fedavg-5u1te000", "seed": 1}, "the same 'fingerprint.config' but are not"),

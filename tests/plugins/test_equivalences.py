@@ -14,7 +14,7 @@ from toy import CLIENTS, Play, Played, composition
 
 from flbench import Context, Membership, Stage, hookimpl
 from flbench.run.composition import compose
-from flbench.testing.comparison import different_numbers
+from flbench.testing.reproducibility import different_numbers
 from flbench_plugins.oracle import Oracle
 from flbench_plugins.pfedlia import PROBE, PFedLIA
 
