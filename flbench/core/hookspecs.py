@@ -75,7 +75,7 @@ def implemented_hooks(kind: type, *, wrappers: bool = True) -> dict[str, str]:
     found = {}
     for name in dir(kind):
         mark = getattr(getattr_static(kind, name), "flbench_impl", None)
-        if mark is not None and (wrappers or not mark.get("wrapper")):
+        if isinstance(mark, dict) and (wrappers or not mark.get("wrapper")):
             found[mark.get("specname") or name] = name
     return found
 

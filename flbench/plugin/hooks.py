@@ -253,7 +253,7 @@ class HookGuard:
         home = plugin if inspect.ismodule(plugin) else type(plugin)
         for attribute in vars(home) if inspect.ismodule(home) else dir(home):
             options = getattr(inspect.getattr_static(home, attribute), "flbench_impl", None)
-            if options is not None:
+            if isinstance(options, dict):  # pluggy's mark
                 hook = options.get("specname") or attribute
                 acting: Acting = nullcontext
                 if not _is_core(plugin):
