@@ -2,9 +2,10 @@
 
     python tests/mutations/replay.py mutations.jsonl results.jsonl [ID ...]
 
-Each mutation changes one line of a copy of the repository. The tests of its package run in the
-copy (slow ones too); the mutation is killed if one fails. Results are appended, so a replay that
-was stopped goes on. `baseline` in the file is the verdict of the tree before version 0.2.
+Each mutation changes one line of a copy of the repository. The tests of its module and then those
+of its package run in the copy, without slow ones; the mutation is killed if one fails. Results are
+appended, so a replay that was stopped goes on. First the tests run without a mutation: what fails
+then would kill anything. `baseline` in the file is the verdict of the tree before version 0.2.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ("flbench", "plugins", "benchmarks", "leaderboard", "docs", "tests", "pyproject.toml")
+PARTS = (
+    "flbench", "plugins", "benchmarks", "leaderboard", "docs", "tests", ".ci", "pyproject.toml",
+    "README.md", "CHANGELOG.md",
+)  # fmt: skip
 MORE = {
     "engine": ["tests/engine", "tests/run", "tests/plugins"],
     "run": ["tests/run", "tests/plugins"],
@@ -51,7 +55,14 @@ def mutate(copy: Path, mutation: dict[str, Any]) -> None:
     file.write_text("".join(lines), encoding="utf-8")
 
 
-def verdict(mutation: dict[str, Any]) -> str:
+def tests_of(file: str) -> list[str]:
+    """The tests that may notice a change of a file, those of its module first."""
+    package, module = Path(file).parts[1].removesuffix(".py"), Path(file).stem
+    own = f"tests/{package}/test_{module}.py"
+    return [*([own] if (ROOT / own).is_file() else []), *MORE[package]]
+
+
+def verdict(mutation: dict[str, Any], *, mutated: bool = True) -> str:
     """ "killed" or "survived"."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)
@@ -60,9 +71,10 @@ def verdict(mutation: dict[str, Any]) -> str:
             (shutil.copytree if source.is_dir() else shutil.copy)(source, copy / part)
         (copy / "flbench_plugins").symlink_to("plugins")
         (copy / "flbench_benchmarks").symlink_to("benchmarks")
-        mutate(copy, mutation)
-        tests = MORE[Path(mutation["file"]).parts[1].removesuffix(".py")]
-        words = ["-x", "-q", "-p", "no:cacheprovider", "--cpu-limit", "0", *tests]
+        if mutated:
+            mutate(copy, mutation)
+        words = ["-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", "--cpu-limit", "0"]
+        words += tests_of(mutation["file"])
         environment = {**os.environ, "PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
         try:
             done = subprocess.run(
@@ -84,9 +96,14 @@ def main() -> None:
     known = dict[str, str]()
     if target.is_file():
         known = {one["id"]: one["verdict"] for one in map(json.loads, target.open())}
+    sound = set[str]()
     for row in rows:
         if row["id"] in known or (chosen and row["id"] not in chosen):
             continue
+        package = Path(row["file"]).parts[1]
+        if package not in sound and verdict(row, mutated=False) == "killed":
+            raise SystemExit(f"a test of {package} fails without a mutation: mend it first")
+        sound.add(package)
         known[row["id"]] = verdict(row)
         with target.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"id": row["id"], "verdict": known[row["id"]]}) + "\n")
