@@ -75,8 +75,8 @@ def reproduce(
         found = findings(grid, plans[name], outcomes)
         total.update(one.verdict for one in found)
         _print(card, grid, found, scale)
-    told = ", ".join(f"{count} {what}" for what, count in total.items())
-    print(f"{sum(total.values())} numbers: {told or 'none is printed for this data set'}")
+    counts = ", ".join(f"{count} {what}" for what, count in total.items())
+    print(f"{sum(total.values())} numbers: {counts or 'none is printed for this data set'}")
     if code := max((outcome.code for outcome in outcomes.values()), default=0):
         raise typer.Exit(code)
 

@@ -56,7 +56,7 @@ def verify(
     parts = compare(result, came, wanted)
     agreed = all(part.agrees(tolerance) for part in parts)
     print(f"{file}: {wanted} of {result.suite['rounds']} rounds played again")
-    for line in (_environments(result, came), *(part.told(tolerance) for part in parts)):
+    for line in (_environments(result, came), *(part.line(tolerance) for part in parts)):
         print(f"  {line}")
     if not agreed:
         print("it differs")
@@ -80,5 +80,7 @@ def _rounds(result: Result, wanted: int | None) -> int:
 def _environments(one: Result, other: Result) -> str:
     """Where the two were not computed alike."""
     pairs = [(key, one.environment.get(key), other.environment.get(key)) for key in COMPUTED_BY]
-    unlike = [f"{key} {told}, here {here}" for key, told, here in pairs if told and told != here]
+    unlike = [
+        f"{key} {stated}, here {here}" for key, stated, here in pairs if stated and stated != here
+    ]
     return f"environment: {'; '.join(unlike) or 'the same, so the same bytes are expected'}"

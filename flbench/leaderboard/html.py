@@ -71,8 +71,8 @@ def _section(table: Table, number: str) -> Iterator[str]:
     about = f'data-suite="{escape(table.suite)}" data-dataset="{escape(table.dataset)}"'
     yield f'<section {about} aria-labelledby="title-{number}">'
     yield f'<h2 id="title-{number}">{escape(table.title)}</h2>'
-    told = f"{settings_text(table)} {table.settings.get('paper') or ''}"
-    yield f'<p class="dim">{escape(told)}</p>'
+    caption = f"{settings_text(table)} {table.settings.get('paper') or ''}"
+    yield f'<p class="dim">{escape(caption)}</p>'
     defaults = {row.method: row.mean for row in table.main if row.default}
     for caption, rows, known in (
         ("at defaults", table.main, None),

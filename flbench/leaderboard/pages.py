@@ -134,11 +134,11 @@ def _coverage(found: Sequence[Table]) -> list[str]:
         mark = "" if is_alone(table, found) else f" {table.fingerprint}"
         headings.append((escaped(f"{table.suite}, {table.dataset}{mark}"), False))
     lines = [[escaped(name), *(_state(table, name) for table in found)] for name in sorted(methods)]
-    told = (
+    caption = (
         "Mean accuracy at defaults; *undefined*: the method has no meaning there; `-`: nobody ran"
         " it."
     )
-    return [told, "", *grid(headings, lines)]
+    return [caption, "", *grid(headings, lines)]
 
 
 def _state(table: Table, method: str) -> str:

@@ -78,7 +78,7 @@ def _table(
 ) -> list[str]:
     """A section: counts of verdicts, then a table per suite, data set and scale that was run."""
     size = f"{table.tolerance:g}" if "accuracy" in table.column else f"{table.tolerance:.0%}"
-    told = f"`flbench reproduce {paper.name} --table {name}`; `{table.column}`, tolerance {size}."
+    text = f"`flbench reproduce {paper.name} --table {name}`; `{table.column}`, tolerance {size}."
     known = {
         scale: findings(table, planned(table, scale, RunRequest(out=out), None, progress))
         for scale in SCALES
@@ -89,7 +89,7 @@ def _table(
         for scale, found in known.items()
     ]
     headings = [("scale", True), *((said, False) for said in VERDICTS)]
-    lines = ["", f"## {table.caption}", "", told, "", *markdown_table(headings, counts)]
+    lines = ["", f"## {table.caption}", "", text, "", *markdown_table(headings, counts)]
     for scale, found in known.items():
         lines += _parts(scale, table, found)
     return lines

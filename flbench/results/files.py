@@ -17,7 +17,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from flbench.errors import UserError
-from flbench.results.schema import SCHEMA, Result, Skip, first_problem, told
+from flbench.results.schema import SCHEMA, Result, Skip, first_problem, problem_text
 
 LONGEST = 60
 """Bytes of a name in a file's name; a file system takes 255 of all together."""
@@ -108,7 +108,9 @@ def _read(kind: type[Kind], path: Path, name: str) -> Kind:
     try:
         return kind.model_validate(table)
     except ValidationError as error:
-        raise UserError(f"{path}: no {name} file: {told(*first_problem(error, table))}") from None
+        raise UserError(
+            f"{path}: no {name} file: {problem_text(*first_problem(error, table))}"
+        ) from None
 
 
 def _no_constant(name: str) -> None:

@@ -369,7 +369,7 @@ def first_problem(error: ValidationError, table: object) -> Complaint:
     return ".".join(parts), what[:1].lower() + what[1:]
 
 
-def told(field: str, what: str) -> str:
+def problem_text(field: str, what: str) -> str:
     """A complaint in one line; a field's name may hold anything."""
     if not field:
         return what

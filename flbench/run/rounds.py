@@ -62,7 +62,7 @@ def run_rounds(run: Run, state: State, last: int | None = None) -> State:
     """Run the rounds that are left; the history and the ledger are in `run`.
 
     Args:
-        last: stop after this round, which the sinks are told is the last; None = the suite's.
+        last: stop after this round, which is the last one for the sinks; None = the suite's.
     """
     last = run.suite.rounds if last is None else last
     keeper = CheckpointWriter(run.checkpoint, run.marks)

@@ -38,7 +38,7 @@ class RunSpec:
     @property
     def fingerprint(self) -> str:
         """Hash of suite, method and parameters; the same for all seeds."""
-        aside = {"plugins": {"__all__": {"baseline", "source"}}}  # told beside the version
+        aside = {"plugins": {"__all__": {"baseline", "source"}}}  # they stand beside the version
         method = self.method.described.model_dump(mode="json", exclude=aside)
         parts: dict[str, object] = {"suite": self.suite.settings(), "method": method}
         if self.tuning is not None:

@@ -81,8 +81,8 @@ def problems(path: Path, folder: Folder) -> list[str]:
         return [str(error).removeprefix(f"{path}: ")]
     found = list(faults(file.result))
     if path.read_bytes() != file.result.canonical(as_read=True).encode():
-        told = "its bytes are not those that flbench writes; submit the file as the run left it"
-        found.insert(0, told)
+        text = "its bytes are not those that flbench writes; submit the file as the run left it"
+        found.insert(0, text)
     found += [*_plugins(file.result), *_seeds(file, folder), *_place(file, folder)]
     return found + ([] if found else [*_table(file, folder)])
 
@@ -153,8 +153,8 @@ def other_environment(result: Result, before: Result) -> Iterator[str]:
     for name in ENVIRONMENT_OF_A_ROW:
         mine, theirs = (one.environment.get(name) for one in (result, before))
         if mine and theirs and mine != theirs:
-            told = f"{theirs} expected as of seed {before.seed}, got {mine}"
-            yield f"'environment.{name}': {told}: run all seeds of a row in one environment"
+            text = f"{theirs} expected as of seed {before.seed}, got {mine}"
+            yield f"'environment.{name}': {text}: run all seeds of a row in one environment"
     sources = {
         (one.name, one.distribution, one.version): one.source for one in before.method.plugins
     }

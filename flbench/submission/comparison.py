@@ -41,7 +41,7 @@ class Part:
         """Whether the parts are equal, within the tolerance, or may differ."""
         return self.same or self.distance is None or self.distance <= tolerance
 
-    def told(self, tolerance: float) -> str:
+    def line(self, tolerance: float) -> str:
         """The comparison in one line."""
         where = f" ({self.where})" if self.where else ""
         if self.same:

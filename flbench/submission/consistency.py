@@ -76,9 +76,9 @@ def _marks(result: Result, job: RunSpec) -> Iterator[str]:
     if own != job.suite.settings():
         yield f"'suite': {departures(own, job.suite.settings())} is expected of its settings"
     for name, mark in (("suite", job.suite.hash()), ("config", job.fingerprint)):
-        told = getattr(result.fingerprint, name)
-        if told != mark:
-            yield f"'fingerprint.{name}': {mark} expected of its settings, got {told}"
+        stated = getattr(result.fingerprint, name)
+        if stated != mark:
+            yield f"'fingerprint.{name}': {mark} expected of its settings, got {stated}"
     names = "+".join(plugin.name for plugin in result.method.plugins)
     if names != result.method.name:
         yield f"'method.name': {names} expected, its plugins, got {result.method.name}"
@@ -164,9 +164,9 @@ def _chosen(curve: Sequence[float | None]) -> list[int]:
     return [round_ for round_, value in known.items() if value >= best - ROUNDED]
 
 
-def _nearest(told: float | None, possible: Sequence[float]) -> float | None:
+def _nearest(stated: float | None, possible: Sequence[float]) -> float | None:
     """The possible value that is nearest to the value in the file."""
-    return min(possible, key=lambda value: abs(value - (told or 0.0)), default=None)
+    return min(possible, key=lambda value: abs(value - (stated or 0.0)), default=None)
 
 
 def _shown(value: float | None) -> str:

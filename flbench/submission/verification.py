@@ -38,18 +38,18 @@ def again(result: Result, data_root: Path, out: Path, say: Callable[[str], None]
     from flbench.run.composition import compose
     from flbench.submission.consistency import job_of
 
-    told = result.method
+    stated = result.method
     try:
-        method = compose(told.name, told.params)
+        method = compose(stated.name, stated.params)
     except UnknownName as error:
-        packages = sorted({f"{one.distribution}=={one.version}" for one in told.plugins})
+        packages = sorted({f"{one.distribution}=={one.version}" for one in stated.plugins})
         raise UserError(f"{error}; the file names {', '.join(packages)}: pip install it") from None
     here = method.described
     for field in ("name", "params"):
-        there, mine = getattr(told, field), getattr(here, field)
+        there, mine = getattr(stated, field), getattr(here, field)
         if there != mine:
             raise UserError(f"'method.{field}': {there} in the file, {mine} here")
-    for one, other in zip(told.plugins, here.plugins, strict=True):
+    for one, other in zip(stated.plugins, here.plugins, strict=True):
         uses = {"uses_true_groups", "paper_leak", "pools_data"}
         if one.model_dump(include=uses) != other.model_dump(include=uses):
             raise UserError(f"plugin {one.name} says here that it uses other things: {other}")
@@ -71,12 +71,12 @@ def engine_of(result: Result) -> EngineOptions:
     """What comes nearest to how a result was computed."""
     from flbench.engine.options import EXACT, EngineOptions
 
-    told = result.environment
-    executor, threads = told.get("executor", ""), told.get("threads", "")
+    stated = result.environment
+    executor, threads = stated.get("executor", ""), stated.get("threads", "")
     return EngineOptions(
         executor=executor if executor in EXECUTORS else "auto",
-        accelerator="cpu" if told.get("device") == "cpu" else "auto",
-        precision=told.get("precision", EXACT),
+        accelerator="cpu" if stated.get("device") == "cpu" else "auto",
+        precision=stated.get("precision", EXACT),
         threads=int(threads) if threads.isdecimal() and 0 < int(threads) <= 64 else 1,
     )
 
@@ -98,9 +98,9 @@ def replay(result: Result, rounds: int, root: Path, console: Console) -> Result:
             raise UserError(f"the file is of {spec.suite.dataset}; what is there is {dataset.name}")
         run, state = prepare(spec, dataset)
         unlike = [
-            f"fingerprint.{name}: {told} in the file, {here} here"
+            f"fingerprint.{name}: {stated} in the file, {here} here"
             for name in ("suite", *SHARED_MARKS)
-            if (told := getattr(result.fingerprint, name)) != (here := getattr(run.marks, name))
+            if (stated := getattr(result.fingerprint, name)) != (here := getattr(run.marks, name))
         ]
         if unlike:
             raise UserError(f"not the same run, nothing was played: {'; '.join(unlike)}")

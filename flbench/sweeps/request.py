@@ -103,7 +103,7 @@ def resolve(
     concern it, and no others: alone, it would refuse what is meant for another method.
 
     Args:
-        console: is told what a person should know, and listens to the runs.
+        console: prints what a person should know, and listens to the runs.
         load: imports methods; several requests may share one that remembers them.
 
     Raises:

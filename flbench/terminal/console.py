@@ -137,13 +137,13 @@ class SweepProgress(Console):
             self._bar.add_task("all", total=total, completed=self._before, note="")
             self._bar.start()
 
-    def finished(self, title: str, what: str, told: str) -> None:
+    def finished(self, title: str, what: str, rest: str) -> None:
         """Print a finished run's line and advance the upper bar; `what` is its outcome."""
         self._counts[what] += 1
         number = self._counts.total()
         spent = time.monotonic() - self._opened
         left = span(spent / (number - self._before) * (self._total - number))
-        self.tell(f"cell {number}/{self._total}  {title}{told}  {left} left")
+        self.tell(f"cell {number}/{self._total}  {title}{rest}  {left} left")
         if self._bar is not None:
             self._end_run()
             counts = ", ".join(f"{count} {what}" for what, count in self._counts.items())

@@ -439,10 +439,10 @@ def test_traffic_and_what_does_not_follow_from_arrays_is_judged(result: Result) 
 
 def test_a_part_says_what_it_is() -> None:
     lines = [
-        Part("x", same=True).told(0.02),
-        Part("x", False, 0.01, "y").told(0.02),
-        Part("x", False, 0.03).told(0.02),
-        Part("x", False, None, "y").told(0.02),
+        Part("x", same=True).line(0.02),
+        Part("x", False, 0.01, "y").line(0.02),
+        Part("x", False, 0.03).line(0.02),
+        Part("x", False, None, "y").line(0.02),
     ]
     assert lines == [
         "x: same bytes",
