@@ -25,6 +25,7 @@ import torch
 from every import run_of, same_state, stable
 from hypothesis import given
 from hypothesis import strategies as st
+from in_processes import call
 from toy import Play, composition, install, player, toy_dataset
 from typer.testing import CliRunner
 
@@ -501,12 +502,6 @@ RAGGED = (
 )  # fmt: skip
 LONG = ("-p", "fedavg", *SMALL, "--rounds", "40", "--set", "local.epochs=1")
 START, END = 120, 60
-
-
-def call(*args: str) -> None:
-    """`flbench run` in this process."""
-    done = CliRunner().invoke(app, ["run", *args], catch_exceptions=False)
-    assert done.exit_code == 0
 
 
 def results(folder: Path) -> dict[str, dict[str, Any]]:

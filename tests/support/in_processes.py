@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 
+from typer.testing import CliRunner
+
+from flbench.cli.main import app
+
 
 def place() -> list[str]:
     """Where a process of a group is told to meet the others."""
@@ -18,3 +22,9 @@ def dies() -> None:
 def raises() -> None:
     """Refuse."""
     raise ValueError("expected more")
+
+
+def call(*args: str) -> None:
+    """`flbench run` in this process."""
+    done = CliRunner().invoke(app, ["run", *args], catch_exceptions=False)
+    assert done.exit_code == 0
