@@ -41,12 +41,14 @@ def encoded(
     params, bits = upload.params.clone(), torch.zeros(upload.active.shape, dtype=torch.int64)
     extras = {name: table.clone() for name, table in upload.extras.items()}
     kept: dict[str, Tensor] = {}
+    device = params.device
     for i, client in enumerate(upload.ids.tolist()):
-        returned, own = start.returned_mask[i].clone(), client_entries(state, client)
+        returned = start.returned_mask[i].to(device, copy=True)
+        own = client_entries(state, client)
         buffers = BITS * int(returned[parameters:].sum())
         returned[parameters:] = False
         for candidate in upload.active[i].nonzero()[:, 0].tolist():
-            first = start.params[i, candidate]
+            first = start.params[i, candidate].to(device)
             message = Message(
                 client=client,
                 start=first,

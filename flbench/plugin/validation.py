@@ -268,33 +268,35 @@ def client_module(answer: HookResult | None, ctx: Context) -> ClientModule:
     return answered("client_module", answer, ClientModule, ctx)[0]
 
 
-def local_term(answer: HookResult, ctx: Context) -> Callable[[ClientModule], Tensor]:
-    """A function; what it raises names its plugin."""
-    term, expect = answered("local_term", answer, object, ctx)
-    if not callable(term):
-        raise expect.failure(f" returned {type(term).__name__}, expected a function of the module")
+def one_argument(
+    hook: str, answer: HookResult, of: str, ctx: Context
+) -> tuple[Callable[[Any], Any], Expect]:
+    """The function that a hook promises; what it raises names its plugin."""
+    function, expect = answered(hook, answer, object, ctx)
+    if not callable(function):
+        raise expect.failure(f" returned {type(function).__name__}, expected a function of {of}")
 
-    def named(module: ClientModule) -> Tensor:
+    def named(argument: object) -> object:
         try:
-            value: Tensor = term(module)
+            value: object = function(argument)
         except (Exception, SystemExit) as error:
             raise expect.failure(f" raised {in_one_line(error)}") from error
         return value
 
-    return named
+    return named, expect
+
+
+def local_term(answer: HookResult, ctx: Context) -> Callable[[ClientModule], Tensor]:
+    """A function of the module; what it raises names its plugin."""
+    return one_argument("local_term", answer, "the module", ctx)[0]
 
 
 def encode(answer: HookResult, state: State, ctx: Context) -> Callable[[Message], Message]:
     """A function of messages; what it raises or returns wrongly names its plugin."""
-    coder, expect = answered("encode", answer, object, ctx)
-    if not callable(coder):
-        raise expect.failure(f" returned {type(coder).__name__}, expected a function of a Message")
+    coder, expect = one_argument("encode", answer, "a Message", ctx)
 
     def named(message: Message) -> Message:
-        try:
-            coded: object = coder(message)
-        except (Exception, SystemExit) as error:
-            raise expect.failure(f" raised {in_one_line(error)}") from error
+        coded = coder(message)
         if not isinstance(coded, Message):
             raise expect.failure(f" returned {type(coded).__name__}, expected Message")
         expect.part(": params").rows(coded.params, tuple(message.params.shape), "one model")
