@@ -40,7 +40,7 @@ class TwoHeads(fl.ClientModule):
         personal = generic.detach() + self.psi(z.detach())
         if "prior" in self.received:
             generic = generic + self.received["prior"]
-        return F.cross_entropy(generic, y) + F.cross_entropy(personal, y)
+        return self.batch_loss(fl.Batch(self, x, y, generic, z)) + F.cross_entropy(personal, y)
 
     def predict(self, x: Tensor) -> Tensor:
         """The sum of both heads' logits."""

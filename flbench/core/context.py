@@ -152,6 +152,14 @@ class Context(ABC):
         """Logits of `models`, shape (m, W), on samples `x`, shape (b, ...): shape (m, b, C)."""
 
     @abstractmethod
+    def forward(self, models: Tensor, x: Tensor) -> Tensor:
+        """Logits as `logits` gives them, of which gradients can be taken: (m, W) -> (m, b, C).
+
+        Gradients flow to the trainable scalars of `models` and to `x`, so that the server can
+        learn (`fl.minimise`) on samples that are labelled, unlabelled or generated.
+        """
+
+    @abstractmethod
     def features(self, models: Tensor, x: Tensor) -> Tensor:
         """What enters the head of `models`, shape (m, W), on samples `x`, (b, ...): (m, b, d)."""
 

@@ -31,6 +31,7 @@ from typer.testing import CliRunner
 
 from flbench import ClientModule, Context, Personal, Stage, Start, State, hookimpl
 from flbench.cli.main import app
+from flbench.core.client import LocalWork
 from flbench.core.state import Dispatched
 from flbench.engine import process_group
 from flbench.engine.distributed import DistributedExecutor
@@ -196,10 +197,10 @@ def test_an_upload_is_the_same_bits_however_clients_are_dealt(
     ragged: dict[str, Any] = {"dataset": toy_dataset(samples=103), "partition": "iid"}
     run = player(tmp_path)(composition(("talks", Talking())), rounds=1, **ragged).run
     start, stage = work_of(run.executor)
-    whole = run.executor.fit(start, stage, (), 5)
+    whole = run.executor.fit(start, stage, LocalWork(), 5)
     ends = together(
         size,
-        lambda ranks: DistributedExecutor(run.executor, ranks).fit(start, stage, (), 5),
+        lambda ranks: DistributedExecutor(run.executor, ranks).fit(start, stage, LocalWork(), 5),
     )
     assert len(set(whole.samples.tolist())) > 1, "clients differ in size"
     assert size == 1 or any(heard) == (way != "shared")
@@ -223,16 +224,18 @@ def test_clients_are_dealt_by_samples_and_candidates(play_toy: Play) -> None:
     seen: list[list[int]] = []
     fit = run.executor.fit
 
-    def fitted(part: Dispatched, few: Stage, terms: Any, round_: int) -> Any:
+    def fitted(part: Dispatched, few: Stage, work: Any, round_: int) -> Any:
         seen.append(few.clients.tolist())
         assert torch.equal(part.client_memory["kept"], torch.eye(6)[few.clients])
         assert part.extras["told"].tolist() == few.clients.tolist()
-        return fit(part, few, terms, round_)
+        return fit(part, few, work, round_)
 
     with patch.object(run.executor, "fit", fitted):
         together(
             2,
-            lambda ranks: DistributedExecutor(run.executor, ranks).fit(start, stage, (), 1),
+            lambda ranks: DistributedExecutor(run.executor, ranks).fit(
+                start, stage, LocalWork(), 1
+            ),
         )
     sizes = run.executor.samples.sizes("train")
     assert sorted(seen) == sorted(assign((sizes * start.active.sum(dim=1)).tolist(), 2))
@@ -247,9 +250,9 @@ def test_a_stage_without_clients_needs_nobody(play_toy: Play) -> None:
     }
     start = replace(start, **fields, extras={}, client_memory={})
     stage = replace(stage, clients=none)
-    whole = run.executor.fit(start, stage, (), 1)
+    whole = run.executor.fit(start, stage, LocalWork(), 1)
     for end in together(
-        2, lambda ranks: DistributedExecutor(run.executor, ranks).fit(start, stage, (), 1)
+        2, lambda ranks: DistributedExecutor(run.executor, ranks).fit(start, stage, LocalWork(), 1)
     ):
         assert end.params.shape == whole.params.shape == (0, 2, 28)
         assert end.loss_start.shape == whole.loss_start.shape
@@ -382,7 +385,7 @@ def test_clients_that_upload_different_things_are_refused(play_toy: Play) -> Non
     def fit(ranks: ProcessGroup) -> Any:
         mine = torch.full((6,), float(ranks.rank))
         return DistributedExecutor(run.executor, ranks).fit(
-            replace(start, extras={"told": mine}), stage, (), 4
+            replace(start, extras={"told": mine}), stage, LocalWork(), 4
         )
 
     for end in together(2, fit):

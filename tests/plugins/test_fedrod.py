@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from toy import CLIENTS, Play, Played, composition, toy_dataset, watching
 
 import flbench as fl
+from flbench.core.client import LocalWork
 from flbench.run.evaluation import evaluate
 from flbench.run.rounds import round_context
 from flbench_plugins.fedrod import FedRoD, TwoHeads
@@ -127,7 +128,8 @@ def test_a_personal_head_of_zero_predicts_as_the_generic_model(play_toy: Play) -
 
     def judged(state: fl.State) -> Any:
         personal = asked(replace(played, state=state))
-        return evaluate(run.executor, personal, state, run.held_out, everybody)
+        work = lambda stage: LocalWork()  # noqa: E731
+        return evaluate(run.executor, personal, state, run.held_out, everybody, work)
 
     psi = played.state.memory["fedrod.psi"]
     none = judged(played.state.remember({"fedrod.psi": torch.zeros_like(psi)}))
