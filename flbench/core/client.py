@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from flbench.core import torchvision_compat as torchvision_compat
-from flbench.core.layout import ParameterLayout, head_of
+from flbench.core.layout import ParameterLayout, head_of, trained_parameters
 from flbench.core.local_training import LocalTraining
 from flbench.core.types import Extras
 from flbench.errors import Undefined
@@ -288,7 +288,7 @@ class ClientModule(LightningModule):
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return the optimiser; the executor clears its state before every client."""
         rule = self.local
-        weights = list(self.parameters())
+        weights = list(trained_parameters(self).values())
         if rule.optimizer == "adam":
             return torch.optim.Adam(weights, lr=rule.lr, weight_decay=rule.weight_decay, fused=True)
         if rule.optimizer == "adamw":
@@ -342,7 +342,7 @@ class ClientModule(LightningModule):
 
     def flat(self) -> Tensor:
         """Return the trainable parameters as one differentiable vector, shape (P,)."""
-        return torch.cat([parameter.reshape(-1) for parameter in self.parameters()])
+        return torch.cat([p.reshape(-1) for p in trained_parameters(self).values()])
 
 
 class ModuleCall(nn.Module):

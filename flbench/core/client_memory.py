@@ -33,7 +33,9 @@ def unpadded(entry: Tensor) -> Tensor:
         >>> unpadded(torch.tensor([[2.0, 1.0], [torch.nan, torch.nan]]))
         tensor([[2., 1.]])
     """
-    used = (~entry.isnan()).reshape(len(entry), -1).any(dim=1)
+    if not entry.numel():
+        return entry
+    used = (~entry.isnan()).flatten(1).any(dim=1) if entry.ndim > 1 else ~entry.isnan()
     return entry[: int(used.nonzero().max()) + 1] if bool(used.any()) else entry[:0]
 
 

@@ -174,14 +174,13 @@ def forward(space: Workspace, models: Tensor, x: Tensor) -> Tensor:
     """
     space.module.eval()
     space.module.received = Received(where=SERVER)
-    prediction, size = ModuleCall(space.module, space.module.predict), space.layout.parameters
+    prediction = ModuleCall(space.module, space.module.predict)
 
-    def logits(trained: Tensor, buffers: Tensor, x: Tensor) -> Tensor:
-        row = torch.cat([trained, buffers])
+    def logits(row: Tensor, x: Tensor) -> Tensor:
         return prediction.with_tensors(space.layout.unflatten(row), x).float()
 
-    batched = vmap(logits, in_dims=(0, 0, None), chunk_size=MODELS)
-    result: Tensor = batched(models[:, :size], models[:, size:].detach(), x)
+    batched = vmap(logits, in_dims=(0, None), chunk_size=MODELS)
+    result: Tensor = batched(models, x)
     return result
 
 

@@ -31,6 +31,7 @@ from flbench.core.client import (
     Report,
     module_phases,
 )
+from flbench.core.layout import trained_parameters
 from flbench.core.seeding import torch_seed
 from flbench.core.state import Dispatched, Schedule, Stage, Upload
 from flbench.engine.batches import orders
@@ -421,7 +422,10 @@ class Vectorised(Sequential):
             "on_phase_start",
             always=phase.start is not None,
         )
-        if not all(parameter.requires_grad for parameter in module.parameters()):
+        trained = trained_parameters(module)
+        if not all(
+            slot.name in trained for slot in self.workspace.layout.slots if slot.kind == "parameter"
+        ):
             raise NotVectorisable("some of its parameters take no gradient")
 
     def _call_per_lane(

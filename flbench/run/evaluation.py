@@ -14,6 +14,7 @@ from flbench.core.state import Dispatched, Membership, Personal, Stage, State
 from flbench.engine.cross_evaluation import Pooled, evaluate_model
 from flbench.engine.process_group import ProcessGroup
 from flbench.engine.sequential import Sequential
+from flbench.errors import FlbenchError, PluginError, in_one_line
 from flbench.federation.federation import Samples
 from flbench.metrics import BINS, calibration_error, clustering_error
 from flbench.run.history import Evaluation
@@ -156,7 +157,16 @@ def _evaluate_split(
             ids, rule = clients[places], personal.predictor
             sure = calibration[number] if bins else None
             pooled = Pooled.of(space, samples, split, ids)
-            sums = evaluate_model(space, row, pooled, rule, received, sure)
+            try:
+                sums = evaluate_model(space, row, pooled, rule, received, sure)
+            except FlbenchError:
+                raise
+            except (Exception, SystemExit) as error:
+                raise PluginError(
+                    f"round {state.round}: the evaluation of client {int(ids[0])} failed in"
+                    f" {space.module.provided_by if rule is None else 'its predictor'}:"
+                    f" {in_one_line(error)}"
+                ) from error
             table[places] = sums.cpu()
 
     ranks.attempt(evaluate_own_share)

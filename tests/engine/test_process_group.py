@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +25,7 @@ from every import run_of, same_state, stable
 from hypothesis import given
 from hypothesis import strategies as st
 from in_processes import call
+from in_threads import Fake, together
 from toy import Play, composition, install, player, toy_dataset
 from typer.testing import CliRunner
 
@@ -76,68 +76,6 @@ def test_alone_nothing_is_exchanged() -> None:
 
 
 # --- processes played by threads ----------------------------------------------------------------
-
-
-class Table:
-    """Where the fakes meet. Only the one that holds the lock runs, so that nothing races."""
-
-    def __init__(self, size: int) -> None:
-        self.barrier = threading.Barrier(size)
-        self.lock = threading.Lock()
-        self.heard: dict[tuple[int, int], bytes] = {}
-
-
-@dataclass(frozen=True)
-class Fake(ProcessGroup):
-    """A process that is a thread; everything it says is pickled."""
-
-    table: Table = field(default_factory=lambda: Table(1))
-    turns: list[int] = field(default_factory=list)
-
-    def all_gather_object(self, value: Any) -> list[Any]:
-        turn, table = len(self.turns), self.table
-        self.turns.append(turn)
-        table.heard[turn, self.rank] = pickle.dumps(value)
-        table.lock.release()
-        try:
-            table.barrier.wait(timeout=60)
-        finally:
-            table.lock.acquire()
-        return [pickle.loads(table.heard[turn, rank]) for rank in range(self.size)]
-
-    def all_gather(self, table: torch.Tensor) -> torch.Tensor:
-        return torch.stack(self.all_gather_object(table))
-
-    def broadcast(self, block: torch.Tensor, source: int) -> torch.Tensor:
-        return self.all_gather_object(block)[source]
-
-
-def together(size: int, work: Callable[[ProcessGroup], Any]) -> list[Any]:
-    """What each of several processes returns, or the error it raises."""
-    table, ends = Table(size), [None] * size
-    own = threading.local()
-
-    def rank(me: int) -> None:
-        with table.lock:
-            own.ranks = Fake(me, size, table)
-            try:
-                ends[me] = work(own.ranks)
-            except FlbenchError as error:
-                ends[me] = error
-            except BaseException as error:
-                ends[me] = error
-                table.barrier.abort()
-
-    with patch.object(ProcessGroup, "of", classmethod(lambda cls, fabric: own.ranks)):
-        threads = [threading.Thread(target=rank, args=(me,)) for me in range(size)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    for end in ends:
-        if isinstance(end, BaseException) and not isinstance(end, FlbenchError):
-            raise end
-    return ends
 
 
 class Talks(ClientModule):
