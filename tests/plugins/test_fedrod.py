@@ -12,10 +12,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from toy import CLIENTS, Play, Played, composition, toy_dataset, watching
+from toy import CLIENTS, Play, Played, composition, plain_work, toy_dataset, watching
 
 import flbench as fl
-from flbench.core.client import LocalWork
 from flbench.run.evaluation import evaluate
 from flbench.run.rounds import round_context
 from flbench_plugins.fedrod import FedRoD, TwoHeads
@@ -128,8 +127,7 @@ def test_a_personal_head_of_zero_predicts_as_the_generic_model(play_toy: Play) -
 
     def judged(state: fl.State) -> Any:
         personal = asked(replace(played, state=state))
-        work = lambda stage: LocalWork()  # noqa: E731
-        return evaluate(run.executor, personal, state, run.held_out, everybody, work)
+        return evaluate(run.executor, personal, state, run.held_out, everybody, plain_work)
 
     psi = played.state.memory["fedrod.psi"]
     none = judged(played.state.remember({"fedrod.psi": torch.zeros_like(psi)}))
