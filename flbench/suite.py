@@ -67,6 +67,14 @@ class Suite(BaseModel):
     )
     partition: Named = Field(description="partition and its parameters")
     model: Named = Field(description="network and its parameters")
+    further_models: tuple[Named, ...] = Field(
+        default=(),
+        description="other networks: each client has `model` or one of these, drawn with equal"
+        " probability",
+    )
+    common_head: bool = Field(
+        default=False, description="whether all networks end in one common layer"
+    )
     clients: Count = Field(description="number of clients, N")
     participation: Annotated[float, Field(gt=0, le=1)] = Field(
         default=0.1, description="share of the clients sampled per round"
@@ -124,6 +132,11 @@ class Suite(BaseModel):
         return self.clients - int(self.unseen * self.clients + 1e-9)
 
     @property
+    def networks(self) -> tuple[Component, ...]:
+        """The networks that clients may have: `model`, then `further_models`."""
+        return (self.model, *self.further_models)
+
+    @property
     def cohort_size(self) -> int:
         """Number of clients sampled per round: max(1, floor(participation * N))."""
         return max(1, int(self.participation * self.training_clients + 1e-9))
@@ -138,7 +151,10 @@ class Suite(BaseModel):
         Fields that were added later are left out at their defaults, so that older results have the
         same hash.
         """
-        later = ("unseen", "unseen_epochs", "test_set", "test_samples", "ft_epochs")
+        later = (
+            "unseen", "unseen_epochs", "test_set", "test_samples", "ft_epochs", "further_models",
+            "common_head",
+        )  # fmt: skip
         unused = {name for name in later if getattr(self, name) == Suite.model_fields[name].default}
         settings = self.model_dump(mode="json", exclude=DESCRIPTIVE | unused)
         if self.local.lr_decay == 1:

@@ -22,3 +22,4 @@ class FedAvg:
     year: ClassVar[int] = 2017
     kind: ClassVar[str] = "global"
     baseline: ClassVar[bool] = True
+    across_networks: ClassVar[bool] = True

@@ -89,6 +89,7 @@ class FedProto:
     year: ClassVar[int] = 2022
     kind: ClassVar[str] = "personalised"
     row_per_client: ClassVar[bool] = True
+    across_networks: ClassVar[bool] = True
     presets: ClassVar[fl.Presets] = {"pfedlia": {"predictor": "head"}, "cifar10": {"weight": 0.1}}
     conformance: ClassVar[fl.Conformance] = fl.Conformance(equals={"local-only": {"weight": 0.0}})
 
@@ -134,7 +135,7 @@ class FedProto:
         known = state.memory["fedproto.known"].expand(len(clients), -1, -1)
         own_classes = (ctx.label_counts[clients] > 0)[:, :, None]
         own = torch.where(own_classes, known, torch.nan)
-        rows = ctx.initial.expand(len(clients), -1) if ctx.joining else state.models[clients]
+        rows = ctx.initial_rows(clients) if ctx.joining else state.models[clients]
         extras = {"known": known, "own": own}
         by_head = fl.Personal(params=rows, extras=extras)
         by_prototype = fl.Personal(params=rows, extras=extras, predictor=nearest)
@@ -145,7 +146,10 @@ class FedProto:
 
 def unknown(ctx: fl.Context) -> Tensor:
     """A table of unknown prototypes: NaN, shape (C, d)."""
-    wide = [slot.shape for slot in ctx.layout.slots if slot.head and len(slot.shape) == 2]
-    if not wide:
+    heads = [slot.shape for slot in ctx.layout.slots if slot.head and len(slot.shape) == 2]
+    if not heads:
         raise fl.Undefined("the network has no head, and prototypes are what enters it")
-    return torch.full((ctx.classes, wide[0][1]), torch.nan, device=ctx.initial.device)
+    widths = sorted({shape[1] for shape in heads})
+    if len(widths) > 1:
+        raise fl.Undefined(f"prototypes need features of one width; the networks have {widths}")
+    return torch.full((ctx.classes, widths[0]), torch.nan, device=ctx.initial.device)

@@ -25,6 +25,7 @@ class FedProx:
     paper: ClassVar[str] = "Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, MLSys 2020"
     year: ClassVar[int] = 2020
     kind: ClassVar[str] = "global"
+    across_networks: ClassVar[bool] = True
     presets: ClassVar[fl.Presets] = {"fedc2i": {"mu": 0.01}}
     conformance: ClassVar[fl.Conformance] = fl.Conformance(equals={"fedavg": {"mu": 0.0}})
 

@@ -35,6 +35,7 @@ class LgFedAvg:
     year: ClassVar[int] = 2020
     kind: ClassVar[str] = "personalised"
     row_per_client: ClassVar[bool] = True
+    across_networks: ClassVar[bool] = True
     presets: ClassVar[fl.Presets] = {"flis": {"k": 2, "share": "last"}}
     conformance: ClassVar[fl.Conformance] = fl.Conformance(
         params={"warm_rounds": 1}, equals={"fedavg": {"warm_rounds": 9}}
@@ -48,16 +49,28 @@ class LgFedAvg:
     @fl.hookimpl
     def setup(self, ctx: fl.Context) -> fl.Setup:
         """One row per client, all equal at first."""
+        self.shared(ctx)  # refuses now what has no meaning
         return fl.one_model_per_client(ctx)
 
     def shared(self, ctx: fl.Context) -> Tensor:
         """Mask of the shared layers, buffers included, shape (W,), bool."""
+        if ctx.networks is not None:
+            return self.common_head(ctx)
         if ctx.round <= self.warm_rounds:
             return ctx.layout.all_mask
         layers = ctx.layout.layers
         count = len(layers)
         k = (2 if count > 2 else 1) if self.k is None else min(self.k, count)
         return (layers[count - k :] if self.share == "last" else layers[:k]).any(dim=0)
+
+    def common_head(self, ctx: fl.Context) -> Tensor:
+        """What clients with different networks can share: their common head, shape (W,), bool."""
+        head = ctx.layout.head & ctx.layout.common
+        if not head.any():
+            raise fl.Undefined("different networks share a head only with `common_head = true`")
+        if self.k not in (None, 1) or self.share != "last" or self.warm_rounds:
+            raise fl.Undefined("different networks share their common head, and no other layer")
+        return head
 
     @fl.hookimpl
     def dispatch(self, state: fl.State, ctx: fl.Context) -> fl.Start:

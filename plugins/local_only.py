@@ -26,6 +26,7 @@ class LocalOnly:
     kind: ClassVar[str] = "personalised"
     baseline: ClassVar[bool] = True
     row_per_client: ClassVar[bool] = True
+    across_networks: ClassVar[bool] = True
     presets: ClassVar[fl.Presets] = {"fedc2i": {"schedule": "full"}, "dc-pfl": {"schedule": "full"}}
     conformance: ClassVar[fl.Conformance] = fl.Conformance(
         fails={"every-hook-answers": "plan acts with schedule=full only"}

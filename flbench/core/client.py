@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from flbench.core import torchvision_compat as torchvision_compat
-from flbench.core.layout import ParameterLayout, head_of, trained_parameters
+from flbench.core.layout import ParameterLayout, trained_parameters
 from flbench.core.local_training import LocalTraining
+from flbench.core.networks import choosing, head_of, heads_of
 from flbench.core.types import Extras
 from flbench.errors import Undefined
 
@@ -244,7 +245,7 @@ class ClientModule(LightningModule):
     def features(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the input of the head, shape (b, d), and the logits, shape (b, classes).
 
-        The head is the network's last `nn.Linear`.
+        The head is the network's last `nn.Linear`; of several networks, that of the client's.
 
         Args:
             x: samples, shape (b, ...).
@@ -253,17 +254,20 @@ class ClientModule(LightningModule):
             Undefined: the network has no head.
         """
         head_inputs: list[Tensor] = []
-        name = head_of(self.net)
-        if name is None:
-            raise Undefined("the network has no head: no part of it is an nn.Linear")
-        hook = self.net.get_submodule(name).register_forward_pre_hook(
-            lambda _, inputs: head_inputs.append(inputs[0])
-        )
+        hooks = [
+            self.net.get_submodule(name).register_forward_pre_hook(
+                lambda _, inputs: head_inputs.append(inputs[0])
+            )
+            for name in heads_of(self.net)
+        ]
         try:
-            # Not the compiled forward, which would not call the hook.
+            # Not the compiled forward, which would not call the hooks.
             logits: Tensor = type(self).forward(self, x)
         finally:
-            hook.remove()
+            for hook in hooks:
+                hook.remove()
+        if not head_inputs:
+            raise Undefined("the network has no head: no part of it is an nn.Linear")
         return head_inputs[0], logits
 
     def predict(self, x: Tensor) -> Tensor:
@@ -332,7 +336,8 @@ class ClientModule(LightningModule):
         if self.layout is None:
             raise Undefined("the module's layout is known from the first stage on")
         tensors = self.layout.unflatten(row.clone())
-        return ModuleCall(self, function).with_tensors(tensors, *arguments)
+        with choosing(self.net, None):  # the other model may have another network
+            return ModuleCall(self, function).with_tensors(tensors, *arguments)
 
     def row(self) -> Tensor:
         """A copy of the module's model, buffers included, shape (W,)."""

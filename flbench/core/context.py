@@ -45,6 +45,8 @@ class Context(ABC):
             `evaluate`, `client_data` and `true_groups` then know them too; memories do not.
         pools_data: whether the method may train on the union of all clients' samples.
         names: what each client is called in random addresses; None = its id.
+        networks: number of each client's network, shape (N,), int64, or (N + M,) while newcomers
+            join; None = the suite has one network.
     """
 
     seed: int
@@ -62,11 +64,21 @@ class Context(ABC):
     joining: bool = False
     pools_data: bool = False
     names: tuple[int, ...] | None = None
+    networks: Tensor | None = None
 
     @property
     def everybody(self) -> Tensor:
         """Ids of all clients, shape (N,), int64."""
         return torch.arange(self.clients)
+
+    def initial_rows(self, clients: Tensor) -> Tensor:
+        """The initial weights of some clients' own networks, ids of shape (n,): shape (n, W).
+
+        With one network, all of them are `initial`.
+        """
+        if self.networks is None:
+            return self.initial.expand(len(clients), -1)
+        return self.layout.with_network(self.initial, self.networks[clients])
 
     def rng(
         self, purpose: str, *address: int | str, client: int | None = None

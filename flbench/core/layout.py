@@ -18,6 +18,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from flbench.core.networks import find_networks, heads_of
+
 NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 """Normalisation layers; `_NormBase` is the base of BatchNorm and InstanceNorm."""
 
@@ -35,6 +37,8 @@ class Slot:
             `num_batches_tracked`, stored as floats (exact below 2**24) and never averaged.
         head: whether it belongs to the head.
         norm: whether it belongs to a normalisation layer.
+        network: number of the network that it belongs to, where clients have different networks;
+            None = all of them.
     """
 
     name: str
@@ -44,17 +48,12 @@ class Slot:
     kind: Literal["parameter", "buffer", "counter"]
     head: bool
     norm: bool = False
+    network: int | None = None
 
     @property
     def layer(self) -> str:
         """Name of the layer: the tensor's name without its last part."""
         return self.name.rpartition(".")[0]
-
-
-def head_of(module: nn.Module) -> str | None:
-    """Name of the submodule that is the head: the last `nn.Linear`, or None."""
-    linears = [name for name, child in module.named_modules() if type(child) is nn.Linear]
-    return linears[-1] if linears else None
 
 
 def trained_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
@@ -70,13 +69,18 @@ class ParameterLayout:
         slots: parameters first, then buffers.
         parameters: P, number of trainable scalars.
         buffers: B, number of buffer scalars, counters included.
-        head_name: the submodule that is the head ("" = the whole module); None = there is none.
+        head_name: the submodule that is the head ("" = the whole module); None = there is none. Of
+            several networks it is that of the first one.
+        networks: M, how many networks a row holds.
+        which: place of the number of the client's network, where there are several.
     """
 
     slots: tuple[Slot, ...]
     parameters: int
     buffers: int
     head_name: str | None = None
+    networks: int = 1
+    which: int | None = None
 
     @classmethod
     def of(cls, module: nn.Module, head: str | None = None) -> ParameterLayout:
@@ -84,9 +88,11 @@ class ParameterLayout:
 
         Args:
             module: any module; a tensor that several submodules share has one position.
-            head: name of the submodule that is the head; None = the last `nn.Linear`.
+            head: name of the submodule that is the head; None = the last `nn.Linear`, of each of
+                several networks.
         """
-        head = head_of(module) if head is None else head
+        several, which = find_networks(module)[1], None
+        heads = heads_of(module) if head is None or several is not None else (head,)
         slots: list[Slot] = []
         offset = 0
         trainable = trained_parameters(module)
@@ -98,13 +104,18 @@ class ParameterLayout:
                 else "buffer" if tensor.is_floating_point()
                 else "counter"
             )  # fmt: skip
-            in_head = head is not None and (not head or name.startswith(f"{head}."))
+            in_head = any(not head or name.startswith(f"{head}.") for head in heads)
             stop = offset + tensor.numel()
             in_norm = name.rpartition(".")[0] in norms
-            slots.append(Slot(name, tuple(tensor.shape), offset, stop, kind, in_head, in_norm))
+            owners = [] if several is None else several.owners(tensor)
+            network = owners[0] if len(owners) == 1 else None
+            shape = tuple(tensor.shape)
+            slots.append(Slot(name, shape, offset, stop, kind, in_head, in_norm, network))
+            which = offset if several is not None and tensor is several.which else which
             offset = stop
         size = sum(prod(slot.shape) for slot in slots if slot.kind == "parameter")
-        return cls(tuple(slots), size, offset - size, head)
+        networks = 1 if several is None else len(several.networks)
+        return cls(tuple(slots), size, offset - size, next(iter(heads), None), networks, which)
 
     @property
     def width(self) -> int:
@@ -147,6 +158,39 @@ class ParameterLayout:
         """Masks of the layers with parameters, buffers included, in order, shape (L, W), bool."""
         names = dict.fromkeys(slot.layer for slot in self.slots if slot.kind == "parameter")
         return torch.stack([self._mask(s for s in self.slots if s.layer == n) for n in names])
+
+    @cached_property
+    def of_networks(self) -> Tensor:
+        """Masks of what each network has, common scalars included, shape (M, W), bool.
+
+        The number of the client's network (`which`) is in none of them: nobody sends it.
+        """
+        masks = [
+            self._mask(slot for slot in self.slots if slot.network in (None, number))
+            for number in range(self.networks)
+        ]
+        if self.which is not None:
+            for mask in masks:
+                mask[self.which] = False
+        return torch.stack(masks)
+
+    @property
+    def common(self) -> Tensor:
+        """Mask of what all networks have, such as a common head, shape (W,), bool."""
+        return self.of_networks.all(dim=0)
+
+    def network_of(self, rows: Tensor) -> Tensor:
+        """Number of the network of each row, shape (..., W) -> (...), int64."""
+        if self.which is None:
+            return torch.zeros(rows.shape[:-1], dtype=torch.int64)
+        return rows[..., self.which].long().cpu()
+
+    def with_network(self, row: Tensor, networks: Tensor) -> Tensor:
+        """A row, shape (W,), once for each of some networks, shape (n,): shape (n, W)."""
+        rows = row.repeat(len(networks), 1)
+        if self.which is not None:
+            rows[:, self.which] = networks.to(rows)
+        return rows
 
     def of_layers(self, flags: Tensor) -> Tensor:
         """Mask of the scalars of some layers: `flags`, shape (n, L), -> (n, W), bool."""

@@ -260,6 +260,17 @@ class Dispatched:
     extras: Extras = field(default_factory=dict)
     client_memory: Extras = field(default_factory=dict)
 
+    def within(self, own: Tensor) -> Dispatched:
+        """Nothing outside of a mask, shape (n, W), is sent, returned or trained."""
+        own = own.to(self.sent_mask.device)
+        trained = own if self.trained_mask is None else self.trained_mask.to(own.device) & own
+        return replace(
+            self,
+            sent_mask=self.sent_mask & own,
+            returned_mask=self.returned_mask & own,
+            trained_mask=trained,
+        )
+
     @classmethod
     def whole(cls, models: Tensor, client_memory: Extras | None = None) -> Dispatched:
         """One model per client, shape (n, W), of which every scalar is sent and returned."""

@@ -40,14 +40,13 @@ def before_training(
     """Put the buffers of the policy into the start."""
     if policy == "global" or not layout.buffers:
         return start
-    params = start.params.clone()
     if policy == "reset":
-        params[..., layout.parameters :] = initial[layout.parameters :]
-        return replace(start, params=params)
-    params[..., layout.parameters :] = state.memory[OWN][ids][:, None, :]
+        initial_buffers = initial[layout.parameters :]
+        return replace(start, params=with_buffers(start.params, initial_buffers, layout))
+    own = state.memory[OWN][ids][:, None, :]
     return replace(
         start,
-        params=params,
+        params=with_buffers(start.params, own, layout),
         sent_mask=start.sent_mask & layout.trainable,
         returned_mask=start.returned_mask & layout.trainable,
     )
@@ -68,10 +67,18 @@ def before_evaluation(
     """Put each client's own buffers into the models that are evaluated."""
     if policy != "local" or not layout.buffers:
         return personal
-    rows = personal.models(state).clone()
-    rows[:, layout.parameters :] = state.memory[OWN][ids]
+    rows = with_buffers(personal.models(state), state.memory[OWN][ids], layout)
     others = {
         name: before_evaluation(policy, other, state, ids, layout)
         for name, other in personal.others.items()
     }
     return replace(personal, row=None, params=rows, others=others)
+
+
+def with_buffers(rows: Tensor, buffers: Tensor, layout: ParameterLayout) -> Tensor:
+    """Rows, shape (..., W), with other buffers, shape (..., B); each keeps its network."""
+    changed = rows.clone()
+    changed[..., layout.parameters :] = buffers
+    if layout.which is not None:
+        changed[..., layout.which] = rows[..., layout.which]
+    return changed

@@ -17,9 +17,10 @@ from torch.func import vmap
 
 from flbench.core.client import EVALUATION, SERVER, ClientModule, ModuleCall, Received
 from flbench.core.model_bank import plain, row_of
+from flbench.core.networks import choosing, heads_of
 from flbench.engine.process_group import ProcessGroup
 from flbench.engine.workspace import Workspace
-from flbench.errors import UserError
+from flbench.errors import Undefined, UserError
 from flbench.federation.federation import Samples
 
 CHUNK = 256
@@ -180,8 +181,17 @@ def forward(space: Workspace, models: Tensor, x: Tensor) -> Tensor:
         return prediction.with_tensors(space.layout.unflatten(row), x).float()
 
     batched = vmap(logits, in_dims=(0, None), chunk_size=MODELS)
-    result: Tensor = batched(models, x)
-    return result
+    if space.layout.which is None:
+        alike: Tensor = batched(models, x)
+        return alike
+    networks = space.layout.network_of(models)
+    result: list[Tensor] = []
+    places: list[Tensor] = []
+    for number in networks.unique().tolist():  # a batched pass cannot look which one a model has
+        places.append((networks == number).nonzero()[:, 0])
+        with choosing(space.module, number):
+            result.append(batched(models[places[-1]], x))
+    return torch.cat(result)[torch.cat(places).argsort()]
 
 
 @torch.inference_mode()
@@ -190,12 +200,19 @@ def features_of(space: Workspace, models: Tensor, x: Tensor) -> Tensor:
 
     Raises:
         UserError: the network has no head.
+        Undefined: the models have different networks, whose features differ in number.
     """
     head_inputs: list[Tensor] = []
-    if space.layout.head_name is None:
+    layout = space.layout
+    if layout.head_name is None:
         raise UserError("the network has no head: no part of it is an nn.Linear")
-    head = space.module.get_submodule(space.layout.head_name)
-    hook = head.register_forward_pre_hook(lambda _, inputs: head_inputs.append(inputs[0].float()))
+    heads = (layout.head_name,) if layout.which is None else heads_of(space.module)
+    hooks = [
+        space.module.get_submodule(head).register_forward_pre_hook(
+            lambda _, inputs: head_inputs.append(inputs[0].float())
+        )
+        for head in heads
+    ]
     try:
         for model in range(len(models)):
             space.load(row_of(models, model))
@@ -204,5 +221,9 @@ def features_of(space: Workspace, models: Tensor, x: Tensor) -> Tensor:
             for part in x.split(chunk(x)):
                 space.module(part)
     finally:
-        hook.remove()
+        for hook in hooks:
+            hook.remove()
+    widths = sorted({part.shape[-1] for part in head_inputs})
+    if len(widths) > 1:
+        raise Undefined(f"the networks have different numbers of features: {widths}")
     return torch.cat(head_inputs).reshape(len(models), len(x), -1)

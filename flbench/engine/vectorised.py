@@ -32,6 +32,7 @@ from flbench.core.client import (
     module_phases,
 )
 from flbench.core.layout import trained_parameters
+from flbench.core.networks import choosing
 from flbench.core.seeding import torch_seed
 from flbench.core.state import Dispatched, Schedule, Stage, Upload
 from flbench.engine.batches import orders
@@ -291,7 +292,7 @@ class Vectorised(Sequential):
     def _fit_lanes(self, start: Dispatched, stage: Stage, work: LocalWork, round_: int) -> Upload:
         """Train every active candidate in a lane, at most SCALARS scalars at once.
 
-        Clients share lanes if they train equally long and fast.
+        Clients share lanes if they train equally long and fast, and have the same network.
         """
         acting, candidates, _ = start.params.shape
         trained = start.params.to(self.workspace.device).clone()
@@ -299,15 +300,18 @@ class Vectorised(Sequential):
         owned = [self.owned(client, stage) for client in stage.clients.tolist()]
         places = [(int(i), int(j)) for i, j in start.active.nonzero()]
         places.sort(key=lambda place: len(owned[place[0]]))
-        equal_schedules: dict[Schedule, list[tuple[int, int]]] = {}
+        alike: dict[tuple[Schedule, int], list[tuple[int, int]]] = {}
+        networks = self.workspace.layout.network_of(start.params)
         for place in places:
-            equal_schedules.setdefault(stage.schedule(place[0]), []).append(place)
+            key = stage.schedule(place[0]), int(networks[place])
+            alike.setdefault(key, []).append(place)
         lanes_at_once = max(1, SCALARS // self.workspace.layout.width)
-        for schedule, places in equal_schedules.items():
+        for (schedule, network), places in alike.items():
             for at in range(0, len(places), lanes_at_once):
                 some = places[at : at + lanes_at_once]
                 lanes = self._make_lanes(some, owned, trained, start, stage, round_)
-                with local_settings(self.workspace.module, schedule, round_):
+                module = self.workspace.module
+                with choosing(module, network), local_settings(module, schedule, round_):
                     found = self._train_lanes(lanes, stage, schedule, work, round_)
                 for lane, outcome in enumerate(found):
                     client, candidate = lanes.places[lane]

@@ -23,7 +23,10 @@ from flbench.toolbox.aggregation import member_mean
 
 @hookimpl
 def setup(ctx: Context) -> Setup:
-    """One model for all clients."""
+    """One model for all clients, or for all clients that have the same network."""
+    if ctx.networks is not None:
+        rows = ctx.layout.with_network(ctx.initial, torch.arange(ctx.layout.networks))
+        return Setup(models=rows, membership=Membership(home=ctx.networks))
     everybody = Membership(home=torch.zeros(ctx.clients, dtype=torch.int64))
     return Setup(models=ctx.initial[None].clone(), membership=everybody)
 

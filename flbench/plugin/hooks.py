@@ -185,7 +185,7 @@ class HookCaller:
         everyone = torch.ones(acting, candidates, dtype=torch.bool)
         crosses = found["sent_mask"].value
         returns = found["returned_mask"].value if "returned_mask" in found else crosses
-        return Dispatched(
+        dispatched = Dispatched(
             params=params,
             active=found["active"].value if "active" in found else everyone,
             rows=found["rows"].value if "rows" in found else None,
@@ -199,6 +199,13 @@ class HookCaller:
             extras=extras,
             client_memory=own,
         )
+        if ctx.networks is None:
+            return dispatched
+        wanted = ctx.networks[stage.clients]
+        validation.own_network(
+            f"{found['params'].plugin}.dispatch", params, wanted, stage.clients, ctx
+        )
+        return dispatched.within(ctx.layout.of_networks[wanted])
 
     def client_module(self, net: nn.Module, ctx: Context) -> ClientModule:
         """The LightningModule that trains on one client."""

@@ -283,6 +283,17 @@ def start_field(
     expect.flags(tensor, shape, meaning)
 
 
+def own_network(who: str, models: Tensor, wanted: Tensor, clients: Tensor, ctx: Context) -> None:
+    """Each client gets models of its own network: models of shape (n, ..., W), networks (n,)."""
+    got = ctx.layout.network_of(models).reshape(len(clients), -1)
+    for client, network, numbers in zip(clients.tolist(), wanted, got, strict=True):
+        if bool((numbers != network).any()):
+            raise Expect(who, ctx).failure(
+                f" gave client {client} a model of network {int(numbers[numbers != network][0])},"
+                f" but it has network {int(network)}"
+            )
+
+
 def client_module(answer: HookResult | None, ctx: Context) -> ClientModule:
     """A ClientModule."""
     return answered("client_module", answer, ClientModule, ctx)[0]
@@ -425,6 +436,8 @@ def personalise(answer: HookResult | None, state: State, clients: Tensor, ctx: C
         raise expect.failure(" must give either `row` or `params`")
     if value.row is None:
         expect.rows(value.params, (len(clients), ctx.layout.width), "one model per client")
+        if ctx.networks is not None:
+            own_network(expect.who, value.models(state), ctx.networks[clients], clients, ctx)
         return value
     expect.indices(value.row, (len(clients),), "one row per client")
     lost = clients[(value.row < 0) | (value.row >= len(state.models))]
@@ -434,4 +447,6 @@ def personalise(answer: HookResult | None, state: State, clients: Tensor, ctx: C
         )
     if len(lost):
         raise expect.failure(f" names no row for clients {lost.tolist()[:5]}")
+    if ctx.networks is not None:
+        own_network(expect.who, value.models(state), ctx.networks[clients], clients, ctx)
     return value

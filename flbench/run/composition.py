@@ -36,6 +36,12 @@ class MethodStack:
         return any(plugin.pools_data for plugin in self.described.plugins)
 
     @property
+    def within_one_network(self) -> list[str]:
+        """Names of the plugins that do not say that they run across networks."""
+        across = "across_networks"
+        return [name for name, plugin in self.layers if not getattr(plugin, across, False)]
+
+    @property
     def paper_leak(self) -> bool:
         """Whether a plugin asks to decide on test data, as its paper does."""
         return any(plugin.paper_leak for plugin in self.described.plugins)

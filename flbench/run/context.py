@@ -83,10 +83,12 @@ class RunContext(Context):
     def train(self, models: Tensor, clients: Tensor, epochs: int | None = None) -> Tensor:
         if not self.joining or self.work is None:
             raise UserError("ctx.train serves newcomers: ask `ctx.joining` first")
-        starts = models.expand(len(clients), self.layout.width)
+        starts = Dispatched.whole(models.expand(len(clients), self.layout.width))
+        if self.networks is not None:
+            starts = starts.within(self.layout.of_networks[self.networks[clients]])
         stage = Stage("join", clients, self.local.epochs if epochs is None else epochs)
         work = replace(self.work(stage, self), reports=())
-        return self.executor.fit(Dispatched.whole(starts), stage, work, self.round).selected()
+        return self.executor.fit(starts, stage, work, self.round).selected()
 
     def client_data(self, client: int, split: Split = "train") -> tuple[Tensor, Tensor]:
         _refuse_other(split)

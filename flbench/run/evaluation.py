@@ -107,9 +107,12 @@ def trained(
         return personal
     rows = personal.models(state)
     tuned, of_stage = rows.clone(), replace(work(stage), terms=(), reports=())
+    layout = executor.workspace.layout
     for places in torch.arange(len(rows)).split(ADAPT_BATCH):
         received = {name: tensor[places] for name, tensor in personal.extras.items()}
         start = Dispatched.whole(rows[places], received)
+        if layout.which is not None:
+            start = start.within(layout.of_networks[layout.network_of(rows[places])])
         some = stage.select(places)
         tuned[places] = executor.fit(start, some, of_stage, state.round).selected()
     return replace(personal, row=None, params=tuned, adaptation=None, others={})

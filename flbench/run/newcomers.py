@@ -19,6 +19,7 @@ from flbench.errors import UserError
 from flbench.federation.federation import Newcomers, label_counts
 from flbench.results.schema import Unseen
 from flbench.run.evaluation import evaluate, trained
+from flbench.run.networks import draw_networks
 from flbench.run.rounds import Run, round_context
 
 
@@ -56,8 +57,9 @@ def judge_newcomers(run: Run, state: State, guests: Newcomers) -> Unseen:
         samples=torch.cat([ctx.samples, train]),
         label_counts=torch.cat([ctx.label_counts, counts]),
         truth=None if ctx.truth is None else lambda: all_groups(run, guests),
+        networks=all_networks(run, ids),
     )
-    state = extended(run, state, len(guests))
+    state = extended(run, state, len(guests), ctx.networks)
     ctx = replace(ctx, work=partial(run.hooks.local_work, state))
     work = partial(run.hooks.local_work, state, ctx=ctx)
     personal = run.hooks.personalise(state, ids, ctx)
@@ -93,9 +95,22 @@ def all_groups(run: Run, guests: Newcomers) -> Tensor | None:
     return torch.cat([run.groups, guests.groups])
 
 
-def extended(run: Run, state: State, newcomers: int) -> State:
-    """The state with a home for everybody: the only model where there is one, else undecided."""
+def all_networks(run: Run, newcomers: Tensor) -> Tensor | None:
+    """Networks of the training clients, then of the newcomers."""
+    known = run.context.networks
+    drawn = draw_networks(run.suite, run.seed, newcomers.tolist())
+    return None if known is None or drawn is None else torch.cat([known, drawn])
+
+
+def extended(run: Run, state: State, newcomers: int, networks: Tensor | None) -> State:
+    """The state with a home for everybody: the only model where there is one, else undecided.
+
+    Of a newcomer with a network of its own this is the only model of that network.
+    """
     lost = torch.full((newcomers,), 0 if len(state.models) == 1 else -1)
+    if networks is not None:
+        fits = networks[-newcomers:, None] == run.context.layout.network_of(state.models)
+        lost = torch.where(fits.sum(dim=1) == 1, fits.long().argmax(dim=1), -1)
     home = torch.cat([state.membership.home, lost])
     memory = dict(state.memory)
     if batchnorm.OWN in memory:

@@ -14,7 +14,6 @@ from flbench.core.client import ClientModule
 from flbench.core.dataset import Dataset
 from flbench.core.layout import ParameterLayout
 from flbench.core.model_bank import RowStore
-from flbench.core.parameters import checked
 from flbench.core.seeding import torch_seed
 from flbench.core.state import Memory, State
 from flbench.engine import batchnorm
@@ -29,15 +28,14 @@ from flbench.errors import Undefined, UserError
 from flbench.federation.build import divide
 from flbench.federation.federation import Federation, Samples, label_counts
 from flbench.plugin.hooks import HookCaller
-from flbench.plugin.isolation import SHARED, IsolatedPlugin
-from flbench.plugin.registry import find, load_entry
 from flbench.results.schema import Fingerprint
 from flbench.run.checkpoint import load_checkpoint
 from flbench.run.context import RunContext, RunServices
 from flbench.run.history import History
+from flbench.run.networks import build_network as build_network
+from flbench.run.networks import draw_networks, refuse_within_one_network
 from flbench.run.rounds import Run, cohort
 from flbench.run.spec import RunSpec
-from flbench.suite import Suite
 
 
 def prepare(
@@ -51,6 +49,7 @@ def prepare(
     Returns:
         The run, and its State(0) or the checkpoint's.
     """
+    refuse_within_one_network(spec.suite, spec.method)
     hooks = HookCaller((spec.suite.name, spec.suite), spec.method.layers, spec.sinks, spec.say)
     federation = divide(spec.suite, hooks, dataset, spec.seed)
     if order is not None:
@@ -162,6 +161,7 @@ def first_context(
         newcomers=0 if federation.newcomers is None else len(federation.newcomers),
         pools_data=spec.method.pools_data,
         names=samples.names,
+        networks=draw_networks(spec.suite, spec.seed, samples.names or range(federation.clients)),
     )
 
 
@@ -212,22 +212,6 @@ def build_module(hooks: HookCaller, net: nn.Module, context: RunContext) -> Clie
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(context.seed, "init-added"))
         return hooks.client_module(net, context)
-
-
-def build_network(
-    suite: Suite, shape: tuple[int, ...], classes: int, seed: int, index: int = 0
-) -> nn.Module:
-    """The suite's network with the seed's initial weights, the same for every method.
-
-    `index` > 0 gives other weights of the same network.
-    """
-    build = load_entry(find("models", suite.model.name))
-    params = checked(f"model '{suite.model.name}'", build, suite.model.params, skip=2)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(torch_seed(seed, "init", *([index] if index else [])))
-        with IsolatedPlugin(suite.model.name).acting(f"model '{suite.model.name}'", quiet=SHARED):
-            net: nn.Module = build(shape, classes, **params)
-    return net
 
 
 def first_state(run: Run, *, resume: bool = False) -> State:

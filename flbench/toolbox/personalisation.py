@@ -17,9 +17,14 @@ if TYPE_CHECKING:
 def one_model_per_client(ctx: Context, memory: Mapping[str, Memory] | None = None) -> Setup:
     """Return a `Setup` with one row per client; all rows hold the initial weights.
 
-    The `memory` of the method is "<method>.<name>" -> Memory.
+    Where clients have different networks, each row is that of its client's network. The `memory` of
+    the method is "<method>.<name>" -> Memory.
     """
-    return Setup(ctx.repeated(ctx.initial), Membership(ctx.everybody), memory or {})
+    rows = ctx.repeated(ctx.initial)
+    if ctx.networks is not None:
+        for network in ctx.networks.unique():
+            rows[ctx.networks == network] = ctx.layout.with_network(ctx.initial, network[None])
+    return Setup(rows, Membership(ctx.everybody), memory or {})
 
 
 def same_group(labels: Tensor) -> Tensor:
@@ -42,6 +47,6 @@ def initial_for_newcomers(state: State, clients: Tensor, ctx: Context, shared: T
     The ids of the newcomers are `clients`, shape (n,). The mask `shared`, shape (W,), bool, holds
     the scalars that are equal in all rows of the bank.
     """
-    rows = ctx.initial.expand(len(clients), -1).clone()
+    rows = ctx.initial_rows(clients).clone()
     rows[:, shared] = state.models[0, shared]
     return Personal(params=rows)

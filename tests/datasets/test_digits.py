@@ -18,7 +18,7 @@ from flbench.datasets.torchvision_sets import fashion_mnist
 from flbench.errors import BadParameter, MissingData, UnknownName, UserError
 from flbench.federation.loading import load_dataset
 from flbench.models import lenet5, mlp
-from flbench.run.setup import build_network
+from flbench.run.networks import build_network
 from flbench.suite import load_suite
 
 FILES = (

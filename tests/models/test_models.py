@@ -12,12 +12,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import flbench as fl
-from flbench.core.layout import ParameterLayout, head_of
+from flbench.core.layout import ParameterLayout
+from flbench.core.networks import head_of
 from flbench.engine.dropout import replace_dropout
 from flbench.errors import BadParameter, MissingData, UnknownName, UserError
 from flbench.models import dcpfl_fm, fedc2i_lenet, gpt2, resnet9_gn, resnet18
 from flbench.plugin.registry import entries, summary_of
-from flbench.run.setup import build_network
+from flbench.run.networks import build_network
 from flbench.suite import load_suite
 
 # name, shape of a sample, classes, parameters of the network's builder, P, of the head, d

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from toy import CLIENTS, WIDTH, Play, bad, composition, toy_dataset, watching
 
 import flbench as fl
-from flbench.core.layout import head_of
+from flbench.core.networks import head_of
 from flbench.engine import cross_evaluation
 from flbench.models import lenet5
 from flbench.run.history import History

@@ -28,7 +28,7 @@ TRAIN = fl.Stage("train", torch.arange(3), 1)
 class Small:
     """Three clients, two scalars; client i loses half the squared distance to `minds[i]`."""
 
-    clients, rounds, joining = 3, 9, False
+    clients, rounds, joining, networks = 3, 9, False, None
     layout, initial = fl.ParameterLayout((), 2, 0), torch.zeros(2)
     everybody, samples = torch.arange(3), torch.tensor([1, 2, 3])
 

@@ -1,0 +1,73 @@
+"""The networks of a suite: built with the seed's initial weights, and who has which."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from flbench.core.networks import SeveralNetworks
+from flbench.core.parameters import checked
+from flbench.core.seeding import rng, torch_seed
+from flbench.errors import Undefined
+from flbench.plugin.isolation import SHARED, IsolatedPlugin
+from flbench.plugin.registry import find, load_entry
+from flbench.run.composition import MethodStack
+from flbench.suite import Component, Suite
+
+
+def build_network(
+    suite: Suite, shape: tuple[int, ...], classes: int, seed: int, index: int = 0
+) -> nn.Module:
+    """The suite's network with the seed's initial weights, the same for every method.
+
+    Of several networks each has the weights that it would have alone.
+
+    Args:
+        suite: names the networks.
+        shape: of a sample.
+        classes: number of labels.
+        seed: of the run.
+        index: above 0 it gives other weights of the same networks.
+    """
+    nets = [build_alone(model, shape, classes, seed, index) for model in suite.networks]
+    return nets[0] if len(nets) == 1 else SeveralNetworks(nets, common_head=suite.common_head)
+
+
+def build_alone(
+    model: Component, shape: tuple[int, ...], classes: int, seed: int, index: int
+) -> nn.Module:
+    """One network; arguments as of `build_network`."""
+    build = load_entry(find("models", model.name))
+    params = checked(f"model '{model.name}'", build, model.params, skip=2)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch_seed(seed, "init", *([index] if index else [])))
+        with IsolatedPlugin(model.name).acting(f"model '{model.name}'", quiet=SHARED):
+            net: nn.Module = build(shape, classes, **params)
+    return net
+
+
+def draw_networks(suite: Suite, seed: int, names: Sequence[int]) -> Tensor | None:
+    """Number of the network of each client, shape (n,), int64; None = there is one network.
+
+    `names` are those of the clients in random addresses, so a client keeps its network when the ids
+    change.
+    """
+    if not suite.further_models:
+        return None
+    count = len(suite.networks)
+    return torch.tensor([int(rng(seed, "network", name).integers(count)) for name in names])
+
+
+def refuse_within_one_network(suite: Suite, method: MethodStack) -> None:
+    """Refuse a method that needs equal networks on a suite with several.
+
+    Raises:
+        Undefined: a plugin of the method does not declare `across_networks`.
+    """
+    if suite.further_models and (names := method.within_one_network):
+        raise Undefined(
+            f"{names[0]}: clients of this suite have {len(suite.networks)} different networks; a"
+            " method that runs across networks says so with `across_networks = True`"
+        )

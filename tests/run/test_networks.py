@@ -1,0 +1,334 @@
+"""Several networks in one suite: who has which, what is trained, averaged, sent and evaluated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from toy import CLIENTS, WIDTH, Play, composition, refused, toy_dataset, toy_suite, watching
+
+import flbench as fl
+from flbench.engine.options import EngineOptions
+from flbench.errors import Undefined, UserError
+from flbench.run.composition import compose
+from flbench.run.networks import build_network, draw_networks
+from flbench.testing.small_run import SmallRun, run_small
+
+NARROW = {"name": "mlp", "hidden": 3}
+WIDE = {"name": "mlp", "hidden": 5}
+NORMED = {"name": "mlp", "hidden": 3, "norm": True}
+WIDTHS = WIDTH, 3 * 5 + 5 + 5 * 4 + 4
+HEAD = 3 * 4 + 4
+TWO: dict[str, Any] = {"further_models": [WIDE]}
+TWINS: dict[str, Any] = {"further_models": [NARROW]}
+ALIKE: dict[str, Any] = {"further_models": [NORMED], "common_head": True}
+ORDER = (2, 4, 0, 5, 1, 3)
+
+
+def small(method: str, order: Any = None, **changes: Any) -> SmallRun:
+    suite = toy_suite(participation=1.0, rounds=2, **changes)
+    return run_small(compose(method), suite, toy_dataset(), order=order)
+
+
+def networks(played: SmallRun) -> torch.Tensor:
+    found = played.run.context.networks
+    assert found is not None
+    return found
+
+
+def uploads(play_toy: Play, **changes: Any) -> tuple[Any, list[fl.Upload]]:
+    """FedAvg with all clients, and what they upload in each round."""
+    seen: list[fl.Upload] = []
+    watch = watching(seen)
+    object.__setattr__(watch, "across_networks", True)
+    return play_toy(composition(("watch", watch)), participation=1.0, **changes), seen
+
+
+# --- the suite --------------------------------------------------------------------------------
+
+
+def test_a_suite_with_one_network_has_the_hash_that_it_had() -> None:
+    """That of the commit before there were several networks."""
+    suite = toy_suite()
+    assert {"further_models", "common_head"} & suite.settings().keys() == set()
+    others = [toy_suite(**changes).hash() for changes in (TWO, TWINS, ALIKE)]
+    assert len({suite.hash(), *others}) == 4
+
+
+def test_each_network_begins_as_it_does_alone() -> None:
+    nets = build_network(toy_suite(**TWO), (3,), 4, seed=0)
+    for number, model in enumerate((NARROW, WIDE)):
+        alone = build_network(toy_suite(model=model), (3,), 4, seed=0)
+        inside = nets.networks[number].state_dict()  # type: ignore[union-attr]
+        assert all(torch.equal(inside[name], value) for name, value in alone.state_dict().items())
+
+
+def test_heads_of_different_shapes_are_not_common() -> None:
+    with pytest.raises(UserError, match=r"common_head: expected .* got \(4, 3\), \(4, 5\)"):
+        build_network(toy_suite(**TWO, common_head=True), (3,), 4, seed=0)
+
+
+def test_every_client_has_a_network_that_follows_it() -> None:
+    suite = toy_suite(**TWO)
+    drawn = draw_networks(suite, 0, range(1000))
+    assert drawn is not None
+    assert 450 < int(drawn.sum()) < 550, "equal probabilities"
+    moved = draw_networks(suite, 0, ORDER)
+    assert moved is not None
+    assert moved.tolist() == drawn[list(ORDER)].tolist()
+    assert draw_networks(suite, 1, range(9)).tolist() != drawn[:9].tolist()  # type: ignore[union-attr]
+    assert draw_networks(toy_suite(), 0, range(9)) is None
+
+
+@pytest.mark.parametrize("method", ["fedavg", "local-only", "lg-fedavg", "fedproto", "fedprox"])
+def test_relabelled_clients_end_with_the_same_models(method: str) -> None:
+    one, other = small(method, **ALIKE), small(method, order=ORDER, **ALIKE)
+    assert networks(other).tolist() == networks(one)[list(ORDER)].tolist()
+    assert len(networks(one).unique()) == 2
+    torch.testing.assert_close(other.served, one.served[list(ORDER)], rtol=0, atol=1e-6)
+
+
+# --- training and averaging -------------------------------------------------------------------
+
+
+def test_clients_train_their_own_network_and_nothing_else(play_toy: Play) -> None:
+    played, seen = uploads(play_toy, rounds=1, **TWO)
+    layout, start = played.run.context.layout, played.run.context.initial
+    assert layout.of_networks.sum(dim=1).tolist() == list(WIDTHS)
+    for network, row in zip(networks(played), seen[0].selected(), strict=True):
+        own = layout.of_networks[network] & layout.trainable
+        assert int(layout.network_of(row)) == network
+        assert (row[own] != start[own]).any()
+        rest = ~own & (torch.arange(layout.width) != layout.which)
+        assert torch.equal(row[rest], start[rest])
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorised"])
+def test_neither_decay_nor_terms_move_the_other_network(play_toy: Play, executor: str) -> None:
+    local = {"epochs": 1, "batch_size": 4, "lr": 0.1, "weight_decay": 0.5}
+    played = play_toy("fedprox", rounds=2, local=local, executor=executor, **TWO)
+    layout, start = played.run.context.layout, played.run.context.initial
+    for network, row in enumerate(played.state.models):
+        rest = layout.of_networks[1 - network]
+        assert torch.equal(row[rest], start[rest])
+        assert not torch.equal(row[~rest], start[~rest])
+
+
+def test_twins_are_averaged_each_among_its_own(play_toy: Play) -> None:
+    """Twice the same network: each half has the weighted mean of its members, by hand."""
+    played, seen = uploads(play_toy, rounds=1, **TWINS)
+    layout, upload = played.run.context.layout, seen[0]
+    assert len(played.state.models) == 2
+    for network in (0, 1):
+        members = networks(played) == network
+        own = layout.of_networks[network]
+        rows = upload.selected()[members][:, own].double()
+        share = upload.samples[members].double()
+        mean = (share[:, None] * rows).sum(dim=0) / share.sum()
+        found = played.state.models[network, own].double()
+        torch.testing.assert_close(found, mean, rtol=0, atol=1e-7)
+    assert played.state.membership.home.tolist() == networks(played).tolist()
+
+
+def test_a_twin_trains_as_its_client_does_in_a_suite_with_one_network(play_toy: Play) -> None:
+    """The first round starts from the same weights, and draws the same batches."""
+    twins, seen = uploads(play_toy, rounds=1, executor="sequential", **TWINS)
+    alone: list[fl.Upload] = []
+    play_toy(composition(("watch", watching(alone))), participation=1.0, rounds=1)
+    masks = twins.run.context.layout.of_networks[networks(twins)]
+    found = torch.stack([row[own] for row, own in zip(seen[0].selected(), masks, strict=True)])
+    assert torch.equal(found, alone[0].selected())
+
+
+def test_a_common_head_is_one_for_all(play_toy: Play) -> None:
+    played = play_toy("lg-fedavg", rounds=2, participation=1.0, **ALIKE)
+    layout, rows = played.run.context.layout, played.state.models
+    head = layout.head & layout.common
+    assert int(head.sum()) == HEAD
+    assert len(rows[:, head].unique(dim=0)) == 1
+    assert not torch.equal(rows[0, head], played.run.context.initial[head])
+    assert len(rows[:, ~head].unique(dim=0)) == CLIENTS
+
+
+# --- bytes ------------------------------------------------------------------------------------
+
+
+def test_bytes_are_those_of_the_own_network(play_toy: Play) -> None:
+    played = play_toy("fedavg", rounds=2, participation=1.0, **TWO)
+    sizes = torch.tensor(WIDTHS)[networks(played)] * 4 * 2
+    for way in ("down", "up"):
+        assert played.run.ledger.per_client[way].tolist() == sizes.tolist()
+
+
+def test_bytes_of_a_common_head(play_toy: Play) -> None:
+    played = play_toy("lg-fedavg", rounds=2, participation=1.0, **ALIKE)
+    assert played.run.ledger.totals["up"] == {"model": 2 * CLIENTS * HEAD * 4}
+
+
+def test_bytes_of_prototypes_do_not_depend_on_networks(play_toy: Play) -> None:
+    pair = [
+        play_toy("fedproto", rounds=2, participation=1.0, **more).run.ledger.totals
+        for more in ({}, {"further_models": [NORMED]})
+    ]
+    assert pair[0] == pair[1]
+
+
+# --- executors, processes, checkpoints, newcomers ---------------------------------------------
+
+METHODS = ["fedavg", "fedprox", "local-only", "fedproto", "lg-fedavg"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_executors_agree(play_toy: Play, method: str) -> None:
+    pair = [
+        play_toy(method, executor=name, participation=1.0, **ALIKE)
+        for name in ("sequential", "vectorised")
+    ]
+    torch.testing.assert_close(pair[0].personal, pair[1].personal, rtol=0, atol=1e-5)
+    assert pair[0].run.ledger.totals == pair[1].run.ledger.totals
+    assert not [line for line in pair[1].said if "one by one" in line]
+
+
+@dataclass(frozen=True)
+class OtherNetwork:
+    """A term that looks at a model of whatever network."""
+
+    across_networks: ClassVar[bool] = True
+
+    @fl.hookimpl
+    def local_term(self, ctx: fl.Context) -> Any:
+        row = ctx.layout.with_network(ctx.initial, torch.tensor([1]))[0]
+        x = torch.ones(4, 3)
+
+        def term(module: fl.ClientModule) -> torch.Tensor:
+            return module.with_row(row, module.net, x).square().sum() * module.flat().square().sum()
+
+        return term
+
+
+def test_lanes_do_not_compute_another_model_with_their_own_network(play_toy: Play) -> None:
+    """They cannot look which network the other model has, so clients are trained one by one."""
+    stack = composition(("other", OtherNetwork()))
+    local = {"epochs": 1, "batch_size": 8, "lr": 0.01}
+    pair = [
+        play_toy(stack, executor=name, rounds=2, local=local, **TWO)
+        for name in ("sequential", "vectorised")
+    ]
+    torch.testing.assert_close(pair[0].personal, pair[1].personal, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("policy", ["global", "local", "reset"])
+def test_statistics_of_every_policy_leave_the_networks_alone(play_toy: Play, policy: str) -> None:
+    played = play_toy("fedavg", participation=1.0, buffers=policy, **ALIKE)
+    served = played.run.context.layout.network_of(played.personal)
+    assert served.tolist() == networks(played).tolist()
+
+
+def test_a_resumed_run_ends_as_a_whole_one() -> None:
+    suite = toy_suite(participation=1.0, rounds=3, **ALIKE)
+    whole, cut = (
+        run_small(compose("lg-fedavg"), suite, toy_dataset(), resume_after=after)
+        for after in (None, 1)
+    )
+    assert torch.equal(whole.served, cut.served)
+    assert whole.stable == cut.stable
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_newcomers_have_networks_of_their_own(play_toy: Play, method: str) -> None:
+    changes = {"clients": 12, "unseen": 0.5, "unseen_epochs": 1, "dataset": "toy"}
+    played = play_toy(method, toy_dataset(samples=144), **changes, **ALIKE)
+    assert played.result.unseen is not None
+    assert len(played.result.unseen.correct) == 6
+
+
+def test_a_context_computes_each_model_with_its_own_network(play_toy: Play) -> None:
+    played = play_toy("local-only", participation=1.0, **ALIKE)
+    ctx, rows, x = played.run.context, played.state.models, torch.randn(7, 3)
+    space = played.run.executor.workspace
+    logits, features = ctx.logits(rows, x), ctx.features(rows, x)
+    for row, got, z in zip(rows, logits, features, strict=True):
+        space.load(row)
+        space.module.eval()
+        net = space.module.net.networks[int(ctx.layout.network_of(row))]
+        torch.testing.assert_close(got, net(x))
+        torch.testing.assert_close(z, net.body(x))
+
+
+def test_gradients_flow_to_the_own_network(play_toy: Play) -> None:
+    played = play_toy("local-only", rounds=1, **TWO)
+    ctx, layout = played.run.context, played.run.context.layout
+    rows = played.state.models.clone().detach().requires_grad_()
+    (gradient,) = torch.autograd.grad(ctx.forward(rows, torch.randn(5, 3)).square().sum(), rows)
+    for network, slope in zip(networks(played), gradient, strict=True):
+        assert (slope[layout.of_networks[network]] != 0).any()
+        assert (slope[~layout.of_networks[network]] == 0).all()
+
+
+def test_features_of_different_widths_are_refused(play_toy: Play) -> None:
+    played = play_toy("local-only", rounds=1, **TWO)
+    with pytest.raises(Undefined, match=r"different numbers of features: \[3, 5\]"):
+        played.run.context.features(played.state.models, torch.randn(5, 3))
+
+
+# --- what is refused --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "reason"),
+    [
+        ("fedrep", TWO, "fedrep: clients of this suite have 2 different networks"),
+        ("lg-fedavg", TWO, "only with `common_head = true`"),
+        ("fedproto", TWO, r"features of one width; the networks have \[3, 5\]"),
+        ("fedavg+fedavgm", TWO, "fedavgm: clients of this suite have 2"),
+    ],
+)
+def test_methods_without_a_meaning_are_undefined(
+    play_toy: Play, method: str, changes: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(Undefined, match=reason):
+        play_toy(method, **changes)
+
+
+def test_lg_fedavg_shares_no_other_layer_of_different_networks(play_toy: Play) -> None:
+    with pytest.raises(Undefined, match="their common head, and no other layer"):
+        play_toy("lg-fedavg", settings={"k": 2}, **ALIKE)
+
+
+@dataclass(frozen=True)
+class Careless:
+    """Sends or serves everybody the first client's model."""
+
+    hook: str
+    across_networks: ClassVar[bool] = True
+
+    @fl.hookimpl
+    def dispatch(self, state: fl.State, stage: fl.Stage) -> fl.Start | None:
+        rows = state.models[:1].expand(len(stage.clients), -1)[:, None]
+        return fl.Start(params=rows) if self.hook == "dispatch" else None
+
+    @fl.hookimpl
+    def personalise(self, clients: torch.Tensor) -> fl.Personal | None:
+        row = torch.zeros_like(clients)
+        return fl.Personal(row=row) if self.hook == "personalise" else None
+
+
+@pytest.mark.parametrize("hook", ["dispatch", "personalise"])
+def test_a_model_of_another_network_is_refused(play_toy: Play, hook: str) -> None:
+    line = refused(play_toy, composition(("careless", Careless(hook))), participation=1.0, **TWO)
+    assert f"careless.{hook} gave client" in line
+    assert "a model of network 0, but it has network 1" in line
+
+
+def test_two_processes_agree() -> None:
+    from flbench.testing.reproducibility import end_in_process_group, end_of_run
+    from flbench.testing.subprocesses import in_process_group
+
+    changes = {"participation": 1.0, "rounds": 2, **ALIKE}
+    ends = in_process_group(end_in_process_group, 2, "lg-fedavg", {}, changes)
+    engine = EngineOptions(executor="sequential", accelerator="cpu")
+    suite = toy_suite(**{**changes, "name": "small", "dataset": "small"})
+    expected = end_of_run(run_small(compose("lg-fedavg"), suite, engine=engine))
+    assert ends == [expected, expected]
