@@ -356,7 +356,8 @@ class ModuleCall(nn.Module):
     def __init__(self, module: ClientModule, function: Callable[..., Tensor]) -> None:
         super().__init__()
         self.module = module
-        self.function = function
+        # Not as a submodule: `functional_call` would swap tensors twice, and restore half of them.
+        vars(self)["function"] = function
 
     def forward(self, *arguments: object) -> Tensor:
         """Call the function."""

@@ -20,10 +20,17 @@ from flbench.suite import suite_field, suite_fields
 
 @dataclass(frozen=True)
 class MethodStack:
-    """The plugins of one method, in the order they were named, and how a result names them."""
+    """The plugins of one method, in the order they were named, and how a result names them.
+
+    Attributes:
+        layers: names and plugins.
+        described: what a result says of them.
+        within_one_network: names of those that do not say that they run across networks.
+    """
 
     layers: tuple[tuple[str, Any], ...]
     described: Method
+    within_one_network: tuple[str, ...] = ()
 
     @property
     def uses_true_groups(self) -> bool:
@@ -34,12 +41,6 @@ class MethodStack:
     def pools_data(self) -> bool:
         """Whether a plugin trains on all clients' data in one place."""
         return any(plugin.pools_data for plugin in self.described.plugins)
-
-    @property
-    def within_one_network(self) -> list[str]:
-        """Names of the plugins that do not say that they run across networks."""
-        across = "across_networks"
-        return [name for name, plugin in self.layers if not getattr(plugin, across, False)]
 
     @property
     def paper_leak(self) -> bool:
@@ -119,7 +120,8 @@ class LoadedMethod:
         check_compatible([(entry.name, plugin) for entry, plugin in built])
         acting = [pair for pair in built if implemented_hooks(type(pair[1]))] or built[:1]
         layers = tuple((entry.name, plugin) for entry, plugin in acting)
-        return MethodStack(layers, _description(acting))
+        within = [name for name, one in layers if not getattr(one, "across_networks", False)]
+        return MethodStack(layers, _description(acting), tuple(within))
 
 
 def load_method(text: str) -> LoadedMethod:

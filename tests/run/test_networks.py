@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -41,9 +41,8 @@ def networks(played: SmallRun) -> torch.Tensor:
 def uploads(play_toy: Play, **changes: Any) -> tuple[Any, list[fl.Upload]]:
     """FedAvg with all clients, and what they upload in each round."""
     seen: list[fl.Upload] = []
-    watch = watching(seen)
-    object.__setattr__(watch, "across_networks", True)
-    return play_toy(composition(("watch", watch)), participation=1.0, **changes), seen
+    watch = composition(("watch", watching(seen)))
+    return play_toy(watch, participation=1.0, **changes), seen
 
 
 # --- the suite --------------------------------------------------------------------------------
@@ -195,8 +194,6 @@ def test_executors_agree(play_toy: Play, method: str) -> None:
 class OtherNetwork:
     """A term that looks at a model of whatever network."""
 
-    across_networks: ClassVar[bool] = True
-
     @fl.hookimpl
     def local_term(self, ctx: fl.Context) -> Any:
         row = ctx.layout.with_network(ctx.initial, torch.tensor([1]))[0]
@@ -219,6 +216,19 @@ def test_lanes_do_not_compute_another_model_with_their_own_network(play_toy: Pla
     torch.testing.assert_close(pair[0].personal, pair[1].personal, rtol=0, atol=1e-5)
 
 
+def test_a_model_may_be_called_with_other_weights_as_it_is() -> None:
+    """A module as the function: it is no part of the call, whose tensors are swapped and restored.
+
+    `functional_call` swapped them twice, and left the other weights in the module.
+    """
+    module = fl.ClientModule(build_network(toy_suite(), (3,), 4, seed=0), fl.LocalTraining())
+    module.layout = fl.ParameterLayout.of(module)
+    before, x = list(module.parameters()), torch.ones(2, 3)
+    other = module.with_row(module.row() + 1, module.net, x)
+    assert not torch.equal(other, module.net(x))
+    assert all(one is two for one, two in zip(module.parameters(), before, strict=True))
+
+
 @pytest.mark.parametrize("policy", ["global", "local", "reset"])
 def test_statistics_of_every_policy_leave_the_networks_alone(play_toy: Play, policy: str) -> None:
     played = play_toy("fedavg", participation=1.0, buffers=policy, **ALIKE)
@@ -238,10 +248,28 @@ def test_a_resumed_run_ends_as_a_whole_one() -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_newcomers_have_networks_of_their_own(play_toy: Play, method: str) -> None:
-    changes = {"clients": 12, "unseen": 0.5, "unseen_epochs": 1, "dataset": "toy"}
-    played = play_toy(method, toy_dataset(samples=144), **changes, **ALIKE)
-    assert played.result.unseen is not None
+    changes = {"clients": 12, "unseen": 0.5, "unseen_epochs": 1}
+    played = play_toy(method, dataset=toy_dataset(samples=144), **changes, **ALIKE)
+    assert played.result.unseen is not None, played.said
     assert len(played.result.unseen.correct) == 6
+
+
+def test_a_newcomer_gets_the_model_of_its_network(play_toy: Play) -> None:
+    found: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    @dataclass(frozen=True)
+    class Door:
+            @fl.hookimpl
+        def personalise(self, state: fl.State, clients: torch.Tensor, ctx: fl.Context) -> None:
+            if ctx.joining:
+                assert ctx.networks is not None
+                found.append((state.membership.home[clients], ctx.networks[clients]))
+
+    changes = {"clients": 12, "unseen": 0.5, "dataset": toy_dataset(samples=144)}
+    assert play_toy(composition(("door", Door())), **changes, **TWO).result.unseen is not None
+    ((home, networks),) = found
+    assert home.tolist() == networks.tolist()
+    assert len(networks.unique()) == 2
 
 
 def test_a_context_computes_each_model_with_its_own_network(play_toy: Play) -> None:
@@ -302,8 +330,6 @@ class Careless:
     """Sends or serves everybody the first client's model."""
 
     hook: str
-    across_networks: ClassVar[bool] = True
-
     @fl.hookimpl
     def dispatch(self, state: fl.State, stage: fl.Stage) -> fl.Start | None:
         rows = state.models[:1].expand(len(stage.clients), -1)[:, None]
