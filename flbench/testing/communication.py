@@ -143,7 +143,7 @@ class Meter:
         for index, client in enumerate(stage.clients.tolist()):
             if client in self.counted:
                 continue  # the plugin counted it by itself
-            others_changed = with_other_clients_changed(state, client)
+            others_changed = with_other_clients_changed(state, client, ctx.layout.which)
             try:
                 other = self.run.hooks.dispatch(others_changed, stage, ctx.without_effects())
             except Exception:
@@ -225,8 +225,11 @@ def perturbed(tensor: Tensor, keep: Tensor | None = None) -> Tensor:
     return other
 
 
-def with_other_clients_changed(state: State, client: int) -> State:
-    """The state with other numbers in everything that is not the client's own."""
+def with_other_clients_changed(state: State, client: int, which: int | None) -> State:
+    """The state with other numbers in everything that is not the client's own.
+
+    The scalar `which` stays: a row keeps its network.
+    """
     home, clients = state.membership.home, len(state.membership.home)
     mine = torch.zeros(len(state.models), dtype=torch.bool)
     if home[client] >= 0 and int((home == home[client]).sum()) == 1 and len(mine) == clients:
@@ -236,7 +239,10 @@ def with_other_clients_changed(state: State, client: int) -> State:
         name: perturbed(table, own if state.scopes.get(name) == "client" else None)
         for name, table in state.memory.items()
     }
-    return replace(state, models=perturbed(state.models.clone(), mine), memory=memory)
+    models = perturbed(state.models.clone(), mine)
+    if which is not None:
+        models[:, which] = state.models[:, which]
+    return replace(state, models=models, memory=memory)
 
 
 @check(usual_run)
