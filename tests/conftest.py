@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import os
 import sys
 import time
@@ -13,7 +12,7 @@ from typing import Any
 
 import pytest
 import uneven
-from example_plugins import FOLDER, POINTS, installed
+from example_plugins import FOLDER, create, installed
 from toy import Play, Typed, player
 
 from flbench.cli.main import main
@@ -41,11 +40,7 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Make an example's method: example("qsgd", levels=2)."""
     monkeypatch.syspath_prepend(FOLDER)
 
-    def make(name: str, **settings: object) -> Any:
-        module, kind = POINTS[name].split(":")
-        return getattr(importlib.import_module(module), kind)(**settings)
-
-    return make
+    return create
 
 
 @pytest.fixture
