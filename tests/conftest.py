@@ -13,10 +13,14 @@ from typing import Any
 import pytest
 import uneven
 from example_plugins import FOLDER, create, installed
+from lightning.fabric import fabric
 from toy import Play, Typed, player
 
 from flbench.cli.main import main
 from flbench.models import mlp
+
+fabric._load_external_callbacks = functools.cache(fabric._load_external_callbacks)
+"""Fabric reads the metadata of all installed packages whenever it is made: once is enough here."""
 
 LIGHT = str(Path(__file__).parent / "support" / "light")
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [LIGHT, os.environ.get("PYTHONPATH")]))
