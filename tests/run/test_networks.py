@@ -216,19 +216,6 @@ def test_lanes_do_not_compute_another_model_with_their_own_network(play_toy: Pla
     torch.testing.assert_close(pair[0].personal, pair[1].personal, rtol=0, atol=1e-5)
 
 
-def test_a_model_may_be_called_with_other_weights_as_it_is() -> None:
-    """A module as the function: it is no part of the call, whose tensors are swapped and restored.
-
-    `functional_call` swapped them twice, and left the other weights in the module.
-    """
-    module = fl.ClientModule(build_network(toy_suite(), (3,), 4, seed=0), fl.LocalTraining())
-    module.layout = fl.ParameterLayout.of(module)
-    before, x = list(module.parameters()), torch.ones(2, 3)
-    other = module.with_row(module.row() + 1, module.net, x)
-    assert not torch.equal(other, module.net(x))
-    assert all(one is two for one, two in zip(module.parameters(), before, strict=True))
-
-
 @pytest.mark.parametrize("policy", ["global", "local", "reset"])
 def test_statistics_of_every_policy_leave_the_networks_alone(play_toy: Play, policy: str) -> None:
     played = play_toy("fedavg", participation=1.0, buffers=policy, **ALIKE)
