@@ -91,7 +91,34 @@ def _fields() -> list[str]:
         if name == "local":
             default = ", ".join(f"`{one.name}={one.default}`" for one in fields(LocalTraining))
         lines.append(f"| `{name}` | {default} | {field.description} |")
-    return lines
+    return [*lines, *_networks()]
+
+
+def _networks() -> list[str]:
+    """Markdown: how a suite gives clients different networks."""
+    return [
+        "",
+        "## Different networks",
+        "",
+        wrapped(
+            "A table `[[further_models]]`, written like `[model]`, is another network; there may",
+            "be several. Each client has one of all networks. Which one depends on the seed and on",
+            "the client alone. With `common_head = true` all networks end in one common layer, so",
+            "their last linear layers must have the same shape. Methods that do not run across",
+            "networks are undefined on such a suite ([hooks](hooks.md)).",
+        ),
+        "",
+        "```toml",
+        "common_head = true",
+        "",
+        "[model]",
+        'name = "mlp"',
+        "hidden = 84",
+        "",
+        "[[further_models]]",
+        'name = "dcpfl-fm"',
+        "```",
+    ]
 
 
 def _partitions() -> list[str]:

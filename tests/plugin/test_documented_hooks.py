@@ -87,6 +87,17 @@ def test_the_report_of_the_docs_keeps_rows_of_unequal_length(play_toy: Play) -> 
     assert len(set(kept)) > 1
 
 
+def test_the_common_head_of_the_docs_is_that_of_lg_fedavg(play_toy: Play) -> None:
+    changes: dict[str, Any] = {
+        "further_models": [{"name": "mlp", "hidden": 3, "norm": True}],
+        "common_head": True,
+    }
+    mine = play_toy(composition(("common-head", documented("CommonHead")())), **changes)
+    its = play_toy("lg-fedavg", **changes)
+    assert torch.equal(mine.state.models, its.state.models)
+    assert mine.run.ledger.totals == its.run.ledger.totals
+
+
 def test_the_server_of_the_docs_learns(play_toy: Play) -> None:
     suite = toy_suite(server_samples=12)
     plain = play_toy("fedavg", suite=suite, rounds=1)
