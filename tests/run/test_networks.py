@@ -246,7 +246,7 @@ def test_a_newcomer_gets_the_model_of_its_network(play_toy: Play) -> None:
 
     @dataclass(frozen=True)
     class Door:
-            @fl.hookimpl
+        @fl.hookimpl
         def personalise(self, state: fl.State, clients: torch.Tensor, ctx: fl.Context) -> None:
             if ctx.joining:
                 assert ctx.networks is not None
@@ -317,6 +317,7 @@ class Careless:
     """Sends or serves everybody the first client's model."""
 
     hook: str
+
     @fl.hookimpl
     def dispatch(self, state: fl.State, stage: fl.Stage) -> fl.Start | None:
         rows = state.models[:1].expand(len(stage.clients), -1)[:, None]
