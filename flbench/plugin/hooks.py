@@ -201,11 +201,13 @@ class HookCaller:
         )
         if ctx.networks is None:
             return dispatched
-        wanted = ctx.networks[stage.clients]
-        validation.own_network(
-            f"{found['params'].plugin}.dispatch", params, wanted, stage.clients, ctx
-        )
-        return dispatched.within(ctx.layout.of_networks[wanted])
+        wanted, who = ctx.networks[stage.clients], f"{found['params'].plugin}.dispatch"
+        validation.own_network(who, params, wanted, stage.clients, ctx)
+        own = ctx.layout.of_networks[wanted]
+        # Of other networks a client has the initial weights, whatever the row carries.
+        others = ctx.initial_rows(stage.clients)[:, None].to(params.device)
+        rows = torch.where(own[:, None].to(params.device), params, others)
+        return replace(dispatched, params=rows).within(own)
 
     def client_module(self, net: nn.Module, ctx: Context) -> ClientModule:
         """The LightningModule that trains on one client."""

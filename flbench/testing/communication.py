@@ -199,9 +199,12 @@ class Meter:
             self.run.hooks.aggregate(state, one, ctx.without_effects())
             for one in (upload, replace(upload, params=params))
         )
-        home = state.membership.home
+        home, layout = state.membership.home, ctx.layout
         own = set(home[upload.ids].tolist())
-        rows_changed = (first.rows != other.rows).any(dim=1).nonzero()[:, 0].tolist()
+        differ = first.rows != other.rows
+        if layout.which is not None:  # what other networks have, a row only carries along
+            differ &= layout.of_networks[layout.network_of(first.rows)].to(differ.device)
+        rows_changed = differ.any(dim=1).nonzero()[:, 0].tolist()
         for row in rows_changed:
             if row not in own or int((home == row).sum()) > 1:
                 self.errors.append(

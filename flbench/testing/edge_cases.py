@@ -64,13 +64,15 @@ class ThreeSamples:
 
 @dataclass(frozen=True)
 class EmptyGroup:
-    """A setup with a second model that no client uses."""
+    """A setup with a further model that no client uses."""
 
     @hookimpl
     def setup(self, ctx: Context) -> Setup:
-        """All clients use the first model."""
-        rows = ctx.initial.expand(2, -1).clone()
-        return Setup(models=rows, membership=Membership(torch.zeros(ctx.clients).long()))
+        """All clients use the first model, or the first one of their network."""
+        home = torch.zeros(ctx.clients).long() if ctx.networks is None else ctx.networks
+        networks = torch.arange(ctx.layout.networks + 1) % ctx.layout.networks
+        rows = ctx.layout.with_network(ctx.initial, networks)
+        return Setup(models=rows, membership=Membership(home))
 
 
 @check(plain_parameters)

@@ -69,7 +69,8 @@ class FedMD:
         x, _ = ctx.server_data()
 
         def distance(batch: fl.Batch) -> Tensor:
-            return (batch.module(x) - batch.module.received["mean"]).abs().mean()
+            gap: Tensor = batch.module(x) - batch.module.received["mean"]
+            return gap.abs().mean()
 
         return distance if stage.name == "digest" else None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -14,6 +14,8 @@ from flbench.engine.options import EngineOptions
 from flbench.errors import Undefined, UserError
 from flbench.run.composition import compose
 from flbench.run.networks import build_network, draw_networks
+from flbench.testing import CHECKS
+from flbench.testing.check import MethodUnderTest
 from flbench.testing.small_run import SmallRun, run_small
 
 NARROW = {"name": "mlp", "hidden": 3}
@@ -190,6 +192,20 @@ def test_executors_agree(play_toy: Play, method: str) -> None:
     assert not [line for line in pair[1].said if "one by one" in line]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_all_laws_hold_across_networks(method: str) -> None:
+    tested = MethodUnderTest(method)
+    declared = tested.conformance
+    params = {} if method == "lg-fedavg" else declared.params  # warm rounds have no meaning
+    equals = {} if method == "lg-fedavg" else declared.equals
+    suite = {**declared.suite, **ALIKE}
+    vars(tested)["conformance"] = replace(declared, suite=suite, params=params, equals=equals)
+    found = [tested.run_check(check) for check in CHECKS.values()]
+    assert [str(result) for result in found if not result.ok] == []
+    assert tested.usual_run.run.context.networks is not None
+
+
 @dataclass(frozen=True)
 class OtherNetwork:
     """A term that looks at a model of whatever network."""
@@ -286,6 +302,27 @@ def test_features_of_different_widths_are_refused(play_toy: Play) -> None:
     played = play_toy("local-only", rounds=1, **TWO)
     with pytest.raises(Undefined, match=r"different numbers of features: \[3, 5\]"):
         played.run.context.features(played.state.models, torch.randn(5, 3))
+
+
+def test_a_row_carries_nothing_beside_its_network(play_toy: Play) -> None:
+    """Numbers in the place of another network are not counted, so they do not reach a client."""
+    seen: list[fl.Upload] = []
+
+    @dataclass(frozen=True)
+    class Smuggler:
+        @fl.hookimpl
+        def dispatch(self, state: fl.State, stage: fl.Stage, ctx: fl.Context) -> fl.Start:
+            rows = state.models[state.membership.home[stage.clients]]
+            others = ~ctx.layout.of_networks[ctx.layout.network_of(rows)]
+            others[:, ctx.layout.which] = False
+            return fl.Start(params=(rows + others.float())[:, None])
+
+    stack = composition(("watch", watching(seen)), ("smuggler", Smuggler()))
+    played = play_toy(stack, rounds=1, participation=1.0, **TWO)
+    ctx = played.run.context
+    others = ~ctx.layout.of_networks[networks(played)]
+    expected = ctx.initial_rows(ctx.everybody)
+    assert torch.equal(seen[0].selected()[others], expected[others])
 
 
 # --- what is refused --------------------------------------------------------------------------
