@@ -201,13 +201,7 @@ class HookCaller:
         )
         if ctx.networks is None:
             return dispatched
-        wanted, who = ctx.networks[stage.clients], f"{found['params'].plugin}.dispatch"
-        validation.own_network(who, params, wanted, stage.clients, ctx)
-        own = ctx.layout.of_networks[wanted]
-        # Of other networks a client has the initial weights, whatever the row carries.
-        others = ctx.initial_rows(stage.clients)[:, None].to(params.device)
-        rows = torch.where(own[:, None].to(params.device), params, others)
-        return replace(dispatched, params=rows).within(own)
+        return within_networks(dispatched, f"{found['params'].plugin}.dispatch", stage, ctx)
 
     def client_module(self, net: nn.Module, ctx: Context) -> ClientModule:
         """The LightningModule that trains on one client."""
@@ -256,6 +250,18 @@ class HookCaller:
         """The model each client is judged by."""
         answer = self._call("personalise", state=state, clients=clients, ctx=ctx)
         return validation.personalise(answer, state, clients, ctx)
+
+
+def within_networks(start: Dispatched, who: str, stage: Stage, ctx: Context) -> Dispatched:
+    """The start of clients with different networks: each gets its own network, and nothing else."""
+    assert ctx.networks is not None, "there are several"
+    wanted = ctx.networks[stage.clients]
+    validation.own_network(who, start.params, wanted, stage.clients, ctx)
+    own, device = ctx.layout.of_networks[wanted], start.params.device
+    # Of other networks a client has the initial weights, whatever the row carries.
+    others = ctx.initial_rows(stage.clients)[:, None].to(device)
+    rows = torch.where(own[:, None].to(device), start.params, others)
+    return replace(start, params=rows).within(own)
 
 
 class HookGuard:
