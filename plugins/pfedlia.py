@@ -144,15 +144,14 @@ class PFedLIA:
             return None
         rows = loss_decrease(state.memory["pfedlia.probed"], clients, ctx)
         if self.mode == "peer":
-            helpful = [fl.clustering.two_means(row) for row in rows.numpy()]
-            shares = torch.as_tensor(np.stack(helpful)).double() * ctx.samples[: ctx.clients]
+            peers = [fl.clustering.upper_group(r, self.kmeans_transform) for r in rows.numpy()]
+            shares = torch.as_tensor(np.stack(peers)).double() * ctx.samples[: ctx.clients]
             start = state.models[:1].expand(len(clients), -1)
             return fl.Personal(params=fl.weighted_mean(start, state.models, shares))
-        known = fl.clustering.standardised_rows(state.memory["pfedlia.influence"].numpy())
-        new = fl.clustering.standardised_rows(rows.numpy())
-        distance = torch.cdist(torch.as_tensor(new), torch.as_tensor(known))
+        known = state.memory["pfedlia.influence"].numpy()
+        distance = fl.clustering.distance_to_clients(rows.numpy(), known, self.features)
         home = state.membership.home[: ctx.clients]
-        return fl.Personal(row=fl.similarity.best_group(-distance, home))
+        return fl.Personal(row=fl.similarity.best_group(-torch.as_tensor(distance), home))
 
 
 def loss_decrease(probed: Tensor, clients: Tensor, ctx: fl.Context) -> Tensor:
