@@ -51,7 +51,7 @@ class CFL:
     min_size: Annotated[int, Ge(1), "only larger groups split"] = 2
     start_round: Annotated[int, Ge(0), "no split before this round is over"] = 20
     linkage: Annotated[Literal["single", "complete"], "how a group is cut in two"] = "single"
-    gamma_max: Annotated[float, Ge(0), "a split needs a larger sqrt((1 - largest cosine across) / 2)"] = 0.0
+    gamma_max: Annotated[float, Ge(0), "a split needs a larger sqrt((1 - cosine across) / 2)"] = 0.0
     full_on_split: Annotated[bool, "all clients train once before a split"] = False
     path_select: Annotated[
         Literal["leaf", "val"], "the last model of a client's path, or the best"

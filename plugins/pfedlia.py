@@ -75,7 +75,7 @@ class PFedLIA:
     probe_epochs: Annotated[int, Ge(0), "local epochs of a partial model, the paper's k"] = 20
     lia_samples: Annotated[Several, "B1: samples of the probe; none = all"] = None
     features: Annotated[fl.clustering.Features, "B3: features of OPTICS"] = "zrow"
-    min_samples: Annotated[Several, "B4: of OPTICS; none = a tenth of the clients, 3 or 4 if few"] = None
+    min_samples: Annotated[Several, "B4: of OPTICS; none = a tenth of all, at least 3 or 4"] = None
     xi: Annotated[float, Gt(0), Lt(1), "B4: steepness at which OPTICS ends a group"] = 0.05
     noise: Annotated[fl.clustering.Noise, "B5: group of OPTICS's noise points"] = "nearest"
     start: Annotated[Literal["theta0", "lia_mean"], "B6: where a group's model starts"] = "theta0"

@@ -61,7 +61,7 @@ def test_a_newcomer_selects_its_peers_by_the_rule_of_the_clients(
 
 
 FIRST = [[10, 10, -10, -10]] * 2 + [[0, 0, 0.25, 0.25]] * 2
-"""A newcomer whose row is (.5, .5, -.5, -.5) is near the last two, but has the first two's shape."""
+"""The row (.5, .5, -.5, -.5) of a newcomer is near the last two, but has the first two's shape."""
 TURNED = [[-1, -1, 1, 1]] * 2 + [[1, 1, -1, -1]] * 2
 """Here its row is that of the last two, but it is the first two that help it."""
 
@@ -131,8 +131,9 @@ def test_the_rows_are_the_means_of_the_selected_partial_models(play_toy: Play) -
     assert len(two.state.memory["pfedlia.probed"]) == 0
     assert len(two.state.models) == CLIENTS
     assert two.run.history.curves["train_loss"][0] == pytest.approx(
-        play_toy("pfedlia", settings=LIA, rounds=2, participation=0.2)
-        .run.history.curves["train_loss"][0]
+        play_toy("pfedlia", settings=LIA, rounds=2, participation=0.2).run.history.curves[
+            "train_loss"
+        ][0]
     ), "the probe is no training"
 
 

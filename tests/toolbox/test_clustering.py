@@ -22,7 +22,6 @@ from flbench.toolbox.clustering import (
     standardised_rows,
     two_means,
     upper_group,
-
 )
 
 DEFAULTS: dict[str, Any] = {"features": "zrow", "min_samples": None, "xi": 0.05, "noise": "nearest"}
