@@ -26,14 +26,14 @@ B1-B13 number what the paper leaves open, and what is done here:
          that selected it becomes the mean of the peers sampled in this round; so the models of
          clients that are not sampled change as well. `p2p_train=per_receiver` trains a model for
          each receiver
-    B9   2-means is exact and sees raw influences, without a client's own; if all others help and
-         the two means differ by less than a tenth, all are selected
+    B9   2-means is exact and sees raw influences, or what `kmeans_transform` makes of them, without
+         a client's own; if all others help and the means differ by less than a tenth, all stay
     B10  a partial model is scored with its own BatchNorm statistics
-    B11  scores are on the validation split, accuracy is on the test split
+    B11  scores are on the validation split, with `paper_leak` on the test split as accuracy is
     B12  the network on 32 x 32 images is the suite's choice (`stem` and `resize` of resnet18)
     B13  of text, the loss is the mean over tokens
 
-A probe trains the plain loss, whatever pfedlia is composed with. The groups are found once. A
+A probe has no local terms of plugins that pfedlia is composed with. The groups are found once. A
 newcomer scores the stored partial models. central: it joins the group with the least mean distance
 between their rows and its own, by the same `features`; with `features=sym` by its own scores alone,
 as nobody scores a newcomer. peer: it starts from the mean of the models of the clients that it

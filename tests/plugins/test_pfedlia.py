@@ -111,7 +111,7 @@ def test_a_group_may_start_from_its_partial_models_mean(
 
 @pytest.mark.parametrize("mode", ["central", "peer"])
 def test_the_start_of_the_groups_does_not_change_the_influence(play_toy: Play, mode: str) -> None:
-    """The probe trains the plain loss with either start, whatever pfedlia is composed with."""
+    """The probe has no local terms of other plugins, with either start."""
     name = "pfedlia+scaffold" if mode == "central" else "pfedlia+fedprox"
     more = {"mu": 5} if mode == "peer" else {}
     found = [
