@@ -339,6 +339,43 @@ class KeepsWhatIsAveraged:
         return fl.Start(sent_mask=ctx.layout.all_mask, returned_mask=ctx.layout.none_mask)
 
 
+def with_neighbours(state: fl.State, upload: fl.Upload) -> Tensor:
+    """The mean of each upload and that of the next client in the list, in its owner's row."""
+    rows, sent = state.models.clone(), upload.selected()
+    rows[state.membership.home[upload.ids]] = (sent + sent.roll(1, dims=0)) / 2
+    return rows
+
+
+@dataclass(frozen=True)
+class Gossips:
+    """Averages over neighbours; says that nothing crosses, since there is no server."""
+
+    @fl.hookimpl
+    def setup(self, ctx: fl.Context) -> fl.Setup:
+        return fl.one_model_per_client(ctx)
+
+    @fl.hookimpl
+    def dispatch(self, ctx: fl.Context) -> fl.Start:
+        return fl.Start(sent_mask=ctx.layout.none_mask)
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State, upload: fl.Upload) -> fl.Models:
+        return fl.Models(with_neighbours(state, upload))
+
+    @fl.hookimpl
+    def personalise(self, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
+        return fl.Personal(row=torch.zeros_like(clients)) if ctx.joining else None
+
+
+@dataclass(frozen=True)
+class GossipsOneWay(Gossips):
+    """Averages over neighbours at the server, and counts the way up only."""
+
+    @fl.hookimpl
+    def dispatch(self, ctx: fl.Context) -> fl.Start:
+        return fl.Start(sent_mask=ctx.layout.none_mask, returned_mask=ctx.layout.all_mask)
+
+
 @dataclass(frozen=True)
 class CooksTheBooks:
     """Strikes out of the ledger what went up."""
@@ -462,6 +499,8 @@ FURTHER: dict[type, str] = {
     AlmostEqual: "declared-equal",
     TellsAsOwn: "bytes-add-up",
     KeepsWhatIsAveraged: "bytes-add-up",
+    Gossips: "bytes-add-up",
+    GossipsOneWay: "bytes-add-up",
     CooksTheBooks: "bytes-add-up",
     RemembersOnItsClass: "same-seed-same-bytes",
     NotesTheClock: "same-seed-same-bytes",
@@ -557,6 +596,51 @@ class Apart:
     def aggregate(self, state: fl.State, upload: fl.Upload, membership: fl.Membership) -> fl.Models:
         rows = fl.member_mean(state.models, upload, membership)
         return fl.Models(rows + upload.extras.get("noise", torch.zeros(1)).mean() / 10)
+
+
+# --- right, and once refused --------------------------------------------------------------------
+
+
+class FrozenHead(fl.ClientModule):
+    """Trains the body only."""
+
+    def phases(self, epochs: int) -> tuple[fl.LocalPhase, ...]:
+        return (fl.LocalPhase(epochs, body(self.flat().numel())),)
+
+
+def body(width: int) -> Tensor:
+    """All parameters but the last layer's: 3 x 4 weights and 4 biases."""
+    return torch.arange(width) < width - 16
+
+
+@dataclass(frozen=True)
+class FrozenPart:
+    """FedBABU: a head that nobody trains is known to all, and never sent."""
+
+    @fl.hookimpl
+    def client_module(self, net: nn.Module, ctx: fl.Context) -> fl.ClientModule:
+        return FrozenHead(net, ctx.local)
+
+    @fl.hookimpl
+    def dispatch(self, ctx: fl.Context) -> fl.Start:
+        return fl.Start(sent_mask=body(ctx.layout.width))
+
+
+@dataclass(frozen=True)
+class GossipsCounted(Gossips):
+    """Averages over neighbours, and says what they send each other."""
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State, upload: fl.Upload, ctx: fl.Context) -> fl.Models:
+        ctx.send("peer", upload.ids, "model", ctx.layout.width)
+        return fl.Models(with_neighbours(state, upload))
+
+
+RIGHT: dict[type, str] = {
+    FrozenPart: "bytes-add-up",
+    GossipsCounted: "bytes-add-up",
+}
+"""Plugins without a mistake, and the check that must pass them."""
 
 
 APART = (PhasesOfItsOwn, WritesAtTheStart, WritesAtTheEnd, WritesBuffers, Draws, KeepsOnItself)

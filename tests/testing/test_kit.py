@@ -15,7 +15,7 @@ import planted_bugs
 import planted_import
 import pytest
 from every import HAPPENED
-from planted_bugs import APART, FURTHER
+from planted_bugs import APART, FURTHER, RIGHT
 from toy import Play, Typed, composition, install
 
 from flbench import Conformance, hookimpl
@@ -69,6 +69,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         home = planted_import if law == "discovered-alone" else planted_bugs
         points.append(f"planted-{law} = {home.__name__}:{kind}")
     points += [f"further-{kind.__name__} = planted_bugs:{kind.__name__}" for kind in FURTHER]
+    points += [f"right-{kind.__name__} = planted_bugs:{kind.__name__}" for kind in RIGHT]
     install(folder, "planted", "\n".join(points) + "\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
@@ -97,6 +98,15 @@ def test_a_law_can_be_broken_in_other_ways(kind: type) -> None:
     law = FURTHER[kind]
     found = list(check_results(f"further-{kind.__name__}", [*sorted(_after(law)), law]))
     assert [result.check for result in found if result.state == "failed"] == [law]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", RIGHT, ids=lambda kind: kind.__name__)
+@pytest.mark.usefixtures("planted")
+def test_what_is_right_passes(kind: type) -> None:
+    law = RIGHT[kind]
+    found = list(check_results(f"right-{kind.__name__}", [*sorted(_after(law)), law]))
+    assert [str(result) for result in found if result.state != "passed"] == []
 
 
 @pytest.mark.slow
