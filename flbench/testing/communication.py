@@ -263,9 +263,7 @@ def _scalars(tensor: Tensor) -> int:
     return int((~tensor.isnan()).sum())
 
 
-def perturbed(
-    tensor: Tensor, keep: Tensor | None = None, known: Tensor | None = None
-) -> Tensor:
+def perturbed(tensor: Tensor, keep: Tensor | None = None, known: Tensor | None = None) -> Tensor:
     """A table with other finite numbers.
 
     Args:

@@ -117,6 +117,23 @@ class RelabelledClients:
         return fl.Personal(row=torch.zeros_like(clients)) if ctx.joining else None
 
 
+class Batchwise(fl.ClientModule):
+    """Normalises by the statistics of the batch, also of the one it is evaluated on."""
+
+    def forward(self, x: Tensor) -> Any:
+        centred = x - x.mean(dim=0) if len(x) > 1 else x
+        return self.net(centred)
+
+
+@dataclass(frozen=True)
+class JudgedSingly:
+    """Lets a sample's prediction depend on its neighbours in the batch."""
+
+    @fl.hookimpl
+    def client_module(self, net: nn.Module, ctx: fl.Context) -> fl.ClientModule:
+        return Batchwise(net, ctx.local)
+
+
 @dataclass(frozen=True)
 class TwoProcesses:
     """Lets only the first process step."""
@@ -401,6 +418,89 @@ class RemembersOnItsClass:
         return fl.Models(torch.lerp(state.models, rows, 1 / self.seen["rounds"]))
 
 
+ROWS: dict[int, Tensor] = {}
+
+
+@dataclass(frozen=True)
+class CachesInItsModule:
+    """Momentum from a module-level cache, which another run of this process fills alike."""
+
+    @fl.hookimpl
+    def aggregate(
+        self, state: fl.State, upload: fl.Upload, membership: fl.Membership, ctx: fl.Context
+    ) -> fl.Models:
+        rows = fl.member_mean(state.models, upload, membership)
+        ROWS[ctx.round] = rows - state.models
+        return fl.Models(rows + 0.5 * ROWS.get(ctx.round - 1, torch.zeros_like(rows)))
+
+
+GENERATOR: list[nn.Linear] = []
+
+
+@dataclass(frozen=True)
+class LearnsInItsModule:
+    """A network of the server's, kept at module level and trained in every round."""
+
+    @fl.hookimpl
+    def setup(self) -> None:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            GENERATOR[:] = [nn.Linear(1, 1)]
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State, upload: fl.Upload, membership: fl.Membership) -> fl.Models:
+        rows = fl.member_mean(state.models, upload, membership)
+        with torch.no_grad():
+            GENERATOR[0].weight += rows.mean()
+            return fl.Models(rows + 0.1 * GENERATOR[0].weight.mean())
+
+
+class KeepsByClient(fl.ClientModule):
+    """Pulls towards what this client learned in the round before, which it keeps on itself."""
+
+    def __init__(self, net: nn.Module, local: fl.LocalTraining) -> None:
+        super().__init__(net, local)
+        self.kept: dict[tuple[int, int], Tensor] = {}
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        client, round_ = (int(number) for number in self.received["who"])
+        loss = super().training_step(batch, batch_idx)
+        self.kept[client, round_] = self.flat().detach().clone()
+        before = [row for (who, when), row in self.kept.items() if who == client and when < round_]
+        return loss + sum((0.1 * (self.flat() - row).square().sum() for row in before), loss * 0)
+
+
+@dataclass(frozen=True)
+class KeepsInItsClientModule:
+    """Keeps each client's last model on the ClientModule."""
+
+    @fl.hookimpl
+    def client_module(self, net: nn.Module, ctx: fl.Context) -> fl.ClientModule:
+        return KeepsByClient(net, ctx.local)
+
+    @fl.hookimpl
+    def dispatch(self, stage: fl.Stage, ctx: fl.Context) -> fl.Start:
+        rounds = torch.full_like(stage.clients, ctx.round)
+        return fl.Start(client_memory={"who": torch.stack([stage.clients, rounds], dim=1)})
+
+
+class NeedsABatch(fl.ClientModule):
+    """Cannot predict one sample alone."""
+
+    def predict(self, x: Tensor) -> Tensor:
+        logits: Tensor = self(x.squeeze(0))
+        return logits
+
+
+@dataclass(frozen=True)
+class PredictsBatches:
+    """Evaluates whole batches only."""
+
+    @fl.hookimpl
+    def client_module(self, net: nn.Module, ctx: fl.Context) -> fl.ClientModule:
+        return NeedsABatch(net, ctx.local)
+
+
 @dataclass(frozen=True)
 class NotesTheClock:
     """A note that no two runs share."""
@@ -504,6 +604,10 @@ FURTHER: dict[type, str] = {
     CooksTheBooks: "bytes-add-up",
     RemembersOnItsClass: "same-seed-same-bytes",
     NotesTheClock: "same-seed-same-bytes",
+    CachesInItsModule: "resumed-run",
+    LearnsInItsModule: "resumed-run",
+    KeepsInItsClientModule: "resumed-run",
+    PredictsBatches: "judged-singly",
     SwapsGroups: "absent-clients-untouched",
     Chatters: "process-state-untouched",
     WantsPrecision: "process-state-untouched",
