@@ -239,16 +239,6 @@ def test_statistics_of_every_policy_leave_the_networks_alone(play_toy: Play, pol
     assert served.tolist() == networks(played).tolist()
 
 
-def test_a_resumed_run_ends_as_a_whole_one() -> None:
-    suite = toy_suite(participation=1.0, rounds=3, **ALIKE)
-    whole, cut = (
-        run_small(compose("lg-fedavg"), suite, toy_dataset(), resume_after=after)
-        for after in (None, 1)
-    )
-    assert torch.equal(whole.served, cut.served)
-    assert whole.stable == cut.stable
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_newcomers_have_networks_of_their_own(play_toy: Play, method: str) -> None:
     changes = {"clients": 12, "unseen": 0.5, "unseen_epochs": 1}
