@@ -42,8 +42,22 @@ class SeveralNetworks(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The logits of the network that computes."""
-        output: Tensor = self.networks[int(self.which) if self.chosen is None else self.chosen](x)
+        output: Tensor = self.networks[self.number()](x)
         return output
+
+    def number(self) -> int:
+        """Number of the network that computes.
+
+        Raises:
+            RuntimeError: it is asked for many models at once.
+        """
+        if self.chosen is not None:
+            return self.chosen
+        try:
+            return int(self.which)
+        except RuntimeError as error:
+            text = "which of several networks a model has cannot be read for many models at once"
+            raise RuntimeError(text) from error
 
     def owners(self, tensor: Tensor) -> list[int]:
         """Numbers of the networks that a parameter or buffer belongs to."""

@@ -230,6 +230,8 @@ def test_lanes_do_not_compute_another_model_with_their_own_network(play_toy: Pla
         for name in ("sequential", "vectorised")
     ]
     torch.testing.assert_close(pair[0].personal, pair[1].personal, rtol=0, atol=1e-5)
+    (line,) = [line for line in pair[1].said if "one by one" in line]
+    assert "which of several networks a model has cannot be read" in line
 
 
 @pytest.mark.parametrize("policy", ["global", "local", "reset"])
