@@ -207,31 +207,40 @@ def test_all_laws_hold_across_networks(method: str) -> None:
 
 
 @dataclass(frozen=True)
-class OtherNetwork:
-    """A term that looks at a model of whatever network."""
+class Teacher:
+    """A term that looks at a model of network 1, which each client may get itself."""
+
+    sent: bool
+
+    @fl.hookimpl
+    def dispatch(self, stage: fl.Stage, ctx: fl.Context) -> fl.Start:
+        row = ctx.layout.with_network(ctx.initial, torch.ones(len(stage.clients)))
+        return fl.Start(extras={"teacher": row} if self.sent else {})
 
     @fl.hookimpl
     def local_term(self, ctx: fl.Context) -> Any:
-        row = ctx.layout.with_network(ctx.initial, torch.tensor([1]))[0]
-        x = torch.ones(4, 3)
+        own, x = ctx.layout.with_network(ctx.initial, torch.ones(1))[0], torch.ones(4, 3)
 
         def term(module: fl.ClientModule) -> torch.Tensor:
+            row = module.received["teacher"] if self.sent else own
             return module.with_row(row, module.net, x).square().sum() * module.flat().square().sum()
 
         return term
 
 
-def test_lanes_do_not_compute_another_model_with_their_own_network(play_toy: Play) -> None:
-    """They cannot look which network the other model has, so clients are trained one by one."""
-    stack = composition(("other", OtherNetwork()))
+@pytest.mark.parametrize("sent", [True, False])
+def test_another_model_computes_with_its_own_network(play_toy: Play, sent: bool) -> None:
+    """Of models that differ between clients, lanes cannot look which network they have."""
+    stack = composition(("teacher", Teacher(sent)))
     local = {"epochs": 1, "batch_size": 8, "lr": 0.01}
     pair = [
         play_toy(stack, executor=name, rounds=2, local=local, **TWO)
         for name in ("sequential", "vectorised")
     ]
     torch.testing.assert_close(pair[0].personal, pair[1].personal, rtol=0, atol=1e-5)
-    (line,) = [line for line in pair[1].said if "one by one" in line]
-    assert "which of several networks a model has cannot be read" in line
+    reasons = [line for line in pair[1].said if "one by one" in line]
+    assert len(reasons) == sent
+    assert all("which of several networks a model has cannot be read" in line for line in reasons)
 
 
 @pytest.mark.parametrize("policy", ["global", "local", "reset"])
