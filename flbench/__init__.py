@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from flbench.toolbox.aggregation import member_mean as member_mean
     from flbench.toolbox.aggregation import partial_mean as partial_mean
     from flbench.toolbox.aggregation import weighted_mean as weighted_mean
+    from flbench.toolbox.asynchrony import next_arrivals as next_arrivals
     from flbench.toolbox.personalisation import initial_for_newcomers as initial_for_newcomers
     from flbench.toolbox.personalisation import one_model_per_client as one_model_per_client
     from flbench.toolbox.personalisation import same_group as same_group

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from flbench.core.clock_settings import ClockSettings, with_traces
 from flbench.core.hookspecs import hookimpl
 from flbench.core.local_training import LocalTraining
 from flbench.core.parameters import checked
@@ -106,6 +107,9 @@ class Suite(BaseModel):
     headline: Literal["last", "validation"] = Field(
         default="last", description="round the summary reports"
     )
+    clock: ClockSettings | None = Field(
+        default=None, description="how fast clients are: a table, see below; without it, no time"
+    )
 
     @hookimpl(specname="partition")
     def split(
@@ -138,7 +142,7 @@ class Suite(BaseModel):
         Fields that were added later are left out at their defaults, so that older results have the
         same hash.
         """
-        later = ("unseen", "unseen_epochs", "test_set", "test_samples", "ft_epochs")
+        later = ("unseen", "unseen_epochs", "test_set", "test_samples", "ft_epochs", "clock")
         unused = {name for name in later if getattr(self, name) == Suite.model_fields[name].default}
         return self.model_dump(mode="json", exclude=DESCRIPTIVE | unused)
 
@@ -173,6 +177,8 @@ def load_suite(
     _merge(table, sections.get(dataset, {}))
     for key, value in (overrides or {}).items():
         _merge(table, _nested(key, value))
+    if "clock" in table:
+        table["clock"] = with_traces(table["clock"], path.parent)
     try:
         return Suite.model_validate(table)
     except ValidationError as error:
@@ -200,15 +206,16 @@ def _refusal(name: str, problem: Any) -> UserError:  # noqa: ANN401 - pydantic's
 def suite_fields() -> list[str]:
     """The fields that `--set` accepts; `partition` and `model` also take their own parameters."""
     local = [f"local.{name}" for name in LocalTraining.__dataclass_fields__]
-    fixed = (DESCRIPTIVE - {"target"}) | {"name", "version", "local"}
-    return [name for name in Suite.model_fields if name not in fixed] + local
+    clock = [f"clock.{name}" for name in ClockSettings.model_fields]
+    fixed = (DESCRIPTIVE - {"target"}) | {"name", "version", "local", "clock"}
+    return [name for name in Suite.model_fields if name not in fixed] + local + clock
 
 
 def suite_field(key: str) -> str | None:
     """The dotted suite field of a `--set` key, or None; `epochs` is `local.epochs`."""
     key = key.removeprefix("suite.")
     fields = suite_fields()
-    if key in fields or key.startswith(("partition.", "model.")):
+    if key in fields or key.startswith(("partition.", "model.", "clock.")):
         return key
     return next((field for field in fields if field == f"local.{key}"), None)
 
@@ -223,7 +230,8 @@ def _merge(table: dict[str, Any], other: Mapping[str, Any]) -> None:
     """Merge `other` into `table`, in depth; another component name drops the old parameters."""
     for key, value in other.items():
         if isinstance(value, Mapping) and isinstance(table.get(key), dict):
-            if value.get("name", table[key].get("name")) != table[key].get("name"):
+            kinds = ("name", "distribution")
+            if any(value.get(kind, table[key].get(kind)) != table[key].get(kind) for kind in kinds):
                 table[key] = {}
             _merge(table[key], value)
         elif isinstance(value, Mapping) and isinstance(table.get(key), str):

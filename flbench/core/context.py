@@ -125,6 +125,29 @@ class Context(ABC):
         """
 
     @abstractmethod
+    def durations(
+        self,
+        clients: Tensor,
+        epochs: int | Tensor | None = None,
+        bits_down: int | None = None,
+        bits_up: int | None = None,
+    ) -> Tensor:
+        """How long clients take from a call to the arrival of their uploads, in simulated time.
+
+        Args:
+            clients: ids, shape (n,).
+            epochs: local epochs, one number for all or shape (n,); None = the suite's.
+            bits_down: what each of them receives; None = a whole model, 32 bits a scalar.
+            bits_up: what each of them sends; None = a whole model.
+
+        Returns:
+            Seconds, shape (n,), float64.
+
+        Raises:
+            Undefined: the suite has no clock.
+        """
+
+    @abstractmethod
     def client_data(self, client: int, split: Split = "train") -> tuple[Tensor, Tensor]:
         """Samples and labels of one client, for what a method computes at the client (FedC2I).
 

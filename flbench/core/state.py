@@ -69,6 +69,7 @@ class State:
         membership: which client uses which row.
         memory: memory of the methods, "<method>.<name>" -> tensor.
         scopes: first dimension of each memory: "run" (none), "model" (K), "client" (N).
+        seconds: simulated time; 0 where the suite has no clock.
     """
 
     round: int
@@ -76,6 +77,7 @@ class State:
     membership: Membership
     memory: Extras = field(default_factory=dict)
     scopes: Mapping[str, Scope] = field(default_factory=dict)
+    seconds: float = 0.0
 
     def remember(self, memory: Extras) -> State:
         """Return the state with the memories that `memory` names replaced."""
@@ -140,6 +142,8 @@ class Stage:
         losses: also measure each candidate's loss on the client's training split, before and after.
         pooled: train on the union of all clients' training samples instead of the client's own;
             only for a method that declares `pools_data = True`.
+        started: for asynchronous methods: the simulated time at which each client was called,
+            seconds, shape (n,), float64; None = now, and the server waits for the uploads.
     """
 
     kind: Kind
@@ -149,6 +153,7 @@ class Stage:
     samples: int | None = None
     losses: bool = False
     pooled: bool = False
+    started: Tensor | None = None
 
     @property
     def label(self) -> str:
@@ -234,6 +239,8 @@ class Upload:
         extras: what `ClientModule.on_local_end` returned, name -> (n, ...); NaN = not sent.
         bits: size of each model as it was sent, shape (n, c), int64; None = 32 bits for each
             scalar of `Start.returned_mask`.
+        arrivals: simulated time at which each upload arrives, seconds, shape (n,), float64; None
+            where the suite has no clock.
     """
 
     ids: Tensor
@@ -248,6 +255,7 @@ class Upload:
     rows: Tensor | None = None
     extras: Extras = field(default_factory=dict)
     bits: Tensor | None = None
+    arrivals: Tensor | None = None
 
     def selected(self) -> Tensor:
         """The candidate that each client keeps, shape (n, W); read-only."""

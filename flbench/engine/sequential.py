@@ -145,6 +145,12 @@ class Sequential:
             extras=self._extras(rows),
         )
 
+    def epoch_steps(self, clients: Tensor) -> Tensor:
+        """Optimiser steps of one epoch over each client's training samples, shape (n,), int64."""
+        phase = LocalPhase(1)
+        sizes = self.samples.sizes("train")[clients].tolist()
+        return torch.tensor([len(self._steps(size, phase)) for size in sizes], dtype=torch.int64)
+
     def _steps(self, samples: int, phase: LocalPhase) -> list[list[slice]]:
         """The optimiser steps of one epoch; see `steps`."""
         module, space = self.workspace.module, self.workspace

@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from flbench.core.context import Context, Split
 from flbench.core.model_bank import ModelBank, RowStore
 from flbench.core.state import Dispatched, Stage
 from flbench.core.types import Direction, Plain
-from flbench.engine.communication import CommunicationLedger
+from flbench.engine.clock import SimulatedClock
+from flbench.engine.communication import BITS, CommunicationLedger
 from flbench.engine.cross_evaluation import cross_evaluate, features_of, logits_of
 from flbench.engine.sequential import Sequential
 from flbench.errors import Undefined, UserError
@@ -24,11 +26,13 @@ class RunServices:
     """What the contexts of a run's rounds share. It holds visible samples only.
 
     `executor` and `draw` (index -> other initial weights) are None until the ClientModule is known.
+    `clock` measures wall time; `simulated_clock` is that of the suite, or None.
     """
 
     ledger: CommunicationLedger
     say: Callable[[str], None]
     store: RowStore
+    simulated_clock: SimulatedClock | None = None
     executor: Sequential | None = None
     draw: Callable[[int], Tensor] | None = None
     seconds: dict[str, float] = field(default_factory=dict)
@@ -79,6 +83,25 @@ class RunContext(Context):
         starts = models.expand(len(clients), self.layout.width)
         stage = Stage("join", clients, self.local.epochs if epochs is None else epochs)
         return self.executor.fit(Dispatched.whole(starts), stage, (), self.round).selected()
+
+    def durations(
+        self,
+        clients: Tensor,
+        epochs: int | Tensor | None = None,
+        bits_down: int | None = None,
+        bits_up: int | None = None,
+    ) -> Tensor:
+        clock = self.services.simulated_clock
+        if clock is None:
+            raise Undefined("the suite has no clock: set `clock.seconds_per_step`, `clock.up`, ...")
+        whole = BITS * self.layout.width
+        down, up = (whole if bits is None else bits for bits in (bits_down, bits_up))
+        made = (self.local.epochs if epochs is None else epochs) * self.executor.epoch_steps(
+            clients
+        )
+        return clock.durations(
+            clients, made, torch.full_like(made, down), torch.full_like(made, up)
+        )
 
     def client_data(self, client: int, split: Split = "train") -> tuple[Tensor, Tensor]:
         _refuse_other(split)

@@ -18,6 +18,7 @@ from flbench.core.parameters import checked
 from flbench.core.seeding import torch_seed
 from flbench.core.state import Memory, State
 from flbench.engine import batchnorm
+from flbench.engine.clock import SimulatedClock
 from flbench.engine.communication import CommunicationLedger
 from flbench.engine.distributed import DistributedExecutor
 from flbench.engine.fabric import open_fabric
@@ -75,7 +76,7 @@ def build_executor(
     store = RowStore(spec.engine.bank_budget, spec.path.parent, fabric.device)
     ledger = CommunicationLedger(spec.suite.training_clients)
     net = build_network(spec.suite, shape, federation.classes, spec.seed)
-    services = RunServices(ledger, spec.say, store)
+    services = RunServices(ledger, spec.say, store, simulated_clock(spec, federation))
     context = first_context(spec, federation, net, services)
     module = build_module(hooks, net, context)
     layout = ParameterLayout.of(module, head=module_head(context.layout.head_name))
@@ -88,6 +89,14 @@ def build_executor(
     services.draw = partial(fresh_row, build, space.row.clone(), layout)
     complete = replace(context, layout=layout, initial=space.row.clone())
     return complete, _hash(context.initial)
+
+
+def simulated_clock(spec: RunSpec, federation: Federation) -> SimulatedClock | None:
+    """The clock of the suite, if it has one."""
+    if spec.suite.clock is None:
+        return None
+    names = federation.visible.names or range(federation.clients)
+    return SimulatedClock.of(spec.suite.clock, spec.seed, names)
 
 
 def build_run(
