@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from flbench.results.events import RoundRecord as RoundRecord
     from flbench.results.events import RunInfo as RunInfo
     from flbench.results.schema import Result as Result
+    from flbench.toolbox import asynchrony as asynchrony
     from flbench.toolbox import clustering as clustering
     from flbench.toolbox import elbow as elbow
     from flbench.toolbox import heterogeneity as heterogeneity
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
     from flbench.toolbox.aggregation import member_mean as member_mean
     from flbench.toolbox.aggregation import partial_mean as partial_mean
     from flbench.toolbox.aggregation import weighted_mean as weighted_mean
-    from flbench.toolbox.asynchrony import next_arrivals as next_arrivals
     from flbench.toolbox.personalisation import initial_for_newcomers as initial_for_newcomers
     from flbench.toolbox.personalisation import one_model_per_client as one_model_per_client
     from flbench.toolbox.personalisation import same_group as same_group

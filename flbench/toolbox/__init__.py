@@ -3,5 +3,5 @@
 `aggregation` averages models, `similarity` computes scores, `clustering` makes groups from scores,
 `elbow` finds the bend of a loss curve, `heterogeneity` measures how the clients' label
 distributions differ, `personalisation` holds what methods with one model per client share, and
-`asynchrony` says which uploads arrive next.
+`asynchrony` holds what methods share whose server does not wait.
 """

@@ -4,7 +4,17 @@ from flbench.testing import MethodCheck, parametrize_with_checks
 
 
 @parametrize_with_checks(
-    "apfl", "ditto", "dp-fedavg", "fedamp", "fedbn", "krum", "qsgd", "sign-flip", "top-k"
+    "apfl",
+    "ditto",
+    "dp-fedavg",
+    "fedamp",
+    "fedasync",
+    "fedbn",
+    "fedbuff",
+    "krum",
+    "qsgd",
+    "sign-flip",
+    "top-k",
 )
 def test_it_conforms(check: MethodCheck) -> None:
     """One test for each check and method."""

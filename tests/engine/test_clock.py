@@ -434,9 +434,10 @@ def test_without_a_clock_a_method_that_needs_one_is_undefined(play_toy: Play) ->
 def test_the_next_arrivals_by_hand() -> None:
     """0 takes 1 second, 1 takes 2.5; 2 is not called; at equal times the lower id is first."""
     called, seconds = torch.tensor([0.0, 0.0, torch.inf]), torch.tensor([1.0, 2.5, 1.0])
-    found = fl.next_arrivals(called, seconds, 7)
+    found = fl.asynchrony.next_arrivals(called, seconds, 7)
     assert found == [(0, 0), (0, 1), (1, 0), (0, 2), (0, 3), (0, 4), (1, 2.5)]
-    assert fl.next_arrivals(called, seconds, 2, now=2.0) == [(0, 1.0), (1, 0.0)], "two were lost"
+    lost = fl.asynchrony.next_arrivals(called, seconds, 2, now=2.0)
+    assert lost == [(0, 1.0), (1, 0.0)], "the first upload of client 0"
 
 
 # --- laws --------------------------------------------------------------------------------------
