@@ -419,12 +419,12 @@ METRICS = (
     ),
     Metric(
         "seconds_to_target", lambda run: to_target(run)["seconds_to_target"],
-        "simulated s to target", 1, False, "seconds of simulated time until then",
+        "sim. s to target", 1, False, "seconds of simulated time until then",
         family="cost", tables=EVERYWHERE, optional=True,
         applies=lambda run: _has_target(run) and _has_clock(run),
     ),
     Metric(
-        TIME, lambda run: run.known(TIME)[-1], "simulated s", 1, False,
+        TIME, lambda run: max(run.known(TIME), default=None), "sim. s", 1, False,
         "seconds of simulated time of the whole run",
         family="cost", tables=EVERYWHERE, optional=True, applies=_has_clock,
     ),

@@ -108,7 +108,7 @@ class Suite(BaseModel):
         default="last", description="round the summary reports"
     )
     clock: ClockSettings | None = Field(
-        default=None, description="how fast clients are: a table, see below; without it, no time"
+        default=None, description="how fast clients are: see The clock"
     )
 
     @hookimpl(specname="partition")

@@ -107,7 +107,8 @@ def run_round(run: Run, state: State) -> tuple[State, list[float]]:
         stage, upload, now = timer.arrive(stage, upload, state.seconds)
         state = replace(state, seconds=now)
         if not len(upload.ids):
-            run.services.warn(f"round {ctx.round}: no upload of stage '{stage.label}' arrived")
+            if stage.started is None:  # it was waited for
+                run.services.warn(f"round {ctx.round}: no upload of stage '{stage.label}' arrived")
             continue
         state = regroup(run, state, stage, "after", upload, ctx)
         if stage.aggregates:

@@ -739,6 +739,15 @@ def test_the_wrapper_of_the_docs_trains_longer(play_toy: Play) -> None:
     assert (uploads[0].steps > plain[0].steps).all()
 
 
+def test_the_plan_of_the_docs_calls_the_faster_half(play_toy: Play) -> None:
+    clock = {"seconds_per_step": [3.0, 1.0, 2.0, 6.0, 5.0, 4.0]}
+    uploads: list[Any] = []
+    layers = (("faster", documented("FasterHalf")()), ("watch", watching(uploads)))
+    played = play_toy(composition(*layers), participation=1.0, rounds=1, clock=clock)
+    assert uploads[0].ids.tolist() == [0, 1, 2]
+    assert played.state.seconds == float(uploads[0].arrivals.max()) == 4 * 3.0
+
+
 def test_the_coder_of_the_docs_sends_a_bit_for_each_scalar(play_toy: Play) -> None:
     played = play_toy(composition(("signs", documented("Signs")())), rounds=2)
     assert played.run.ledger.bits["up"]["model"] == 2 * 3 * (WIDTH + 32)
