@@ -144,7 +144,10 @@ class Suite(BaseModel):
         """
         later = ("unseen", "unseen_epochs", "test_set", "test_samples", "ft_epochs", "clock")
         unused = {name for name in later if getattr(self, name) == Suite.model_fields[name].default}
-        return self.model_dump(mode="json", exclude=DESCRIPTIVE | unused)
+        settings = self.model_dump(mode="json", exclude=DESCRIPTIVE | unused)
+        if self.local.lr_decay == 1:
+            del settings["local"]["lr_decay"]
+        return settings
 
 
 def fingerprint(settings: Mapping[str, Any]) -> str:

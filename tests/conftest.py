@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uneven
+from example_plugins import FOLDER, POINTS, installed
 from toy import Play, Typed, player
 
 from flbench.cli.main import main
@@ -24,6 +27,25 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [LIGHT, os.environ.get("
 def play_toy(tmp_path: Path) -> Play:
     """See `toy.player`."""
     return player(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The methods of plugins/examples, installed."""
+    with installed(tmp_path_factory.mktemp("examples")):
+        yield
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Make an example's method: example("qsgd", levels=2)."""
+    monkeypatch.syspath_prepend(FOLDER)
+
+    def make(name: str, **settings: object) -> Any:
+        module, kind = POINTS[name].split(":")
+        return getattr(importlib.import_module(module), kind)(**settings)
+
+    return make
 
 
 @pytest.fixture

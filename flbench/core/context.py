@@ -19,6 +19,7 @@ from torch import Tensor
 from flbench.core import seeding
 from flbench.core.layout import ParameterLayout
 from flbench.core.local_training import LocalTraining
+from flbench.core.state import Stage
 from flbench.core.types import Direction, Plain
 
 Split = Literal["train", "validation"]
@@ -126,22 +127,19 @@ class Context(ABC):
 
     @abstractmethod
     def durations(
-        self,
-        clients: Tensor,
-        epochs: int | Tensor | None = None,
-        bits_down: int | None = None,
-        bits_up: int | None = None,
+        self, stage: Stage, bits_down: int | None = None, bits_up: int | None = None
     ) -> Tensor:
-        """How long clients take from a call to the arrival of their uploads, in simulated time.
+        """How long the clients of a stage take from a call to the arrival of their uploads.
+
+        It is known in advance, so without what phases of a method or `encode` change.
 
         Args:
-            clients: ids, shape (n,).
-            epochs: local epochs, one number for all or shape (n,); None = the suite's.
+            stage: who trains how much; `started` does not matter.
             bits_down: what each of them receives; None = a whole model, 32 bits a scalar.
             bits_up: what each of them sends; None = a whole model.
 
         Returns:
-            Seconds, shape (n,), float64.
+            Seconds of simulated time, shape (n,), float64.
 
         Raises:
             Undefined: the suite has no clock.
@@ -173,6 +171,14 @@ class Context(ABC):
     @abstractmethod
     def logits(self, models: Tensor, x: Tensor) -> Tensor:
         """Logits of `models`, shape (m, W), on samples `x`, shape (b, ...): shape (m, b, C)."""
+
+    @abstractmethod
+    def forward(self, models: Tensor, x: Tensor) -> Tensor:
+        """Logits as `logits` gives them, of which gradients can be taken: (m, W) -> (m, b, C).
+
+        Gradients flow to the trainable scalars of `models` and to `x`, so that the server can
+        learn (`fl.minimise`) on samples that are labelled, unlabelled or generated.
+        """
 
     @abstractmethod
     def features(self, models: Tensor, x: Tensor) -> Tensor:

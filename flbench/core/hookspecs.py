@@ -11,8 +11,11 @@
     │   ├─ for each stage ──────────────────────────────────────────────────────┐     │
     │   │   score, cluster   phase "before" training                            │     │
     │   │   dispatch         what each acting client starts from and receives   │     │
+    │   │   batch_loss       the loss of a batch                                │     │
     │   │   local_term       added to every batch's loss                        │     │
+    │   │   phases           which scalars are trained in which epochs          │     │
     │   │   ... local training of the stage's clients ...                       │     │
+    │   │   report           what clients send and keep beside the model        │     │
     │   │   encode           what each client sends of what it made             │     │
     │   │   score, cluster   phase "after" training                             │     │
     │   │   aggregate        the new models (see `Stage.aggregates`)            │     │
@@ -42,7 +45,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor, nn
 
-    from flbench.core.client import ClientModule
+    from flbench.core.client import BatchLoss, ClientModule, PhaseRule, Reporter
     from flbench.core.context import Context
     from flbench.core.dataset import Indices, Partition
     from flbench.core.state import (
@@ -126,6 +129,33 @@ def client_module(net: nn.Module, ctx: Context) -> ClientModule | None:
 @hookspec
 def local_term(state: State, stage: Stage, ctx: Context) -> Callable[[ClientModule], Tensor] | None:
     """Return a function `term(module) -> scalar` added to every batch's loss. All, added up."""
+
+
+@hookspec(firstresult=True)
+def batch_loss(state: State, stage: Stage, ctx: Context) -> BatchLoss | None:
+    """Return a function `loss(batch) -> scalar`, the loss of a `Batch`. First.
+
+    A method that adds something which depends on the batch wraps the hook, so that it adds to
+    another method's loss (MOON to FedLC). Also asked for newcomers and for training before an
+    evaluation. Default: cross-entropy.
+    """
+
+
+@hookspec(firstresult=True)
+def phases(state: State, stage: Stage, ctx: Context) -> PhaseRule | None:
+    """Return a function `phases(module, epochs) -> LocalPhases`: what is trained when. First.
+
+    Also asked for newcomers and for training before an evaluation. Default: `module.phases`.
+    """
+
+
+@hookspec
+def report(state: State, stage: Stage, ctx: Context) -> Reporter | None:
+    """Return a function `report(module, x, y) -> Report`: what a client sends and keeps. All.
+
+    It is called after a client's training with its training samples and labels. A name that two
+    methods send is an error.
+    """
 
 
 @hookspec

@@ -163,11 +163,7 @@ class StageTimer:
         arrivals = self.clock.arrivals(stage, seconds, now)
         used = self.clock.used(stage, arrivals, self._answered, now)
         end = self.clock.end(stage, arrivals, self._answered, now)
-        left = replace(
-            stage,
-            clients=stage.clients[used],
-            started=None if stage.started is None else stage.started[used],
-        )
+        left = stage.select(used.nonzero()[:, 0])
         positions = used[self._answered].nonzero()[:, 0]
         if len(positions) < len(upload.ids):
             upload = select_uploads(upload, positions)
@@ -201,4 +197,5 @@ def select_uploads(upload: Upload, positions: Tensor) -> Upload:
         if isinstance(value, Tensor) and name != "rows"
     }
     extras = {name: select(table) for name, table in upload.extras.items()}
-    return replace(upload, extras=extras, **per_client)
+    kept = {name: select(table) for name, table in upload.kept.items()}
+    return replace(replace(upload, extras=extras, kept=kept), **per_client)  # type: ignore[arg-type]

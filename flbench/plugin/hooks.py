@@ -43,11 +43,10 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor, nn
 
-    from flbench.core.client import ClientModule
+    from flbench.core.client import ClientModule, LocalWork
     from flbench.core.context import Context
 
 Layer = tuple[str, object]
-Term = Callable[["ClientModule"], "Tensor"]
 Coder = Callable[[Message], Message]
 Acting = Callable[[], AbstractContextManager[None]]
 """Gives the block in which a plugin's code runs."""
@@ -170,7 +169,7 @@ class HookCaller:
         for answer in self._call("dispatch", state=state, stage=stage, ctx=ctx):
             start = validation.start(answer, stage, ctx)
             extras, own = {**start.extras, **extras}, {**start.client_memory, **own}
-            for name in ("params", "active", "rows", "sent_mask", "returned_mask"):
+            for name in ("params", "active", "rows", "sent_mask", "returned_mask", "trained_mask"):
                 if getattr(start, name) is not None:
                     found.setdefault(name, HookResult(answer.plugin, getattr(start, name)))
         params: Tensor = found["params"].value
@@ -192,6 +191,11 @@ class HookCaller:
             rows=found["rows"].value if "rows" in found else None,
             sent_mask=crosses.expand(acting, width),
             returned_mask=returns.expand(acting, width),
+            trained_mask=(
+                found["trained_mask"].value.expand(acting, width)
+                if "trained_mask" in found
+                else None
+            ),
             extras=extras,
             client_memory=own,
         )
@@ -204,10 +208,12 @@ class HookCaller:
         module.provided_by = self._trainer
         return module
 
-    def local_terms(self, state: State, stage: Stage, ctx: Context) -> list[Term]:
-        """Everything that is added to the loss."""
-        answers = self._call("local_term", state=state, stage=stage, ctx=ctx)
-        return [validation.local_term(answer, ctx) for answer in answers]
+    def local_work(self, state: State, stage: Stage, ctx: Context) -> LocalWork:
+        """What the methods say about training in a stage; a newcomer gets no terms."""
+        ask = partial(self._call, state=state, stage=stage, ctx=ctx)
+        loss = ask("batch_loss")
+        terms = ask("local_term") if stage.uses_local_terms else []
+        return validation.local_work(loss, ask("phases"), terms, ask("report"), state, ctx)
 
     def encode(self, state: State, stage: Stage, ctx: Context) -> list[Coder]:
         """What turns a trained model into what is sent, the plugin named first before others."""

@@ -5,18 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
+from flbench.core.client import LocalWork
 from flbench.core.context import Context, Split
 from flbench.core.model_bank import ModelBank, RowStore
 from flbench.core.state import Dispatched, Stage
 from flbench.core.types import Direction, Plain
 from flbench.engine.clock import SimulatedClock
 from flbench.engine.communication import BITS, CommunicationLedger
-from flbench.engine.cross_evaluation import cross_evaluate, features_of, logits_of
+from flbench.engine.cross_evaluation import cross_evaluate, features_of, forward, logits_of
 from flbench.engine.sequential import Sequential
 from flbench.errors import Undefined, UserError
 
@@ -64,10 +65,16 @@ class RunServices:
 
 @dataclass(frozen=True, kw_only=True)
 class RunContext(Context):
-    """The context of a round; `truth` is None where the method does not ask for true groups."""
+    """The context of a round.
+
+    Attributes:
+        truth: gives the true groups; None where the method does not ask for them.
+        work: what the methods say about newcomers' training; None where nobody is joining.
+    """
 
     services: RunServices
     truth: Callable[[], Tensor | None] | None = None
+    work: Callable[[Stage, Context], LocalWork] | None = None
 
     def evaluate(self, models: Tensor, clients: Tensor, split: Split = "validation") -> Tensor:
         _refuse_other(split)
@@ -78,30 +85,24 @@ class RunContext(Context):
         return (sums[..., 0] / sums[..., 2]).cpu()
 
     def train(self, models: Tensor, clients: Tensor, epochs: int | None = None) -> Tensor:
-        if not self.joining:
+        if not self.joining or self.work is None:
             raise UserError("ctx.train serves newcomers: ask `ctx.joining` first")
         starts = models.expand(len(clients), self.layout.width)
         stage = Stage("join", clients, self.local.epochs if epochs is None else epochs)
-        return self.executor.fit(Dispatched.whole(starts), stage, (), self.round).selected()
+        work = replace(self.work(stage, self), reports=())
+        return self.executor.fit(Dispatched.whole(starts), stage, work, self.round).selected()
 
     def durations(
-        self,
-        clients: Tensor,
-        epochs: int | Tensor | None = None,
-        bits_down: int | None = None,
-        bits_up: int | None = None,
+        self, stage: Stage, bits_down: int | None = None, bits_up: int | None = None
     ) -> Tensor:
         clock = self.services.simulated_clock
         if clock is None:
             raise Undefined("the suite has no clock: set `clock.seconds_per_step`, `clock.up`, ...")
         whole = BITS * self.layout.width
         down, up = (whole if bits is None else bits for bits in (bits_down, bits_up))
-        made = (self.local.epochs if epochs is None else epochs) * self.executor.epoch_steps(
-            clients
-        )
-        return clock.durations(
-            clients, made, torch.full_like(made, down), torch.full_like(made, up)
-        )
+        made = self.executor.planned_steps(stage)
+        received, sent = torch.full_like(made, down), torch.full_like(made, up)
+        return clock.durations(stage.clients, made, received, sent)
 
     def client_data(self, client: int, split: Split = "train") -> tuple[Tensor, Tensor]:
         _refuse_other(split)
@@ -118,6 +119,9 @@ class RunContext(Context):
 
     def logits(self, models: Tensor, x: Tensor) -> Tensor:
         return logits_of(self.executor.workspace, models, x)
+
+    def forward(self, models: Tensor, x: Tensor) -> Tensor:
+        return forward(self.executor.workspace, models, x)
 
     def features(self, models: Tensor, x: Tensor) -> Tensor:
         return features_of(self.executor.workspace, models, x)

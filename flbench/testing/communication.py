@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 
 import torch
 from torch import Tensor
 
+from flbench.core.client import LocalWork
 from flbench.core.hookspecs import hookimpl, implemented_hooks
 from flbench.core.state import Dispatched, Message, Stage, State, Upload
 from flbench.core.types import Direction
 from flbench.engine.communication import BITS, DIRECTIONS, CommunicationLedger
-from flbench.engine.sequential import Term
 from flbench.run.context import RunContext
 from flbench.run.rounds import Run
 from flbench.testing.check import MethodUnderTest, check
@@ -108,10 +108,10 @@ class Meter:
             self.dispatched = state, stage, ctx
 
     def fit(
-        self, fit: Fit, start: Dispatched, stage: Stage, terms: Sequence[Term], round_: int
+        self, fit: Fit, start: Dispatched, stage: Stage, work: LocalWork, round_: int
     ) -> Upload:
         """Train, and count what the clients of a stage receive and upload."""
-        upload = fit(start, stage, terms, round_)
+        upload = fit(start, stage, work, round_)
         if self.dispatched is None or self.dispatched[1] is not stage:
             return upload  # adaptation before an evaluation, not a stage of the round
         self.count_received(start, stage)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
+from flbench.core.client import LocalWork
 from flbench.core.state import Dispatched, Stage, State, Upload
 from flbench.engine.distributed import select_clients
 from flbench.engine.options import EngineOptions
-from flbench.engine.sequential import Term
 from flbench.plugin.isolation import GENERATORS, restore, snapshot
 from flbench.results.difference import relative_distance
 from flbench.run.composition import compose
@@ -62,14 +61,14 @@ def trained_alone(method: MethodUnderTest) -> None:
     differing: list[str] = []
 
     def train_again(
-        fit: Fit, start: Dispatched, stage: Stage, terms: Sequence[Term], round_: int
+        fit: Fit, start: Dispatched, stage: Stage, work: LocalWork, round_: int
     ) -> Upload:
         """Train every client of a stage a second time, by itself, in reverse order."""
-        whole = fit(start, stage, terms, round_)
+        whole = fit(start, stage, work, round_)
         for index in reversed(range(len(stage.clients))):
             one = torch.tensor([index])
-            few = replace(stage, clients=stage.clients[one])
-            own = fit(select_clients(start, one), few, terms, round_)
+            few = stage.select(one)
+            own = fit(select_clients(start, one), few, work, round_)
             pairs = {"params": (own.params[0], whole.params[index])}
             pairs |= {k: (v[0], whole.extras[k][index]) for k, v in own.extras.items()}
             pairs["loss"] = own.loss[0], whole.loss[index]

@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flbench.core.client import LocalWork
 from flbench.core.dataset import Dataset
 from flbench.core.hookspecs import hookimpl
 from flbench.core.state import Dispatched, Stage, State, Upload
 from flbench.engine.options import EngineOptions
-from flbench.engine.sequential import Term
 from flbench.results.schema import VOLATILE, Method, Result
 from flbench.run.checkpoint import pack, write
 from flbench.run.composition import MethodStack
@@ -36,8 +36,8 @@ SERVER_SAMPLES = 8
 """Samples that the server owns, for methods that need some."""
 DEFAULTS = MethodStack((), Method(name="defaults", params={}, plugins=[]))
 """No plugin: the defaults (FedAvg) answer every hook."""
-Fit = Callable[[Dispatched, Stage, Sequence[Term], int], Upload]
-AroundFit = Callable[[Fit, Dispatched, Stage, Sequence[Term], int], Upload]
+Fit = Callable[[Dispatched, Stage, LocalWork, int], Upload]
+AroundFit = Callable[[Fit, Dispatched, Stage, LocalWork, int], Upload]
 """Called in place of an executor's `fit`, with that `fit` and its arguments."""
 
 

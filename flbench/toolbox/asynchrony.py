@@ -13,6 +13,7 @@ are named after the method:
 from __future__ import annotations
 
 import heapq
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -39,12 +40,12 @@ def stages(state: State, ctx: Context, method: str) -> list[Stage]:
     Raises:
         Undefined: the suite has no clock.
     """
-    durations, called = ctx.durations(ctx.everybody), state.memory[f"{method}.called"]
+    everyone = Stage("train", ctx.everybody, ctx.local.epochs)
+    durations, called = ctx.durations(everyone), state.memory[f"{method}.called"]
     return [
-        Stage(
-            kind="train",
+        replace(
+            everyone,
             clients=torch.tensor([client]),
-            epochs=ctx.local.epochs,
             name=f"upload {number}",
             started=torch.tensor([at], dtype=torch.float64),
         )

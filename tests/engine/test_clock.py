@@ -28,6 +28,7 @@ BITS = 32 * WIDTH
 """A model of the toy network."""
 SPEEDS = {"seconds_per_step": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], "up": BITS, "down": BITS / 2}
 """Client i takes i + 1 seconds a step; a model takes two seconds down, and one up."""
+TRAIN = fl.Stage("train", torch.arange(CLIENTS), 2)
 STEPS = 4
 """Two epochs over seven samples in batches of four."""
 ALL = tuple(range(CLIENTS))
@@ -417,17 +418,19 @@ def test_the_context_predicts_what_the_clock_says(play_toy: Play) -> None:
 
         @fl.hookimpl
         def setup(self, ctx: fl.Context) -> None:
-            self.found.append(ctx.durations(ctx.everybody))
-            self.found.append(ctx.durations(torch.tensor([1]), epochs=1, bits_down=0, bits_up=8))
+            stage = fl.Stage("train", ctx.everybody, 2)
+            self.found.append(ctx.durations(stage))
+            few = fl.Stage("train", torch.tensor([1, 3]), torch.tensor([0.5, 2.0]), steps=3)
+            self.found.append(ctx.durations(few, bits_down=0, bits_up=8))
 
     asks = Asks()
     _, watch = watched(play_toy, ("asks", asks), clock=SPEEDS, rounds=1)
     assert torch.equal(asks.found[0], watch.uploads[0].arrivals)
-    assert asks.found[1].tolist() == [2 * 2 + 8 / BITS]
+    assert asks.found[1].tolist() == [1 * 2 + 8 / BITS, 3 * 4 + 8 / BITS]
 
 
 def test_without_a_clock_a_method_that_needs_one_is_undefined(play_toy: Play) -> None:
-    method = bad(setup=lambda self, ctx: ctx.durations(ctx.everybody))
+    method = bad(setup=lambda self, ctx: ctx.durations(TRAIN))
     assert "the suite has no clock" in refused(play_toy, method)
 
 
@@ -517,13 +520,16 @@ def test_clients_under_other_ids_arrive_at_the_same_times(play_toy: Play) -> Non
 def test_a_selection_of_uploads_takes_every_field(play_toy: Play) -> None:
     _, watch = watched(play_toy, clock=SPEEDS, rounds=1)
     upload = replace(
-        watch.uploads[0], bits=torch.arange(6)[:, None], extras={"more": torch.arange(6)}
+        watch.uploads[0],
+        bits=torch.arange(6)[:, None],
+        extras={"more": torch.arange(6)},
+        kept={"own": torch.arange(6)},
     )
     few = select_uploads(upload, torch.tensor([1, 4]))
     for name, value in vars(upload).items():
         if isinstance(value, torch.Tensor):
             torch.testing.assert_close(getattr(few, name), value[[1, 4]], equal_nan=True)
-    assert few.extras["more"].tolist() == [1, 4]
+    assert few.extras["more"].tolist() == few.kept["own"].tolist() == [1, 4]
 
 
 def test_a_timer_without_a_clock_changes_nothing(play_toy: Play) -> None:

@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
-import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from example_plugins import POINTS
 from small import Drift
 from torch import nn
-from toy import Play, Played, composition, install, refused, toy_suite
+from toy import Play, Played, composition, refused, toy_suite
 
 from flbench.core.state import Message, Stage
 from flbench.testing import Check, parametrize_with_checks
-
-FOLDER = Path(__file__).resolve().parents[2] / "plugins" / "examples"
-PROJECT = tomllib.loads((FOLDER / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-POINTS = PROJECT["entry-points"]["flbench.methods"]
-
-
-@pytest.fixture(scope="module")
-def examples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The examples, installed."""
-    folder = tmp_path_factory.mktemp("examples")
-    lines = "".join(f"{name} = {value}\n" for name, value in POINTS.items())
-    install(folder, "flbench-examples", f"[flbench.methods]\n{lines}")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(FOLDER)
-        patch.syspath_prepend(folder)
-        yield
 
 
 @pytest.mark.slow
@@ -44,18 +26,6 @@ def test_every_example_conforms(check: Check) -> None:
 
 
 # --- what clients send, by hand ---------------------------------------------------------------
-
-
-@pytest.fixture
-def example(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Make an example's method: example("qsgd", levels=2)."""
-    monkeypatch.syspath_prepend(FOLDER)
-
-    def make(name: str, **settings: object) -> Any:
-        module, kind = POINTS[name].split(":")
-        return getattr(importlib.import_module(module), kind)(**settings)
-
-    return make
 
 
 def message(update: list[float], **fields: Any) -> Message:
