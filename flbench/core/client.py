@@ -348,10 +348,12 @@ class ClientModule(LightningModule):
 class ModuleCall(nn.Module):
     """A function of a ClientModule as a module of its own, as `functional_call` needs."""
 
+    function: Callable[..., Tensor]
+
     def __init__(self, module: ClientModule, function: Callable[..., Tensor]) -> None:
         super().__init__()
         self.module = module
-        self.function = function
+        vars(self)["function"] = function  # not a second submodule, if it is the module itself
 
     def forward(self, *arguments: object) -> Tensor:
         """Call the function."""

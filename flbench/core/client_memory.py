@@ -43,11 +43,13 @@ def store(table: Tensor, clients: Tensor, entries: Tensor) -> Tensor:
     """A copy of a memory in which some clients have new entries.
 
     Args:
-        table: shape (N, ...).
+        table: shape (N, ...); (N, 0) as long as nothing was kept.
         clients: ids, shape (n,).
         entries: shape (n, ...); where they are longer than those of the table, its entries are
             padded.
     """
+    if not table[0].numel():  # nothing yet: the entries say what they are
+        table = table.new_full((len(table), *entries.shape[1:]), torch.nan)
     if table.shape[1:] == entries.shape[1:]:
         new = table.clone()
     else:
