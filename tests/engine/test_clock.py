@@ -230,8 +230,9 @@ def test_uploads_after_the_deadline_are_not_used(play_toy: Play) -> None:
     assert counted == {"down": 12 * BITS, "up": 12 * BITS, "peer": None}
 
 
-def test_a_deadline_that_nobody_misses_takes_no_time(play_toy: Play) -> None:
-    _, watch = watched(play_toy, clock={**SPEEDS, "deadline": 27.0}, rounds=1)
+@pytest.mark.parametrize("deadline", [27.0, 40.0])
+def test_a_deadline_that_nobody_misses_takes_no_time(deadline: float, play_toy: Play) -> None:
+    _, watch = watched(play_toy, clock={**SPEEDS, "deadline": deadline}, rounds=1)
     assert watch.times == [27.0]
     assert len(watch.uploads[0].ids) == 6
 
@@ -300,7 +301,12 @@ def test_a_client_that_drops_out_keeps_what_it_would_have_sent(play_toy: Play) -
     class Counts:
         @fl.hookimpl
         def setup(self, ctx: fl.Context) -> fl.Setup:
-            return fl.Setup(memory={"counts.sent": fl.Memory(torch.zeros(ctx.clients), "client")})
+            nothing = fl.Memory(torch.zeros(ctx.clients), "client")
+            return fl.Setup(memory={"counts.sent": nothing, "counts.ended": nothing})
+
+        @fl.hookimpl
+        def report(self) -> Callable[..., fl.Report]:
+            return lambda module, x, y: fl.Report(kept={"counts.ended": torch.tensor(1.0)})
 
         @fl.hookimpl
         def encode(self) -> Callable[[fl.Message], fl.Message]:
@@ -311,11 +317,13 @@ def test_a_client_that_drops_out_keeps_what_it_would_have_sent(play_toy: Play) -
             return count
 
     settings = {**SPEEDS, "dropout": 0.5, "deadline": 15.0}
-    played, watch = watched(play_toy, ("counts", Counts()), clock=settings)
+    played, watch = watched(play_toy, ("counts", Counts()), clock=settings, rounds=2)
     clock, everybody = played.run.services.simulated_clock, torch.arange(6)
     assert clock is not None
-    answers = torch.stack([clock.answering(everybody, r) for r in (1, 2, 3)])
+    answers = torch.stack([clock.answering(everybody, r) for r in (1, 2)])
+    assert not answers.any(dim=0).all(), "somebody never answers"
     assert torch.equal(played.state.memory["counts.sent"], answers.sum(dim=0).float())
+    assert torch.equal(played.state.memory["counts.ended"], answers.any(dim=0).float())
     assert sum(len(upload.ids) for upload in watch.uploads) < int(answers.sum())
 
 
@@ -338,6 +346,59 @@ def test_a_probe_takes_time_and_waits_for_everybody(play_toy: Play) -> None:
     watched(play_toy, ("probes", method), clock=settings, rounds=1)
     # six probe with two steps of six seconds; the model that all have is not sent again
     assert method.seen == [("probe", [0, 1, 2, 3, 4, 5], 15.0), ("train", [0, 1, 2, 3], 24.0)]
+
+
+@pytest.mark.parametrize("more", [{"dropout": 0.9}, {"deadline": 1.0}])
+def test_nobody_is_left_out_of_a_probe(more: dict[str, float], play_toy: Play) -> None:
+    @dataclass(frozen=True)
+    class OnlyProbes:
+        seen: list[Any] = field(default_factory=list)
+
+        @fl.hookimpl
+        def plan(self, ctx: fl.Context) -> list[fl.Stage]:
+            return [fl.Stage("probe", ctx.everybody, 2)]
+
+        @fl.hookimpl
+        def score(self, phase: str, upload: Any) -> None:
+            if phase == "after":
+                self.seen.append(len(upload.ids))
+
+    method = OnlyProbes()
+    played, _ = watched(play_toy, ("probes", method), clock={**SPEEDS, **more}, rounds=2)
+    assert method.seen == [6, 6]
+    assert played.state.seconds == 54.0
+
+
+def test_a_client_that_trains_two_candidates_takes_twice_as_long(play_toy: Play) -> None:
+    @dataclass(frozen=True)
+    class Two:
+        @fl.hookimpl
+        def plan(self, ctx: fl.Context) -> list[fl.Stage]:
+            return [fl.Stage("trial", ctx.everybody, 2)]
+
+        @fl.hookimpl
+        def dispatch(self, state: fl.State) -> fl.Start:
+            return fl.Start(params=state.models.expand(6, 2, -1))
+
+    clock = {"seconds_per_step": SPEEDS["seconds_per_step"]}
+    played, _ = watched(play_toy, ("two", Two()), clock=clock, rounds=1)
+    assert played.state.seconds == 2 * 24.0
+
+
+def test_what_clients_get_from_each_other_is_received(play_toy: Play) -> None:
+    @dataclass(frozen=True)
+    class Peers:
+        @fl.hookimpl
+        def plan(self, ctx: fl.Context) -> None:
+            ctx.send("peer", ctx.everybody, "model", WIDTH)
+
+        @fl.hookimpl
+        def aggregate(self, ctx: fl.Context) -> None:
+            ctx.send("peer", torch.tensor([2]), "model", WIDTH)
+
+    played, watch = watched(play_toy, ("peers", Peers()), clock=SPEEDS, rounds=1)
+    assert watch.times == [29.0]
+    assert played.state.seconds == 31.0
 
 
 def test_what_is_sent_beside_the_stages_takes_its_time(play_toy: Play) -> None:
