@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import os
 import sys
 import time
@@ -13,11 +12,15 @@ from typing import Any
 
 import pytest
 import uneven
-from example_plugins import FOLDER, POINTS, installed
+from example_plugins import FOLDER, create, installed
+from lightning.fabric import fabric
 from toy import Play, Typed, player
 
 from flbench.cli.main import main
 from flbench.models import mlp
+
+fabric._load_external_callbacks = functools.cache(fabric._load_external_callbacks)
+"""Fabric reads the metadata of all installed packages whenever it is made: once is enough here."""
 
 LIGHT = str(Path(__file__).parent / "support" / "light")
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [LIGHT, os.environ.get("PYTHONPATH")]))
@@ -41,11 +44,7 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Make an example's method: example("qsgd", levels=2)."""
     monkeypatch.syspath_prepend(FOLDER)
 
-    def make(name: str, **settings: object) -> Any:
-        module, kind = POINTS[name].split(":")
-        return getattr(importlib.import_module(module), kind)(**settings)
-
-    return make
+    return create
 
 
 @pytest.fixture

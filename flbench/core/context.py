@@ -110,8 +110,8 @@ class Context(ABC):
     def train(self, models: Tensor, clients: Tensor, epochs: int | None = None) -> Tensor:
         """Let newcomers train locally, so that a rule that looks at trained models can see one.
 
-        It is the stage "join": the plain local objective, without terms or extras, and nothing it
-        does changes the state. What joining costs is not part of the training's bytes.
+        It is the stage "join": the methods' loss and phases, without terms or extras. Nothing that
+        it does changes the state. What joining costs is not part of the training's bytes.
 
         Args:
             models: what each starts from, shape (W,) or (n, W).

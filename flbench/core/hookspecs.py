@@ -36,8 +36,10 @@ returns the answer that counts.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from inspect import getattr_static
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 
@@ -75,12 +77,19 @@ def implemented_hooks(kind: type, *, wrappers: bool = True) -> dict[str, str]:
     Args:
         wrappers: whether hooks count that only wrap those of other plugins.
     """
-    found = {}
-    for name in dir(kind):
-        mark = getattr(getattr_static(kind, name), "flbench_impl", None)
-        if isinstance(mark, dict) and (wrappers or not mark.get("wrapper")):
-            found[mark.get("specname") or name] = name
-    return found
+    return {
+        mark.get("specname") or name: name
+        for name, mark in hook_marks(kind)
+        if wrappers or not mark.get("wrapper")
+    }
+
+
+@lru_cache(maxsize=128)
+def hook_marks(home: type | ModuleType) -> tuple[tuple[str, dict[str, Any]], ...]:
+    """The names in a class or module that `hookimpl` marks, each with its mark."""
+    names = vars(home) if isinstance(home, ModuleType) else dir(home)
+    marks = ((name, getattr(getattr_static(home, name), "flbench_impl", None)) for name in names)
+    return tuple((name, mark) for name, mark in marks if isinstance(mark, dict))
 
 
 @hookspec(firstresult=True)

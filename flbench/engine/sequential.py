@@ -273,9 +273,11 @@ def learning_rate(space: Workspace, schedule: Schedule, round_: int) -> Iterator
     with local_settings(space.module, schedule, round_):
         for group in groups:
             group["lr"] = scaled_rate(group["lr"], usual, space.module.local.lr)
-        yield
-    for group, rate in zip(groups, rates, strict=True):
-        group["lr"] = rate
+        try:
+            yield
+        finally:
+            for group, rate in zip(groups, rates, strict=True):
+                group["lr"] = rate
 
 
 def scaled_rate(rate: float, usual: float, now: float) -> float:

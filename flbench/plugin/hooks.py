@@ -256,22 +256,20 @@ class HookGuard:
         self, plugin: object, isolated: IsolatedPlugin, warn: Callable[[str], None]
     ) -> None:
         self._name = isolated.name
-        home = plugin if inspect.ismodule(plugin) else type(plugin)
-        for attribute in vars(home) if inspect.ismodule(home) else dir(home):
-            options = getattr(inspect.getattr_static(home, attribute), "flbench_impl", None)
-            if isinstance(options, dict):  # pluggy's mark
-                hook = options.get("specname") or attribute
-                acting: Acting = nullcontext
-                if not _is_core(plugin):
-                    quiet = ADDED if hook == "client_module" else ()
-                    acting = partial(isolated.acting, f"{self._name}.{hook}", quiet)
-                if options.get("hookwrapper"):
-                    raise PluginError(f"{self._name}.{hook}: use hookimpl(wrapper=True)")
-                guard = _wrapper if options.get("wrapper") else _guarded
-                call = guard(self._name, hook, getattr(plugin, attribute), acting, warn)
-                # `wraps` copies the mark of a function, but not that of a static method.
-                vars(call).update(flbench_impl=options)
-                setattr(self, attribute, call)
+        home: Any = plugin if inspect.ismodule(plugin) else type(plugin)
+        for attribute, options in hookspecs.hook_marks(home):
+            hook = options.get("specname") or attribute
+            acting: Acting = nullcontext
+            if not _is_core(plugin):
+                quiet = ADDED if hook == "client_module" else ()
+                acting = partial(isolated.acting, f"{self._name}.{hook}", quiet)
+            if options.get("hookwrapper"):
+                raise PluginError(f"{self._name}.{hook}: use hookimpl(wrapper=True)")
+            guard = _wrapper if options.get("wrapper") else _guarded
+            call = guard(self._name, hook, getattr(plugin, attribute), acting, warn)
+            # `wraps` copies the mark of a function, but not that of a static method.
+            vars(call).update(flbench_impl=options)
+            setattr(self, attribute, call)
 
     def __repr__(self) -> str:
         """The plugin's name, for pluggy's messages."""

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from flbench.core.client import LocalWork
+from flbench.core.client_memory import unpadded
 from flbench.core.state import Dispatched, Stage, State, Upload
 from flbench.engine.distributed import select_clients
 from flbench.engine.options import EngineOptions
@@ -71,6 +73,7 @@ def trained_alone(method: MethodUnderTest) -> None:
             own = fit(select_clients(start, one), few, work, round_)
             pairs = {"params": (own.params[0], whole.params[index])}
             pairs |= {k: (v[0], whole.extras[k][index]) for k, v in own.extras.items()}
+            pairs |= {k: kept_pair(v, whole.kept[k], index) for k, v in own.kept.items()}
             pairs["loss"] = own.loss[0], whole.loss[index]
             differing.extend(
                 f"{name} of client {int(few.clients[0])} in round {round_}, stage '{stage.label}'"
@@ -85,6 +88,13 @@ def trained_alone(method: MethodUnderTest) -> None:
             f"{differing[0]} depends on which clients were trained before: a ClientModule must"
             " keep nothing but parameters, persistent buffers and what it received"
         )
+
+
+def kept_pair(own: Tensor, whole: Tensor, index: int) -> tuple[Tensor, Tensor]:
+    """What a client keeps when it is trained alone and with others, without padding."""
+    if own.shape[1:] == whole.shape[1:]:
+        return own[0], whole[index]
+    return unpadded(own[0]), unpadded(whole[index])
 
 
 @check(trained_alone)

@@ -124,7 +124,7 @@ def test_an_executor_that_asks_one_client_for_all_breaks_its_law(
     monkeypatch.setattr(
         Vectorised,
         "_call_per_lane",
-        lambda executor, lanes, function, *_: [function(executor._load_lane(lanes, 0))],
+        lambda executor, lanes, function, *_, **__: [function(executor._load_lane(lanes, 0))],
     )
     assert re.match(r"vectorised-clients +failed +apart: with --executor vec", str(verdict()))
 
