@@ -139,8 +139,8 @@ def _clock() -> list[str]:
         (
             "A client that drops out has received its model, and sends nothing. A client that is",
             "late has sent its upload for nothing. The ledger counts these bytes. Neither is in",
-            "the upload that the method sees; the client keeps what it had before the stage, but a",
-            "late client also what `encode` made it keep.",
+            "the upload that the method sees. A client that drops out keeps what it had before the",
+            "stage; one that is late keeps what `report` and `encode` made it keep.",
         ),
     ]
     forms = [
