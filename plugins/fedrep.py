@@ -7,7 +7,8 @@ federated learning", ICML 2021.
     theta <- sum n_i theta_i / sum n_i;  the model of client i is [theta, phi_i]
 
 The masks are applied to the update, so momentum and weight decay do not change the frozen part. The
-optimiser is reset in each phase; in the head's phase BatchNorm statistics are frozen.
+optimiser is reset in each phase; in the head's phase BatchNorm statistics are frozen. Departure:
+the body's mean is weighted by samples; the paper's is uniform.
 """
 
 from __future__ import annotations

@@ -33,12 +33,15 @@ class Membership:
         parent: where `cluster` changes the rows: the old row each new row is copied from, shape
             (K,).
         memory: new values of the method's memory, "<method>.<name>" -> tensor.
+        models: where `cluster` computes the rows itself: the new bank, shape (K, W); `parent` then
+            only says whose memory of scope "model" each row continues.
     """
 
     home: Tensor
     weights: Tensor | None = None
     parent: Tensor | None = None
     memory: Extras = field(default_factory=dict)
+    models: Tensor | None = None
 
     def shares(self, ids: Tensor, rows: int) -> Tensor:
         """Shares of clients `ids`, shape (n,), in rows 0..rows-1: shape (rows, n), float64."""
@@ -88,7 +91,8 @@ class State:
         """Return the state under a new membership.
 
         Where `membership.parent` is given, models and all memory of scope "model" are re-indexed
-        by it, so that every new group continues with the state of its parent.
+        by it, so that every new group continues with the state of its parent. Where
+        `membership.models` is given, it becomes the bank.
         """
         if membership is None:
             return self
@@ -98,8 +102,10 @@ class State:
             for name, scope in self.scopes.items():
                 if scope == "model":
                     memory[name] = take(memory[name], membership.parent)
+        if membership.models is not None:
+            models = membership.models
         memory.update(membership.memory)
-        settled = replace(membership, parent=None, memory={})
+        settled = replace(membership, parent=None, memory={}, models=None)
         return replace(self, models=models, membership=settled, memory=memory)
 
 

@@ -405,6 +405,8 @@ def cluster(answer: HookResult, state: State, ctx: Context) -> Membership:
                 f": parent expects old rows in 0..{rows - 1}, got {value.parent.tolist()}"
             )
         rows = len(value.parent)
+    if value.models is not None:
+        expect.part(": models").rows(value.models, (rows, state.models.shape[1]), "the new bank")
     expect.membership(value, rows, ctx.clients)
     expect.memory(value.memory, state, rows, ctx.clients)
     return value
