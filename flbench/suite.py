@@ -5,6 +5,7 @@ Section `[on.<data set>]` holds the fields that differ when the suite runs on an
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import tomllib
@@ -178,12 +179,30 @@ def load_suite(
     dataset = dataset or table.get("dataset", "")
     table["dataset"] = dataset
     _merge(table, sections.get(dataset, {}))
+    return build_suite(name, table, overrides, path.parent)
+
+
+def build_suite(
+    name: str,
+    table: Mapping[str, Any],
+    overrides: Mapping[str, object] | None = None,
+    folder: Path = Path(),
+) -> Suite:
+    """Build a suite from its fields and `--set` values: dotted field -> value.
+
+    `name` is how errors name the suite; names of traces are relative to the `folder`.
+
+    Raises:
+        UnknownName: no such field.
+        BadParameter: a field does not fit its type.
+    """
+    merged = copy.deepcopy(dict(table))
     for key, value in (overrides or {}).items():
-        _merge(table, _nested(key, value))
-    if "clock" in table:
-        table["clock"] = with_traces(table["clock"], path.parent)
+        _merge(merged, _nested(key, value))
+    if "clock" in merged:
+        merged["clock"] = with_traces(merged["clock"], folder)
     try:
-        return Suite.model_validate(table)
+        return Suite.model_validate(merged)
     except ValidationError as error:
         raise _refusal(name, error.errors()[0]) from None
 

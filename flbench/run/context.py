@@ -20,19 +20,22 @@ from flbench.engine.communication import BITS, CommunicationLedger
 from flbench.engine.cross_evaluation import cross_evaluate, features_of, forward, logits_of
 from flbench.engine.sequential import Sequential
 from flbench.errors import Undefined, UserError
+from flbench.federation.federation import Samples
 
 
 @dataclass
 class RunServices:
     """What the contexts of a run's rounds share. It holds visible samples only.
 
-    `executor` and `draw` (index -> other initial weights) are None until the ClientModule is known.
+    `executor` and `draw` (index -> other initial weights) are None until the ClientModule is known;
+    until then, `samples` are what the executor will hold.
     `clock` measures wall time; `simulated_clock` is that of the suite, or None.
     """
 
     ledger: CommunicationLedger
     say: Callable[[str], None]
     store: RowStore
+    samples: Samples
     simulated_clock: SimulatedClock | None = None
     executor: Sequential | None = None
     draw: Callable[[int], Tensor] | None = None
@@ -106,12 +109,12 @@ class RunContext(Context):
 
     def client_data(self, client: int, split: Split = "train") -> tuple[Tensor, Tensor]:
         _refuse_other(split)
-        samples = self.executor.samples
+        samples = self._samples
         rows = samples.splits[split][client]
         return samples.x[rows], samples.y[rows]
 
     def server_data(self) -> tuple[Tensor, Tensor]:
-        samples = self.executor.samples
+        samples = self._samples
         if "server" not in samples.splits:
             raise Undefined("the server owns no samples: set `server_samples` of the suite")
         rows = samples.splits["server"][0]
@@ -162,6 +165,12 @@ class RunContext(Context):
         if groups is None:
             raise Undefined("this partition has no true groups: choose another suite or method")
         return groups
+
+    @property
+    def _samples(self) -> Samples:
+        """The visible samples: there before the executor is."""
+        services = self.services
+        return services.samples if services.executor is None else services.executor.samples
 
     @property
     def executor(self) -> Sequential:

@@ -76,13 +76,14 @@ def build_executor(
     store = RowStore(spec.engine.bank_budget, spec.path.parent, fabric.device)
     ledger = CommunicationLedger(spec.suite.training_clients)
     net = build_network(spec.suite, shape, federation.classes, spec.seed)
-    services = RunServices(ledger, spec.say, store, simulated_clock(spec, federation))
+    leaks = spec.method.paper_leak
+    seen = federation.with_test_as_validation() if leaks else federation
+    visible = seen.visible.to(fabric.device)
+    clock = simulated_clock(spec, federation)
+    services = RunServices(ledger, spec.say, store, visible, clock)
     context = first_context(spec, federation, net, services)
     module = build_module(hooks, net, context)
     layout = ParameterLayout.of(module, head=context.layout.head_name)
-    if spec.method.paper_leak:
-        federation = federation.with_test_as_validation()
-    visible = federation.visible.to(fabric.device)
     space = Workspace(fabric, module, layout)
     services.executor = shared(choose_executor(spec, space, visible))
     build = partial(build_network, spec.suite, shape, federation.classes, spec.seed)

@@ -35,6 +35,7 @@ class RunRequest:
         data_root: where data sets lie; None = $FLBENCH_DATA, else ~/.cache/flbench.
         sinks: names of listeners, beside the console.
         tuning: how the settings were found, if they were searched for.
+        offline: run each suite on its data set that needs no files (`Suite.offline_dataset`).
     """
 
     methods: tuple[str, ...] = ()
@@ -51,6 +52,7 @@ class RunRequest:
     force: bool = False
     sinks: tuple[str, ...] = ()
     tuning: Tuning | None = None
+    offline: bool = False
 
     @property
     def root(self) -> Path:
@@ -129,12 +131,17 @@ def resolve(
     sinks["console"] = console
     cells: dict[Path, Cell] = {}
     for name in request.suites:
-        suite = load_suite(name, request.dataset, overrides)
+        suite, dataset = load_suite(name, request.dataset, overrides), request.dataset
+        if request.offline and suite.offline_dataset:
+            dataset = suite.offline_dataset
+            suite = load_suite(name, dataset, overrides)
         for method, stack in zip(methods, composed, strict=True):
             narrow = replace(
                 request,
                 methods=(method.text,),
                 suites=(name,),
+                dataset=dataset,
+                offline=False,
                 settings={k: v for k, v in request.settings.items() if concerns(k, method)},
                 preset=None if method.text in without else request.preset,
             )
@@ -194,7 +201,8 @@ def _arguments(request: RunRequest) -> Iterator[str]:
     for name, given in plain.items():
         if given is not None:
             yield from (f"--{name.replace('_', '-')}", str(given))
-    flags = {"compile": request.engine.compile, "force": request.force, "resume": request.resume}
+    flags = {"offline-data": request.offline, "compile": request.engine.compile}
+    flags |= {"force": request.force, "resume": request.resume}
     yield from (f"--{name}" for name, wanted in flags.items() if wanted)
 
 
