@@ -183,21 +183,27 @@ def calibration_error(table: Floats) -> float:
     return float(np.abs(table[:, 1] - table[:, 2]).sum() / table[:, 0].sum())
 
 
+TIME = "simulated_seconds"
+"""The curve of the simulated time at the end of each round, of suites that have a clock."""
+
+
 def to_target(outcome: Outcome) -> dict[str, Value]:
     """First round that reaches the target accuracy, and what had crossed until then.
 
     Returns:
-        `rounds_to_target` and `megabits_to_target` per client; None where it is never reached.
+        `rounds_to_target`, `megabits_to_target` per client, and `seconds_to_target` in simulated
+        time; None where it is never reached.
     """
     curves, target = outcome.curves, outcome.target or 0.0
     reached = (i for i, value in enumerate(curves["accuracy"]) if (value or 0.0) >= target)
     first = next(reached, None)
     if first is None:
-        return {"rounds_to_target": None, "megabits_to_target": None}
+        return dict.fromkeys(("rounds_to_target", "megabits_to_target", "seconds_to_target"))
     moved = sum(curves[f"bytes_{way}"][first] or 0 for way in ("down", "up", "peer"))
     return {
         "rounds_to_target": first + 1,
         "megabits_to_target": megabits_per_client(int(moved), len(outcome.tested)),
+        "seconds_to_target": curves[TIME][first] if TIME in curves else None,
     }
 
 
@@ -300,6 +306,10 @@ def _of_newcomers(name: str) -> Function:
 
 def _has_target(outcome: Outcome) -> bool:
     return outcome.target is not None
+
+
+def _has_clock(outcome: Outcome) -> bool:
+    return TIME in outcome.curves
 
 
 def _has_newcomers(outcome: Outcome) -> bool:
@@ -407,7 +417,19 @@ METRICS = (
     ),
     Metric(
         "megabits_to_target", lambda run: to_target(run)["megabits_to_target"],
-        "Mbit to target", 2, False, "megabits per client until then", applies=_has_target,
+        "Mbit to target", 2, False, "megabits per client until then",
+        family="cost", tables=BOARD, optional=True, applies=_has_target,
+    ),
+    Metric(
+        "seconds_to_target", lambda run: to_target(run)["seconds_to_target"],
+        "sim. s to target", 1, False, "seconds of simulated time until then",
+        family="cost", tables=EVERYWHERE, optional=True,
+        applies=lambda run: _has_target(run) and _has_clock(run),
+    ),
+    Metric(
+        TIME, lambda run: max(run.known(TIME), default=None), "sim. s", 1, False,
+        "seconds of simulated time of the whole run",
+        family="cost", tables=EVERYWHERE, optional=True, applies=_has_clock,
     ),
     Metric(
         "megabits_to_target_flis", None, "Mbit to target (FLIS)", 2, False,

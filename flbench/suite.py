@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from flbench.core.clock_settings import ClockSettings, with_traces
 from flbench.core.hookspecs import hookimpl
 from flbench.core.local_training import LocalTraining
 from flbench.core.parameters import checked
@@ -107,6 +108,9 @@ class Suite(BaseModel):
     headline: Literal["last", "validation"] = Field(
         default="last", description="round the summary reports"
     )
+    clock: ClockSettings | None = Field(
+        default=None, description="how fast clients are: see The clock"
+    )
 
     @hookimpl(specname="partition")
     def split(
@@ -139,7 +143,7 @@ class Suite(BaseModel):
         Fields that were added later are left out at their defaults, so that older results have the
         same hash.
         """
-        later = ("unseen", "unseen_epochs", "test_set", "test_samples", "ft_epochs")
+        later = ("unseen", "unseen_epochs", "test_set", "test_samples", "ft_epochs", "clock")
         unused = {name for name in later if getattr(self, name) == Suite.model_fields[name].default}
         settings = self.model_dump(mode="json", exclude=DESCRIPTIVE | unused)
         if self.local.lr_decay == 1:
@@ -175,15 +179,18 @@ def load_suite(
     dataset = dataset or table.get("dataset", "")
     table["dataset"] = dataset
     _merge(table, sections.get(dataset, {}))
-    return build_suite(name, table, overrides)
+    return build_suite(name, table, overrides, path.parent)
 
 
 def build_suite(
-    name: str, table: Mapping[str, object], overrides: Mapping[str, object] | None = None
+    name: str,
+    table: Mapping[str, Any],
+    overrides: Mapping[str, object] | None = None,
+    folder: Path = Path(),
 ) -> Suite:
     """Build a suite from its fields and `--set` values: dotted field -> value.
 
-    `name` is how errors name the suite.
+    `name` is how errors name the suite; names of traces are relative to the `folder`.
 
     Raises:
         UnknownName: no such field.
@@ -192,6 +199,8 @@ def build_suite(
     merged = copy.deepcopy(dict(table))
     for key, value in (overrides or {}).items():
         _merge(merged, _nested(key, value))
+    if "clock" in merged:
+        merged["clock"] = with_traces(merged["clock"], folder)
     try:
         return Suite.model_validate(merged)
     except ValidationError as error:
@@ -219,15 +228,16 @@ def _refusal(name: str, problem: Any) -> UserError:  # noqa: ANN401 - pydantic's
 def suite_fields() -> list[str]:
     """The fields that `--set` accepts; `partition` and `model` also take their own parameters."""
     local = [f"local.{name}" for name in LocalTraining.__dataclass_fields__]
-    fixed = (DESCRIPTIVE - {"target"}) | {"name", "version", "local"}
-    return [name for name in Suite.model_fields if name not in fixed] + local
+    clock = [f"clock.{name}" for name in ClockSettings.model_fields]
+    fixed = (DESCRIPTIVE - {"target"}) | {"name", "version", "local", "clock"}
+    return [name for name in Suite.model_fields if name not in fixed] + local + clock
 
 
 def suite_field(key: str) -> str | None:
     """The dotted suite field of a `--set` key, or None; `epochs` is `local.epochs`."""
     key = key.removeprefix("suite.")
     fields = suite_fields()
-    if key in fields or key.startswith(("partition.", "model.")):
+    if key in fields or key.startswith(("partition.", "model.", "clock.")):
         return key
     return next((field for field in fields if field == f"local.{key}"), None)
 
@@ -242,7 +252,8 @@ def _merge(table: dict[str, Any], other: Mapping[str, Any]) -> None:
     """Merge `other` into `table`, in depth; another component name drops the old parameters."""
     for key, value in other.items():
         if isinstance(value, Mapping) and isinstance(table.get(key), dict):
-            if value.get("name", table[key].get("name")) != table[key].get("name"):
+            kinds = ("name", "distribution")
+            if any(value.get(kind, table[key].get(kind)) != table[key].get(kind) for kind in kinds):
                 table[key] = {}
             _merge(table[key], value)
         elif isinstance(value, Mapping) and isinstance(table.get(key), str):

@@ -226,6 +226,11 @@ def plan(answer: HookResult | None, ctx: Context) -> Sequence[Stage]:
                 f" expects ascending client ids in 0..{ctx.clients - 1}, at least one,"
                 f" got {ids.tolist()}"
             )
+        if stage.started is not None:
+            called = of_stage.part(": started")
+            called.shape(stage.started, (len(ids),), "seconds at which each client was called")
+            if not bool((stage.started >= 0).all()) or bool(stage.started.isinf().any()):
+                raise called.failure(f" expects seconds >= 0, got {stage.started.tolist()}")
     labels = [stage.label for stage in stages]
     if len(set(labels)) < len(labels):
         raise expect.failure(f": two stages of one round need different names, got {labels}")

@@ -19,6 +19,7 @@ from flbench.core.seeding import rng
 from flbench.core.state import Stage, State, Upload
 from flbench.core.types import Phase
 from flbench.engine import batchnorm
+from flbench.engine.clock import StageTimer
 from flbench.engine.communication import DIRECTIONS, CommunicationLedger
 from flbench.engine.encoding import encoded
 from flbench.engine.sequential import Sequential
@@ -87,6 +88,7 @@ def run_round(run: Run, state: State) -> tuple[State, list[float]]:
     ctx = round_context(run, state.round + 1)
     losses: list[float] = []
     run.ledger.open_round()
+    timer = StageTimer(run.services.simulated_clock, run.ledger, ctx.round)
     for stage in hooks.plan(state, ctx):
         state = regroup(run, state, stage, "before", None, ctx)
         with clock("dispatch"):
@@ -99,11 +101,18 @@ def run_round(run: Run, state: State) -> tuple[State, list[float]]:
         with clock("train"):
             upload = run.executor.fit(start, stage, work, ctx.round)
             refuse_divergence(upload, stage, ctx)
+            upload, start = timer.answers(stage, upload, start)
             upload, state = kept_by_clients(upload, state)
         with clock("encode"):
             coders = hooks.encode(state, stage, ctx)
             upload, state = encoded(upload, start, coders, state, ctx.layout.parameters)
         run.ledger.upload(upload, start)
+        stage, upload, now = timer.arrive(stage, upload, state.seconds)
+        state = replace(state, seconds=now)
+        if not len(upload.ids):
+            if stage.started is None:  # it was waited for
+                run.services.warn(f"round {ctx.round}: no upload of stage '{stage.label}' arrived")
+            continue
         state = regroup(run, state, stage, "after", upload, ctx)
         if stage.aggregates:
             with clock("aggregate"):
@@ -111,6 +120,7 @@ def run_round(run: Run, state: State) -> tuple[State, list[float]]:
                 state = replace(state, models=models.rows).remember(models.memory)
             state = batchnorm.after_training(policy, state, upload, ctx.layout)
             losses += upload.loss.tolist()
+        state = replace(state, seconds=timer.afterwards(state.seconds))
     return replace(state, round=ctx.round), losses
 
 
@@ -158,6 +168,8 @@ def evaluate_round(run: Run, state: State, losses: list[float]) -> RoundRecord:
         metrics |= chosen
     metrics |= {f"bytes_{way}": float(run.ledger.total(way)) for way in DIRECTIONS}
     metrics["slowest_down"] = float(run.ledger.slowest("down"))
+    if run.services.simulated_clock is not None:
+        metrics["simulated_seconds"] = state.seconds
     run.history.add_round({name: _short(value) for name, value in metrics.items()}, found)
     notes, warnings = run.services.drain()
     run.history.notes += [{"round": state.round, "name": k, "value": v} for k, v in notes.items()]

@@ -18,6 +18,7 @@ from flbench.core.parameters import checked
 from flbench.core.seeding import torch_seed
 from flbench.core.state import Memory, State
 from flbench.engine import batchnorm
+from flbench.engine.clock import SimulatedClock
 from flbench.engine.communication import CommunicationLedger
 from flbench.engine.distributed import DistributedExecutor
 from flbench.engine.fabric import open_fabric
@@ -78,7 +79,8 @@ def build_executor(
     leaks = spec.method.paper_leak
     seen = federation.with_test_as_validation() if leaks else federation
     visible = seen.visible.to(fabric.device)
-    services = RunServices(ledger, spec.say, store, visible)
+    clock = simulated_clock(spec, federation)
+    services = RunServices(ledger, spec.say, store, visible, clock)
     context = first_context(spec, federation, net, services)
     module = build_module(hooks, net, context)
     layout = ParameterLayout.of(module, head=context.layout.head_name)
@@ -88,6 +90,14 @@ def build_executor(
     services.draw = partial(fresh_row, build, space.row.clone(), layout)
     complete = replace(context, layout=layout, initial=space.row.clone())
     return complete, _hash(context.initial)
+
+
+def simulated_clock(spec: RunSpec, federation: Federation) -> SimulatedClock | None:
+    """The clock of the suite, if it has one."""
+    if spec.suite.clock is None:
+        return None
+    names = federation.visible.names or range(federation.clients)
+    return SimulatedClock.of(spec.suite.clock, spec.seed, names)
 
 
 def build_run(

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from flbench.engine.options import EXACT, EngineOptions
 from flbench.errors import UserError
-from flbench.metrics import computed
+from flbench.metrics import TIME, computed
 from flbench.results.difference import relative_distance
 from flbench.results.schema import Result, first_problem
 from flbench.run.composition import MethodStack
@@ -97,7 +97,11 @@ def departures(one: Mapping[str, object], other: Mapping[str, object]) -> str:
 
 def _shape(result: Result, suite: Suite) -> Iterator[str]:
     """Curves and arrays that are missing, or do not fit the suite's rounds and clients."""
-    needed = ("accuracy", *(f"bytes_{way}" for way in WAYS))
+    needed = ["accuracy", *(f"bytes_{way}" for way in WAYS)]
+    if suite.clock is not None:
+        needed.append(TIME)
+    elif TIME in result.curves:
+        yield f"'curves.{TIME}': nothing expected, as the suite has no clock"
     for name in needed:
         if name not in result.curves:
             yield f"'curves.{name}': field required"

@@ -99,3 +99,12 @@ def test_the_server_of_the_docs_learns(play_toy: Play) -> None:
         for played in (plain, taught)
     ]
     assert losses[1] < losses[0]
+
+
+def test_the_plan_of_the_docs_calls_the_faster_half(play_toy: Play) -> None:
+    clock = {"seconds_per_step": [3.0, 1.0, 2.0, 6.0, 5.0, 4.0]}
+    uploads: list[Any] = []
+    layers = (("faster", documented("FasterHalf")()), ("watch", watching(uploads)))
+    played = play_toy(composition(*layers), participation=1.0, rounds=1, clock=clock)
+    assert uploads[0].ids.tolist() == [0, 1, 2]
+    assert played.state.seconds == float(uploads[0].arrivals.max()) == 4 * 3.0

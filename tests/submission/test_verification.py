@@ -32,6 +32,7 @@ METHODS: list[dict[str, Any]] = [
     {"method": "cfl", "settings": {"start_round": 1}},
     {"method": "oracle", "settings": {"warmup": 1}, "eval_every": 2},
     {"method": "fedavg", "target": 0.3, "ft_epochs": 1},
+    {"method": "fedavg", "clock": {"up": [1e3] * 6, "dropout": 0.2, "deadline": 1.0}},
     {"method": "ifca+fedavgm"},
 ]
 NEWCOMERS = {"clients": 9, "unseen": 0.34, "unseen_epochs": 1}
