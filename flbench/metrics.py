@@ -477,7 +477,7 @@ def metrics_of(label: str, higher_is_better: bool | None) -> tuple[Metric, ...]:
         Metric(
             f"{label}_mean", of(lambda known: float(known.mean())), label, 4, higher_is_better,
             "mean over clients, unweighted",
-            family="clients", tables=EVERYWHERE, curve=label, spread=True, optional=True,
+            family="clients", tables=BOARD, curve=label, spread=True, optional=True,
         ),
         Metric(
             f"{label}_std_clients", of(lambda known: float(known.std())),

@@ -53,14 +53,16 @@ class Component(BaseModel):
 
     @property
     def label(self) -> str:
-        """Name and parameters as one word.
+        """Name and parameters as one word; of a class of torchmetrics without its modules.
 
         Example:
             >>> Component(name="auroc", average="weighted", bins=50).label
             'auroc:average=weighted:bins=50'
         """
-        texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in self.params.items()}
-        return ":".join([self.name, *(f"{key}={text}" for key, text in texts.items())])
+        name = self.name.rpartition(".")[2] if self.name.startswith("torchmetrics.") else self.name
+        texts = {key: "none" if v is None else v for key, v in self.params.items()}
+        texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in texts.items()}
+        return ":".join([name, *(f"{key}={text}" for key, text in texts.items())])
 
 
 Named = Annotated[Component, BeforeValidator(lambda v: {"name": v} if isinstance(v, str) else v)]

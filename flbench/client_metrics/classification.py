@@ -46,7 +46,7 @@ def auroc(
     average: Annotated[Average, "weights of classes: equal, or by their samples"] = "macro",
     bins: Annotated[int, Ge(2), "bins of the log-odds, in which samples count as equal"] = 200,
 ) -> Metric:
-    """Area under the ROC curve, one class against the others; undefined where there is one class."""
+    """Area under the ROC curve, each class against the others; undefined for one class alone."""
     return AUROC(classes, average, bins)
 
 
@@ -113,6 +113,7 @@ class AUROC(Metric):
 
     higher_is_better = True
     counts: Tensor
+    edges: Tensor
 
     def __init__(self, classes: int, average: Average, bins: int) -> None:
         super().__init__()
@@ -137,9 +138,10 @@ class AUROC(Metric):
         below = others.cumsum(dim=1) - others / 2
         samples, rest = own.sum(dim=1), others.sum(dim=1)
         there = (samples > 0) & (rest > 0)
-        found = ((own * below).sum(dim=1) / (samples * rest))[there]
-        weights = samples[there] if self.average == "weighted" else torch.ones_like(found)
-        return (found * weights).sum() / weights.sum()
+        areas = ((own * below).sum(dim=1) / (samples * rest))[there]
+        weights = samples[there] if self.average == "weighted" else torch.ones_like(areas)
+        mean: Tensor = (areas * weights).sum() / weights.sum()
+        return mean
 
 
 class CalibrationError(Metric):

@@ -74,13 +74,14 @@ def _class_of(name: str) -> Any:  # noqa: ANN401 - whatever torchmetrics has
     """A class of torchmetrics, by its own name or by its path."""
     path, dot, last = name.rpartition(".")
     if not last[:1].isupper() or (dot and path.split(".")[0] != LIBRARY):
-        hint = [*entries("metrics"), "a class of torchmetrics such as MulticlassF1Score"]
-        raise UnknownName("metric", name, hint, listed="there are")
+        known = [*entries("metrics"), "or a class of torchmetrics such as MulticlassF1Score"]
+        raise UnknownName("metric", name, known, listed="there are")
     home = f"{LIBRARY}.classification"
     try:
         kind = getattr(import_module(path or home), last, None)
     except ImportError as error:
-        raise UserError(f"metric '{name}': {in_one_line(error)}") from None
+        hint = "name the class alone, such as MulticlassF1Score"
+        raise UserError(f"metric '{name}': {in_one_line(error)}; {hint}") from None
     if kind is None:
         known = [one for one in vars(import_module(home)) if one.startswith("Multiclass")]
         raise UnknownName("class of torchmetrics", name, known, listed="for example")
@@ -188,7 +189,7 @@ class ClientMetrics:
         with self.acting(label):
             for part in metric.modules() if isinstance(metric, torch.nn.Module) else ():
                 # its samples are one client's, which one process has
-                part.distributed_available_fn = _alone
+                setattr(part, "distributed_available_fn", _alone)  # noqa: B010 - torchmetrics' own
             return metric.to(self.device) if hasattr(metric, "to") else metric
 
     def _value(self, label: str, metric: Any) -> float:  # noqa: ANN401 - a Metric

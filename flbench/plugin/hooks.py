@@ -204,6 +204,18 @@ class HookCaller:
         module.provided_by = self._trainer
         return module
 
+    def metrics(self, ctx: Context) -> dict[str, tuple[str, Callable[[int], Any]]]:
+        """The metrics that methods bring: label -> plugin and factory."""
+        found: dict[str, tuple[str, Callable[[int], Any]]] = {}
+        for answer in self._call("metrics", ctx=ctx):
+            for label, make in validation.metrics(answer, ctx).items():
+                if label in found:
+                    raise PluginError(
+                        f"{answer.plugin}.metrics: '{label}' is a metric of {found[label][0]} too"
+                    )
+                found[label] = (answer.plugin, make)
+        return found
+
     def local_terms(self, state: State, stage: Stage, ctx: Context) -> list[Term]:
         """Everything that is added to the loss."""
         answers = self._call("local_term", state=state, stage=stage, ctx=ctx)

@@ -222,7 +222,9 @@ def _evaluate_split(
             ids, rule = clients[places], personal.predictor
             sure = calibration[number] if bins else None
             pooled = Pooled.of(space, samples, split, ids)
-            stream = metrics and Stream(metrics, pooled.positions, pooled.lengths)
+            stream = None
+            if metrics is not None:
+                stream = Stream(metrics, pooled.positions, pooled.lengths)
             sums = evaluate_model(space, row, pooled, rule, received, sure, stream)
             table[places] = sums.cpu()
             if stream is not None:

@@ -22,9 +22,10 @@ MOST_SCORES = 200 * 200
 class Evaluation:
     """Every client's personal model evaluated in one round; lists are per client.
 
-    A client that is not judged has 0 test samples, and enters no mean. Losses are sums over the client's samples, in nats; `ece` is the expected calibration error over
-    all clients' test samples; `others` are mean test accuracies of further models
-    (`Personal.others`); `client_metrics` are metrics that were asked for, by label.
+    A client that is not judged has 0 test samples and is in no mean. Losses are sums over the
+    client's samples, in nats; `ece` is the expected calibration error over all clients' test
+    samples; `others` are mean test accuracies of further models (`Personal.others`);
+    `client_metrics` are metrics that were asked for, by label.
     """
 
     round: int
@@ -56,7 +57,7 @@ class Evaluation:
     def _mean(self, sums: Sequence[float], counts: Sequence[int]) -> float:
         """Unweighted mean of sums over counts, over the clients that are judged."""
         judged = np.asarray(self.tested) > 0
-        return float(np.mean(np.divide(sums, counts, where=judged)[judged]))
+        return float(np.mean(np.divide(np.asarray(sums)[judged], np.asarray(counts)[judged])))
 
     def outcome(self, groups: Sequence[int] | None) -> Outcome:
         """What the metrics of one round are computed from; true groups per client, or None."""

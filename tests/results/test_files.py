@@ -51,7 +51,7 @@ def test_canonical_text_has_one_sorted_line_per_top_level_key(result: Result) ->
     first, *lines, last, nothing = text.split("\n")
     assert (first, last, nothing) == ("{", "}", "")
     keys = [json.loads("{" + line.removesuffix(",") + "}").popitem()[0] for line in lines]
-    assert keys == sorted(Result.model_fields)
+    assert keys == sorted({*Result.model_fields} - {"client_metrics"}), "nobody asked for any"
     assert all(line.endswith(",") for line in lines[:-1])
     assert not lines[-1].endswith(",")
     assert json.loads(text) == result.model_dump(mode="json")
