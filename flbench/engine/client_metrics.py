@@ -262,5 +262,6 @@ class Stream:
             self._metrics.add(instances, logits[rows], y[rows])
             self._left[client] -= len(rows)
             if not self._left[client]:
-                self.values[client] = torch.tensor(self._metrics.values(instances)).double()
+                found = self._metrics.values(instances)
+                self.values[client] = torch.tensor(found, dtype=torch.float64)
                 self._metrics.given_back(self._open.pop(client))

@@ -40,6 +40,7 @@ def row(kind: str) -> set[str]:
         ("data sets", "datasets"),
         ("networks", "models"),
         ("partitions", "partitions"),
+        ("metrics", "metrics"),
         ("studies", "studies"),
         ("papers", "papers"),
         ("sinks", "sinks"),

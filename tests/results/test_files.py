@@ -54,7 +54,7 @@ def test_canonical_text_has_one_sorted_line_per_top_level_key(result: Result) ->
     assert keys == sorted({*Result.model_fields} - {"client_metrics"}), "nobody asked for any"
     assert all(line.endswith(",") for line in lines[:-1])
     assert not lines[-1].endswith(",")
-    assert json.loads(text) == result.model_dump(mode="json")
+    assert json.loads(text) == result.model_dump(mode="json", exclude={"client_metrics"})
 
 
 def test_canonical_text_is_sorted_in_depth(result: Result) -> None:
