@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -457,6 +458,20 @@ def test_a_class_that_is_none_is_one_line(label: str, said: str) -> None:
 def test_more_answers_than_labels_are_refused() -> None:
     with pytest.raises(PluginError, match=r"metric 'top-k': ValueError: k is 5, there are 2"):
         one("top-k")
+
+
+def test_the_metric_of_the_docs_by_hand() -> None:
+    """Losses -log .6, -log .9 and -log .25, of which the last is capped."""
+    page = Path(__file__).parents[2] / "docs" / "metrics.md"
+    (code,) = re.findall(r"```python\n(.+?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    names = {"torch": torch, "F": torch.nn.functional, "Metric": Metric}
+    exec(code, names)
+    make: Any = names["nll"]
+    metric = ClientMetric("nll", "nll", {}, "docs 0", lambda classes: make(classes, cap=1.0))
+    metrics = ClientMetrics({"nll": metric}, 2, torch.device("cpu"))
+    expected = (-math.log(0.6) - math.log(0.9) + 1.0) / 3
+    assert valued(metrics, (THREE, LABELS))["nll"] == pytest.approx(expected)
+    assert metrics.directions == {"nll": False}
 
 
 def test_a_metric_is_written_in_one_way() -> None:

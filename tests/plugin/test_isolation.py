@@ -730,6 +730,14 @@ def test_the_memory_of_the_docs_is_one(play_toy: Play) -> None:
     assert played.state.memory["counting.times"].sum() == 4 * 3
 
 
+def test_the_metric_of_the_docs_is_in_the_result(play_toy: Play) -> None:
+    result = play_toy(composition(("confident", documented("Confident")()))).result
+    assert result.client_metrics is not None
+    values = result.client_metrics["confidence"].values
+    assert all(value is not None and 1 / 4 < value <= 1 for value in values)
+    assert result.curves["confidence"][-1] == pytest.approx(sum(values) / len(values), abs=1e-6)
+
+
 def test_the_wrapper_of_the_docs_trains_longer(play_toy: Play) -> None:
     uploads: list[Any] = []
     layers = (("longer", documented("LongerTraining")()), ("watch", watching(uploads)))

@@ -87,6 +87,7 @@ KINDS: list[dict[str, Any]] = [
     {"method": "flis-dc", "server_samples": 6, "participation": 1.0},
     {"method": "local-only", "validation_fraction": 0.0},
     {"method": "fedavg+fedprox"},
+    {"method": "oracle", "metrics": ("auroc", "ece", "top-k:k=2"), "not_judged": (1, 4)},
     {
         "method": "ifca+fedavgm",
         "clients": 9,
