@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import version
@@ -119,17 +119,22 @@ class ClientMetrics:
     device: torch.device
     warn: Callable[[str], None] = lambda message: None
     directions: dict[str, bool | None] = field(default_factory=dict)
-    _isolated: dict[str, IsolatedPlugin] = field(default_factory=dict)
     _idle: list[list[Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._isolated = {label: IsolatedPlugin(label, self.warn) for label in self.metrics}
-        instances = self.taken()
-        for label, metric in zip(self.metrics, instances, strict=True):
-            self._try(label, metric)
-            direction = getattr(metric, "higher_is_better", None)
-            self.directions[label] = direction if isinstance(direction, bool) else None
+        names = ", ".join(self.metrics)
+        self._isolated, self._names = IsolatedPlugin(names, self.warn), f"metrics {names}"
+        with self.isolated():
+            instances = self.taken()
+            for label, metric in zip(self.metrics, instances, strict=True):
+                self._try(label, metric)
+                direction = getattr(metric, "higher_is_better", None)
+                self.directions[label] = direction if isinstance(direction, bool) else None
         self._idle.append(instances)
+
+    def isolated(self) -> AbstractContextManager[None]:
+        """A block in which their code runs; settings that it changes are restored at its end."""
+        return self._isolated.acting(self._names)
 
     @property
     def labels(self) -> list[str]:
@@ -166,8 +171,7 @@ class ClientMetrics:
     def acting(self, label: str) -> Iterator[None]:
         """Run code of a metric in the block; what it raises names the metric."""
         try:
-            with self._isolated[label].acting(f"metric '{label}'"):
-                yield
+            yield
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit as well
@@ -255,13 +259,19 @@ class Stream:
         ends = torch.tensor([at, at + len(y)], device=self._positions.device)
         first, last = torch.searchsorted(self._positions, ends).tolist()
         places, owners = self._positions[first:last] - at, self._owners[first:last]
-        for client in owners.unique().tolist():
-            rows = places[owners == client]
-            instances = self._open.setdefault(client, []) or self._metrics.taken()
-            self._open[client] = instances
-            self._metrics.add(instances, logits[rows], y[rows])
-            self._left[client] -= len(rows)
-            if not self._left[client]:
-                found = self._metrics.values(instances)
-                self.values[client] = torch.tensor(found, dtype=torch.float64)
-                self._metrics.given_back(self._open.pop(client))
+        with self._metrics.isolated():
+            for client in owners.unique().tolist():
+                rows = places[owners == client]
+                self._add(client, logits[rows], y[rows])
+
+    def _add(self, client: int, logits: Tensor, y: Tensor) -> None:
+        """Add samples of one client; its values are computed after the last one."""
+        if client not in self._open:
+            self._open[client] = self._metrics.taken()
+        self._metrics.add(self._open[client], logits, y)
+        self._left[client] -= len(y)
+        if not self._left[client]:
+            instances = self._open.pop(client)
+            values = self._metrics.values(instances)
+            self.values[client] = torch.tensor(values, dtype=torch.float64)
+            self._metrics.given_back(instances)

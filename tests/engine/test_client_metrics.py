@@ -402,6 +402,19 @@ def test_a_metric_is_tried_before_the_run(metric: ClientMetric, said: str | None
     assert "\n" not in str(caught.value)
 
 
+def test_a_client_s_samples_are_not_gathered_from_other_processes() -> None:
+    def gather(*_: object, **__: object) -> list[Tensor]:
+        raise RuntimeError("another process has no samples of this client")
+
+    class Eager(Confidence):
+        def __init__(self, classes: int) -> None:
+            super().__init__(classes)
+            self.dist_sync_fn, self.distributed_available_fn = gather, lambda: True
+
+    metrics = ClientMetrics({"x": ClientMetric("x", "x", {}, "", Eager)}, 2, torch.device("cpu"))
+    assert valued(metrics, (THREE, LABELS))["x"] == pytest.approx(2.25 / 3)
+
+
 def test_random_numbers_that_a_metric_draws_are_its_own(tmp_path: Path) -> None:
     def update(self: Any, logits: Tensor, y: Tensor) -> None:
         torch.manual_seed(3)
@@ -417,7 +430,7 @@ def test_random_numbers_that_a_metric_draws_are_its_own(tmp_path: Path) -> None:
     expected = torch.random.get_rng_state()
     played = player(tmp_path)(composition(("draws", Draws())))
     assert torch.equal(torch.random.get_rng_state(), expected)
-    assert any("metric 'odd' drew from torch's global generator" in line for line in played.said)
+    assert any("metrics odd drew from torch's global generator" in line for line in played.said)
 
 
 # --- what is asked for -------------------------------------------------------------------------

@@ -106,6 +106,20 @@ def test_what_is_complete_is_not_run_again_but_stands_in_the_table(
 
 
 @pytest.mark.slow
+def test_complete_cells_without_a_metric_are_told(typed: Typed, tmp_path: Path) -> None:
+    assert typed("sweep", *GRID)[0] == 0
+    _, _, err = typed("sweep", *GRID, "--metric", "ece")
+    assert err.splitlines()[:2] == [
+        "4 cells: 4 were complete; 0 to run",
+        "complete cells are without ece; --force computes them again",
+    ]
+    _, out, err = typed("sweep", *GRID, "--metric", "ece", "--force")
+    assert "metrics of clients" in out
+    assert "without" not in err
+    assert "without" not in typed("sweep", *GRID, "--metric", "ece")[2]
+
+
+@pytest.mark.slow
 def test_a_result_that_cannot_be_read_is_a_failed_cell(typed: Typed, tmp_path: Path) -> None:
     assert typed("sweep", *GRID)[0] == 0
     results(tmp_path)[0].write_text("{")
