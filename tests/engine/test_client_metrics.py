@@ -512,6 +512,10 @@ def test_clients_that_are_not_judged_train_and_are_in_no_figure(tmp_path: Path) 
     assert other.summary["accuracy_mean"] == pytest.approx(accuracies.mean())
     assert other.summary["accuracy_worst"] == pytest.approx(accuracies.min())
     assert other.curves["accuracy"][-1] == pytest.approx(accuracies.mean(), abs=1e-6)
+    pairs = zip(every.last.validation_correct, every.last.validation_tested, strict=True)
+    shares = [right / asked for i, (right, asked) in enumerate(pairs) if i in left]
+    validated = other.curves["accuracy_validation"][-1]
+    assert validated == pytest.approx(np.mean(shares), abs=1e-6), "validation chooses rounds"
     assert one.client_metrics is not None
     assert other.client_metrics is not None
     values = one.client_metrics["ece"].values
