@@ -74,8 +74,8 @@ def _class_of(name: str) -> Any:  # noqa: ANN401 - whatever torchmetrics has
     """A class of torchmetrics, by its own name or by its path."""
     path, dot, last = name.rpartition(".")
     if not last[:1].isupper() or (dot and path.split(".")[0] != LIBRARY):
-        known = [*entries("metrics"), "or a class of torchmetrics such as MulticlassF1Score"]
-        raise UnknownName("metric", name, known, listed="there are")
+        listed = "or a class of torchmetrics such as MulticlassF1Score; installed"
+        raise UnknownName("metric", name, entries("metrics"), listed)
     home = f"{LIBRARY}.classification"
     try:
         kind = getattr(import_module(path or home), last, None)

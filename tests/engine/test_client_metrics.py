@@ -39,7 +39,7 @@ from flbench.metrics import ClientValues, Outcome, computed, is_taken, measured,
 from flbench.run.evaluation import only
 from flbench.run.rounds import run_rounds
 from flbench.run.setup import prepare
-from flbench.suite import Component, metric_of
+from flbench.suite import Component, load_suite, metric_of
 
 BUILT_IN = ("auroc", "balanced-accuracy", "ece", "top-k:k=1")
 """Those that do not import all of torchmetrics."""
@@ -487,6 +487,19 @@ def test_the_metric_of_the_docs_by_hand() -> None:
     assert metrics.directions == {"nll": False}
 
 
+def test_a_suite_names_metrics_and_its_hash_stays(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    lines = ("version = 1", 'summary = "mine"', 'dataset = "digits"', "clients = 6", "rounds = 1")
+    text = "\n".join([*lines, 'partition = "iid"', 'model = "mlp"'])
+    path.write_text(text, encoding="utf-8")
+    plain = load_suite(str(path))
+    asked = 'metrics = ["ece:bins=3", { name = "auroc", average = "weighted" }]'
+    path.write_text(f"{text}\n{asked}\n", encoding="utf-8")
+    suite = load_suite(str(path))
+    assert [one.label for one in suite.metrics] == ["ece:bins=3", "auroc:average=weighted"]
+    assert suite.hash() == plain.hash()
+
+
 def test_a_metric_is_written_in_one_way() -> None:
     text = "x:a=weighted:b=none:c=true:d=0.5"
     assert metric_of(text).params == {"a": "weighted", "b": None, "c": True, "d": 0.5}
@@ -578,8 +591,6 @@ def test_a_choice_of_clients_keeps_what_belongs_to_them() -> None:
     ],
 )
 def test_ids_that_are_none_are_one_line(value: object, said: str, tmp_path: Path) -> None:
-    from flbench.suite import load_suite
-
     path = tmp_path / "mine.toml"
     lines = ("version = 1", 'summary = "mine"', 'dataset = "digits"', "clients = 6", "rounds = 1")
     text = "\n".join([*lines, 'partition = "iid"', 'model = "mlp"'])
