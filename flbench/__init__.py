@@ -12,9 +12,16 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from flbench.core.client import Batch as Batch
+    from flbench.core.client import BatchLoss as BatchLoss
     from flbench.core.client import ClientModule as ClientModule
     from flbench.core.client import LocalPhase as LocalPhase
+    from flbench.core.client import PhaseRule as PhaseRule
+    from flbench.core.client import Report as Report
+    from flbench.core.client import Reporter as Reporter
     from flbench.core.client import cross_entropy as cross_entropy
+    from flbench.core.client_memory import padded as padded
+    from flbench.core.client_memory import unpadded as unpadded
     from flbench.core.conformance import Conformance as Conformance
     from flbench.core.context import Context as Context
     from flbench.core.dataset import Dataset as Dataset
@@ -52,6 +59,8 @@ if TYPE_CHECKING:
     from flbench.toolbox.aggregation import member_mean as member_mean
     from flbench.toolbox.aggregation import partial_mean as partial_mean
     from flbench.toolbox.aggregation import weighted_mean as weighted_mean
+    from flbench.toolbox.learning import FlatNetwork as FlatNetwork
+    from flbench.toolbox.learning import minimise as minimise
     from flbench.toolbox.personalisation import initial_for_newcomers as initial_for_newcomers
     from flbench.toolbox.personalisation import one_model_per_client as one_model_per_client
     from flbench.toolbox.personalisation import same_group as same_group

@@ -128,19 +128,22 @@ class Metric:
 
 
 def clustering_summary(labels: Ints, groups: Ints | None) -> Mapping[str, float | int | None]:
-    """How well groups were found; None where there is no truth.
+    """How well groups were found; None where there is no truth, or where nobody is in a group.
 
     Args:
-        labels: group label of each client, shape (N,); -1 = undecided, a group of its own.
+        labels: group label of each client, shape (N,); -1 = undecided: in no group, left out.
         groups: true group of each client, shape (N,), or None.
 
     Returns:
         `groups`, the number of groups found; `noise`, clients in none; against the truth `ari`,
         `nmi` and `purity`, the share of clients whose group is mostly of their true group.
     """
-    found = {"groups": len(np.unique(labels)), "noise": int((labels < 0).sum())}
-    if groups is None:
+    decided = labels >= 0
+    labels, noise = labels[decided], int((~decided).sum())
+    found = {"groups": len(np.unique(labels)), "noise": noise}
+    if groups is None or not len(labels):
         return {**found, "ari": None, "nmi": None, "purity": None}
+    groups = groups[decided]
     from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
     from sklearn.metrics.cluster import contingency_matrix
 
@@ -355,12 +358,12 @@ METRICS = (
     ),
     Metric(
         "ari", lambda run: run.clustering("ari"), "ARI", 3, True,
-        "adjusted Rand index of the groups found against the true ones",
+        "adjusted Rand index of the groups found against the true ones; without the undecided",
         family="groups", tables=EVERYWHERE, curve="ari",
     ),
     Metric(
         "groups", lambda run: run.clustering("groups"), "groups", 1, None,
-        "number of groups found; the undecided count as one",
+        "number of groups found; the undecided are in none",
         family="groups", tables=BOARD, curve="groups",
     ),
     Metric(

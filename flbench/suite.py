@@ -5,6 +5,7 @@ Section `[on.<data set>]` holds the fields that differ when the suite runs on an
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import tomllib
@@ -230,7 +231,10 @@ class Suite(BaseModel):
         """
         later = ("unseen", "unseen_epochs", "test_set", "test_samples", "ft_epochs", "not_judged")
         unused = {name for name in later if getattr(self, name) == Suite.model_fields[name].default}
-        return self.model_dump(mode="json", exclude=DESCRIPTIVE | unused)
+        settings = self.model_dump(mode="json", exclude=DESCRIPTIVE | unused)
+        if self.local.lr_decay == 1:
+            del settings["local"]["lr_decay"]
+        return settings
 
 
 def training_clients(clients: int, unseen: float) -> int:
@@ -278,10 +282,25 @@ def load_suite(
     dataset = dataset or table.get("dataset", "")
     table["dataset"] = dataset
     _merge(table, sections.get(dataset, {}))
+    return build_suite(name, table, overrides)
+
+
+def build_suite(
+    name: str, table: Mapping[str, object], overrides: Mapping[str, object] | None = None
+) -> Suite:
+    """Build a suite from its fields and `--set` values: dotted field -> value.
+
+    `name` is how errors name the suite.
+
+    Raises:
+        UnknownName: no such field.
+        BadParameter: a field does not fit its type.
+    """
+    merged = copy.deepcopy(dict(table))
     for key, value in (overrides or {}).items():
-        _merge(table, _nested(key, value))
+        _merge(merged, _nested(key, value))
     try:
-        return Suite.model_validate(table)
+        return Suite.model_validate(merged)
     except ValidationError as error:
         raise _refusal(name, error.errors()[0]) from None
 

@@ -12,7 +12,8 @@ every member; a group with a member that has not trained yet does not split. `fu
 all clients train once before a split is decided. The thresholds depend on network and learning
 rate; `eps_mode=relative` compares the ratio of the two norms with 0.25 instead. Departures: uniform
 means by default; `linkage=complete` is the released rule, which misses the optimal cut;
-`gamma_max` requires a gap between the halves.
+`gamma_max` requires a larger gap between the halves, sqrt((1 - largest cosine between them) / 2);
+with 0 only halves of the same direction stay together. No comparison holds at equality.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class CFL:
     min_size: Annotated[int, Ge(1), "only larger groups split"] = 2
     start_round: Annotated[int, Ge(0), "no split before this round is over"] = 20
     linkage: Annotated[Literal["single", "complete"], "how a group is cut in two"] = "single"
-    gamma_max: Annotated[float, Ge(0), "least sqrt((1 - largest cosine across) / 2)"] = 0.0
+    gamma_max: Annotated[float, Ge(0), "a split needs a larger sqrt((1 - cosine across) / 2)"] = 0.0
     full_on_split: Annotated[bool, "all clients train once before a split"] = False
     path_select: Annotated[
         Literal["leaf", "val"], "the last model of a client's path, or the best"
@@ -120,7 +121,7 @@ class CFL:
                 continue
             second = torch.as_tensor(fl.clustering.bipartition(cosines.numpy(), self.linkage))
             between = float(cosines[second][:, ~second].max())
-            if ((1 - between) / 2) ** 0.5 < self.gamma_max:
+            if round((1 - between) / 2, 9) <= round(self.gamma_max**2, 9):
                 continue
             child = len(parent)
             memory |= split(memory, state.models[group], group, child, members, second)

@@ -12,16 +12,20 @@ devices", arXiv 2508.01580 (2025).
     layer l of group g is low if its discrepancy D_gl < threshold D_g; low layers are sent every
     alpha-th round, the others every round; a client alone in its group sends and receives nothing
 
-Round t starts from the layers averaged after round t - 1. Departures: g is lowered (the text says
-the step is added) on an integer grid, to the next g that changes the groups; exactly `window`
-terms; r is infinite where l'' <= 0; trials are made in rounds that start from complete models; all
-clients take part in every round.
+Round t starts from the layers averaged after round t - 1. The first r needs window + 2 losses, from
+the start and again after every change of the groups. Minima of r in rounds 1..t_start do not start
+a trial, also later, although these rounds' losses count. Departures: g is lowered (the text says
+the step is added), to the next of 1, 1 - step, 1 - 2 step, ..., 0 that changes the groups; exactly
+`window` terms; r is infinite where l'' <= 0; trials are made in rounds that start from complete
+models; a refused trial is repeated as it was; all clients take part in every round.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -50,7 +54,7 @@ class DCPFL:
     tau: Annotated[int, Ge(1), "local epochs of a round"] = 5
     alpha: Annotated[int, Ge(1), "low layers are sent every alpha-th round"] = 3
     lambda_step: Annotated[float, Ge(0), Le(1), "decrease of g in a trial; 0 = no trials"] = 0.2
-    t_start: Annotated[int, Ge(1), "rounds in one group that measure the discrepancy"] = 5
+    t_start: Annotated[int, Ge(1), "first rounds, in one group; they measure the discrepancy"] = 5
     t_obs: Annotated[int, Ge(1), "rounds a smallest radius must hold"] = 3
     t_sp: Annotated[int, Ge(1), "rounds after which a refused trial is repeated"] = 6
     window: Annotated[int, Ge(1), "s, rounds the loss is averaged over"] = 5
@@ -65,7 +69,7 @@ class DCPFL:
         n, layers = ctx.clients, len(ctx.layout.layers)
         if n < 2:
             raise fl.Undefined("groups need at least two clients")
-        steps = round(1 / self.lambda_step) if self.lambda_step and self.fixed is None else 0
+        steps = ceil(1 / exact(self.lambda_step)) if self.lambda_step and self.fixed is None else 0
         none = torch.zeros(n, layers, dtype=torch.bool)
         memory = {
             "dc-pfl.discrepancy": fl.Memory(torch.zeros(n, n, dtype=torch.float64), "client"),
@@ -73,7 +77,7 @@ class DCPFL:
             "dc-pfl.crossed": fl.Memory(~none, "client"),  # layers averaged after the last round
             "dc-pfl.last": fl.Memory(ctx.initial.expand(n, -1).clone(), "client"),
             "dc-pfl.losses": fl.Memory(torch.full((ctx.rounds,), torch.nan).double()),
-            "dc-pfl.step": fl.Memory(torch.tensor([steps, steps])),  # g = first / second
+            "dc-pfl.step": fl.Memory(torch.tensor([steps, steps])),  # steps of g: left, in all
             "dc-pfl.changed": fl.Memory(torch.tensor(0)),  # round of the last change of groups
             "dc-pfl.trial": fl.Memory(torch.tensor(0)),  # round of the next trial; 0 = none
         }
@@ -94,7 +98,7 @@ class DCPFL:
         if stage.kind != "trial":
             due = ctx.layout.of_layers(self.due(state, ctx))
             return fl.Start(sent_mask=averaged, returned_mask=due)
-        finer = fl.same_group(self.groups(state, self.finer(state))).double()
+        finer = fl.same_group(self.groups(state, self.g(state, self.finer(state)))).double()
         last = state.memory["dc-pfl.last"]
         new = fl.weighted_mean(last, last, finer, ctx.layout.counters)
         return fl.Start(torch.stack([state.models, new], dim=1), sent_mask=averaged)
@@ -109,13 +113,18 @@ class DCPFL:
         merges = fl.clustering.dendrogram(state.memory["dc-pfl.discrepancy"].numpy())
         return torch.as_tensor(fl.clustering.cut(merges, g * merges[-1, 2]))
 
-    def finer(self, state: fl.State) -> float:
-        """The lowest g that gives the next finer groups; 0 if the groups cannot be finer."""
-        step, steps = state.memory["dc-pfl.step"].tolist()
-        finer = self.groups(state, (step - 1) / steps)
-        while step > 1 and self.groups(state, (step - 2) / steps).equal(finer):
-            step -= 1
-        return float((step - 1) / steps)
+    def g(self, state: fl.State, left: int) -> float:
+        """The grid 1, 1 - lambda_step, 1 - 2 lambda_step, ..., 0, by the number of steps left."""
+        taken = int(state.memory["dc-pfl.step"][1]) - left
+        return float(max(Fraction(0), 1 - taken * exact(self.lambda_step)))
+
+    def finer(self, state: fl.State) -> int:
+        """Steps left at the lowest g that gives the next finer groups; 0 if there are none."""
+        left = int(state.memory["dc-pfl.step"][0]) - 1
+        finer = self.groups(state, self.g(state, left))
+        while left > 0 and self.groups(state, self.g(state, left - 1)).equal(finer):
+            left -= 1
+        return left
 
     @fl.hookimpl
     def score(
@@ -168,9 +177,9 @@ class DCPFL:
             updates = {"trial": self.next_trial(ctx.round + self.t_sp)}
             old, new = scores.values.mean(dim=0).tolist()
             if new > old:
-                g = self.finer(state)
-                weights = fl.same_group(self.groups(state, g))
-                updates = {"step": [round(g * steps), steps], "changed": ctx.round, "trial": 0}
+                left = self.finer(state)
+                weights = fl.same_group(self.groups(state, self.g(state, left)))
+                updates = {"step": [left, steps], "changed": ctx.round, "trial": 0}
             ctx.note("dc-pfl.trial", [-old, -new])
         elif may_try and fl.elbow.turned(losses, self.window, self.t_obs):
             updates = {"trial": self.next_trial(ctx.round + 1)}
@@ -220,6 +229,11 @@ class DCPFL:
         return fl.Personal(params=fl.weighted_mean(trained, state.models, shares))
 
 
+def exact(value: float) -> Fraction:
+    """A decimal number as it is written, so that sums of it do not drift."""
+    return Fraction(str(value))
+
+
 @dataclass(frozen=True)
 class NoLA(DCPFL):
     """Ablation of DC-PFL: every layer is sent in every round."""
@@ -229,6 +243,6 @@ class NoLA(DCPFL):
 
 @dataclass(frozen=True)
 class NoDC(DCPFL):
-    """Ablation of DC-PFL: the groups of g = 0.8 from the start, without trials."""
+    """Ablation of DC-PFL: the groups of g = 0.8 from round t_start on, without trials."""
 
     fixed: Annotated[Share, "g from t_start on, without trials"] = 0.8

@@ -13,11 +13,13 @@ A larger loss without client i means a larger influence of i. theta is the body,
 row of the head is the weights and bias of a class. All clients take part in every round; a client
 is evaluated with its model after local training, and also with the mixed model. Departures:
 summation indices as the text describes them; weights as softmax(gamma log l); BatchNorm statistics
-are mixed like the body.
+are mixed like the body. The paper does not say whether the optimiser goes on: here Adam restarts in
+every round, as its moments belong to another start.
 
-Ablations (Table 3): `fedc2i-lambda` mixes the body alone, heads are averaged; `fedc2i-class-
-local` (the paper's Lambda/l) mixes heads, bodies stay local; `fedc2i-class-global` (Lambda/g) mixes
-heads, bodies are averaged.
+Ablations (Table 3): `fedc2i-lambda` mixes the body alone, heads are averaged, which is our choice
+(the paper does not say; `head=local` and `head=lambda` are the others); `fedc2i-class-local` (the
+paper's Lambda/l) mixes heads, bodies stay local; `fedc2i-class-global` (Lambda/g) mixes heads,
+bodies are averaged.
 """
 
 from __future__ import annotations

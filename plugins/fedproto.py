@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from annotated_types import Ge
 from torch import Tensor, nn
 
@@ -53,7 +52,7 @@ class Prototypical(fl.ClientModule):
             if batch_idx == 0:
                 seen.zero_()
             seen.index_add_(0, y, torch.cat([z, torch.ones_like(z[:, :1])], dim=1).detach())
-        loss = F.cross_entropy(logits, y)
+        loss = self.batch_loss(fl.Batch(self, x, y, logits, z))
         if not self.weight or "known" not in self.received:
             return loss
         target = self.received["known"][y]

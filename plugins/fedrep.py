@@ -7,44 +7,34 @@ federated learning", ICML 2021.
     theta <- sum n_i theta_i / sum n_i;  the model of client i is [theta, phi_i]
 
 The masks are applied to the update, so momentum and weight decay do not change the frozen part. The
-optimiser is reset in each phase; in the head's phase BatchNorm statistics are frozen.
+optimiser is reset in each phase; in the head's phase BatchNorm statistics are frozen. Departure:
+the body's mean is weighted by samples; the paper's is uniform.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, ClassVar
 
 import torch
 from annotated_types import Ge
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 import flbench as fl
 
 
-class HeadThenBody(fl.ClientModule):
-    """Trains the head, then the body."""
+def train_statistics(module: fl.ClientModule, train: bool) -> None:
+    """Let BatchNorm layers update their statistics, or freeze them."""
+    for child in module.net.modules():
+        if isinstance(child, _BatchNorm):
+            child.train(train)
 
-    def __init__(self, net: nn.Module, local: fl.LocalTraining, head: Tensor, epochs: int) -> None:
-        super().__init__(net, local)
-        self.head_mask, self.body_epochs = head, epochs
 
-    def phases(self, epochs: int) -> Sequence[fl.LocalPhase]:
-        """E - E_b epochs of the head, E_b of the body; with `head_only` the head alone."""
-        if "head_only" in self.received:
-            return (fl.LocalPhase(epochs, self.head_mask),)
-        body_epochs = min(self.body_epochs, epochs)
-        head = fl.LocalPhase(epochs - body_epochs, self.head_mask)
-        body = fl.LocalPhase(body_epochs, ~self.head_mask)
-        return head, body
-
-    def on_phase_start(self, number: int) -> None:
-        """Freeze the body's BatchNorm statistics while the head is trained."""
-        for child in self.net.modules():
-            if isinstance(child, _BatchNorm):
-                child.train(number == 1)
+FREEZE = partial(train_statistics, train=False)
+UNFREEZE = partial(train_statistics, train=True)
 
 
 @dataclass(frozen=True)
@@ -71,9 +61,21 @@ class FedRep:
         return fl.one_model_per_client(ctx)
 
     @fl.hookimpl
-    def client_module(self, net: nn.Module, ctx: fl.Context) -> fl.ClientModule:
-        """The module that trains in two phases."""
-        return HeadThenBody(net, ctx.local, ctx.layout.head, self.body_epochs)
+    def phases(self, ctx: fl.Context) -> fl.PhaseRule:
+        """The head, then the body."""
+        return partial(self.head_then_body, ctx.layout.head)
+
+    def head_then_body(
+        self, head: Tensor, module: fl.ClientModule, epochs: int
+    ) -> Sequence[fl.LocalPhase]:
+        """E - E_b epochs of the head, E_b of the body; with `head_only` the head alone."""
+        if "head_only" in module.received:
+            return (fl.LocalPhase(epochs, head, start=FREEZE),)
+        body_epochs = min(self.body_epochs, epochs)
+        return (
+            fl.LocalPhase(epochs - body_epochs, head, start=FREEZE),
+            fl.LocalPhase(body_epochs, ~head, start=UNFREEZE),
+        )
 
     @fl.hookimpl
     def dispatch(self, state: fl.State, ctx: fl.Context) -> fl.Start:

@@ -40,7 +40,7 @@ class TwoHeads(fl.ClientModule):
         personal = generic.detach() + self.psi(z.detach())
         if "prior" in self.received:
             generic = generic + self.received["prior"]
-        return F.cross_entropy(generic, y) + F.cross_entropy(personal, y)
+        return self.batch_loss(fl.Batch(self, x, y, generic, z)) + F.cross_entropy(personal, y)
 
     def predict(self, x: Tensor) -> Tensor:
         """The sum of both heads' logits."""
@@ -65,7 +65,7 @@ class FedRoD:
         """The module with two heads."""
         if ctx.layout.head_name is None:
             raise fl.Undefined("the network has no head to set a personal one beside")
-        head = net.get_submodule(ctx.layout.head_name)
+        head = fl.ClientModule(net, ctx.local).get_submodule(ctx.layout.head_name)
         assert isinstance(head, nn.Linear)
         psi = nn.Linear(head.in_features, head.out_features, bias=head.bias is not None)
         for target, source in zip(psi.parameters(), head.parameters(), strict=True):

@@ -8,6 +8,7 @@ non-IID data distribution", FL@NeurIPS 2022, arXiv 2208.09754.
     set_i = { j : A[i, j] >= beta } and i itself;  model_i = sum_{j in set_i} n_j w_j / sum n_j
 
 The server keeps one model per cohort client, equal models too, and clients download all of them.
+Clients outside the last cohort are in no group; ARI and the number of groups leave them out.
 Departures: the released cosine, because with the printed norm of the element-wise product all sets
 are empty; >= beta, so that beta = 0 is fedavg; clients choose by validation loss (three versions
 are published); the server's samples are the suite's and belong to no client; `hard_accept` is 0.96

@@ -7,7 +7,10 @@ non-IID data distribution", FL@NeurIPS 2022, arXiv 2208.09754.
     A as in FLIS-DC; hierarchical clustering of 1 - A, cut at 1 - beta; every group starts from w_0;
     then fedavg within each group
 
-The probe's models are not used further. Departure: average linkage. `mode=released` is what the
+The probe's models are not used further. The probe sends w_0 to all clients, so the first cohort
+holds what it starts from and downloads nothing in round 1. Departures: average linkage; A is the
+released cosine, because the printed norm of the element-wise product is at most 1 / sqrt(M) for M
+samples. `mode=released` is what the
 released script does: no hierarchy and no groups; every sampled client averages the latest models,
 old ones too, of the clients whose predictions in the probe had a similarity of at least 0.96 with
 its own, and starts from that mean the next time.

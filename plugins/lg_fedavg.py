@@ -13,9 +13,10 @@ by test accuracy.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
+import torch
 from annotated_types import Ge
 from torch import Tensor
 
@@ -47,8 +48,11 @@ class LgFedAvg:
 
     @fl.hookimpl
     def setup(self, ctx: fl.Context) -> fl.Setup:
-        """One row per client, all equal at first."""
-        return fl.one_model_per_client(ctx)
+        """One row per client, all equal at first; and who holds its local layers."""
+        if not self.warm_rounds:
+            return fl.one_model_per_client(ctx)
+        holds = fl.Memory(torch.zeros(ctx.clients), "client")
+        return replace(fl.one_model_per_client(ctx), memory={"lg-fedavg.holds": holds})
 
     def shared(self, ctx: fl.Context) -> Tensor:
         """Mask of the shared layers, buffers included, shape (W,), bool."""
@@ -60,15 +64,26 @@ class LgFedAvg:
         return (layers[count - k :] if self.share == "last" else layers[:k]).any(dim=0)
 
     @fl.hookimpl
-    def dispatch(self, state: fl.State, ctx: fl.Context) -> fl.Start:
-        """Only the shared layers are sent, in both directions."""
-        return fl.Start(sent_mask=self.shared(ctx))
+    def dispatch(self, state: fl.State, stage: fl.Stage, ctx: fl.Context) -> fl.Start:
+        """Only the shared layers are sent, in both directions.
+
+        After the warm rounds a client receives its first local layers once: FedAvg's.
+        """
+        shared = self.shared(ctx)
+        if not self.warm_rounds:
+            return fl.Start(sent_mask=shared)
+        holds = state.memory["lg-fedavg.holds"][stage.clients, None] > 0
+        return fl.Start(sent_mask=shared | ~holds, returned_mask=shared)
 
     @fl.hookimpl
     def aggregate(self, state: fl.State, upload: fl.Upload, ctx: fl.Context) -> fl.Models:
         """The shared layers' mean goes into every row."""
         mask, counters = self.shared(ctx), ctx.layout.counters
-        return fl.Models(fl.partial_mean(state.models, upload, mask, counters, self.weighting))
+        rows = fl.partial_mean(state.models, upload, mask, counters, self.weighting)
+        if ctx.round <= self.warm_rounds or not self.warm_rounds:
+            return fl.Models(rows)
+        holds = state.memory["lg-fedavg.holds"].index_fill(0, upload.ids, 1.0)
+        return fl.Models(rows, {"lg-fedavg.holds": holds})
 
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:

@@ -78,7 +78,8 @@ class MetaStep(fl.ClientModule):
         """Loss of other weights on a batch; statistics are those of the batch, and not kept."""
         x, y = batch
         kept: Mapping[str, Tensor] = {n: b.clone() for n, b in self.net.named_buffers()}
-        return fl.cross_entropy(functional_call(self.net, {**weights, **kept}, (x,)), y)
+        logits = functional_call(self.net, {**weights, **kept}, (x,))
+        return self.batch_loss(fl.Batch(self, x, y, logits))
 
     def slope(self, weights: Weights, batch: tuple[Tensor, Tensor]) -> Weights:
         """Gradient of the loss at some weights."""

@@ -9,13 +9,40 @@ heterogeneous data", IJCNN 2025, arXiv 2505.02540.
     central: OPTICS on the rows of I groups the clients, then fedavg within each group;
     peer: each client selects the upper group of a 2-means of its row and averages those peers.
 
-B1-B13 number what the paper leaves open. Departures: the mean over the split for Eq. 1's sum (B2);
-all N clients probe (B7), counted in bytes; BatchNorm statistics travel with a partial model (B10).
+B1-B13 number what the paper leaves open, and what is done here:
+
+    B1   "a batch of training data": all training samples of client j, for `probe_epochs` epochs;
+         `lia_samples` takes a fixed random subset
+    B2   Eq. 1 sums over the validation split: here the mean, which scales a row of I
+    B3   what OPTICS sees: z-scores of each row (its mean becomes 0, its deviation 1), rounded to
+         1e-9 so that rounding errors do not break ties; other `features` are rounded too
+    B4   `min_samples` is a tenth of the clients, but 4 below 35 clients and 3 below 16; the least
+         size of a group is the same number; fewer than four clients are one group
+    B5   OPTICS's noise points join the group with the least mean distance
+    B6   every group starts from theta_0; with `start=lia_mean` from the mean of its members'
+         partial models, weighted by samples
+    B7   all N clients probe, not the cohort alone; the bytes count in round `warmup`
+    B8   peers overlap: a sampled client trains its own model only, and the model of every client
+         that selected it becomes the mean of the peers sampled in this round; so the models of
+         clients that are not sampled change as well. `p2p_train=per_receiver` trains a model for
+         each receiver
+    B9   2-means is exact and sees raw influences, or what `kmeans_transform` makes of them, without
+         a client's own; if all others help and the means differ by less than a tenth, all stay
+    B10  a partial model is scored with its own BatchNorm statistics
+    B11  scores are on the validation split, with `paper_leak` on the test split as accuracy is
+    B12  the network on 32 x 32 images is the suite's choice (`stem` and `resize` of resnet18)
+    B13  of text, the loss is the mean over tokens
+
+A probe has no local terms of plugins that pfedlia is composed with. The groups are found once. A
+newcomer scores the stored partial models. central: it joins the group with the least mean distance
+between their rows and its own, by the same `features`; with `features=sym` by its own scores alone,
+as nobody scores a newcomer. peer: it starts from the mean of the models of the clients that it
+selects, by the same rule.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -48,7 +75,7 @@ class PFedLIA:
     probe_epochs: Annotated[int, Ge(0), "local epochs of a partial model, the paper's k"] = 20
     lia_samples: Annotated[Several, "B1: samples of the probe; none = all"] = None
     features: Annotated[fl.clustering.Features, "B3: features of OPTICS"] = "zrow"
-    min_samples: Annotated[Several, "B4: of OPTICS; none = a tenth of the clients"] = None
+    min_samples: Annotated[Several, "B4: of OPTICS; none = a tenth of all, at least 3 or 4"] = None
     xi: Annotated[float, Gt(0), Lt(1), "B4: steepness at which OPTICS ends a group"] = 0.05
     noise: Annotated[fl.clustering.Noise, "B5: group of OPTICS's noise points"] = "nearest"
     start: Annotated[Literal["theta0", "lia_mean"], "B6: where a group's model starts"] = "theta0"
@@ -66,7 +93,7 @@ class PFedLIA:
             ctx.warn(f"pfedlia: {ctx.rounds} rounds do not exceed warmup={self.warmup}: fedavg")
         influence = torch.zeros(ctx.clients, ctx.clients, dtype=torch.float64)
         memory = {"pfedlia.influence": fl.Memory(influence, "client")}
-        if ctx.newcomers:
+        if ctx.newcomers or self.start == "lia_mean":
             memory["pfedlia.probed"] = fl.Memory(ctx.initial[:0])
         return fl.Setup(memory=memory)
 
@@ -75,8 +102,7 @@ class PFedLIA:
         """In the last round of the warm-up all clients also train a partial model."""
         if ctx.round != self.warmup or ctx.rounds <= self.warmup:
             return None
-        kind: fl.Kind = "probe" if self.start == "theta0" else "train"
-        probe = fl.Stage(kind, ctx.everybody, self.probe_epochs, PROBE, self.lia_samples)
+        probe = fl.Stage("probe", ctx.everybody, self.probe_epochs, PROBE, self.lia_samples)
         return fl.Stage("train", ctx.cohort, ctx.local.epochs), probe
 
     @fl.hookimpl
@@ -109,15 +135,15 @@ class PFedLIA:
         probed = torch.cat([state.models, upload.selected()])
         influence = loss_decrease(probed, upload.ids, ctx)
         memory = {"pfedlia.influence": influence}
-        if ctx.newcomers:
+        if "pfedlia.probed" in state.memory:
             memory["pfedlia.probed"] = probed
         return fl.Scores(influence, upload.ids, "clients", upload.ids, memory)
 
     @fl.hookimpl
     def cluster(
-        self, stage: fl.Stage, scores: fl.Scores | None, ctx: fl.Context
+        self, state: fl.State, stage: fl.Stage, scores: fl.Scores | None, ctx: fl.Context
     ) -> fl.Membership | None:
-        """Group the clients once, after the probe; every group starts from the warm-up model."""
+        """Group the clients once, after the probe; every group starts as `start` says."""
         if stage.label != PROBE or scores is None:
             return None
         influence, ids = scores.values.numpy(), scores.row_ids
@@ -127,32 +153,47 @@ class PFedLIA:
             sizes = chosen.sum(dim=1)
             ctx.send("peer" if self.topology == "p2p" else "up", ids, "selection", sizes)
             ctx.note("pfedlia.selected", sizes.tolist())
-            return fl.Membership(ids, chosen.float(), parent=torch.zeros_like(ids))
+            found = fl.Membership(ids, chosen.float(), parent=torch.zeros_like(ids))
+            return self.started(found, state, ctx)
         ctx.send("up", ids, "influence", ctx.clients)
         settings = (self.features, self.min_samples, self.xi, self.noise)
-        found = fl.clustering.optics_groups(influence, *settings)
-        ctx.note("pfedlia.optics", {"noise": found.noise, "groups_by_min_samples": found.sweep})
-        home = torch.as_tensor(found.labels)
+        optics = fl.clustering.optics_groups(influence, *settings)
+        ctx.note("pfedlia.optics", {"noise": optics.noise, "groups_by_min_samples": optics.sweep})
+        home = torch.as_tensor(optics.labels)
         if not home.any():
             ctx.warn("pfedlia: OPTICS found no groups, so everybody stays in one: fedavg")
-        return fl.Membership(home, parent=torch.zeros_like(home.unique()))
+        groups = fl.Membership(home, parent=torch.zeros_like(home.unique()))
+        return self.started(groups, state, ctx)
+
+    def started(self, groups: fl.Membership, state: fl.State, ctx: fl.Context) -> fl.Membership:
+        """With `start=lia_mean`, each row is the mean of its members' partial models."""
+        if self.start == "theta0" or groups.parent is None:
+            return groups
+        probed = state.memory["pfedlia.probed"]  # theta_0, then the partial models
+        warm = probed[:1].expand(len(groups.parent), -1)
+        used = ctx.samples
+        if self.lia_samples is not None:
+            used = used.clamp(max=self.lia_samples)
+        shares = groups.shares(ctx.everybody, len(warm)) * used
+        models = fl.weighted_mean(warm, probed[1:], shares, ctx.layout.counters)
+        memory = {} if ctx.newcomers else {"pfedlia.probed": probed[:0]}
+        return replace(groups, models=models, memory=memory)
 
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
-        """The home model; a newcomer scores the stored partial models and joins by its row."""
+        """The home model; a newcomer scores the partial models and joins as the clients did."""
         if not ctx.joining or len(state.models) == 1:
             return None
         rows = loss_decrease(state.memory["pfedlia.probed"], clients, ctx)
         if self.mode == "peer":
-            helpful = [fl.clustering.two_means(row) for row in rows.numpy()]
-            shares = torch.as_tensor(np.stack(helpful)).double() * ctx.samples[: ctx.clients]
+            peers = [fl.clustering.upper_group(r, self.kmeans_transform) for r in rows.numpy()]
+            shares = torch.as_tensor(np.stack(peers)).double() * ctx.samples[: ctx.clients]
             start = state.models[:1].expand(len(clients), -1)
             return fl.Personal(params=fl.weighted_mean(start, state.models, shares))
-        known = fl.clustering.standardised_rows(state.memory["pfedlia.influence"].numpy())
-        new = fl.clustering.standardised_rows(rows.numpy())
-        distance = torch.cdist(torch.as_tensor(new), torch.as_tensor(known))
+        known = state.memory["pfedlia.influence"].numpy()
+        distance = fl.clustering.distance_to_clients(rows.numpy(), known, self.features)
         home = state.membership.home[: ctx.clients]
-        return fl.Personal(row=fl.similarity.best_group(-distance, home))
+        return fl.Personal(row=fl.similarity.best_group(-torch.as_tensor(distance), home))
 
 
 def loss_decrease(probed: Tensor, clients: Tensor, ctx: fl.Context) -> Tensor:

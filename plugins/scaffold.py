@@ -20,25 +20,9 @@ from typing import Annotated, ClassVar
 
 import torch
 from annotated_types import Gt
-from torch import Tensor, nn
+from torch import Tensor
 
 import flbench as fl
-
-
-class Corrected(fl.ClientModule):
-    """Uploads the change of its control variate."""
-
-    momentum_fix = True
-
-    def on_local_end(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """c_i' - c_i = (w - u) / (a_i eta) - c, shape (P,)."""
-        if "c" not in self.received or not self.steps:
-            return {}
-        rho = self.local.momentum if self.momentum_fix else 0.0
-        update = self.start[: len(self.received["c"])] - self.flat().detach()
-        a_i = float(fl.effective_steps(torch.tensor(self.steps), rho))
-        weight = a_i * self.local.lr
-        return {"c_change": update / weight - self.received["c"]}
 
 
 @dataclass(frozen=True)
@@ -63,13 +47,6 @@ class Scaffold:
         return fl.Setup(memory={"scaffold.c_i": fl.Memory(own, "client")})
 
     @fl.hookimpl
-    def client_module(self, net: nn.Module, ctx: fl.Context) -> fl.ClientModule:
-        """The module that uploads its variate's change."""
-        module = Corrected(net, ctx.local)
-        module.momentum_fix = self.momentum_fix
-        return module
-
-    @fl.hookimpl
     def dispatch(self, state: fl.State, stage: fl.Stage, ctx: fl.Context) -> fl.Start | None:
         """Send c of the client's group; clients store their own c_i."""
         if stage.kind == "probe":
@@ -85,6 +62,21 @@ class Scaffold:
     def local_term(self) -> Callable[[fl.ClientModule], Tensor]:
         """<c - c_i, u>, whose gradient is the correction."""
         return lambda module: (module.received["c"] - module.received["c_i"]) @ module.flat()
+
+    @fl.hookimpl
+    def report(self) -> fl.Reporter:
+        """Clients upload the change of their control variate."""
+        return self.change
+
+    def change(self, module: fl.ClientModule, x: Tensor, y: Tensor) -> fl.Report:
+        """c_i' - c_i = (w - u) / (a_i eta) - c, shape (P,)."""
+        if "c" not in module.received or not module.steps:
+            return fl.Report()
+        c, rho = module.received["c"], module.local.momentum if self.momentum_fix else 0.0
+        update = module.start[: len(c)] - module.flat().detach()
+        a_i = float(fl.effective_steps(torch.tensor(module.steps), rho))
+        weight = a_i * module.local.lr
+        return fl.Report({"c_change": update / weight - c})
 
     @fl.hookimpl
     def aggregate(

@@ -6,15 +6,21 @@ import functools
 import os
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uneven
+from example_plugins import FOLDER, create, installed
+from lightning.fabric import fabric
 from toy import Play, Typed, player
 
 from flbench.cli.main import main
 from flbench.models import mlp
+
+fabric._load_external_callbacks = functools.cache(fabric._load_external_callbacks)
+"""Fabric reads the metadata of all installed packages whenever it is made: once is enough here."""
 
 LIGHT = str(Path(__file__).parent / "support" / "light")
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [LIGHT, os.environ.get("PYTHONPATH")]))
@@ -24,6 +30,21 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [LIGHT, os.environ.get("
 def play_toy(tmp_path: Path) -> Play:
     """See `toy.player`."""
     return player(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The methods of plugins/examples, installed."""
+    with installed(tmp_path_factory.mktemp("examples")):
+        yield
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Make an example's method: example("qsgd", levels=2)."""
+    monkeypatch.syspath_prepend(FOLDER)
+
+    return create
 
 
 @pytest.fixture

@@ -124,8 +124,18 @@ def test_the_agreement_of_two_partitions_by_hand() -> None:
     assert everybody["nmi"] == pytest.approx(0.0)
 
 
-def test_the_undecided_count_as_a_group() -> None:
-    assert clustering_summary(np.array([0, -1, 0, -1]), None)["groups"] == 2
+def test_the_undecided_are_in_no_group() -> None:
+    """FLIS-DC groups the last cohort alone: here clients 1, 2, 5 and 6 of eight."""
+    truth = np.array([0, 0, 0, 0, 1, 1, 1, 1])
+    found = clustering_summary(np.array([-1, 0, 0, -1, -1, 1, 1, -1]), truth)
+    assert found == {"groups": 2, "noise": 4, "ari": 1.0, "nmi": 1.0, "purity": 1.0}
+    split = clustering_summary(np.array([-1, 0, 1, -1, -1, 2, 2, -1]), truth)
+    # pairs of four clients: together in both 1, in the truth 2, in the labels 1, of 6
+    expected = 2 * 1 / 6
+    assert split["ari"] == pytest.approx((1 - expected) / ((2 + 1) / 2 - expected))
+    assert clustering_summary(np.array([0, -1, 0, -1]), None)["groups"] == 1
+    nobody = clustering_summary(np.full(8, -1), truth)
+    assert nobody == {"groups": 0, "noise": 8, "ari": None, "nmi": None, "purity": None}
 
 
 def test_without_true_groups_there_is_nothing_to_agree_with() -> None:  # T28
@@ -135,8 +145,8 @@ def test_without_true_groups_there_is_nothing_to_agree_with() -> None:  # T28
 
 def test_purity_and_noise_by_hand() -> None:
     found = clustering_summary(np.array([0, 0, 0, 1, 1, -1]), np.array([0, 0, 1, 1, 1, 1]))
-    assert found["purity"] == pytest.approx(5 / 6)
-    assert (found["groups"], found["noise"]) == (3, 1), "the undecided are a group of their own"
+    assert found["purity"] == pytest.approx(4 / 5)
+    assert (found["groups"], found["noise"]) == (2, 1), "the undecided are left out"
 
 
 @pytest.mark.parametrize(

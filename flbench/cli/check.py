@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from multiprocessing import forkserver
 from typing import Annotated
 
 import typer
@@ -23,6 +24,9 @@ def check(
     from flbench.plugin.registry import find
 
     entries = [find("methods", name) for name in methods or []]
+    if entries:  # it imports torch at the same time as this process
+        forkserver.set_forkserver_preload(["flbench.testing.small_run"])
+        forkserver.ensure_running()
     from flbench.testing.check import NAME_WIDTH
     from flbench.testing.kit import CHECKS, check_results
 

@@ -1,7 +1,8 @@
 """`flbench new NAME`: write a complete package: code, tests, README, licence, CI.
 
 A template is a folder, `plugins/template/<kind>/`: a package named `flbench-my-<kind>` that builds
-without changes. A new package is a copy of it with other names.
+without changes. A new package is a copy of it with other names. `plugins/template/methods/<kind>/`
+has the files in which other methods differ from the method of the server.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ from flbench.plugin.registry import KINDS as INSTALLED
 from flbench.plugin.registry import entries
 
 KINDS = ("method", "suite", "dataset", "model", "sink")
+METHODS = ("personalised", "clustered", "client", "server")
+"""Kinds of methods: what a method decides; "method" is "server"."""
 LICENCES = ("MIT", "BSD-3-Clause", "Apache-2.0", "none")
+URL = re.compile(r"https?://\S+")
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 CREATED_BY_TOOLS = re.compile(r"__pycache__|build|dist|.+\.egg-info|\..+_cache")
 """Folders that tools such as pip and pytest create in a template."""
@@ -34,49 +38,86 @@ COMMANDS = re.compile(r"^## Work on it\n\n((?:    .+\n)+)", re.MULTILINE)
 
 def new(
     name: Annotated[str, typer.Argument(help="what people will type, such as my-method")],
-    kind: Annotated[str, typer.Option(help=", ".join(KINDS))] = "method",
+    kind: Annotated[
+        str,
+        typer.Option(help=f"{', '.join(KINDS)}; of methods also {', '.join(METHODS)}"),
+    ] = "method",
+    paper: Annotated[
+        str, typer.Option(help="a method's paper, such as 'Ada, Babbage, ICML 2026'")
+    ] = "",
+    year: Annotated[int, typer.Option(help="the year of the paper")] = 0,
+    class_name: Annotated[
+        str, typer.Option("--class", help="name of the class [default: from NAME]")
+    ] = "",
     licence: Annotated[str, typer.Option(help=", ".join(LICENCES))] = "MIT",
     author: Annotated[
         str, typer.Option(help="who holds the copyright [default: The authors of flbench-NAME]")
     ] = "",
+    url: Annotated[str, typer.Option(help="where its repository is, such as https://...")] = "",
     out: Annotated[Path, typer.Option(help="where to put the folder flbench-NAME")] = Path(),
 ) -> None:
     """Write a package that offers a method, suite, data set, model or sink of your own."""
-    if kind not in KINDS:
-        raise UnknownName("kind", kind, KINDS, listed="there are")
+    if kind not in KINDS + METHODS:
+        raise UnknownName("kind", kind, KINDS + METHODS, listed="there are")
     if licence not in LICENCES:
         raise UnknownName("licence", licence, LICENCES, listed="there are")
-    if not author.isprintable() or set(author) & set('"\\'):
-        raise UserError(f'--author: expected one line without " and \\, got {author!r}')
-    texts = template(kind, licence)
-    refuse(name, kind, texts)
+    for option, text in (("author", author), ("paper", paper), ("url", url)):
+        if not text.isprintable() or set(text) & set('"\\'):
+            raise UserError(f'--{option}: expected one line without " and \\, got {text!r}')
+    if url and not URL.fullmatch(url):
+        raise UserError(f"--url: expected a URL such as https://github.com/ME/{name}, got '{url}'")
+    texts, variety = template(kind, licence), kind
+    kind = "method" if kind in METHODS else kind
+    if (paper or year) and kind != "method":
+        raise UserError(f"--paper and --year are of methods, not of a {kind}")
+    class_name = class_name or class_of(name)
+    refuse(name, kind, class_name, texts)
     folder = out / f"flbench-{name}"
     if not out.is_dir():
         raise UserError(f"--out: expected a folder, there is no '{out}': create it first")
     if folder.exists() or folder.is_symlink():
         raise UserError(f"'{folder}' is there already: move it away, or choose another name")
     author = author.strip() or f"The authors of {folder.name}"
-    texts = filled(texts, words(name, kind, licence, author, date.today().year))
+    replaced = words(name, kind, licence, author, date.today().year, class_name)
+    texts = filled(
+        texts, replaced | paper_words(paper.strip().rstrip("."), year) | url_words(name, kind, url)
+    )
     write(folder, texts)
     commands = COMMANDS.findall(texts["README.md"])
-    print(f"wrote {folder} (the {kind} {name}, licence {licence}); type next:\n")
+    sort = f"{variety} method" if variety in METHODS else kind
+    print(f"wrote {folder} (the {sort} {name}, licence {licence}); type next:\n")
     print(f"    cd {shlex.quote(str(folder))}\n{''.join(commands)}", end="")
 
 
 def template(kind: str, licence: str) -> dict[str, str]:
     """The files of a template, path -> text, with the text of a licence unless it is "none"."""
     root = Path(str(files("flbench_plugins"))) / "template"
-    texts = {
-        path.relative_to(root / kind).as_posix(): path.read_text(encoding="utf-8")
-        for path in sorted((root / kind).rglob("*"))
-        if path.is_file() and not any(map(CREATED_BY_TOOLS.fullmatch, path.relative_to(root).parts))
-    }
+    texts = _texts(root / ("method" if kind in METHODS else kind))
+    if kind in METHODS and kind != "server":
+        about = _summary(texts)
+        texts |= _texts(root / "methods" / kind)
+        texts["README.md"] = texts["README.md"].replace(about, _summary(texts))
     del texts["LICENSE"]
     chosen = root / "licences" / f"{licence}.txt"
     return texts | ({"LICENSE": chosen.read_text("utf-8")} if licence != "none" else {})
 
 
-def refuse(name: str, kind: str, texts: Mapping[str, str]) -> None:
+def _texts(folder: Path) -> dict[str, str]:
+    """The files of a folder, path -> text, without what tools leave there."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8")
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+        and not any(map(CREATED_BY_TOOLS.fullmatch, path.relative_to(folder).parts))
+    }
+
+
+def _summary(texts: Mapping[str, str]) -> str:
+    """What the first line of a method's module says."""
+    return texts["flbench_my_method.py"].partition("\n")[0].partition(": ")[2]
+
+
+def refuse(name: str, kind: str, class_name: str, texts: Mapping[str, str]) -> None:
     """Refuse a name that is not valid, already in use, or taken in the texts of the template."""
     if not NAME.fullmatch(name):
         raise UserError(
@@ -90,11 +131,13 @@ def refuse(name: str, kind: str, texts: Mapping[str, str]) -> None:
                 f"new: the module {module_of(name)} is installed already, for {entry}: choose"
                 " another name"
             )
-    taken = rf"^(from|import) .*\b{class_of(name)}\b"
-    if keyword.iskeyword(class_of(name)) or any(
+    if not class_name.isidentifier():
+        raise UserError(f"--class: expected a name such as {class_of(name)}, got {class_name!r}")
+    taken = rf"^((from|import) .*|class )\b{class_name}\b"
+    if keyword.iskeyword(class_name) or any(
         re.search(taken, text, re.MULTILINE) for text in texts.values()
     ):
-        raise UserError(f"new: {class_of(name)} means something else in Python: add a word")
+        raise UserError(f"new: {class_name} means something else in Python: add a word")
 
 
 def module_of(name: str) -> str:
@@ -108,23 +151,59 @@ def module_of(name: str) -> str:
 
 
 def class_of(name: str) -> str:
-    """The class of a name."""
-    return "".join(map(str.capitalize, name.split("-")))
+    """The class of a name, as a person would write it; `--class` says another one.
+
+    Example:
+        >>> [class_of(name) for name in ("fedprox", "pfedhn", "dp-sgd", "big-step", "clusterfl")]
+        ['FedProx', 'PFedHN', 'DPSGD', 'BigStep', 'ClusterFL']
+    """
+    return "".join(map(_capitals, name.split("-")))
 
 
-def words(name: str, kind: str, licence: str, author: str, year: int) -> dict[str, str]:
+def _capitals(word: str) -> str:
+    """A word of a name: what follows "fed" begins anew; abbreviations are in capitals."""
+    for start, shown in (("pfed", "PFed"), ("fed", "Fed")):
+        if word.startswith(start):
+            return shown + _capitals(word.removeprefix(start))
+    if len(word) > 3 and word.endswith("fl"):
+        return word.removesuffix("fl").capitalize() + "FL"
+    abbreviation = len(word) > 1 and not set(word) & set("aeiouy")
+    return word.upper() if abbreviation else word.capitalize()
+
+
+def words(
+    name: str, kind: str, licence: str, author: str, year: int, class_name: str
+) -> dict[str, str]:
     """Text in the template -> text in the package."""
     terms = 'license = "{}"\nlicense-files = ["LICENSE"]\n'
     return {
         f"my-{kind}": name,
         f"my_{kind}": name.replace("-", "_"),
-        class_of(f"my-{kind}"): class_of(name),
+        f"My{kind.capitalize()}": class_name,
         "2026 The authors": f"{year} {author}",
         '"The authors"': f'"{author}"',
         "flbench>=0.2.0": f"flbench>={__version__}",
         terms.format("MIT"): "" if licence == "none" else terms.format(licence),
         "Licence: MIT.": f"Licence: {licence}.",
     }
+
+
+def paper_words(paper: str, year: int) -> dict[str, str]:
+    """The paper of a method, and its year, where the template has its own; without, no line."""
+    constant = "    {}: ClassVar[{}] = {}\n".format
+    return {
+        "My paper.\n\n": f"{paper}.\n\n" if paper else "",
+        constant("paper", "str", '"My paper"'): constant("paper", "str", f'"{paper}"')
+        * bool(paper),
+        constant("year", "int", 2026): constant("year", "int", year) * bool(year),
+    }
+
+
+def url_words(name: str, kind: str, url: str) -> dict[str, str]:
+    """The URL of the package's repository; without, no section."""
+    section = '[project.urls]\nRepository = "{}"\n\n'.format
+    old = section(f"https://github.com/the-authors/flbench-my-{kind}")
+    return {old: section(url) if url else ""}
 
 
 def filled(texts: Mapping[str, str], words: Mapping[str, str]) -> dict[str, str]:
@@ -134,7 +213,8 @@ def filled(texts: Mapping[str, str], words: Mapping[str, str]) -> dict[str, str]
         >>> filled({"one.txt": "one or two"}, {"one": "two", "two": "three"})
         {'two.txt': 'two or three'}
     """
-    known = re.compile("|".join(map(re.escape, words)))
+    longest = sorted(words, key=len, reverse=True)
+    known = re.compile("|".join(map(re.escape, longest)))
 
     def fill(text: str) -> str:
         return known.sub(lambda found: words[found[0]], text)

@@ -56,6 +56,10 @@ def run_request(
         str | None, typer.Option(help="a method's named parameters, such as its paper's")
     ] = None,
     dataset: Annotated[str | None, typer.Option(help="data set, instead of the suite's")] = None,
+    offline: Annotated[
+        bool,
+        typer.Option("--offline-data", help="of each suite, the data set that needs no files"),
+    ] = False,
     data_root: Root = None,
     out: Out = Path("flbench-results"),
     executor: Annotated[str, typer.Option(help="auto, sequential or vectorised")] = "auto",
@@ -89,6 +93,8 @@ def run_request(
     """The request that the options of `flbench run` make: its arguments are these options."""
     if seed is not None and seeds is not None:
         raise typer.BadParameter("--seed names one seed, --seeds N runs 0..N-1: give one of them")
+    if offline and dataset is not None:
+        raise typer.BadParameter("--offline-data chooses the data set of each suite: no --dataset")
     return RunRequest(
         methods=names(plugin),
         suites=names(suite),
@@ -97,6 +103,7 @@ def run_request(
         preset=preset,
         rounds=rounds,
         dataset=dataset,
+        offline=offline,
         data_root=data_root,
         out=out,
         engine=EngineOptions(

@@ -34,7 +34,7 @@ def submit(
     Exit code 1 if one of them is refused; then nothing is copied.
     """
     from flbench.results.files import result_files, write_atomically
-    from flbench.submission.admission import gathered, problems, read
+    from flbench.submission.admission import gathered, outlook, problems, read
 
     paths = result_files(results)
     if not check and not into.is_dir():
@@ -54,6 +54,8 @@ def submit(
     files = [file for file in (read(path, into) for path in paths) if not file.place.exists()]
     if check:
         print(f"{len(paths)} files are in order, {len(files)} of them new")
+        for line in outlook(paths, folder):
+            print(printable(f"  {line}"))
         return
     for file in files:
         write_atomically(file.place, file.path.read_bytes())

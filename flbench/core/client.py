@@ -1,23 +1,24 @@
 """ClientModule: local training and prediction of a client.
 
 One ClientModule serves all clients of a run: the executor copies a client's row in, sets what the
-client received from the server, trains, and copies the row out. A method that changes the local
-objective returns a subclass from the hook `client_module`, or adds a term to the loss with the hook
-`local_term`.
+client received from the server, trains, and copies the row out. A method changes local training
+with the hooks `batch_loss`, `local_term`, `phases` and `report`, which several methods can answer
+in one run, or returns a subclass from the hook `client_module`, of which a run has one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from flbench.core import torchvision_compat as torchvision_compat
-from flbench.core.layout import head_of
+from flbench.core.layout import ParameterLayout, head_of, trained_parameters
 from flbench.core.local_training import LocalTraining
 from flbench.core.types import Extras
 from flbench.errors import Undefined
@@ -36,11 +37,143 @@ class LocalPhase:
             to the update, not to the gradient, so momentum and weight decay do not change the
             other scalars.
         batches_per_step: batches per optimiser step in this phase; None = the module's value.
+        start: is called with the module when the phase starts, in training mode; for example to
+            freeze BatchNorm. None = the module's `on_phase_start`.
     """
 
     epochs: int
     mask: Tensor | None = None
     batches_per_step: int | None = None
+    start: Callable[[ClientModule], None] | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the end of a client's training gives beside the model.
+
+    Attributes:
+        sent: what is uploaded: name -> tensor of any shape; NaN = not sent.
+        kept: what stays with the client: name of a memory of scope "client" -> the client's entry.
+            Entries may differ in length: see `flbench.core.client_memory`.
+    """
+
+    sent: Extras = field(default_factory=dict)
+    kept: Extras = field(default_factory=dict)
+
+
+class Batch:
+    """Samples of one step, and what the client's model makes of them in one forward pass.
+
+    A loss that a method computes at other weights gives `logits` (and `features`) itself.
+
+    Attributes:
+        module: the client's module.
+        x: samples, shape (b, ...).
+        y: labels, shape (b,); for text shape (b, T).
+    """
+
+    def __init__(
+        self,
+        module: ClientModule,
+        x: Tensor,
+        y: Tensor,
+        logits: Tensor | None = None,
+        features: Tensor | None = None,
+    ) -> None:
+        self.module, self.x, self.y = module, x, y
+        self._logits, self._features = logits, features
+
+    @property
+    def logits(self) -> Tensor:
+        """Shape (b, classes); for text (b, T, classes)."""
+        if self._logits is None:
+            if self.module.loss_function is not mean_cross_entropy and head_of(self.module.net):
+                self._features, self._logits = self.module.features(self.x)
+            else:
+                self._logits = self.module(self.x)
+        return self._logits
+
+    @property
+    def features(self) -> Tensor:
+        """What enters the head, shape (b, d).
+
+        Raises:
+            Undefined: the network has no head, or the logits are those of other weights.
+        """
+        if self._features is None and self._logits is not None:
+            raise Undefined("the features of these logits are not known")
+        if self._features is None:
+            self._features, self._logits = self.module.features(self.x)
+        return self._features
+
+
+BatchLoss = Callable[[Batch], Tensor]
+"""The loss of a batch, a scalar in nats."""
+Term = Callable[["ClientModule"], Tensor]
+"""A scalar that is added to the loss of a batch."""
+PhaseRule = Callable[["ClientModule", int], Sequence[LocalPhase]]
+"""Divides a number of epochs into phases."""
+Reporter = Callable[["ClientModule", Tensor, Tensor], Report]
+"""What a client reports after training on samples and labels."""
+
+
+def mean_cross_entropy(batch: Batch) -> Tensor:
+    """The default loss: the mean cross-entropy of the model's logits."""
+    return cross_entropy(batch.logits, batch.y)
+
+
+def module_phases(module: ClientModule, epochs: int) -> Sequence[LocalPhase]:
+    """The default phases: those of the module."""
+    return module.phases(epochs)
+
+
+@dataclass(frozen=True)
+class LocalWork:
+    """What the hooks of a run's methods add to the local training of one stage.
+
+    Attributes:
+        loss: the loss of a batch, for modules whose `training_step` takes it (`batch_loss`).
+        provided_by: the plugin whose loss it is.
+        phases: the phases of a number of epochs.
+        terms: are added to every batch's loss.
+        reports: what clients report beside `ClientModule.on_local_end`.
+    """
+
+    loss: BatchLoss = mean_cross_entropy
+    provided_by: str = ""
+    phases: PhaseRule = module_phases
+    terms: Sequence[Term] = ()
+    reports: Sequence[Reporter] = ()
+
+
+class NotReceived(KeyError):
+    """A client's module asked for a tensor that it does not have."""
+
+    def __str__(self) -> str:
+        """The message without the quotation marks of a KeyError."""
+        return str(self.args[0])
+
+
+class Received(dict[str, Tensor]):
+    """Tensors of one client by name; asking for another name is an error that says why.
+
+    Args:
+        tensors: by name.
+        where: what the module is used for.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor] | None = None, where: str = "yet") -> None:
+        super().__init__(tensors or {})
+        self.where = where
+
+    def __missing__(self, name: str) -> Tensor:
+        held = ", ".join(sorted(self)) or "nothing"
+        raise NotReceived(f"`received` has no '{name}' {self.where}; it holds {held}")
+
+
+TRAINING = "in this stage's training (`Start.extras` and `Start.client_memory` fill it)"
+EVALUATION = "in evaluation (`Personal.extras` fills it)"
+SERVER = "at the server, where a model is used without a client"
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
@@ -64,6 +197,9 @@ class ClientModule(LightningModule):
         start: the row this client started from, shape (W,).
         steps: optimiser steps made since then, for `on_local_end`.
         provided_by: the plugin that returned this module from `client_module`.
+        layout: places of its tensors in a row.
+        loss_function: the loss of a batch in this stage, set by the executor.
+        loss_was_used: whether a step took it.
     """
 
     batches_per_step: ClassVar[int] = 1
@@ -73,10 +209,13 @@ class ClientModule(LightningModule):
         super().__init__()
         self.net = net
         self.local = local
-        self.received: dict[str, Tensor] = {}
+        self.received = Received()
         self.start = torch.empty(0)
         self.steps = 0
         self.provided_by = ""
+        self.layout: ParameterLayout | None = None
+        self.loss_function: BatchLoss = mean_cross_entropy
+        self.loss_was_used = False
 
     def forward(self, x: Tensor) -> Any:  # noqa: ANN401 - Lightning leaves the output open
         """Return the logits of samples `x`, shape (b, classes); for text (b, T, classes)."""
@@ -90,7 +229,17 @@ class ClientModule(LightningModule):
             batch_idx: number of the step within its phase, from 0.
         """
         x, y = batch
-        return cross_entropy(self(x), y)
+        return self.batch_loss(Batch(self, x, y))
+
+    def batch_loss(self, batch: Batch) -> Tensor:
+        """The loss of a batch, a scalar: cross-entropy, or what the hook `batch_loss` says.
+
+        A module with a `training_step` of its own takes the part of its loss that is learnt from
+        labels from here, so that another method's loss can replace it.
+        """
+        if not self.loss_was_used:
+            self.loss_was_used = True
+        return self.loss_function(batch)
 
     def features(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the input of the head, shape (b, d), and the logits, shape (b, classes).
@@ -139,7 +288,7 @@ class ClientModule(LightningModule):
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return the optimiser; the executor clears its state before every client."""
         rule = self.local
-        weights = list(self.parameters())
+        weights = list(trained_parameters(self).values())
         if rule.optimizer == "adam":
             return torch.optim.Adam(weights, lr=rule.lr, weight_decay=rule.weight_decay, fused=True)
         if rule.optimizer == "adamw":
@@ -170,6 +319,48 @@ class ClientModule(LightningModule):
         """
         return {}
 
+    def with_row(self, row: Tensor, function: Callable[..., Tensor], *arguments: object) -> Tensor:
+        """Call a function of this module while it has another model.
+
+        Gradients flow to `row`; the module's own model and its buffers stay as they are.
+
+        Args:
+            row: the other model, shape (W,).
+            function: such as `self.features`, or any that uses this module.
+            *arguments: of the function.
+        """
+        if self.layout is None:
+            raise Undefined("the module's layout is known from the first stage on")
+        tensors = self.layout.unflatten(row.clone())
+        return ModuleCall(self, function).with_tensors(tensors, *arguments)
+
+    def row(self) -> Tensor:
+        """A copy of the module's model, buffers included, shape (W,)."""
+        if self.layout is None:
+            raise Undefined("the module's layout is known from the first stage on")
+        return self.layout.flatten(self)
+
     def flat(self) -> Tensor:
         """Return the trainable parameters as one differentiable vector, shape (P,)."""
-        return torch.cat([parameter.reshape(-1) for parameter in self.parameters()])
+        return torch.cat([p.reshape(-1) for p in trained_parameters(self).values()])
+
+
+class ModuleCall(nn.Module):
+    """A function of a ClientModule as a module of its own, as `functional_call` needs."""
+
+    function: Callable[..., Tensor]
+
+    def __init__(self, module: ClientModule, function: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.module = module
+        vars(self)["function"] = function  # not a second submodule, if it is the module itself
+
+    def forward(self, *arguments: object) -> Tensor:
+        """Call the function."""
+        return self.function(*arguments)
+
+    def with_tensors(self, tensors: Mapping[str, Tensor], *arguments: object) -> Tensor:
+        """Call the function with other parameters and buffers of the ClientModule."""
+        named = {f"module.{name}": tensor for name, tensor in tensors.items()}
+        result: Tensor = functional_call(self, named, arguments)
+        return result

@@ -14,7 +14,8 @@ class Conformance:
         params: parameters with which every special step of the method happens within a few rounds
             of a very small federation.
         rounds: number of rounds that these steps need; at least 2.
-        suite: fields of the small federation's suite to replace, as in `--set`.
+        suite: fields of the small federation's suite to replace, as in `--set`:
+            `{"local.momentum": 0.0}`.
         equals: other method -> parameters with which this method is equal to that one: models bit
             for bit, evaluated figures up to rounding.
         fails: check -> reason why it is known to fail. The reason is shown; if the check passes,

@@ -109,8 +109,8 @@ class Context(ABC):
     def train(self, models: Tensor, clients: Tensor, epochs: int | None = None) -> Tensor:
         """Let newcomers train locally, so that a rule that looks at trained models can see one.
 
-        It is the stage "join": the plain local objective, without terms or extras, and nothing it
-        does changes the state. What joining costs is not part of the training's bytes.
+        It is the stage "join": the methods' loss and phases, without terms or extras. Nothing that
+        it does changes the state. What joining costs is not part of the training's bytes.
 
         Args:
             models: what each starts from, shape (W,) or (n, W).
@@ -150,6 +150,14 @@ class Context(ABC):
     @abstractmethod
     def logits(self, models: Tensor, x: Tensor) -> Tensor:
         """Logits of `models`, shape (m, W), on samples `x`, shape (b, ...): shape (m, b, C)."""
+
+    @abstractmethod
+    def forward(self, models: Tensor, x: Tensor) -> Tensor:
+        """Logits as `logits` gives them, of which gradients can be taken: (m, W) -> (m, b, C).
+
+        Gradients flow to the trainable scalars of `models` and to `x`, so that the server can
+        learn (`fl.minimise`) on samples that are labelled, unlabelled or generated.
+        """
 
     @abstractmethod
     def features(self, models: Tensor, x: Tensor) -> Tensor:

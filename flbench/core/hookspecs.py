@@ -12,8 +12,11 @@
     │   ├─ for each stage ──────────────────────────────────────────────────────┐     │
     │   │   score, cluster   phase "before" training                            │     │
     │   │   dispatch         what each acting client starts from and receives   │     │
+    │   │   batch_loss       the loss of a batch                                │     │
     │   │   local_term       added to every batch's loss                        │     │
+    │   │   phases           which scalars are trained in which epochs          │     │
     │   │   ... local training of the stage's clients ...                       │     │
+    │   │   report           what clients send and keep beside the model        │     │
     │   │   encode           what each client sends of what it made             │     │
     │   │   score, cluster   phase "after" training                             │     │
     │   │   aggregate        the new models (see `Stage.aggregates`)            │     │
@@ -34,7 +37,9 @@ returns the answer that counts.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from inspect import getattr_static
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pluggy
@@ -43,7 +48,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor, nn
 
-    from flbench.core.client import ClientModule
+    from flbench.core.client import BatchLoss, ClientModule, PhaseRule, Reporter
     from flbench.core.context import Context
     from flbench.core.dataset import Indices, Partition
     from flbench.core.state import (
@@ -73,12 +78,19 @@ def implemented_hooks(kind: type, *, wrappers: bool = True) -> dict[str, str]:
     Args:
         wrappers: whether hooks count that only wrap those of other plugins.
     """
-    found = {}
-    for name in dir(kind):
-        mark = getattr(getattr_static(kind, name), "flbench_impl", None)
-        if isinstance(mark, dict) and (wrappers or not mark.get("wrapper")):
-            found[mark.get("specname") or name] = name
-    return found
+    return {
+        mark.get("specname") or name: name
+        for name, mark in hook_marks(kind)
+        if wrappers or not mark.get("wrapper")
+    }
+
+
+@lru_cache(maxsize=128)
+def hook_marks(home: type | ModuleType) -> tuple[tuple[str, dict[str, Any]], ...]:
+    """The names in a class or module that `hookimpl` marks, each with its mark."""
+    names = vars(home) if isinstance(home, ModuleType) else dir(home)
+    marks = ((name, getattr(getattr_static(home, name), "flbench_impl", None)) for name in names)
+    return tuple((name, mark) for name, mark in marks if isinstance(mark, dict))
 
 
 @hookspec(firstresult=True)
@@ -137,6 +149,33 @@ def metrics(ctx: Context) -> Mapping[str, Callable[[int], Any]] | None:
 @hookspec
 def local_term(state: State, stage: Stage, ctx: Context) -> Callable[[ClientModule], Tensor] | None:
     """Return a function `term(module) -> scalar` added to every batch's loss. All, added up."""
+
+
+@hookspec(firstresult=True)
+def batch_loss(state: State, stage: Stage, ctx: Context) -> BatchLoss | None:
+    """Return a function `loss(batch) -> scalar`, the loss of a `Batch`. First.
+
+    A method that adds something which depends on the batch wraps the hook, so that it adds to
+    another method's loss (MOON to FedLC). Also asked for newcomers and for training before an
+    evaluation. Default: cross-entropy.
+    """
+
+
+@hookspec(firstresult=True)
+def phases(state: State, stage: Stage, ctx: Context) -> PhaseRule | None:
+    """Return a function `phases(module, epochs) -> LocalPhases`: what is trained when. First.
+
+    Also asked for newcomers and for training before an evaluation. Default: `module.phases`.
+    """
+
+
+@hookspec
+def report(state: State, stage: Stage, ctx: Context) -> Reporter | None:
+    """Return a function `report(module, x, y) -> Report`: what a client sends and keeps. All.
+
+    It is called after a client's training with its training samples and labels. A name that two
+    methods send is an error.
+    """
 
 
 @hookspec

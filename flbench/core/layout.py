@@ -2,6 +2,9 @@
 
 A row holds first the P trainable scalars, then the B buffer scalars (BatchNorm statistics), in
 module order. The server computes with rows; a layer is a slice of a row.
+
+Parameters that take no gradient when the ClientModule is built (`requires_grad_(False)`) are frozen
+and common: they are in no row, the module holds them once, and nothing of them is sent or averaged.
 """
 
 from __future__ import annotations
@@ -54,6 +57,11 @@ def head_of(module: nn.Module) -> str | None:
     return linears[-1] if linears else None
 
 
+def trained_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that take a gradient, by name."""
+    return {name: p for name, p in module.named_parameters() if p.requires_grad}
+
+
 @dataclass(frozen=True)
 class ParameterLayout:
     """Names, slices and masks of one network's row.
@@ -81,8 +89,8 @@ class ParameterLayout:
         head = head_of(module) if head is None else head
         slots: list[Slot] = []
         offset = 0
-        named: Iterable[tuple[str, Tensor]] = [*module.named_parameters(), *module.named_buffers()]
-        trainable = dict(module.named_parameters())
+        trainable = trained_parameters(module)
+        named: Iterable[tuple[str, Tensor]] = [*trainable.items(), *module.named_buffers()]
         norms = {name for name, child in module.named_modules() if isinstance(child, NORMS)}
         for name, tensor in named:
             kind: Literal["parameter", "buffer", "counter"] = (
@@ -160,12 +168,19 @@ class ParameterLayout:
         return torch.cat([tensors[slot.name].detach().reshape(-1).float() for slot in self.slots])
 
     def unflatten(self, row: Tensor) -> dict[str, Tensor]:
-        """Return views of a `row`, shape (W,), by tensor name; counters are int64 copies."""
+        """Return views of a `row`, shape (W,), by tensor name; counters are int64 copies.
+
+        Gradients flow to parameters only.
+        """
         views = {s.name: row[..., s.start : s.stop].view(s.shape) for s in self.slots}
         return {
-            s.name: views[s.name].long() if s.kind == "counter" else views[s.name]
+            s.name: (
+                views[s.name] if s.kind == "parameter"
+                else views[s.name].detach() if s.kind == "buffer"
+                else views[s.name].long()
+            )
             for s in self.slots
-        }
+        }  # fmt: skip
 
     def load(self, module: nn.Module, row: Tensor) -> None:
         """Copy a `row`, shape (W,), into a module, in place."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -19,6 +19,7 @@ class LocalTraining:
         momentum: momentum of SGD.
         weight_decay: L2 penalty, decoupled with "adamw".
         optimizer: name of the optimiser; its state is reset for every client and stage.
+        lr_decay: factor of the learning rate from one round to the next.
     """
 
     epochs: Annotated[int, Field(ge=1)] = 5
@@ -27,3 +28,10 @@ class LocalTraining:
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    lr_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+
+    def at(self, round_: int) -> LocalTraining:
+        """The settings of a round, 1-based; 0 = before the first."""
+        if self.lr_decay == 1:
+            return self
+        return replace(self, lr=self.lr * self.lr_decay ** max(0, round_ - 1))

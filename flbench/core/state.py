@@ -7,6 +7,7 @@ width of a row. Client ids are int64; model rows are float32; scores and losses 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -32,12 +33,15 @@ class Membership:
         parent: where `cluster` changes the rows: the old row each new row is copied from, shape
             (K,).
         memory: new values of the method's memory, "<method>.<name>" -> tensor.
+        models: where `cluster` computes the rows itself: the new bank, shape (K, W); `parent` then
+            only says whose memory of scope "model" each row continues.
     """
 
     home: Tensor
     weights: Tensor | None = None
     parent: Tensor | None = None
     memory: Extras = field(default_factory=dict)
+    models: Tensor | None = None
 
     def shares(self, ids: Tensor, rows: int) -> Tensor:
         """Shares of clients `ids`, shape (n,), in rows 0..rows-1: shape (rows, n), float64."""
@@ -85,7 +89,8 @@ class State:
         """Return the state under a new membership.
 
         Where `membership.parent` is given, models and all memory of scope "model" are re-indexed
-        by it, so that every new group continues with the state of its parent.
+        by it, so that every new group continues with the state of its parent. Where
+        `membership.models` is given, it becomes the bank.
         """
         if membership is None:
             return self
@@ -95,8 +100,10 @@ class State:
             for name, scope in self.scopes.items():
                 if scope == "model":
                     memory[name] = take(memory[name], membership.parent)
+        if membership.models is not None:
+            models = membership.models
         memory.update(membership.memory)
-        settled = replace(membership, parent=None, memory={})
+        settled = replace(membership, parent=None, memory={}, models=None)
         return replace(self, models=models, membership=settled, memory=memory)
 
 
@@ -134,21 +141,40 @@ class Stage:
         kind: "train" (uploads are aggregated), "probe" (they are not), "trial" (several candidates
             per client, aggregated), "join" (newcomers; the state is frozen); see `STAGE_KINDS`.
         clients: ids of the acting clients, ascending, shape (n,).
-        epochs: local epochs; 0 = nobody moves.
+        epochs: local epochs, one number or one per client, shape (n,); 0 = nobody moves. Of a
+            fraction of an epoch the first steps are made.
         name: part of the batches' address; two stages of one round need two names.
         samples: train on a fixed random subset of this many samples; None = all.
         losses: also measure each candidate's loss on the client's training split, before and after.
         pooled: train on the union of all clients' training samples instead of the client's own;
             only for a method that declares `pools_data = True`.
+        steps: most optimiser steps, one number or one per client, shape (n,); None = no limit.
+        lr: learning rate in place of the suite's, one number or one per client, shape (n,).
     """
 
     kind: Kind
     clients: Tensor
-    epochs: int
+    epochs: float | Tensor
     name: str = ""
     samples: int | None = None
     losses: bool = False
     pooled: bool = False
+    steps: int | Tensor | None = None
+    lr: float | Tensor | None = None
+
+    def select(self, positions: Tensor) -> Stage:
+        """The stage for some of its clients: positions, shape (k,)."""
+        names = ("clients", "epochs", "steps", "lr")
+        return replace(self, **{name: _entry(getattr(self, name), positions) for name in names})
+
+    def schedule(self, position: int) -> Schedule:
+        """The schedule of the acting client at a position."""
+        epochs, steps, lr = (_entry(it, position) for it in (self.epochs, self.steps, self.lr))
+        return Schedule(
+            epochs=float(epochs),
+            limit=None if steps is None else int(steps),
+            lr=None if lr is None else float(lr),
+        )
 
     @property
     def label(self) -> str:
@@ -166,6 +192,37 @@ class Stage:
         return STAGE_KINDS[self.kind].uses_local_terms
 
 
+def _entry(value: Any, at: int | Tensor) -> Any:  # noqa: ANN401 - a number, a tensor or None
+    """One client's value, or some clients' values; a number and None hold for all."""
+    return value[at] if isinstance(value, Tensor) else value
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long one client trains in a stage, and how fast.
+
+    Attributes:
+        epochs: local epochs; the steps of a last, incomplete epoch are its first ones.
+        limit: most optimiser steps; None = no limit.
+        lr: learning rate; None = the suite's.
+    """
+
+    epochs: float
+    limit: int | None = None
+    lr: float | None = None
+
+    @property
+    def whole_epochs(self) -> int:
+        """Epochs that are begun."""
+        return math.ceil(self.epochs)
+
+    def most_steps(self, steps: int) -> int:
+        """Most optimiser steps, where `steps` are made in `whole_epochs`."""
+        fraction = self.epochs / max(1, self.whole_epochs)
+        made = math.floor(steps * fraction + 1e-9)  # .29 of 100 steps are 29
+        return made if self.limit is None else min(made, self.limit)
+
+
 @dataclass(frozen=True)
 class Start:
     """What each acting client starts from and receives; results are merged field by field.
@@ -177,6 +234,7 @@ class Start:
             are alternatives, of which each client keeps one.
         sent_mask: scalars sent to the clients, shape (W,) or (n, W), bool; None = all.
         returned_mask: scalars sent back after training, shape as `sent_mask`; None = the same.
+        trained_mask: scalars that training changes, shape as `sent_mask`; None = all.
         extras: tensors sent by the server, name -> (n, ...); their bytes are counted, NaN = not
             sent.
         client_memory: tensors that the clients themselves store, name -> (n, ...); not counted.
@@ -187,6 +245,7 @@ class Start:
     rows: Tensor | None = None
     sent_mask: Tensor | None = None
     returned_mask: Tensor | None = None
+    trained_mask: Tensor | None = None
     extras: Extras = field(default_factory=dict)
     client_memory: Extras = field(default_factory=dict)
 
@@ -195,7 +254,7 @@ class Start:
 class Dispatched:
     """A `Start` with all fields filled in, as executors receive it.
 
-    `sent_mask` and `returned_mask` have shape (n, W); `rows` may be None.
+    Masks have shape (n, W); `rows` and `trained_mask` may be None.
     """
 
     params: Tensor
@@ -203,6 +262,7 @@ class Dispatched:
     rows: Tensor | None
     sent_mask: Tensor
     returned_mask: Tensor
+    trained_mask: Tensor | None = None
     extras: Extras = field(default_factory=dict)
     client_memory: Extras = field(default_factory=dict)
 
@@ -231,7 +291,8 @@ class Upload:
         loss_end: the same after training, shape (n, c).
         chosen: the candidate that each client keeps, shape (n,), int64.
         rows: as in `Start`: the row that each candidate belongs to, shape (c,), or None.
-        extras: what `ClientModule.on_local_end` returned, name -> (n, ...); NaN = not sent.
+        extras: what clients report, name -> (n, ...); NaN = not sent.
+        kept: what stays with the clients, which the round loop puts into the state's memory.
         bits: size of each model as it was sent, shape (n, c), int64; None = 32 bits for each
             scalar of `Start.returned_mask`.
     """
@@ -247,6 +308,7 @@ class Upload:
     chosen: Tensor
     rows: Tensor | None = None
     extras: Extras = field(default_factory=dict)
+    kept: Extras = field(default_factory=dict)
     bits: Tensor | None = None
 
     def selected(self) -> Tensor:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch import Tensor
+from torch.func import vmap
 
-from flbench.core.client import ClientModule
+from flbench.core.client import EVALUATION, SERVER, ClientModule, ModuleCall, Received
 from flbench.core.model_bank import plain, row_of
 from flbench.engine.client_metrics import Stream
 from flbench.engine.process_group import ProcessGroup
@@ -110,7 +110,7 @@ def evaluate_model(
     module, at, size = space.module, 0, chunk(pooled.y)
     space.load(row)
     module.eval()
-    module.start, module.received = row, dict(received or {})
+    module.start, module.received = row, Received(received, EVALUATION)
     measured = []
     for x, y in zip(pooled.x.split(size), pooled.y.split(size), strict=True):
         with space.fabric.autocast():
@@ -169,35 +169,24 @@ def mean_loss(space: Workspace, x: Tensor, y: Tensor) -> float:
 @torch.inference_mode()
 def logits_of(space: Workspace, models: Tensor, x: Tensor) -> Tensor:
     """Logits of every model on the same samples, shape (m, len(x), C); models are batched."""
+    return torch.cat([forward(space, plain(models), part) for part in x.split(chunk(x))], dim=1)
+
+
+def forward(space: Workspace, models: Tensor, x: Tensor) -> Tensor:
+    """Logits of models, shape (m, W), on samples in one pass, shape (m, len(x), C).
+
+    Gradients flow to the trainable scalars of the models and to the samples.
+    """
     space.module.eval()
-    space.module.received = {}
+    space.module.received = Received(where=SERVER)
     prediction = ModuleCall(space.module, space.module.predict)
 
-    def logits(row: Tensor, part: Tensor) -> Tensor:
-        return prediction.with_tensors(space.layout.unflatten(row), part).float()
+    def logits(row: Tensor, x: Tensor) -> Tensor:
+        return prediction.with_tensors(space.layout.unflatten(row), x).float()
 
     batched = vmap(logits, in_dims=(0, None), chunk_size=MODELS)
-    table = plain(models)
-    return torch.cat([batched(table, part) for part in x.split(chunk(x))], dim=1)
-
-
-class ModuleCall(nn.Module):
-    """A function of a ClientModule as a module of its own, as `functional_call` needs."""
-
-    def __init__(self, module: ClientModule, function: Callable[..., Tensor]) -> None:
-        super().__init__()
-        self.module = module
-        self.function = function
-
-    def forward(self, *arguments: object) -> Tensor:
-        """Call the function."""
-        return self.function(*arguments)
-
-    def with_tensors(self, tensors: Mapping[str, Tensor], *arguments: object) -> Tensor:
-        """Call the function with other parameters and buffers of the ClientModule."""
-        named = {f"module.{name}": tensor for name, tensor in tensors.items()}
-        result: Tensor = functional_call(self, named, arguments)
-        return result
+    result: Tensor = batched(models, x)
+    return result
 
 
 @torch.inference_mode()
@@ -216,6 +205,7 @@ def features_of(space: Workspace, models: Tensor, x: Tensor) -> Tensor:
         for model in range(len(models)):
             space.load(row_of(models, model))
             space.module.eval()
+            space.module.received = Received(where=SERVER)
             for part in x.split(chunk(x)):
                 space.module(part)
     finally:

@@ -7,14 +7,15 @@ are exchanged, so that all processes hold the complete upload in ascending clien
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from flbench.core.client import LocalWork
 from flbench.core.state import Dispatched, Stage, Upload
+from flbench.core.types import Extras
 from flbench.engine.process_group import ProcessGroup, assign
-from flbench.engine.sequential import Sequential, Term, common_extras
+from flbench.engine.sequential import Sequential, common_extras, stack_kept
 
 FIELDS = ("samples", "steps", "loss", "loss_start", "loss_end", "chosen")
 """Fields of an upload that are small: a few numbers per client."""
@@ -28,7 +29,7 @@ class DistributedExecutor(Sequential):
         self.inner = inner
         self.group = group
 
-    def fit(self, start: Dispatched, stage: Stage, terms: Sequence[Term], round_: int) -> Upload:
+    def fit(self, start: Dispatched, stage: Stage, work: LocalWork, round_: int) -> Upload:
         """Train every acting client from its start; see `Sequential.fit`."""
         self.inner.samples = self.samples
         weights = [
@@ -38,14 +39,16 @@ class DistributedExecutor(Sequential):
         assigned = assign(weights, self.group.size)
         own = torch.tensor(assigned[self.group.rank], dtype=torch.int64)
         own_start = select_clients(start, own)
-        own_stage = replace(stage, clients=stage.clients[own])
-        upload = self.group.attempt(lambda: self.inner.fit(own_start, own_stage, terms, round_))
+        own_stage = stage.select(own)
+        upload = self.group.attempt(lambda: self.inner.fit(own_start, own_stage, work, round_))
         fields = {name: getattr(upload, name) for name in FIELDS}
-        kinds = {name: (tuple(t.shape[1:]), t.dtype) for name, t in upload.extras.items()}
-        everyone = self.group.all_gather_object((fields, kinds))
+        types = {name: (tuple(t.shape[1:]), t.dtype) for name, t in upload.extras.items()}
+        kept = {name: table.cpu() for name, table in upload.kept.items()}
+        everyone = self.group.all_gather_object((fields, types, kept))
         order = torch.tensor([position for own in assigned for position in own]).argsort()
         params, device = self.group.stack(upload.params, assigned), self.workspace.device
-        known = [kinds for (_, kinds), own in zip(everyone, assigned, strict=True) if own]
+        busy = [share for share, own in zip(everyone, assigned, strict=True) if own]
+        known = [types for _, types, _ in busy]
         extras = {}
         for name, (shape, dtype) in common_extras(known, stage, round_).items():
             own_extra = upload.extras.get(name, torch.empty(0, *shape, dtype=dtype))
@@ -56,8 +59,19 @@ class DistributedExecutor(Sequential):
             rows=start.rows,
             params=params.to(device),
             extras=extras,
-            **{name: torch.cat([fields[name] for fields, _ in everyone])[order] for name in FIELDS},
+            kept=gathered([kept for _, _, kept in busy], order, stage, round_),
+            **{name: torch.cat([share[0][name] for share in everyone])[order] for name in FIELDS},
         )
+
+
+def gathered(tables: Sequence[Extras], order: Tensor, stage: Stage, round_: int) -> Extras:
+    """What the clients of all processes keep, in the clients' order, shape (n,)."""
+    entries = [
+        {name: table[i] for name, table in kept.items()}
+        for kept in tables
+        for i in range(len(next(iter(kept.values()), ())))
+    ]
+    return stack_kept([entries[i] for i in order.tolist()], stage, round_) if entries else {}
 
 
 def select_clients(start: Dispatched, positions: Tensor) -> Dispatched:
@@ -66,7 +80,9 @@ def select_clients(start: Dispatched, positions: Tensor) -> Dispatched:
     def select(table: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: value[positions.to(value.device)] for name, value in table.items()}
 
-    per_client = ("params", "active", "sent_mask", "returned_mask")
+    per_client = ["params", "active", "sent_mask", "returned_mask"]
+    if start.trained_mask is not None:
+        per_client.append("trained_mask")
     return Dispatched(
         **select({name: getattr(start, name) for name in per_client}),
         rows=start.rows,

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from flbench.core.client import ClientModule, LocalPhase
+from flbench.core import client_memory
+from flbench.core.client import (
+    TRAINING,
+    ClientModule,
+    LocalPhase,
+    LocalWork,
+    Received,
+    Report,
+    mean_cross_entropy,
+)
 from flbench.core.seeding import torch_seed
-from flbench.core.state import Dispatched, Stage, Upload
+from flbench.core.state import Dispatched, Schedule, Stage, Upload
 from flbench.core.types import Extras
 from flbench.engine.batches import orders, steps, subset
 from flbench.engine.cross_evaluation import mean_loss
 from flbench.engine.workspace import Workspace
-from flbench.errors import FlbenchError, PluginError, in_one_line
+from flbench.errors import FlbenchError, PluginError, Undefined, in_one_line
 from flbench.federation.federation import Samples
-
-Term = Callable[[ClientModule], Tensor]
 
 
 @dataclass(frozen=True)
@@ -29,10 +37,10 @@ class Outcome:
     loss: float
     loss_start: float
     loss_end: float
-    extras: Extras
+    report: Report = field(default_factory=Report)
 
 
-IDLE = Outcome(0, torch.nan, torch.nan, torch.nan, {})
+IDLE = Outcome(0, torch.nan, torch.nan, torch.nan)
 """A candidate that was not trained."""
 
 
@@ -53,11 +61,12 @@ class Sequential:
         rows = torch.cat(lists) if stage.pooled else lists[client]
         return rows[subset(len(rows), stage, self.seed, self.samples.name(client))]
 
-    def fit(self, start: Dispatched, stage: Stage, terms: Sequence[Term], round_: int) -> Upload:
-        """Train every acting client from its start; `terms` are added to every batch's loss.
+    def fit(self, start: Dispatched, stage: Stage, work: LocalWork, round_: int) -> Upload:
+        """Train every acting client from its start, as the methods' hooks say in `work`.
 
         Raises:
             PluginError: the ClientModule or a term failed; names client, stage and round.
+            Undefined: a method's loss was not used by another method's client module.
         """
         device = self.workspace.device
         trained = torch.empty(start.params.shape, device=device).copy_(start.params)
@@ -65,7 +74,11 @@ class Sequential:
         owned = [self.owned(client, stage) for client in clients]
         outcomes = [[IDLE] * trained.shape[1] for _ in clients]
         tensors = {**start.client_memory, **start.extras}
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        masks = start.trained_mask
+        with (
+            self._using(work),
+            torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
+        ):
             for i, candidate in start.active.nonzero().tolist():
                 received = {name: tensor[i].to(device) for name, tensor in tensors.items()}
                 try:
@@ -74,8 +87,10 @@ class Sequential:
                         start.params[i, candidate],
                         owned[i],
                         received,
+                        None if masks is None else masks[i],
                         stage,
-                        terms,
+                        stage.schedule(i),
+                        work,
                         round_,
                     )
                 except FlbenchError:
@@ -95,8 +110,10 @@ class Sequential:
         row: Tensor,
         rows: Tensor,
         received: dict[str, Tensor],
+        mask: Tensor | None,
         stage: Stage,
-        terms: Sequence[Term],
+        schedule: Schedule,
+        work: LocalWork,
         round_: int,
     ) -> Outcome:
         """Train one model on a client's rows of the pool; the workspace holds it afterwards."""
@@ -105,45 +122,70 @@ class Sequential:
         name = pool.name(client)
         space.seed(torch_seed(self.seed, "dropout", round_, name, stage.label))
         space.load(row)
-        module.start, module.received = row, received
+        module.start, module.received = row, Received(received, TRAINING)
         loss_start = mean_loss(space, pool.x[rows], pool.y[rows]) if stage.losses else torch.nan
         module.train()
         loss_sum = torch.zeros((), dtype=torch.float64, device=space.device)
         step_count = 0
-        for number, phase in enumerate(module.phases(stage.epochs)):
-            batches = self._steps(len(rows), phase)
-            optimizer.state.clear()
-            module.on_phase_start(number)
-            address = (round_, name, stage.label, number)
-            phase_steps = 0
-            for order in orders(len(rows), phase.epochs, self.seed, *address):
-                shuffled = rows[torch.as_tensor(order)]
-                x, y = pool.x[shuffled], pool.y[shuffled]
-                for step in batches:
-                    parts = [(x[cut], y[cut]) for cut in step]
-                    batch = parts[0] if len(parts) == 1 else tuple(parts)
-                    before = space.snapshot() if phase.mask is not None else None
-                    with fabric.autocast():
-                        loss = module.training_step(batch, phase_steps)
-                        for term in terms:
-                            loss = loss + term(module)
-                    space.clear_gradients()
-                    fabric.backward(loss)
-                    optimizer.step()
-                    if before is not None and phase.mask is not None:
-                        space.restore_frozen(before, phase.mask.to(space.device))
-                    loss_sum += loss.detach()
-                    phase_steps += 1
-            step_count += phase_steps
-        loss_end = mean_loss(space, pool.x[rows], pool.y[rows]) if stage.losses else torch.nan
-        module.steps = step_count
+        with learning_rate(space, schedule, round_):
+            phases = work.phases(module, schedule.whole_epochs)
+            plans = [self._steps(len(rows), phase) for phase in phases]
+            left = most_steps(schedule, phases, plans)
+            for number, (phase, batches) in enumerate(zip(phases, plans, strict=True)):
+                optimizer.state.clear()
+                start_phase(module, phase, number)
+                trained = both(phase.mask, mask, space.device)
+                address = (round_, name, stage.label, number)
+                phase_steps = 0
+                for order in orders(len(rows), phase.epochs, self.seed, *address):
+                    shuffled = rows[torch.as_tensor(order)]
+                    x, y = pool.x[shuffled], pool.y[shuffled]
+                    for step in batches[: left - step_count]:
+                        parts = [(x[cut], y[cut]) for cut in step]
+                        batch = parts[0] if len(parts) == 1 else tuple(parts)
+                        before = None if trained is None else space.snapshot()
+                        with fabric.autocast():
+                            loss = module.training_step(batch, phase_steps)
+                            for term in work.terms:
+                                loss = loss + term(module)
+                        space.clear_gradients()
+                        fabric.backward(loss)
+                        optimizer.step()
+                        if before is not None and trained is not None:
+                            space.restore_frozen(before, trained)
+                        loss_sum += loss.detach()
+                        phase_steps += 1
+                        step_count += 1
+            at_end = mean_loss(space, pool.x[rows], pool.y[rows]) if stage.losses else torch.nan
+            module.steps = step_count
+            report = self._report(rows, work)
+        self._refuse_lost_loss(step_count, work)
         return Outcome(
             steps=step_count,
             loss=float(loss_sum) / step_count if step_count else torch.nan,
             loss_start=loss_start,
-            loss_end=loss_end,
-            extras=self._extras(rows),
+            loss_end=at_end,
+            report=report,
         )
+
+    def _refuse_lost_loss(self, steps: int, work: LocalWork) -> None:
+        """Refuse a `batch_loss` that no step took."""
+        module = self.workspace.module
+        if steps and work.provided_by and not module.loss_was_used:
+            raise Undefined(
+                f"the loss of {work.provided_by} is lost: the training_step of"
+                f" {module.provided_by} takes no `batch_loss`, so the two cannot be combined"
+            )
+
+    @contextmanager
+    def _using(self, work: LocalWork) -> Iterator[None]:
+        """Let the module take the loss of a stage's methods."""
+        module = self.workspace.module
+        module.loss_function, module.loss_was_used = work.loss, False
+        try:
+            yield
+        finally:
+            module.loss_function = mean_cross_entropy
 
     def _steps(self, samples: int, phase: LocalPhase) -> list[list[slice]]:
         """The optimiser steps of one epoch; see `steps`."""
@@ -152,13 +194,85 @@ class Sequential:
         size, skip_single = module.local.batch_size, space.has_batchnorm
         return steps(samples, size, per_step, skip_single=skip_single)
 
-    def _extras(self, rows: Tensor) -> Extras:
-        """What the client uploads beside its parameters, from its rows of the pool."""
+    def _report(self, rows: Tensor, work: LocalWork) -> Report:
+        """What a client sends and keeps beside its model, from its rows of the pool."""
         module = self.workspace.module
-        if type(module).on_local_end is ClientModule.on_local_end:
-            return {}
-        extras = module.on_local_end(self.samples.x[rows], self.samples.y[rows])
-        return {name: value.detach().clone() for name, value in extras.items()}
+        own = type(module).on_local_end is not ClientModule.on_local_end
+        if not own and not work.reports:
+            return Report()
+        x, y = self.samples.x[rows], self.samples.y[rows]
+        reports = [Report(module.on_local_end(x, y))] if own else []
+        reports += [reporter(module, x, y) for reporter in work.reports]
+        return Report(
+            joined([report.sent for report in reports], "sends"),
+            joined([report.kept for report in reports], "keeps"),
+        )
+
+
+def joined(tables: Sequence[Extras], verb: str) -> Extras:
+    """The tensors of several tables, copied.
+
+    Raises:
+        PluginError: two tables have the same name.
+    """
+    names = [name for table in tables for name in table]
+    for name in names:
+        if names.count(name) > 1:
+            raise PluginError(f"each of two methods {verb} '{name}': rename it in one of them")
+    return {name: value.detach().clone() for table in tables for name, value in table.items()}
+
+
+def most_steps(
+    schedule: Schedule, phases: Sequence[LocalPhase], plans: Sequence[list[list[slice]]]
+) -> int:
+    """Optimiser steps that a client makes; `plans` has the steps of one epoch of each phase."""
+    pairs = zip(phases, plans, strict=True)
+    return schedule.most_steps(sum(phase.epochs * len(plan) for phase, plan in pairs))
+
+
+def start_phase(module: ClientModule, phase: LocalPhase, number: int) -> None:
+    """Let the phase prepare the module, or the module itself."""
+    if phase.start is None:
+        module.on_phase_start(number)
+    else:
+        phase.start(module)
+
+
+def both(one: Tensor | None, other: Tensor | None, device: torch.device) -> Tensor | None:
+    """The mask of scalars that two masks have; None stands for all scalars."""
+    masks = [mask.to(device) for mask in (one, other) if mask is not None]
+    return masks[0] & masks[-1] if masks else None
+
+
+@contextmanager
+def local_settings(module: ClientModule, schedule: Schedule, round_: int) -> Iterator[None]:
+    """Let the module know the learning rate of a client in a round."""
+    usual = module.local
+    module.local = usual.at(round_) if schedule.lr is None else replace(usual, lr=schedule.lr)
+    try:
+        yield
+    finally:
+        module.local = usual
+
+
+@contextmanager
+def learning_rate(space: Workspace, schedule: Schedule, round_: int) -> Iterator[None]:
+    """Set the learning rate of the optimiser, and let the module know it, for one client."""
+    groups, usual = space.optimizer.param_groups, space.module.local.lr
+    rates = [group["lr"] for group in groups]
+    with local_settings(space.module, schedule, round_):
+        for group in groups:
+            group["lr"] = scaled_rate(group["lr"], usual, space.module.local.lr)
+        try:
+            yield
+        finally:
+            for group, rate in zip(groups, rates, strict=True):
+                group["lr"] = rate
+
+
+def scaled_rate(rate: float, usual: float, now: float) -> float:
+    """A parameter group's learning rate, where that of the suite changes from `usual` to `now`."""
+    return now if rate == usual else rate * (now / usual)
 
 
 def stack_upload(
@@ -181,8 +295,8 @@ def stack_upload(
     """
     acting, candidates, _ = trained.shape
     first = [next((o for o in row if o is not IDLE), IDLE) for row in outcomes]
-    kinds = [{n: (tuple(e.shape), e.dtype) for n, e in one.extras.items()} for one in first]
-    names = common_extras(kinds, stage, round_)
+    reports = [outcome.report for outcome in first]
+    names = common_extras([kinds(report.sent) for report in reports], stage, round_)
 
     def table(field: str) -> Tensor:
         values = [[getattr(outcome, field) for outcome in row] for row in outcomes]
@@ -199,23 +313,53 @@ def stack_upload(
         loss_start=table("loss_start"),
         loss_end=table("loss_end"),
         chosen=torch.zeros(acting, dtype=torch.int64),
-        extras={name: torch.stack([outcome.extras[name] for outcome in first]) for name in names},
+        extras={name: torch.stack([report.sent[name] for report in reports]) for name in names},
+        kept=stack_kept([report.kept for report in reports], stage, round_),
     )
+
+
+def stack_kept(entries: Sequence[Extras], stage: Stage, round_: int) -> Extras:
+    """What each client keeps, one table per name; shorter entries are padded.
+
+    Raises:
+        PluginError: clients keep different names, or entries of other shapes or types.
+    """
+    types: list[dict[str, Kind]] = [
+        {name: ((), value.dtype) for name, value in own.items()} for own in entries
+    ]
+    common_extras(types, stage, round_, "keep")
+    try:
+        return {
+            name: client_memory.padded([own[name] for own in entries])
+            for name in (entries[0] if entries else {})
+        }
+    except RuntimeError as error:
+        raise PluginError(
+            f"round {round_}: stage '{stage.label}': what clients keep cannot be padded to one"
+            f" length: {in_one_line(error)}"
+        ) from error
+
+
+def kinds(extras: Extras) -> dict[str, Kind]:
+    """Shape and type of each tensor of a client."""
+    return {name: (tuple(value.shape), value.dtype) for name, value in extras.items()}
 
 
 Kind = tuple[tuple[int, ...], torch.dtype]
 """Shape and type of a client's entry in an extra."""
 
 
-def common_extras(known: Sequence[dict[str, Kind]], stage: Stage, round_: int) -> dict[str, Kind]:
+def common_extras(
+    known: Sequence[dict[str, Kind]], stage: Stage, round_: int, verb: str = "upload"
+) -> dict[str, Kind]:
     """The extras of an upload, from those of its clients.
 
     Raises:
         PluginError: they differ.
     """
-    for kinds in known:
-        if kinds != known[0]:
-            odd = sorted(n for n in known[0] | kinds if known[0].get(n) != kinds.get(n))
+    for one in known:
+        if one != known[0]:
+            odd = sorted(n for n in known[0] | one if known[0].get(n) != one.get(n))
             where = f"round {round_}: stage '{stage.label}'"
-            raise PluginError(f"{where}: clients differ in what they upload: {', '.join(odd)}")
+            raise PluginError(f"{where}: clients differ in what they {verb}: {', '.join(odd)}")
     return known[0] if known else {}

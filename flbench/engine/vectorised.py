@@ -14,19 +14,39 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 
-from flbench.core.client import ClientModule, LocalPhase
+from flbench.core.client import (
+    TRAINING,
+    ClientModule,
+    LocalPhase,
+    LocalWork,
+    ModuleCall,
+    Received,
+    Report,
+    module_phases,
+)
+from flbench.core.layout import trained_parameters
 from flbench.core.seeding import torch_seed
-from flbench.core.state import Dispatched, Stage, Upload
-from flbench.core.types import Extras
+from flbench.core.state import Dispatched, Schedule, Stage, Upload
 from flbench.engine.batches import orders
-from flbench.engine.cross_evaluation import ModuleCall, mean_loss
-from flbench.engine.sequential import IDLE, Outcome, Sequential, Term, stack_upload
+from flbench.engine.cross_evaluation import mean_loss
+from flbench.engine.sequential import (
+    IDLE,
+    Outcome,
+    Sequential,
+    both,
+    local_settings,
+    most_steps,
+    scaled_rate,
+    stack_upload,
+    start_phase,
+)
 from flbench.engine.workspace import Workspace
 from flbench.errors import FlbenchError
 from flbench.federation.federation import Samples
@@ -56,6 +76,7 @@ class Lanes:
         theta: trainable scalars, shape (L, P).
         buffers: buffer scalars, shape (L, B).
         received: tensors that each client received, name -> (L, ...).
+        mask: scalars that training changes, shape (L, W), bool; None = all.
         generators: source of each lane's dropout.
         loss: sum over the steps, shape (L,), float64, nats.
         steps: optimiser steps of each lane.
@@ -68,6 +89,7 @@ class Lanes:
     theta: Tensor
     buffers: Tensor
     received: Named
+    mask: Tensor | None
     generators: list[torch.Generator]
     loss: Tensor
     steps: list[int]
@@ -80,10 +102,10 @@ class Lanes:
         return torch.cat([self.theta[lane], self.buffers[lane]])
 
     def restore_frozen(self, theta: Tensor, buffers: Tensor, trained: Tensor) -> None:
-        """Restore the scalars outside the mask `trained`, shape (W,), from earlier copies."""
+        """Restore the scalars outside a mask, shape (W,) or (L, W), from earlier copies."""
         cut = theta.shape[1]
-        self.theta.copy_(torch.where(trained[:cut], self.theta, theta))
-        self.buffers.copy_(torch.where(trained[cut:], self.buffers, buffers))
+        self.theta.copy_(torch.where(trained[..., :cut], self.theta, theta))
+        self.buffers.copy_(torch.where(trained[..., cut:], self.buffers, buffers))
 
 
 def group_by_shape(batches: list[tuple[Tensor, ...]]) -> list[list[int]]:
@@ -102,13 +124,13 @@ class Step:
     backward pass would write a complete row for every slice.
     """
 
-    def __init__(self, space: Workspace, terms: Sequence[Term]) -> None:
+    def __init__(self, space: Workspace, work: LocalWork) -> None:
         self.cut = space.layout.parameters
         self.parameters = [slot for slot in space.layout.slots if slot.kind == "parameter"]
         self.buffers = [slot for slot in space.layout.slots if slot.kind != "parameter"]
         self.randomness = space.lane_randomness
         self.module = space.module
-        self.terms = terms
+        self.terms = work.terms
         self.index = 0
         self.call = ModuleCall(space.module, self._training_loss)
         self.gradients = vmap(grad_and_value(self._loss, has_aux=True))
@@ -140,7 +162,7 @@ class Step:
         for slot in self.buffers:
             values = buffers[slot.start - self.cut : slot.stop - self.cut].clone().view(slot.shape)
             named_buffers[slot.name] = values.long() if slot.kind == "counter" else values
-        self.module.start, self.module.received = start, received
+        self.module.start, self.module.received = start, Received(received, TRAINING)
         self.randomness.lane_marker = start[:0].sum()
         loss = self.call.with_tensors({**parameters, **named_buffers}, batch)
         if not named_buffers:
@@ -150,12 +172,18 @@ class Step:
 
 
 def same_optimizer(
-    optimizer: torch.optim.Optimizer, rows: list[nn.Parameter]
+    optimizer: torch.optim.Optimizer, rows: list[nn.Parameter], usual: float, now: float
 ) -> torch.optim.Optimizer:
-    """A new optimiser of the same class and settings for other parameters."""
+    """A new optimiser of the same class and settings for other parameters.
+
+    Its learning rate is the one that the optimiser has where that of the suite changes from
+    `usual` to `now`.
+    """
     kind = type(optimizer)
     accepted = inspect.signature(kind).parameters  # AdamW's `defaults` holds further entries
-    return kind(rows, **{k: v for k, v in optimizer.defaults.items() if k in accepted})
+    settings = {k: v for k, v in optimizer.defaults.items() if k in accepted}
+    settings["lr"] = scaled_rate(settings["lr"], usual, now)
+    return kind(rows, **settings)
 
 
 def overrides(module: ClientModule, name: str) -> bool:
@@ -194,7 +222,7 @@ def has_initial_settings(optimizer: torch.optim.Optimizer) -> bool:
 
 def same_phases(one: Sequence[LocalPhase], other: Sequence[LocalPhase]) -> bool:
     """Whether two clients train in the same phases."""
-    fields = ("epochs", "mask", "batches_per_step")
+    fields = ("epochs", "mask", "batches_per_step", "start")
     pairs = zip(one, other, strict=False)
     return len(one) == len(other) and all(
         equal(getattr(a, name), getattr(b, name)) for a, b in pairs for name in fields
@@ -212,6 +240,7 @@ class Vectorised(Sequential):
     ) -> None:
         super().__init__(workspace, samples, seed)
         self.say = say
+        self.usual_rate = workspace.module.local.lr
         self.reason = self._known_reason()
         if self.reason is not None:
             say(f"clients are trained one by one: {self.reason}")
@@ -228,20 +257,22 @@ class Vectorised(Sequential):
                 return f"{type(child).__name__} draws other random numbers in lanes"
         return None
 
-    def fit(self, start: Dispatched, stage: Stage, terms: Sequence[Term], round_: int) -> Upload:
+    def fit(self, start: Dispatched, stage: Stage, work: LocalWork, round_: int) -> Upload:
         """Train every acting client from its start; see `Sequential.fit`."""
         if self.reason is None:
             try:
-                with self._no_draws():
-                    return self._fit_lanes(start, stage, terms, round_)
-            except FlbenchError:
-                raise
+                with self._no_draws(), self._using(work):
+                    upload = self._fit_lanes(start, stage, work, round_)
+                    self._refuse_lost_loss(int(upload.steps.sum()), work)
+                    return upload
             except Exception as error:
+                if isinstance(error, FlbenchError) and error.__cause__ is None:
+                    raise
                 text = (str(error).strip() or "no message").splitlines()[0]
                 known = isinstance(error, NotVectorisable)
                 self.reason = text if known else f"{type(error).__name__}: {text}"
                 self.say(f"round {round_}: clients are trained one by one: {self.reason}")
-        return super().fit(start, stage, terms, round_)
+        return super().fit(start, stage, work, round_)
 
     @contextmanager
     def _no_draws(self) -> Iterator[None]:
@@ -257,24 +288,31 @@ class Vectorised(Sequential):
             if not all(map(torch.equal, before, states())):
                 raise NotVectorisable("it draws random numbers outside of training_step")
 
-    def _fit_lanes(
-        self, start: Dispatched, stage: Stage, terms: Sequence[Term], round_: int
-    ) -> Upload:
-        """Train every active candidate in a lane, at most SCALARS scalars at once."""
+    def _fit_lanes(self, start: Dispatched, stage: Stage, work: LocalWork, round_: int) -> Upload:
+        """Train every active candidate in a lane, at most SCALARS scalars at once.
+
+        Clients share lanes if they train equally long and fast.
+        """
         acting, candidates, _ = start.params.shape
         trained = start.params.to(self.workspace.device).clone()
         outcomes = [[IDLE] * candidates for _ in range(acting)]
         owned = [self.owned(client, stage) for client in stage.clients.tolist()]
         places = [(int(i), int(j)) for i, j in start.active.nonzero()]
         places.sort(key=lambda place: len(owned[place[0]]))
+        equal_schedules: dict[Schedule, list[tuple[int, int]]] = {}
+        for place in places:
+            equal_schedules.setdefault(stage.schedule(place[0]), []).append(place)
         lanes_at_once = max(1, SCALARS // self.workspace.layout.width)
-        for at in range(0, len(places), lanes_at_once):
-            some = places[at : at + lanes_at_once]
-            lanes = self._make_lanes(some, owned, trained, start, stage, round_)
-            for lane, outcome in enumerate(self._train_lanes(lanes, stage, terms, round_)):
-                client, candidate = lanes.places[lane]
-                trained[client, candidate] = lanes.row(lane)
-                outcomes[client][candidate] = outcome
+        for schedule, places in equal_schedules.items():
+            for at in range(0, len(places), lanes_at_once):
+                some = places[at : at + lanes_at_once]
+                lanes = self._make_lanes(some, owned, trained, start, stage, round_)
+                with local_settings(self.workspace.module, schedule, round_):
+                    found = self._train_lanes(lanes, stage, schedule, work, round_)
+                for lane, outcome in enumerate(found):
+                    client, candidate = lanes.places[lane]
+                    trained[client, candidate] = lanes.row(lane)
+                    outcomes[client][candidate] = outcome
         used = [len(rows) for rows in owned]
         return stack_upload(stage, round_, start, trained, used, outcomes)
 
@@ -302,36 +340,47 @@ class Vectorised(Sequential):
             theta=rows[:, :cut].clone(),
             buffers=rows[:, cut:].clone(),
             received={name: tensor[acting].to(device) for name, tensor in received.items()},
+            mask=None if start.trained_mask is None else start.trained_mask[acting].to(device),
             generators=[torch.Generator(device).manual_seed(seed) for seed in seeds],
             loss=torch.zeros(len(places), dtype=torch.float64, device=device),
             steps=[0] * len(places),
         )
 
     def _train_lanes(
-        self, lanes: Lanes, stage: Stage, terms: Sequence[Term], round_: int
+        self, lanes: Lanes, stage: Stage, schedule: Schedule, work: LocalWork, round_: int
     ) -> list[Outcome]:
         """Train lanes in place; return the outcome of each."""
         module = self.workspace.module
         loss_start = self._losses(lanes, stage)
         module.train()
-        step = Step(self.workspace, terms)
-        for number, phase in enumerate(self._phases(lanes, stage.epochs)):
-            self._start_phase(lanes, number)
+        step = Step(self.workspace, work)
+        phases = self._phases(lanes, schedule, work)
+        most = [
+            most_steps(schedule, phases, [self._steps(len(rows), phase) for phase in phases])
+            for rows in lanes.owned
+        ]
+        for number, phase in enumerate(phases):
+            self._start_phase(lanes, phase, number)
+            trained = both(phase.mask, lanes.mask, lanes.theta.device)
             rows = [nn.Parameter(row) for row in lanes.theta]
-            optimizer = same_optimizer(self.workspace.optimizer, rows)
+            rates = self.usual_rate, module.local.lr
+            optimizer = same_optimizer(self.workspace.optimizer, rows, *rates)
             address = (round_, stage.label, number)
-            feeds = [self._batches(lanes, lane, phase, *address) for lane in range(len(lanes))]
+            feeds = [
+                islice(self._batches(lanes, lane, phase, *address), most[lane] - lanes.steps[lane])
+                for lane in range(len(lanes))
+            ]
             step.index = 0
             while any(batches := [next(feed, ()) for feed in feeds]):
-                before = (
-                    None if phase.mask is None else (lanes.theta.clone(), lanes.buffers.clone())
-                )
+                theta, buffers = lanes.theta, lanes.buffers
+                if trained is not None:
+                    theta, buffers = theta.clone(), buffers.clone()
                 for group in group_by_shape(batches):
                     group_batches = [batches[lane] for lane in group]
                     lanes.buffers[group] = self._gradients(lanes, rows, group, group_batches, step)
                 optimizer.step()
-                if before is not None and phase.mask is not None:
-                    lanes.restore_frozen(*before, phase.mask.to(lanes.theta.device))
+                if trained is not None:
+                    lanes.restore_frozen(theta, buffers, trained)
                 for row in rows:
                     row.grad = None
                 step.index += 1
@@ -342,43 +391,58 @@ class Vectorised(Sequential):
                 loss=float(lanes.loss[lane]) / steps_made if steps_made else torch.nan,
                 loss_start=loss_start[lane],
                 loss_end=loss_end[lane],
-                extras=self._lane_extras(lanes, lane),
+                report=self._lane_report(lanes, lane, work),
             )
             for lane, steps_made in enumerate(lanes.steps)
         ]
 
-    def _phases(self, lanes: Lanes, epochs: int) -> Sequence[LocalPhase]:
+    def _phases(self, lanes: Lanes, schedule: Schedule, work: LocalWork) -> Sequence[LocalPhase]:
         """The phases, which must be the same for all lanes."""
 
         def phases(module: ClientModule) -> list[LocalPhase]:
             default = module.batches_per_step
             return [
                 replace(phase, batches_per_step=phase.batches_per_step or default)
-                for phase in module.phases(epochs)
+                for phase in work.phases(module, schedule.whole_epochs)
             ]
 
-        first, *others = self._call_per_lane(lanes, phases, "phases", "batches_per_step")
+        always = work.phases is not module_phases
+        hooks = "phases", "batches_per_step"
+        first, *others = self._call_per_lane(lanes, phases, *hooks, always=always)
         if not all(same_phases(first, other) for other in others):
             raise NotVectorisable("phases differ between clients")
         return first
 
-    def _start_phase(self, lanes: Lanes, number: int) -> None:
-        """Call `on_phase_start` for every lane; afterwards all parameters must take a gradient."""
+    def _start_phase(self, lanes: Lanes, phase: LocalPhase, number: int) -> None:
+        """Start the phase in every lane; afterwards all parameters must take a gradient."""
         module = self.workspace.module
-        self._call_per_lane(lanes, lambda module: module.on_phase_start(number), "on_phase_start")
-        if not all(parameter.requires_grad for parameter in module.parameters()):
+        self._call_per_lane(
+            lanes,
+            lambda module: start_phase(module, phase, number),
+            "on_phase_start",
+            always=phase.start is not None,
+        )
+        trained = trained_parameters(module)
+        if not all(
+            slot.name in trained for slot in self.workspace.layout.slots if slot.kind == "parameter"
+        ):
             raise NotVectorisable("some of its parameters take no gradient")
 
     def _call_per_lane(
-        self, lanes: Lanes, function: Callable[[ClientModule], T], *hooks: str
+        self,
+        lanes: Lanes,
+        function: Callable[[ClientModule], T],
+        *hooks: str,
+        always: bool = False,
     ) -> list[T]:
         """Call a function that calls hooks of the module, for each lane.
 
         The hooks must set all attributes to the same values for all lanes. The function is called
-        once if the module does not override any of the hooks.
+        once if the module does not override any of the hooks, unless it is `always` called for
+        every lane.
         """
         module, results = self.workspace.module, []
-        if not any(overrides(module, hook) for hook in hooks):
+        if not always and not any(overrides(module, hook) for hook in hooks):
             return [function(self._load_lane(lanes, 0))]
         first: dict[str, object] = {}
         for lane in range(len(lanes)):
@@ -468,7 +532,8 @@ class Vectorised(Sequential):
         self.workspace.load(lanes.row(lane))
         module = self.workspace.module
         module.start = lanes.start[lane]
-        module.received = {name: value[lane] for name, value in lanes.received.items()}
+        received = {name: value[lane] for name, value in lanes.received.items()}
+        module.received = Received(received, TRAINING)
         return module
 
     def _losses(self, lanes: Lanes, stage: Stage) -> list[float]:
@@ -481,9 +546,9 @@ class Vectorised(Sequential):
             losses.append(mean_loss(self.workspace, self.samples.x[rows], self.samples.y[rows]))
         return losses
 
-    def _lane_extras(self, lanes: Lanes, lane: int) -> Extras:
-        """What a lane's client uploads beside its parameters."""
-        if not overrides(self.workspace.module, "on_local_end"):
-            return {}
+    def _lane_report(self, lanes: Lanes, lane: int, work: LocalWork) -> Report:
+        """What a lane's client sends and keeps beside its model."""
+        if not work.reports and not overrides(self.workspace.module, "on_local_end"):
+            return Report()
         with self._check_side_effects(lanes, lane, "on_local_end"):
-            return self._extras(lanes.owned[lane])
+            return self._report(lanes.owned[lane], work)

@@ -37,6 +37,7 @@ class Workspace:
             raise PluginError(f"configure_optimizers returned {name}, expected one Optimizer")
         fabric.setup(module, optimizer)
         self.module = module
+        module.layout = layout
         self.optimizer = optimizer
         self.has_batchnorm = any(
             isinstance(child, nn.modules.batchnorm._BatchNorm) for child in module.modules()

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from flbench.errors import UserError
+from flbench.leaderboard.links import linked
 from flbench.leaderboard.pages import MARK, index, page_of, suite_page
 from flbench.leaderboard.statistics import blocks
 from flbench.leaderboard.table import is_alone, tables
@@ -27,7 +28,7 @@ def board(results: Path, out: Path, draw: bool = True) -> dict[str, bytes]:
     Raises:
         UserError: files that cannot be read, or cannot share a table; or suites, a page.
     """
-    found = tables(results)
+    found = linked(tables(results), out)
     files: dict[str, bytes] = {}
 
     def there(wanted: Sequence[Drawing]) -> list[Drawing]:

@@ -113,6 +113,9 @@ def _cells(row: TableRow, made: Sequence[Column]) -> Iterator[str]:
         text = escape(shown(row))
         if heading == "method":
             yield f'<th scope="row"><button type="button">{text}</button></th>'
+        elif heading == "links":
+            links = (f'<a href="{escape(to)}">{escape(what)}</a>' for what, to in row.links)
+            yield f'<td class="word">{", ".join(links)}</td>'
         else:
             side = ' class="word"' if words else ""
             yield f"<td{side}>{text}</td>"

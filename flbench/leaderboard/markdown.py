@@ -61,6 +61,8 @@ def anchor(title: str) -> str:
 
 def link(text: str, target: str) -> str:
     """A link; text and file's name may hold anything."""
+    if target.startswith(("https://", "http://")):
+        return f"[{escaped(text)}](<{target}>)"
     return f"[{escaped(text)}]({quote(target, safe='/.,+#~-_')})"
 
 
@@ -124,6 +126,11 @@ def packages(row: TableRow) -> str:
     return ", ".join(found)
 
 
+def link_texts(row: TableRow) -> str:
+    """What its links are called."""
+    return ", ".join(text for text, _ in row.links)
+
+
 def columns(
     rows: Sequence[TableRow],
     defaults: Mapping[str, float] | None = None,
@@ -170,6 +177,7 @@ def columns(
         (True, ("seeds", True, seeds)),
         (True, ("status", True, lambda row: row.status)),
         (True, ("package", True, packages)),
+        (any(row.links for row in rows), ("links", True, link_texts)),
     ]
     return [column for wanted, column in chosen if wanted]
 
@@ -178,6 +186,8 @@ def filled(rows: Sequence[TableRow], made: Sequence[Column], results: str) -> li
     """A table of rows; methods lead to their result files."""
 
     def shown(row: TableRow, heading: str, text: str) -> str:
+        if heading == "links":
+            return ", ".join(link(*one) for one in row.links)
         return link(text, f"{results}/{row.folder}") if heading == "method" else escaped(text)
 
     headings = [(escaped(heading), words) for heading, words, _ in made]
@@ -188,8 +198,10 @@ def filled(rows: Sequence[TableRow], made: Sequence[Column], results: str) -> li
 def settings_text(table: Table) -> str:
     """The settings of a table in one sentence, as plain text."""
     suite = table.settings
+    share = suite["participation"]
+    sampled = "all of them" if share == 1 else f"{100 * share:g} % of them"
     return (
-        f"{suite['clients']} clients, {suite['participation']:g} of them per round,"
+        f"{suite['clients']} clients, {sampled} in each round,"
         f" {suite['rounds']} rounds of {suite['local']['epochs']} local epochs,"
         f" {suite['model']['name']}; suite version {suite['version']}."
         + (f" Not judged: {told_clients(suite['not_judged'])}." if suite.get("not_judged") else "")
@@ -234,8 +246,6 @@ def section(table: Table, results: str) -> list[str]:
         lines += ["", "### Outdated", "", *filled(table.outdated, stale, results)]
     for reason in sorted({reason for _, reason in table.undefined}):
         lines += ["", f"Not defined here: {escaped(reason)}."]
-    if table.missing:
-        lines += ["", f"Not run here: {', '.join(map(escaped, table.missing))}."]
     return lines
 
 

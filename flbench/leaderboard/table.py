@@ -25,6 +25,9 @@ from flbench.results.files import read_results, read_skips
 from flbench.results.schema import Plugin, Skip
 from flbench.suite import Suite
 
+Link = tuple[str, str]
+"""A link: its text and its target, a URL or a path from the page."""
+
 
 @dataclass(frozen=True)
 class Table:
@@ -37,7 +40,6 @@ class Table:
         seeds: all seeds of its rows.
         rows: the best mean accuracy first.
         undefined: method and reason, where it is not defined.
-        missing: methods that other tables hold and this one does not.
     """
 
     suite: str
@@ -49,7 +51,6 @@ class Table:
     seeds: tuple[int, ...]
     rows: tuple[TableRow, ...]
     undefined: tuple[tuple[str, str], ...]
-    missing: tuple[str, ...]
 
     @property
     def title(self) -> str:
@@ -102,11 +103,9 @@ def tables(folder: Path) -> list[Table]:
         (one.fingerprint.suite, one.fingerprint.config): path.parent.relative_to(folder).as_posix()
         for path, one in reversed(files)
     }
-    methods = {skip.method.name for skip in skips}
-    methods |= {result.method.name for _, result in files}
     newest = _newest(plugin for _, result in files for plugin in result.method.plugins)
     return [
-        _table(key, groups.get(key, []), skipped.get(key, []), folders, newest, methods)
+        _table(key, groups.get(key, []), skipped.get(key, []), folders, newest)
         for key in sorted({*groups, *skipped})
     ]
 
@@ -117,7 +116,6 @@ def _table(
     skips: Sequence[Skip],
     folders: Mapping[tuple[str, str], str],
     newest: Mapping[tuple[str, str], Version],
-    methods: Iterable[str],
 ) -> Table:
     name, dataset, mark = key
     suite = suite_of(name, dataset)
@@ -142,7 +140,6 @@ def _table(
         )
         for row in entries
     ]
-    here = {row.method for row in rows} | {skip.method.name for skip in skips}
     return Table(
         suite=name,
         dataset=dataset,
@@ -153,7 +150,6 @@ def _table(
         seeds=seeds,
         rows=tuple(sorted(entries, key=lambda row: (-row.mean, row.name))),
         undefined=tuple(sorted({(skip.method.name, skip.reason) for skip in skips})),
-        missing=tuple(sorted(set(methods) - here)),
     )
 
 
@@ -204,6 +200,7 @@ class TableRow(ResultGroup):
         lacks: seeds that other rows of the table have and it has not.
         printed: name in a summary -> the paper's number; empty where it has no accuracy.
         outdated: why it is stale; empty where it is not.
+        links: to source, paper and package of its plugins (`flbench.leaderboard.links`).
     """
 
     default: bool
@@ -216,6 +213,7 @@ class TableRow(ResultGroup):
     lacks: tuple[int, ...] = ()
     printed: Mapping[str, float] = field(default_factory=dict)
     outdated: str = ""
+    links: tuple[Link, ...] = ()
 
     @property
     def status(self) -> str:

@@ -8,7 +8,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from flbench.core.client import ClientModule
+from flbench.core.client import (
+    BatchLoss,
+    ClientModule,
+    PhaseRule,
+    mean_cross_entropy,
+    module_phases,
+)
 from flbench.core.context import Context
 from flbench.core.hookspecs import hookimpl
 from flbench.core.state import Membership, Models, Personal, Setup, Stage, Start, State, Upload
@@ -42,6 +48,18 @@ def dispatch(state: State, stage: Stage, ctx: Context) -> Start:
 def client_module(net: nn.Module, ctx: Context) -> ClientModule:
     """Cross-entropy and the suite's optimiser."""
     return ClientModule(net, ctx.local)
+
+
+@hookimpl
+def batch_loss() -> BatchLoss:
+    """Cross-entropy."""
+    return mean_cross_entropy
+
+
+@hookimpl
+def phases() -> PhaseRule:
+    """The phases of the client module: one."""
+    return module_phases
 
 
 @hookimpl

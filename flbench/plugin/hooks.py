@@ -43,11 +43,10 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor, nn
 
-    from flbench.core.client import ClientModule
+    from flbench.core.client import ClientModule, LocalWork
     from flbench.core.context import Context
 
 Layer = tuple[str, object]
-Term = Callable[["ClientModule"], "Tensor"]
 Coder = Callable[[Message], Message]
 Acting = Callable[[], AbstractContextManager[None]]
 """Gives the block in which a plugin's code runs."""
@@ -170,7 +169,7 @@ class HookCaller:
         for answer in self._call("dispatch", state=state, stage=stage, ctx=ctx):
             start = validation.start(answer, stage, ctx)
             extras, own = {**start.extras, **extras}, {**start.client_memory, **own}
-            for name in ("params", "active", "rows", "sent_mask", "returned_mask"):
+            for name in ("params", "active", "rows", "sent_mask", "returned_mask", "trained_mask"):
                 if getattr(start, name) is not None:
                     found.setdefault(name, HookResult(answer.plugin, getattr(start, name)))
         params: Tensor = found["params"].value
@@ -192,6 +191,11 @@ class HookCaller:
             rows=found["rows"].value if "rows" in found else None,
             sent_mask=crosses.expand(acting, width),
             returned_mask=returns.expand(acting, width),
+            trained_mask=(
+                found["trained_mask"].value.expand(acting, width)
+                if "trained_mask" in found
+                else None
+            ),
             extras=extras,
             client_memory=own,
         )
@@ -216,10 +220,12 @@ class HookCaller:
                 found[label] = (answer.plugin, make)
         return found
 
-    def local_terms(self, state: State, stage: Stage, ctx: Context) -> list[Term]:
-        """Everything that is added to the loss."""
-        answers = self._call("local_term", state=state, stage=stage, ctx=ctx)
-        return [validation.local_term(answer, ctx) for answer in answers]
+    def local_work(self, state: State, stage: Stage, ctx: Context) -> LocalWork:
+        """What the methods say about training in a stage; a newcomer gets no terms."""
+        ask = partial(self._call, state=state, stage=stage, ctx=ctx)
+        loss = ask("batch_loss")
+        terms = ask("local_term") if stage.uses_local_terms else []
+        return validation.local_work(loss, ask("phases"), terms, ask("report"), state, ctx)
 
     def encode(self, state: State, stage: Stage, ctx: Context) -> list[Coder]:
         """What turns a trained model into what is sent, the plugin named first before others."""
@@ -262,22 +268,20 @@ class HookGuard:
         self, plugin: object, isolated: IsolatedPlugin, warn: Callable[[str], None]
     ) -> None:
         self._name = isolated.name
-        home = plugin if inspect.ismodule(plugin) else type(plugin)
-        for attribute in vars(home) if inspect.ismodule(home) else dir(home):
-            options = getattr(inspect.getattr_static(home, attribute), "flbench_impl", None)
-            if isinstance(options, dict):  # pluggy's mark
-                hook = options.get("specname") or attribute
-                acting: Acting = nullcontext
-                if not _is_core(plugin):
-                    quiet = ADDED if hook == "client_module" else ()
-                    acting = partial(isolated.acting, f"{self._name}.{hook}", quiet)
-                if options.get("hookwrapper"):
-                    raise PluginError(f"{self._name}.{hook}: use hookimpl(wrapper=True)")
-                guard = _wrapper if options.get("wrapper") else _guarded
-                call = guard(self._name, hook, getattr(plugin, attribute), acting, warn)
-                # `wraps` copies the mark of a function, but not that of a static method.
-                vars(call).update(flbench_impl=options)
-                setattr(self, attribute, call)
+        home: Any = plugin if inspect.ismodule(plugin) else type(plugin)
+        for attribute, options in hookspecs.hook_marks(home):
+            hook = options.get("specname") or attribute
+            acting: Acting = nullcontext
+            if not _is_core(plugin):
+                quiet = ADDED if hook == "client_module" else ()
+                acting = partial(isolated.acting, f"{self._name}.{hook}", quiet)
+            if options.get("hookwrapper"):
+                raise PluginError(f"{self._name}.{hook}: use hookimpl(wrapper=True)")
+            guard = _wrapper if options.get("wrapper") else _guarded
+            call = guard(self._name, hook, getattr(plugin, attribute), acting, warn)
+            # `wraps` copies the mark of a function, but not that of a static method.
+            vars(call).update(flbench_impl=options)
+            setattr(self, attribute, call)
 
     def __repr__(self) -> str:
         """The plugin's name, for pluggy's messages."""

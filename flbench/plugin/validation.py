@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from flbench.core.client import ClientModule
+from flbench.core.client import (
+    ClientModule,
+    LocalWork,
+    Report,
+    Reporter,
+    mean_cross_entropy,
+    module_phases,
+)
 from flbench.core.dataset import Partition
 from flbench.core.model_bank import all_finite
 from flbench.core.state import (
@@ -212,9 +219,8 @@ def plan(answer: HookResult | None, ctx: Context) -> Sequence[Stage]:
             raise of_stage.failure(
                 " pools all clients' data; a method says so with `pools_data = True`"
             )
-        if stage.epochs < 0:
-            raise of_stage.failure(f" has {stage.epochs} epochs, expected 0 or more")
         of_stage.part(" of clients").indices(stage.clients, (None,), "ids of the acting clients")
+        schedule(stage, of_stage)
         ids = stage.clients
         if not len(ids) or ids.min() < 0 or ids.max() >= ctx.clients or (ids.diff() <= 0).any():
             raise of_stage.failure(
@@ -225,6 +231,20 @@ def plan(answer: HookResult | None, ctx: Context) -> Sequence[Stage]:
     if len(set(labels)) < len(labels):
         raise expect.failure(f": two stages of one round need different names, got {labels}")
     return tuple(stages)
+
+
+def schedule(stage: Stage, of_stage: Expect) -> None:
+    """Epochs and steps are 0 or more, learning rates above 0; one number, or one per client."""
+    for name, least in (("epochs", "0 or more"), ("steps", "0 or more"), ("lr", "above 0")):
+        value = getattr(stage, name)
+        if value is None:
+            continue
+        if isinstance(value, Tensor):
+            of_stage.part(f": {name}").shape(value, (len(stage.clients),), "one per client")
+        lowest = float(torch.as_tensor(value).min())
+        # a NaN is neither
+        if not (lowest >= 0 if least == "0 or more" else lowest > 0):
+            raise of_stage.failure(f" has {name} of {lowest:g}, expected {least}")
 
 
 def start(answer: HookResult, stage: Stage, ctx: Context) -> Start:
@@ -283,17 +303,17 @@ def metrics(answer: HookResult, ctx: Context) -> Mapping[str, Callable[[int], An
     return found
 
 
-def one_argument(
+def promised(
     hook: str, answer: HookResult, of: str, ctx: Context
-) -> tuple[Callable[[Any], Any], Expect]:
+) -> tuple[Callable[..., Any], Expect]:
     """The function that a hook promises; what it raises names its plugin."""
     function, expect = answered(hook, answer, object, ctx)
     if not callable(function):
         raise expect.failure(f" returned {type(function).__name__}, expected a function of {of}")
 
-    def named(argument: object) -> object:
+    def named(*arguments: object) -> object:
         try:
-            value: object = function(argument)
+            value: object = function(*arguments)
         except (Exception, SystemExit) as error:
             raise expect.failure(f" raised {in_one_line(error)}") from error
         return value
@@ -301,14 +321,49 @@ def one_argument(
     return named, expect
 
 
-def local_term(answer: HookResult, ctx: Context) -> Callable[[ClientModule], Tensor]:
-    """A function of the module; what it raises names its plugin."""
-    return one_argument("local_term", answer, "the module", ctx)[0]
+def local_work(
+    loss: HookResult,
+    phases: HookResult,
+    terms: Sequence[HookResult],
+    reports: Sequence[HookResult],
+    state: State,
+    ctx: Context,
+) -> LocalWork:
+    """Functions; what they raise names their plugin. The defaults stay what they are."""
+    work = LocalWork(
+        terms=[promised("local_term", answer, "the module", ctx)[0] for answer in terms],
+        reports=[reporter(answer, state, ctx) for answer in reports],
+    )
+    if loss.value is not mean_cross_entropy:
+        named, _ = promised("batch_loss", loss, "a Batch", ctx)
+        work = replace(work, loss=named, provided_by=loss.plugin)
+    if phases.value is not module_phases:
+        named, _ = promised("phases", phases, "the module and a number of epochs", ctx)
+        work = replace(work, phases=named)
+    return work
+
+
+def reporter(answer: HookResult, state: State, ctx: Context) -> Reporter:
+    """A function that gives a Report, which keeps what was declared in `setup`."""
+    function, expect = promised("report", answer, "the module, samples and labels", ctx)
+
+    def named(*arguments: object) -> Report:
+        value = function(*arguments)
+        if not isinstance(value, Report):
+            raise expect.failure(f" returned {type(value).__name__}, expected Report")
+        for name in value.kept:
+            if state.scopes.get(name) != "client":
+                raise expect.failure(
+                    f": memory '{name}' was not declared in setup with the scope 'client'"
+                )
+        return value
+
+    return named
 
 
 def encode(answer: HookResult, state: State, ctx: Context) -> Callable[[Message], Message]:
     """A function of messages; what it raises or returns wrongly names its plugin."""
-    coder, expect = one_argument("encode", answer, "a Message", ctx)
+    coder, expect = promised("encode", answer, "a Message", ctx)
 
     def named(message: Message) -> Message:
         coded = coder(message)
@@ -360,6 +415,8 @@ def cluster(answer: HookResult, state: State, ctx: Context) -> Membership:
                 f": parent expects old rows in 0..{rows - 1}, got {value.parent.tolist()}"
             )
         rows = len(value.parent)
+    if value.models is not None:
+        expect.part(": models").rows(value.models, (rows, state.models.shape[1]), "the new bank")
     expect.membership(value, rows, ctx.clients)
     expect.memory(value.memory, state, rows, ctx.clients)
     return value

@@ -5,30 +5,34 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
+from flbench.core.client import LocalWork
 from flbench.core.context import Context, Split
 from flbench.core.model_bank import ModelBank, RowStore
 from flbench.core.state import Dispatched, Stage
 from flbench.core.types import Direction, Plain
 from flbench.engine.communication import CommunicationLedger
-from flbench.engine.cross_evaluation import cross_evaluate, features_of, logits_of
+from flbench.engine.cross_evaluation import cross_evaluate, features_of, forward, logits_of
 from flbench.engine.sequential import Sequential
 from flbench.errors import Undefined, UserError
+from flbench.federation.federation import Samples
 
 
 @dataclass
 class RunServices:
     """What the contexts of a run's rounds share. It holds visible samples only.
 
-    `executor` and `draw` (index -> other initial weights) are None until the ClientModule is known.
+    `executor` and `draw` (index -> other initial weights) are None until the ClientModule is known;
+    until then, `samples` are what the executor will hold.
     """
 
     ledger: CommunicationLedger
     say: Callable[[str], None]
     store: RowStore
+    samples: Samples
     executor: Sequential | None = None
     draw: Callable[[int], Tensor] | None = None
     seconds: dict[str, float] = field(default_factory=dict)
@@ -60,10 +64,16 @@ class RunServices:
 
 @dataclass(frozen=True, kw_only=True)
 class RunContext(Context):
-    """The context of a round; `truth` is None where the method does not ask for true groups."""
+    """The context of a round.
+
+    Attributes:
+        truth: gives the true groups; None where the method does not ask for them.
+        work: what the methods say about newcomers' training; None where nobody is joining.
+    """
 
     services: RunServices
     truth: Callable[[], Tensor | None] | None = None
+    work: Callable[[Stage, Context], LocalWork] | None = None
 
     def evaluate(self, models: Tensor, clients: Tensor, split: Split = "validation") -> Tensor:
         _refuse_other(split)
@@ -74,20 +84,21 @@ class RunContext(Context):
         return (sums[..., 0] / sums[..., 2]).cpu()
 
     def train(self, models: Tensor, clients: Tensor, epochs: int | None = None) -> Tensor:
-        if not self.joining:
+        if not self.joining or self.work is None:
             raise UserError("ctx.train serves newcomers: ask `ctx.joining` first")
         starts = models.expand(len(clients), self.layout.width)
         stage = Stage("join", clients, self.local.epochs if epochs is None else epochs)
-        return self.executor.fit(Dispatched.whole(starts), stage, (), self.round).selected()
+        work = replace(self.work(stage, self), reports=())
+        return self.executor.fit(Dispatched.whole(starts), stage, work, self.round).selected()
 
     def client_data(self, client: int, split: Split = "train") -> tuple[Tensor, Tensor]:
         _refuse_other(split)
-        samples = self.executor.samples
+        samples = self._samples
         rows = samples.splits[split][client]
         return samples.x[rows], samples.y[rows]
 
     def server_data(self) -> tuple[Tensor, Tensor]:
-        samples = self.executor.samples
+        samples = self._samples
         if "server" not in samples.splits:
             raise Undefined("the server owns no samples: set `server_samples` of the suite")
         rows = samples.splits["server"][0]
@@ -95,6 +106,9 @@ class RunContext(Context):
 
     def logits(self, models: Tensor, x: Tensor) -> Tensor:
         return logits_of(self.executor.workspace, models, x)
+
+    def forward(self, models: Tensor, x: Tensor) -> Tensor:
+        return forward(self.executor.workspace, models, x)
 
     def features(self, models: Tensor, x: Tensor) -> Tensor:
         return features_of(self.executor.workspace, models, x)
@@ -135,6 +149,12 @@ class RunContext(Context):
         if groups is None:
             raise Undefined("this partition has no true groups: choose another suite or method")
         return groups
+
+    @property
+    def _samples(self) -> Samples:
+        """The visible samples: there before the executor is."""
+        services = self.services
+        return services.samples if services.executor is None else services.executor.samples
 
     @property
     def executor(self) -> Sequential:

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from flbench.core.client import LocalWork
 from flbench.core.model_bank import row_of, take
 from flbench.core.state import Dispatched, Membership, Personal, Stage, State
 from flbench.engine.client_metrics import ClientMetrics, Stream
 from flbench.engine.cross_evaluation import Pooled, evaluate_model
 from flbench.engine.process_group import ProcessGroup
 from flbench.engine.sequential import Sequential
+from flbench.errors import FlbenchError, PluginError, in_one_line
 from flbench.federation.federation import Samples
 from flbench.metrics import BINS, ClientValues, calibration_error, clustering_error
 from flbench.run.history import Evaluation
 from flbench.toolbox.heterogeneity import label_overlap_truth
 
 T = TypeVar("T")
+WorkOf = Callable[[Stage], LocalWork]
+"""Gives what the methods of a run say about local training in a stage."""
 
 
 def evaluate(
@@ -29,6 +34,7 @@ def evaluate(
     state: State,
     held_out: Samples,
     clients: Tensor,
+    work: WorkOf,
     fine_tune: int = 0,
     metrics: ClientMetrics | None = None,
 ) -> Evaluation:
@@ -37,18 +43,19 @@ def evaluate(
     Args:
         personal: the checked answer of `personalise` for these clients.
         held_out: the pool with the split "test".
+        work: what the methods say about training in a stage.
         fine_tune: local epochs after which they are evaluated once more, as a further figure.
         metrics: what is computed of each client's test samples beside accuracy and loss.
     """
     others = {
-        name: _tested(executor, other, state, held_out, clients)
+        name: _tested(executor, other, state, held_out, clients, work)
         for name, other in personal.others.items()
     }
-    personal = trained(executor, personal, state, personal.adaptation)
+    personal = trained(executor, personal, state, personal.adaptation, work)
     if fine_tune:
         stage = Stage("train", clients, fine_tune, name="fine-tune")
         tuned = replace(personal, adaptation=stage)
-        others["fine_tuned"] = _tested(executor, tuned, state, held_out, clients)
+        others["fine_tuned"] = _tested(executor, tuned, state, held_out, clients, work)
     test, calibration, values = _evaluate_split(
         executor, personal, state, held_out, "test", clients, BINS, metrics
     )
@@ -86,6 +93,7 @@ def evaluate_judged(
     state: State,
     held_out: Samples,
     judged: Tensor,
+    work: WorkOf,
     fine_tune: int = 0,
     metrics: ClientMetrics | None = None,
 ) -> Evaluation:
@@ -97,9 +105,9 @@ def evaluate_judged(
     """
     clients = len(held_out.splits["test"])
     if len(judged) == clients:
-        return evaluate(executor, personal, state, held_out, judged, fine_tune, metrics)
+        return evaluate(executor, personal, state, held_out, judged, work, fine_tune, metrics)
     some = only(personal, judged)
-    found = evaluate(executor, some, state, held_out, judged, fine_tune, metrics)
+    found = evaluate(executor, some, state, held_out, judged, work, fine_tune, metrics)
 
     def spread(values: list[T], empty: T) -> list[T]:
         known = dict(zip(judged.tolist(), values, strict=True))
@@ -165,26 +173,31 @@ ADAPT_BATCH = 100
 
 
 def trained(
-    executor: Sequential, personal: Personal, state: State, stage: Stage | None
+    executor: Sequential, personal: Personal, state: State, stage: Stage | None, work: WorkOf
 ) -> Personal:
     """Train a copy of each personal model for a stage; None = leave them as they are."""
     if stage is None:
         return personal
     rows = personal.models(state)
-    tuned = rows.clone()
+    tuned, of_stage = rows.clone(), replace(work(stage), terms=(), reports=())
     for places in torch.arange(len(rows)).split(ADAPT_BATCH):
         received = {name: tensor[places] for name, tensor in personal.extras.items()}
         start = Dispatched.whole(rows[places], received)
-        some = replace(stage, clients=stage.clients[places])
-        tuned[places] = executor.fit(start, some, (), state.round).selected()
+        some = stage.select(places)
+        tuned[places] = executor.fit(start, some, of_stage, state.round).selected()
     return replace(personal, row=None, params=tuned, adaptation=None, others={})
 
 
 def _tested(
-    executor: Sequential, personal: Personal, state: State, held_out: Samples, clients: Tensor
+    executor: Sequential,
+    personal: Personal,
+    state: State,
+    held_out: Samples,
+    clients: Tensor,
+    work: WorkOf,
 ) -> float:
     """Mean test accuracy over clients."""
-    personal = trained(executor, personal, state, personal.adaptation)
+    personal = trained(executor, personal, state, personal.adaptation, work)
     table, *_ = _evaluate_split(executor, personal, state, held_out, "test", clients)
     return round(float((table[:, 1] / table[:, 2]).mean()), 6)
 
@@ -225,7 +238,16 @@ def _evaluate_split(
             stream = None
             if metrics is not None:
                 stream = Stream(metrics, pooled.positions, pooled.lengths)
-            sums = evaluate_model(space, row, pooled, rule, received, sure, stream)
+            try:
+                sums = evaluate_model(space, row, pooled, rule, received, sure, stream)
+            except FlbenchError:
+                raise
+            except (Exception, SystemExit) as error:
+                raise PluginError(
+                    f"round {state.round}: the evaluation of client {int(ids[0])} failed in"
+                    f" {space.module.provided_by if rule is None else 'its predictor'}:"
+                    f" {in_one_line(error)}"
+                ) from error
             table[places] = sums.cpu()
             if stream is not None:
                 values[places] = stream.values

@@ -7,6 +7,7 @@ few local epochs. The state is frozen: nothing that happens here can change the 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -57,6 +58,8 @@ def judge_newcomers(run: Run, state: State, guests: Newcomers) -> Unseen:
         truth=None if ctx.truth is None else lambda: all_groups(run, guests),
     )
     state = extended(run, state, len(guests))
+    ctx = replace(ctx, work=partial(run.hooks.local_work, state))
+    work = partial(run.hooks.local_work, state, ctx=ctx)
     personal = run.hooks.personalise(state, ids, ctx)
     personal = batchnorm.before_evaluation(suite.buffers, personal, state, ids, ctx.layout)
     personal = replace(personal, others={})
@@ -66,13 +69,13 @@ def judge_newcomers(run: Run, state: State, guests: Newcomers) -> Unseen:
     held_out = replace(guests.held_out, splits={"test": lists}).to(device)
 
     def correct(personal: Personal) -> list[int]:
-        return evaluate(run.executor, personal, state, held_out, ids).correct
+        return evaluate(run.executor, personal, state, held_out, ids, work).correct
 
     first = correct(personal)
-    personal = trained(run.executor, personal, state, personal.adaptation)
+    personal = trained(run.executor, personal, state, personal.adaptation, work)
     if suite.unseen_epochs:
         tuning = Stage("join", ids, suite.unseen_epochs, "fine-tune")
-        personal = trained(run.executor, personal, state, tuning)
+        personal = trained(run.executor, personal, state, tuning, work)
     return Unseen(
         epochs=suite.unseen_epochs,
         train=train.tolist(),

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from flbench.core import client_memory
 from flbench.core.context import Context
 from flbench.core.seeding import rng
 from flbench.core.state import Stage, State, Upload
@@ -98,10 +100,11 @@ def run_round(run: Run, state: State) -> tuple[State, list[float]]:
                 policy, start, state, stage.clients, ctx.layout, ctx.initial
             )
             run.ledger.start(start, stage)
-            terms = hooks.local_terms(state, stage, ctx) if stage.uses_local_terms else []
+            work = hooks.local_work(state, stage, ctx)
         with clock("train"):
-            upload = run.executor.fit(start, stage, terms, ctx.round)
+            upload = run.executor.fit(start, stage, work, ctx.round)
             refuse_divergence(upload, stage, ctx)
+            upload, state = kept_by_clients(upload, state)
         with clock("encode"):
             coders = hooks.encode(state, stage, ctx)
             upload, state = encoded(upload, start, coders, state, ctx.layout.parameters)
@@ -140,9 +143,10 @@ def evaluate_round(run: Run, state: State, losses: list[float]) -> RoundRecord:
                 suite.buffers, personal, state, everybody, ctx.layout
             )
             tune = suite.ft_epochs if state.round == suite.rounds else 0
+            work = partial(run.hooks.local_work, state, ctx=ctx)
             judged = everybody if run.judged is None else run.judged
             found = evaluate_judged(
-                run.executor, personal, state, run.held_out, judged, tune, run.metrics
+                run.executor, personal, state, run.held_out, judged, work, tune, run.metrics
             )
             if not math.isfinite(found.mean_loss()):
                 raise Diverged(f"round {ctx.round}: test loss is not finite: lower local.lr")
@@ -173,13 +177,23 @@ def evaluate_round(run: Run, state: State, losses: list[float]) -> RoundRecord:
 def round_context(run: Run, round_: int) -> RunContext:
     """The context of a round, with its cohort drawn from the round's own address."""
     sampled = run.executor.samples.called(cohort(run.suite, run.seed, round_))
-    return replace(run.context, round=round_, cohort=sampled)
+    local = run.context.local.at(round_)
+    return replace(run.context, round=round_, cohort=sampled, local=local)
 
 
 def cohort(suite: Suite, seed: int, round_: int) -> Tensor:
     """Ids sampled in a round, uniformly without replacement, ascending, shape (n,)."""
     drawn = rng(seed, "cohort", round_).permutation(suite.training_clients)[: suite.cohort_size]
     return torch.as_tensor(drawn).sort().values
+
+
+def kept_by_clients(upload: Upload, state: State) -> tuple[Upload, State]:
+    """The upload without what stays with the clients, which the state's memory has then."""
+    kept = {
+        name: client_memory.store(state.memory[name], upload.ids, entries.to(state.memory[name]))
+        for name, entries in upload.kept.items()
+    }
+    return (replace(upload, kept={}), state.remember(kept)) if kept else (upload, state)
 
 
 def refuse_divergence(upload: Upload, stage: Stage, ctx: Context) -> None:

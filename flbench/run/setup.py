@@ -26,7 +26,7 @@ from flbench.engine.process_group import ProcessGroup
 from flbench.engine.sequential import Sequential
 from flbench.engine.vectorised import Vectorised
 from flbench.engine.workspace import Workspace
-from flbench.errors import UserError
+from flbench.errors import Undefined, UserError
 from flbench.federation.build import divide
 from flbench.federation.federation import Federation, Samples, label_counts
 from flbench.metrics import is_taken
@@ -77,13 +77,13 @@ def build_executor(
     store = RowStore(spec.engine.bank_budget, spec.path.parent, fabric.device)
     ledger = CommunicationLedger(spec.suite.training_clients)
     net = build_network(spec.suite, shape, federation.classes, spec.seed)
-    services = RunServices(ledger, spec.say, store)
+    leaks = spec.method.paper_leak
+    seen = federation.with_test_as_validation() if leaks else federation
+    visible = seen.visible.to(fabric.device)
+    services = RunServices(ledger, spec.say, store, visible)
     context = first_context(spec, federation, net, services)
     module = build_module(hooks, net, context)
-    layout = ParameterLayout.of(module, head=module_head(context.layout.head_name))
-    if spec.method.paper_leak:
-        federation = federation.with_test_as_validation()
-    visible = federation.visible.to(fabric.device)
+    layout = ParameterLayout.of(module, head=context.layout.head_name)
     space = Workspace(fabric, module, layout)
     services.executor = shared(choose_executor(spec, space, visible))
     build = partial(build_network, spec.suite, shape, federation.classes, spec.seed)
@@ -146,31 +146,30 @@ def client_metrics(spec: RunSpec, hooks: HookCaller, context: RunContext) -> Cli
     return ClientMetrics(found, context.classes, context.executor.workspace.device, spec.say)
 
 
-def module_head(name: str | None) -> str | None:
-    """The network's head as the ClientModule names it; what a method adds is no head."""
-    if name is None:
-        return None
-    return f"net.{name}" if name else "net"
-
-
 def fresh_row(
     build: Callable[[int], nn.Module], row: Tensor, layout: ParameterLayout, index: int
 ) -> Tensor:
-    """The initial row with other weights in the network's part; what a method added stays."""
+    """The initial row with other weights in the network's part; what a method added stays.
+
+    Raises:
+        Undefined: no weight of the network is in a row.
+    """
     net = build(index)
     tensors = {f"net.{name}": tensor for name, tensor in net.named_parameters()}
-    fresh = row.clone()
-    for slot in layout.slots:
-        if slot.name in tensors:
-            fresh[slot.start : slot.stop] = tensors[slot.name].detach().reshape(-1)
+    fresh, own = row.clone(), [slot for slot in layout.slots if slot.name in tensors]
+    if not own:
+        raise Undefined("all weights of the network are frozen, so it has no other initial weights")
+    for slot in own:
+        fresh[slot.start : slot.stop] = tensors[slot.name].detach().reshape(-1)
     return fresh
 
 
 def first_context(
     spec: RunSpec, federation: Federation, net: nn.Module, services: RunServices
 ) -> RunContext:
-    """The context before round 1; layout and weights are the network's alone."""
-    samples, layout = federation.visible, ParameterLayout.of(net)
+    """The context before round 1; its layout is that of a plain ClientModule with the network."""
+    samples, plain = federation.visible, ClientModule(net, spec.suite.local)
+    layout = ParameterLayout.of(plain)
     counts = label_counts(samples, federation.classes)
     groups = federation.groups
     return RunContext(
@@ -183,7 +182,7 @@ def first_context(
         label_counts=counts,
         classes=federation.classes,
         layout=layout,
-        initial=layout.flatten(net),
+        initial=layout.flatten(plain),
         local=spec.suite.local,
         services=services,
         truth=(lambda: groups) if spec.method.uses_true_groups else None,

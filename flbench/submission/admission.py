@@ -6,7 +6,7 @@ A file's content, not its name, decides where it belongs. Imports no torch.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -142,10 +142,41 @@ def _seeds(file: File, folder: Folder) -> Iterator[str]:
         return
     table = folder.tables.get(result.fingerprint.suite, [])
     row = {one.result.seed: one for one in table if one.place.parent == file.place.parent}
-    if result.seed and result.seed - 1 not in row:
-        yield f"its row lacks seed {result.seed - 1}: run all with --seeds {result.seed + 1}"
+    if lacking := _numbers(set(range(result.seed)) - row.keys()):
+        yield f"its row lacks {lacking}: run all with --seeds {result.seed + 1}"
     if (before := row.get(result.seed - 1)) is not None:
         yield from other_environment(result, before.result)
+
+
+def _numbers(seeds: Iterable[int]) -> str:
+    """Seeds in words: "seed 0", "seeds 0, 2"; "" = none."""
+    listed = ", ".join(map(str, sorted(seeds)))
+    return f"seed{'s' if ',' in listed else ''} {listed}" if listed else ""
+
+
+def outlook(paths: Iterable[Path], folder: Folder) -> Iterator[str]:
+    """One line for each row of accepted files: its seeds, those it lacks, whether its table is new.
+
+    A row lacks the seeds that other rows of its table have.
+    """
+    rows: dict[Path, File] = {}
+    for path in paths:
+        file = read(path, folder.root)
+        rows.setdefault(file.place.parent, file)
+    for place, file in sorted(rows.items()):
+        result = file.result
+        table = folder.tables[result.fingerprint.suite]
+        own = {one.result.seed for one in table if one.place.parent == place}
+        line = f"{result.method.name} on {result.suite['name']} ({result.dataset}): {_numbers(own)}"
+        others = [one for one in table if one.place.parent != place and not one.arriving]
+        if not folder.root.is_dir():
+            yield f"{line}; compared with no table: there is no '{folder.root}'"
+        elif not any(not one.arriving for one in table):
+            yield f"{line}; opens a new table"
+        elif lacking := _numbers({one.result.seed for one in others} - own):
+            yield f"{line}; lacks {lacking}, which other rows of its table have"
+        else:
+            yield f"{line}; lacks no seed of its table"
 
 
 def other_environment(result: Result, before: Result) -> Iterator[str]:

@@ -36,6 +36,7 @@ class RunRequest:
         sinks: names of listeners, beside the console.
         metrics: metrics of each client beside those of the suites, as they are typed.
         tuning: how the settings were found, if they were searched for.
+        offline: run each suite on its data set that needs no files (`Suite.offline_dataset`).
     """
 
     methods: tuple[str, ...] = ()
@@ -53,6 +54,7 @@ class RunRequest:
     sinks: tuple[str, ...] = ()
     tuning: Tuning | None = None
     metrics: tuple[str, ...] = ()
+    offline: bool = False
 
     @property
     def root(self) -> Path:
@@ -133,7 +135,10 @@ def resolve(
     asked = tuple(map(metric_of, request.metrics))
     cells: dict[Path, Cell] = {}
     for name in request.suites:
-        suite = load_suite(name, request.dataset, overrides)
+        suite, dataset = load_suite(name, request.dataset, overrides), request.dataset
+        if request.offline and suite.offline_dataset:
+            dataset = suite.offline_dataset
+            suite = load_suite(name, dataset, overrides)
         suite = suite.model_copy(update={"metrics": (*suite.metrics, *asked)})
         for metric in suite.metrics:
             find_metric(metric)  # before anything runs
@@ -142,6 +147,8 @@ def resolve(
                 request,
                 methods=(method.text,),
                 suites=(name,),
+                dataset=dataset,
+                offline=False,
                 settings={k: v for k, v in request.settings.items() if concerns(k, method)},
                 preset=None if method.text in without else request.preset,
             )
@@ -202,7 +209,8 @@ def _arguments(request: RunRequest) -> Iterator[str]:
     for name, given in plain.items():
         if given is not None:
             yield from (f"--{name.replace('_', '-')}", str(given))
-    flags = {"compile": request.engine.compile, "force": request.force, "resume": request.resume}
+    flags = {"offline-data": request.offline, "compile": request.engine.compile}
+    flags |= {"force": request.force, "resume": request.resume}
     yield from (f"--{name}" for name, wanted in flags.items() if wanted)
 
 

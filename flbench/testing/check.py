@@ -9,12 +9,19 @@ from typing import Any, Literal
 
 from flbench.core.conformance import Conformance
 from flbench.core.dataset import Dataset
-from flbench.errors import FlbenchError, UserError
+from flbench.errors import FlbenchError, UnknownName, UserError
 from flbench.plugin.registry import find, load_entry
 from flbench.run.composition import MethodStack, compose
-from flbench.suite import Suite
+from flbench.suite import Suite, suite_field, suite_fields
 from flbench.testing.hook_recorder import Observer, with_hook_recorder
-from flbench.testing.small_run import SERVER_SAMPLES, SmallRun, run_small, small_suite
+from flbench.testing.small_run import (
+    SERVER_SAMPLES,
+    SmallRun,
+    run_small,
+    small_dataset,
+    small_suite,
+)
+from flbench.testing.watch import Watch
 
 CheckState = Literal["passed", "failed", "xfailed", "xpassed", "skipped"]
 STATE_WIDTH, NAME_WIDTH = 7, 24
@@ -39,11 +46,13 @@ class CheckResult:
             declared to fail but passes; "skipped" where a required check did not pass, or the check
             does not apply to the method.
         reason: what failed, the declared reason, or why the check was skipped.
+        blocked_by: the check that did not pass, for which this one was skipped.
     """
 
     check: str
     state: CheckState
     reason: str = ""
+    blocked_by: str = ""
 
     @property
     def ok(self) -> bool:
@@ -118,9 +127,23 @@ class MethodUnderTest:
         return compose(self.name, {**self.conformance.params, **params})
 
     def suite(self, **changes: Any) -> Suite:  # noqa: ANN401 - fields of a suite
-        """The small suite with the author's settings and the given ones."""
-        declared = {"rounds": self.conformance.rounds, **self.conformance.suite}
-        return small_suite(**{"server_samples": SERVER_SAMPLES, **declared, **changes})
+        """The small suite with the author's settings and the given ones.
+
+        Raises:
+            UserError: `conformance.suite` names a field that no suite has, or a wrong value.
+        """
+        declared: dict[str, object] = {}
+        for key, value in self.conformance.suite.items():
+            name = key if key in Suite.model_fields else suite_field(key)
+            if name is None:
+                what = f"field in {self.name}.conformance.suite"
+                raise UnknownName(what, key, suite_fields(), listed="there are")
+            declared[name] = value
+        given = {"server_samples": SERVER_SAMPLES, "rounds": self.conformance.rounds}
+        try:
+            return small_suite(**{**given, **declared, **changes})
+        except UserError as error:
+            raise UserError(f"{self.name}.conformance.suite: {error}") from None
 
     def run(
         self,
@@ -136,9 +159,23 @@ class MethodUnderTest:
         return run_small(method, suite or self.suite(), dataset, **options)
 
     @cached_property
+    def watch(self) -> Watch:
+        """What was seen in the usual run, and in the one with newcomers."""
+        return Watch()
+
+    @cached_property
     def usual_run(self) -> SmallRun:
-        """The run without options; it is made once."""
-        return self.run()
+        """The run without options; it is made once, and watched."""
+        watch = self.watch
+        return self.run(
+            observer=watch.observe, around_fit=watch.around_fit, before_first_round=watch.attach
+        )
+
+    @cached_property
+    def newcomers_run(self) -> SmallRun:
+        """The run with nine clients, of which three join after the last round; it is made once."""
+        suite = self.suite(clients=9, unseen=0.34, unseen_epochs=1)
+        return self.run(suite, small_dataset(samples=108), observer=self.watch.answers)
 
     def failure(self, text: str) -> CheckFailed:
         """The exception of a failed check; its text begins with the method's name."""
@@ -152,8 +189,10 @@ class MethodUnderTest:
 
     def _run_check(self, check: Check) -> CheckResult:
         for required in check.requires:
-            if self.run_check(required).state not in ("passed", "xpassed"):
-                return CheckResult(check.name, "skipped", f"it requires {required.name}")
+            found = self.run_check(required)
+            if found.state not in ("passed", "xpassed"):
+                cause = found.blocked_by or required.name
+                return CheckResult(check.name, "skipped", f"it requires {cause}", cause)
         failure = ""
         try:
             check.function(self)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 
 import torch
 from torch import Tensor
 
+from flbench.core.client import LocalWork
 from flbench.core.hookspecs import hookimpl, implemented_hooks
 from flbench.core.state import Dispatched, Message, Stage, State, Upload
 from flbench.core.types import Direction
 from flbench.engine.communication import BITS, DIRECTIONS, CommunicationLedger
-from flbench.engine.sequential import Term
 from flbench.run.context import RunContext
 from flbench.run.rounds import Run
 from flbench.testing.check import MethodUnderTest, check
@@ -61,8 +61,12 @@ class CountingContext(RunContext):
 class Meter:
     """A plugin that counts what a run sends, independently of the ledger.
 
-    It also calls `dispatch` and `aggregate` a second time, with other numbers where nothing was
-    sent: the answers must not depend on these numbers.
+    It also calls `dispatch` and `aggregate` again, with other numbers where nothing was sent: the
+    answers must not depend on these numbers. Uploads are changed one at a time, because a client
+    may use its own numbers without sending them, but not those of another client.
+
+    Numbers that are as they were before round 1 are not changed: everybody knows them, such as
+    those of a frozen part of the network.
 
     Attributes:
         coded: whether the method codes what clients send (`encode`).
@@ -73,6 +77,9 @@ class Meter:
         held: client -> models that it received in this round.
         dispatched: the arguments of the last call of `dispatch`.
         start: what the clients of the stage start from.
+        first: the state before round 1.
+        foreign: client with a row of its own -> scalars of it that depend on uploads of other
+            clients and that this client has not received yet, shape (W,), bool.
     """
 
     coded: bool
@@ -84,6 +91,8 @@ class Meter:
     held: dict[int, list[Tensor]] = field(default_factory=dict)
     dispatched: tuple[State, Stage, CountingContext] | None = None
     start: Dispatched | None = None
+    first: State | None = None
+    foreign: dict[int, Tensor] = field(default_factory=dict)
 
     def attach(self, run: Run) -> None:
         """Count what the hooks of a run send by themselves."""
@@ -105,13 +114,14 @@ class Meter:
     def dispatch(self, state: State, stage: Stage, ctx: CountingContext) -> None:
         """Record the arguments."""
         if ctx.meter is self:
+            self.first = self.first or state
             self.dispatched = state, stage, ctx
 
     def fit(
-        self, fit: Fit, start: Dispatched, stage: Stage, terms: Sequence[Term], round_: int
+        self, fit: Fit, start: Dispatched, stage: Stage, work: LocalWork, round_: int
     ) -> Upload:
         """Train, and count what the clients of a stage receive and upload."""
-        upload = fit(start, stage, terms, round_)
+        upload = fit(start, stage, work, round_)
         if self.dispatched is None or self.dispatched[1] is not stage:
             return upload  # adaptation before an evaluation, not a stage of the round
         self.count_received(start, stage)
@@ -139,17 +149,26 @@ class Meter:
         self, start: Dispatched, state: State, stage: Stage, ctx: CountingContext
     ) -> None:
         """What a client starts from, but was not sent, must not depend on the server's state."""
-        assert self.run is not None, "attached before"
+        assert self.run is not None and self.first is not None, "attached before"
         for index, client in enumerate(stage.clients.tolist()):
+            free = ~start.sent_mask[index]
+            foreign = self.foreign.pop(client, None)
             if client in self.counted:
                 continue  # the plugin counted it by itself
-            others_changed = with_other_clients_changed(state, client)
+            where = f"round {ctx.round}, stage '{stage.label}': client {client}"
+            if foreign is not None and bool(foreign.any()):
+                there = start.params[index] == state.models[state.membership.home[client]]
+                if bool((there & foreign & free).any()):
+                    self.errors.append(
+                        f"{where} starts from a mean of other clients' uploads, which nobody"
+                        " sent to it: count it (`sent_mask`, or `ctx.send`)"
+                    )
+                self.foreign[client] = foreign & free
+            others_changed = with_other_clients_changed(state, client, self.first)
             try:
                 other = self.run.hooks.dispatch(others_changed, stage, ctx.without_effects())
             except Exception:
                 continue  # it refuses such numbers: no conclusion
-            where = f"round {ctx.round}, stage '{stage.label}': client {client}"
-            free = ~start.sent_mask[index]
             if other.params.shape == start.params.shape and not same_bits(
                 other.params[index][:, free], start.params[index][:, free]
             ):
@@ -188,26 +207,55 @@ class Meter:
 
     @hookimpl
     def aggregate(self, state: State, upload: Upload, ctx: CountingContext) -> None:
-        """Models of other clients must not depend on numbers that a client did not upload."""
+        """A client's row must not depend on numbers that another client did not upload."""
         if ctx.meter is not self or self.run is None or self.start is None:
             return
-        kept = ~self.start.returned_mask[:, None]
-        if not bool(kept.any()):
-            return
-        params = torch.where(kept, perturbed(upload.params), upload.params)
-        first, other = (
-            self.run.hooks.aggregate(state, one, ctx.without_effects())
-            for one in (upload, replace(upload, params=params))
-        )
+        again = ctx.without_effects()
+        plain = self._aggregated(state, upload, again)
         home = state.membership.home
-        own = set(home[upload.ids].tolist())
-        rows_changed = (first.rows != other.rows).any(dim=1).nonzero()[:, 0].tolist()
-        for row in rows_changed:
-            if row not in own or int((home == row).sum()) > 1:
-                self.errors.append(
-                    f"round {ctx.round}: row {row} of the models depends on numbers that"
-                    " `returned_mask` excludes"
-                )
+        kept = ~self.start.returned_mask[:, None] & (upload.params != self.start.params)
+        alone = len(state.models) == len(home) and len(home.unique()) == len(home)
+        for index, client in enumerate(upload.ids.tolist()):
+            if bool(kept[index].any()):
+                other = self._aggregated(state, _with_other_upload(upload, index, kept), again)
+                for row in _changed(plain, other).any(dim=1).nonzero()[:, 0].tolist():
+                    owners = (home == row).nonzero()[:, 0].tolist()
+                    if owners != [client] and not set(owners) <= again.meter.counted | self.counted:
+                        self.errors.append(
+                            f"round {ctx.round}: row {row} of the models depends on numbers of"
+                            f" client {client} that `returned_mask` excludes"
+                        )
+            if alone:
+                other = self._aggregated(state, _with_other_upload(upload, index, None), again)
+                changed = _changed(plain, other)
+                for row in changed.any(dim=1).nonzero()[:, 0].tolist():
+                    owner = int((home == row).nonzero()[0, 0])
+                    if owner != client and owner not in again.meter.counted | self.counted:
+                        before = self.foreign.get(owner, torch.zeros_like(changed[row]))
+                        self.foreign[owner] = before | changed[row]
+
+    def _aggregated(self, state: State, upload: Upload, ctx: CountingContext) -> Tensor | None:
+        """The models that `aggregate` gives for an upload; None = it refuses these numbers."""
+        assert self.run is not None, "attached before"
+        try:
+            return self.run.hooks.aggregate(state, upload, ctx).rows
+        except Exception:
+            return None
+
+
+def _with_other_upload(upload: Upload, index: int, where: Tensor | None) -> Upload:
+    """The upload with other numbers of one client, all or those of a mask, shape (n, c, W)."""
+    params = upload.params.clone()
+    other = perturbed(params[index])
+    params[index] = other if where is None else torch.where(where[index], other, params[index])
+    return replace(upload, params=params)
+
+
+def _changed(one: Tensor | None, other: Tensor | None) -> Tensor:
+    """Which scalars of two banks differ, shape (K, W), bool; none where there is no conclusion."""
+    if one is None or other is None or one.shape != other.shape:
+        return torch.zeros(0, 0, dtype=torch.bool)
+    return torch.as_tensor(one != other)
 
 
 def _scalars(tensor: Tensor) -> int:
@@ -215,28 +263,44 @@ def _scalars(tensor: Tensor) -> int:
     return int((~tensor.isnan()).sum())
 
 
-def perturbed(tensor: Tensor, keep: Tensor | None = None) -> Tensor:
-    """A table with other finite numbers, except in the rows `keep`, shape (n,), bool."""
+def perturbed(tensor: Tensor, keep: Tensor | None = None, known: Tensor | None = None) -> Tensor:
+    """A table with other finite numbers.
+
+    Args:
+        tensor: the table, shape (n, ...).
+        keep: rows that keep their numbers, shape (n,), bool.
+        known: another table; numbers that are equal in both are kept, if it has the same shape.
+    """
     if not tensor.is_floating_point():
         return tensor
     other = torch.where(tensor.isfinite(), 1.5 * tensor + 0.25, tensor)
+    if known is not None and known.shape == tensor.shape:
+        other = torch.where(tensor == known, tensor, other)
     if keep is not None:
         other[keep] = tensor[keep]
     return other
 
 
-def with_other_clients_changed(state: State, client: int) -> State:
-    """The state with other numbers in everything that is not the client's own."""
+def with_other_clients_changed(state: State, client: int, first: State) -> State:
+    """The state with other numbers in everything that is not the client's own or known to all.
+
+    Known to all is what is as in the state `first`, before round 1.
+    """
     home, clients = state.membership.home, len(state.membership.home)
     mine = torch.zeros(len(state.models), dtype=torch.bool)
     if home[client] >= 0 and int((home == home[client]).sum()) == 1 and len(mine) == clients:
         mine[home[client]] = True  # a row of its own
     own = torch.arange(clients) == client
     memory = {
-        name: perturbed(table, own if state.scopes.get(name) == "client" else None)
+        name: perturbed(
+            table, own if state.scopes.get(name) == "client" else None, first.memory.get(name)
+        )
         for name, table in state.memory.items()
     }
-    return replace(state, models=perturbed(state.models.clone(), mine), memory=memory)
+    same = first.models.shape == state.models.shape
+    known = first.models if same else first.models[:1].expand(state.models.shape)
+    models = perturbed(state.models.clone(), mine, known.clone())
+    return replace(state, models=models, memory=memory)
 
 
 @check(usual_run)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from itertools import product
@@ -76,23 +75,16 @@ class EmptyGroup:
 @check(plain_parameters)
 def usual_run(method: MethodUnderTest) -> None:
     """A run finishes; memberships are valid and scores finite."""
-    errors: list[str] = []
-
-    def observer(hook: str, _: Mapping[str, object], call: Callable[[], object]) -> object:
-        answer = call()
-        if isinstance(answer, Membership) and answer.weights is not None:
-            used = answer.home[answer.home >= 0].unique()
-            errors.extend(
-                f"{method.name}.{hook} gives clients the model of row {int(row)},"
-                " which averages no client"
-                for row in used
-                if not bool(answer.weights[row].sum() > 0)
-            )
-        return answer
-
-    check_result(method, method.run(observer=observer))
-    if errors:
-        raise method.failure(errors[0])
+    try:
+        finished = method.usual_run
+    except Undefined as error:
+        raise method.failure(
+            f"is undefined on the federation of the kit ({error}): change that in its"
+            ' `conformance`, as in fl.Conformance(suite={"local.momentum": 0.0})'
+        ) from None
+    check_result(method, finished)
+    if method.watch.averages_nobody:
+        raise method.failure(method.watch.averages_nobody[0])
 
 
 @check(usual_run)
@@ -127,40 +119,23 @@ HOOKS = {name for name, spec in vars(hookspecs).items() if hasattr(spec, "flbenc
 @check(usual_run)
 def every_hook_answers(method: MethodUnderTest) -> None:
     """Every hook of the method returns something other than None at least once."""
-    asked: set[str] = set()
-    answered = {"setup"}
-
-    def observer(hook: str, _: Mapping[str, object], call: Callable[[], object]) -> object:
-        answer = call()
-        asked.add(hook)
-        if answer is not None:
-            answered.add(hook)
-        return answer
-
     for _, plugin in method.compose().layers:
         kind = type(plugin)
         unmarked = sorted(set(vars(kind)) & HOOKS - implemented_hooks(kind).keys())
         if unmarked:
             raise method.failure(f"{unmarked[0]} has the name of a hook: mark it with @fl.hookimpl")
-    _ = method.run(observer=observer).result
-    _ = run_with_newcomers(method, observer=observer).result
-    for hook in sorted(asked - answered):
+    _ = method.newcomers_run.result
+    for hook in sorted(method.watch.asked - method.watch.answered):
         raise method.failure(
             f"its hook {hook} always returns None: is a `return` missing? Or declare"
             " parameters in `conformance` with which it returns something"
         )
 
 
-def run_with_newcomers(method: MethodUnderTest, **options: Any) -> SmallRun:  # noqa: ANN401 - see `run_small`
-    """Run with nine clients, of which three join after the last round."""
-    suite = method.suite(clients=9, unseen=0.34, unseen_epochs=1)
-    return method.run(suite, small_dataset(samples=108), **options)
-
-
 @check(usual_run)
 def newcomers_served(method: MethodUnderTest) -> None:
     """Clients that join after the last round get a model."""
-    finished = run_with_newcomers(method)
+    finished = method.newcomers_run
     if finished.result.unseen is None:
         why = [text for text in finished.run.history.warnings + finished.said if "unseen" in text]
         raise method.failure(why[-1] if why else "newcomers are not reported")

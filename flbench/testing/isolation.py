@@ -3,94 +3,43 @@
 from __future__ import annotations
 
 import gc
-import io
 import sys
-from collections.abc import Callable, Collection, Mapping
-from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
 from itertools import pairwise
 from types import ModuleType
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from flbench.core.context import Context
 from flbench.core.hookspecs import hookimpl
-from flbench.core.state import Dispatched, Membership, Stage, State, Upload
-from flbench.plugin.hooks import ADDED
-from flbench.plugin.isolation import restore, snapshot
+from flbench.core.state import State
 from flbench.plugin.registry import find
 from flbench.results.difference import SHARED_MARKS
 from flbench.run.rounds import Run
 from flbench.testing.check import MethodUnderTest, check
 from flbench.testing.edge_cases import usual_run
-from flbench.testing.hook_recorder import same_bits, tensors
+from flbench.testing.hook_recorder import same_bits
 from flbench.testing.reproducibility import differing_tensors, same_seed_same_bytes
-from flbench.testing.small_run import DEFAULTS, Fit, run_small
+from flbench.testing.small_run import DEFAULTS, run_small
 from flbench.testing.subprocesses import in_fresh_process
+from flbench.testing.watch import changes_of
 
 
 @check(usual_run)
 def inputs_untouched(method: MethodUnderTest) -> None:
     """Hooks and local training never write to their inputs."""
-    errors: list[str] = []
-
-    def watched(who: str, inputs: Mapping[str, object], call: Callable[[], Any]) -> Any:  # noqa: ANN401 - what the call returns
-        found = [one for name, value in inputs.items() for one in tensors(value, name)]
-        copies = [tensor.clone() for _, tensor in found]
-        answer = call()
-        pairs = zip(found, copies, strict=True)
-        errors.extend(
-            f"{who} wrote to {path}"
-            for (path, tensor), copy in pairs
-            if not same_bits(tensor, copy)
-        )
-        return answer
-
-    def observer(hook: str, arguments: Mapping[str, object], call: Callable[[], object]) -> object:
-        return watched(f"its hook {hook}", arguments, call)
-
-    def around_fit(fit: Fit, start: Dispatched, *rest: Any) -> Upload:  # noqa: ANN401 - see `Fit`
-        inputs = {"the input of clients": start}
-        upload: Upload = watched("local training", inputs, lambda: fit(start, *rest))
-        return upload
-
-    method.run(observer=observer, around_fit=around_fit)
-    if errors:
-        raise method.failure(f"{errors[0]}: return new tensors (`clone()` before writing)")
+    written = method.watch.written
+    if written:
+        raise method.failure(f"{written[0]}: return new tensors (`clone()` before writing)")
 
 
 @check(usual_run)
 def absent_clients_untouched(method: MethodUnderTest) -> None:
     """A client outside all stages of a round keeps its memory, and its group if groups stay."""
-    rounds = [0]
-    active: dict[int, set[int]] = {}
-    regrouped: set[int] = set()
-
-    def observer(_: str, arguments: Mapping[str, object], call: Callable[[], object]) -> object:
-        answer = call()
-        if isinstance(answer, Membership) and answer.parent is not None:
-            regrouped.add(rounds[-1])
-        return answer
-
-    @dataclass(frozen=True)
-    class RoundRecorder:
-        """Records the rounds and which clients take part in them."""
-
-        @hookimpl
-        def plan(self, ctx: Context) -> None:
-            rounds.append(ctx.round)
-
-        @hookimpl
-        def dispatch(self, stage: Stage, ctx: Context) -> None:
-            active.setdefault(ctx.round, set()).update(stage.clients.tolist())
-
-    recorder = ("recorder", RoundRecorder())
-    finished = method.run(observer=observer, extra_plugins=[recorder])
-    for old, new in pairwise(finished.states):
-        absent = sorted(set(range(len(new.membership.home))) - active.get(new.round, set()))
+    watch = method.watch
+    for old, new in pairwise(method.usual_run.states):
+        absent = sorted(set(range(len(new.membership.home))) - watch.active.get(new.round, set()))
         for name, scope in new.scopes.items():
             pair = old.memory[name], new.memory[name]
             if scope == "client" and pair[0].shape == pair[1].shape:
@@ -100,7 +49,7 @@ def absent_clients_untouched(method: MethodUnderTest) -> None:
                         f"round {new.round} changes memory '{name}' of client {errors[0]},"
                         " which took no part in it; what the server remembers has scope 'run'"
                     )
-        same_rows = new.round not in regrouped and len(old.models) == len(new.models)
+        same_rows = new.round not in watch.regrouped and len(old.models) == len(new.models)
         homes = old.membership.home, new.membership.home
         errors = [c for c in absent if same_rows and 0 <= homes[0][c] != homes[1][c]]
         if errors:
@@ -113,7 +62,7 @@ def absent_clients_untouched(method: MethodUnderTest) -> None:
 @check(usual_run)
 def partition_untouched(method: MethodUnderTest) -> None:
     """Partition, client sampling and initial weights are those of the suite."""
-    mine, usual = method.usual_run, run_small(DEFAULTS, method.suite())
+    mine, usual = method.usual_run, run_small(DEFAULTS, method.suite(), last=0)
     for name in SHARED_MARKS:
         if getattr(mine.run.marks, name) != getattr(usual.run.marks, name):
             raise method.failure(
@@ -199,14 +148,7 @@ def _container_entries(kind: type) -> int:
 def process_state_untouched(method: MethodUnderTest) -> None:
     """It prints nothing, and leaves seeds, torch's settings, files and environment as they are."""
     changes = in_fresh_process(changed_by_import, method.name)
-    errors = [f"being imported, it {change}" for change in changes]
-
-    def observer(hook: str, _: Mapping[str, object], call: Callable[[], object]) -> object:
-        answer, changes = changes_of(call, ADDED if hook == "client_module" else ())
-        errors.extend(f"its hook {hook} {change}" for change in changes)
-        return answer
-
-    method.run(observer=observer)
+    errors = [f"being imported, it {change}" for change in changes] + method.watch.changed
     if errors:
         raise method.failure(errors[0])
 
@@ -215,15 +157,3 @@ def changed_by_import(method: str) -> list[str]:
     """What the import of a method changes in the process-wide state, in this process."""
     entry = find("methods", method)
     return changes_of(EntryPoint(entry.name, entry.value, "flbench.methods").load)[1]
-
-
-def changes_of(call: Callable[[], object], free: Collection[str] = ()) -> tuple[object, list[str]]:
-    """The answer of a call, and what it prints or changes in the process-wide state but `free`."""
-    before, printed = snapshot(), io.StringIO()
-    with redirect_stdout(printed):
-        answer = call()
-    changes = [change for name, change in restore(before) if name not in free]
-    if printed.getvalue():
-        text = printed.getvalue().strip()
-        changes.append(f"prints {text!r}: use ctx.note or ctx.warn")
-    return answer, changes

@@ -25,6 +25,7 @@ CHECKS: dict[str, Check] = {
         reproducibility.same_seed_same_bytes,
         reproducibility.trained_alone,
         reproducibility.relabelled_clients,
+        reproducibility.judged_singly,
         reproducibility.vectorised_clients,
         reproducibility.two_processes,
         reproducibility.resumed_run,
@@ -74,6 +75,9 @@ def run_check(method: str, check: str) -> CheckResult:
 def check_results(method: str, checks: Sequence[str] = ()) -> Iterator[CheckResult]:
     """Run the checks of a method, in order.
 
+    Where a check is skipped because another one did not pass, that one comes first, whether it was
+    asked for or not.
+
     Args:
         method: name of an installed method.
         checks: names; none = all.
@@ -81,7 +85,13 @@ def check_results(method: str, checks: Sequence[str] = ()) -> Iterator[CheckResu
     Raises:
         UnknownName: there is no such method or check.
     """
-    return (run_check(method, name) for name in checks or CHECKS)
+    shown: set[str] = set()
+    for name in checks or CHECKS:
+        result = run_check(method, name)
+        if result.blocked_by and result.blocked_by not in {*shown, *(checks or CHECKS)}:
+            shown.add(result.blocked_by)
+            yield run_check(method, result.blocked_by)
+        yield result
 
 
 @dataclass(frozen=True)

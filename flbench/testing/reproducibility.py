@@ -3,31 +3,44 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from types import MethodType
+from typing import Any, cast
 
 import numpy as np
 import torch
+from safetensors.torch import load, save
+from torch import Tensor
 
-from flbench.core.state import Dispatched, Stage, State, Upload
+from flbench.core.client import ClientModule, LocalWork
+from flbench.core.client_memory import unpadded
+from flbench.core.model_bank import plain
+from flbench.core.state import Dispatched, Personal, Stage, State, Upload
+from flbench.engine import batchnorm
 from flbench.engine.distributed import select_clients
 from flbench.engine.options import EngineOptions
-from flbench.engine.sequential import Term
+from flbench.engine.sequential import Sequential
+from flbench.engine.vectorised import Vectorised
 from flbench.plugin.isolation import GENERATORS, restore, snapshot
 from flbench.results.difference import relative_distance
 from flbench.run.composition import compose
+from flbench.run.evaluation import evaluate
 from flbench.run.history import Evaluation, History
+from flbench.run.rounds import round_context
 from flbench.testing.check import CheckSkipped, MethodUnderTest, check
 from flbench.testing.edge_cases import usual_run
 from flbench.testing.hook_recorder import same_bits, tensors
 from flbench.testing.small_run import Fit, SmallRun, run_small, small_suite
-from flbench.testing.subprocesses import ProcessFailed, in_process_group
+from flbench.testing.subprocesses import ProcessFailed, in_fresh_process, in_process_group
 
 ORDER = (2, 4, 0, 5, 1, 3)
 """Client i of the relabelled federation is this client of the usual one."""
 TOLERANCE = 1e-4
 """Allowed difference of losses where sums are computed in another order, in nats."""
+RELATIVE = 1e-3
+"""Allowed distance of two models, relative to the distance that they moved."""
 ROUNDING = 1e-5
 """Allowed difference of mean losses in nats; above one nat, relative to the larger loss."""
 
@@ -62,16 +75,17 @@ def trained_alone(method: MethodUnderTest) -> None:
     differing: list[str] = []
 
     def train_again(
-        fit: Fit, start: Dispatched, stage: Stage, terms: Sequence[Term], round_: int
+        fit: Fit, start: Dispatched, stage: Stage, work: LocalWork, round_: int
     ) -> Upload:
         """Train every client of a stage a second time, by itself, in reverse order."""
-        whole = fit(start, stage, terms, round_)
+        whole = fit(start, stage, work, round_)
         for index in reversed(range(len(stage.clients))):
             one = torch.tensor([index])
-            few = replace(stage, clients=stage.clients[one])
-            own = fit(select_clients(start, one), few, terms, round_)
+            few = stage.select(one)
+            own = fit(select_clients(start, one), few, work, round_)
             pairs = {"params": (own.params[0], whole.params[index])}
             pairs |= {k: (v[0], whole.extras[k][index]) for k, v in own.extras.items()}
+            pairs |= {k: kept_pair(v, whole.kept[k], index) for k, v in own.kept.items()}
             pairs["loss"] = own.loss[0], whole.loss[index]
             differing.extend(
                 f"{name} of client {int(few.clients[0])} in round {round_}, stage '{stage.label}'"
@@ -86,6 +100,13 @@ def trained_alone(method: MethodUnderTest) -> None:
             f"{differing[0]} depends on which clients were trained before: a ClientModule must"
             " keep nothing but parameters, persistent buffers and what it received"
         )
+
+
+def kept_pair(own: Tensor, whole: Tensor, index: int) -> tuple[Tensor, Tensor]:
+    """What a client keeps when it is trained alone and with others, without padding."""
+    if own.shape[1:] == whole.shape[1:]:
+        return own[0], whole[index]
+    return unpadded(own[0]), unpadded(whole[index])
 
 
 @check(trained_alone)
@@ -129,14 +150,18 @@ def end_in_process_group(
     return end_of_run(finished)
 
 
+def plain_suite(method: MethodUnderTest) -> dict[str, Any]:
+    """The method's small suite as plain data, for another process."""
+    fixed = {"name", "version", "summary"}
+    return method.suite().model_dump(exclude_defaults=True, exclude=fixed)
+
+
 @check(trained_alone)
 def two_processes(method: MethodUnderTest) -> None:
     """Two processes give the same results as one, byte for byte."""
-    suite = method.suite().model_dump(exclude_defaults=True, exclude={"name", "version", "summary"})
+    params = dict(method.conformance.params)
     try:
-        ends = in_process_group(
-            end_in_process_group, 2, method.name, dict(method.conformance.params), suite
-        )
+        ends = in_process_group(end_in_process_group, 2, method.name, params, plain_suite(method))
     except ProcessFailed as error:
         raise method.failure(f"in two processes: {error}") from None
     expected = end_of_run(method.usual_run)
@@ -151,39 +176,156 @@ def two_processes(method: MethodUnderTest) -> None:
 
 @check(trained_alone)
 def vectorised_clients(method: MethodUnderTest) -> None:
-    """The vectorised executor gives the same results as the sequential one, to rounding."""
-    found = end_of_run(method.run(engine=EngineOptions(executor="vectorised", accelerator="cpu")))
-    expected = end_of_run(method.usual_run)
-    distance = np.abs(np.subtract(found["loss"], expected["loss"]))
-    if distance.max() > TOLERANCE:
+    """The vectorised executor gives the same models as the sequential one, to rounding."""
+    different: list[str] = []
+
+    def train_twice(
+        fit: Fit, start: Dispatched, stage: Stage, work: LocalWork, round_: int
+    ) -> Upload:
+        """Train the clients of a stage with both executors from the same start."""
+        executor = cast(Vectorised, cast(MethodType, fit).__self__)
+        lanes = fit(start, stage, work, round_)
+        if executor.reason is not None:
+            return lanes  # they were trained one by one
+        one_by_one = Sequential.fit(executor, start, stage, work, round_)
+        where = f"in round {round_}, stage '{stage.label}'"
+        different.extend(f"{what} {where}" for what in uploads_apart(lanes, one_by_one, start))
+        return one_by_one
+
+    engine = EngineOptions(executor="vectorised", accelerator="cpu")
+    method.run(engine=engine, around_fit=train_twice)
+    if different:
         raise method.failure(
-            f"with --executor vectorised client {int(distance.argmax())} ends"
-            f" {distance.max():.1e} nats away: a step must not depend on a tensor's value or on"
-            " numbers kept on the module"
+            f"with --executor vectorised, from the same start, {different[0]}: a step may use its"
+            " batch, parameters, buffers, `start` and `received`, but nothing else"
         )
-    if found["bytes"] != expected["bytes"]:
-        raise method.failure("with --executor vectorised other numbers of bytes are sent")
+
+
+def uploads_apart(lanes: Upload, one_by_one: Upload, start: Dispatched) -> Iterator[str]:
+    """What differs in the uploads of two executors by more than rounding."""
+    pairs = {name: (tensor, one_by_one.extras.get(name)) for name, tensor in lanes.extras.items()}
+    for index, client in enumerate(lanes.ids.tolist()):
+        moved = one_by_one.params[index] - start.params[index]
+        apart = float((lanes.params[index] - one_by_one.params[index]).norm())
+        if not apart <= RELATIVE * float(moved.norm()) + ROUNDING:
+            yield (
+                f"the model of client {client} ends {apart:.1e} away from where it ends when"
+                f" trained alone (it moves by {float(moved.norm()):.1e})"
+            )
+        for name, (one, other) in pairs.items():
+            if other is None or not _near(one[index], other[index]):
+                yield f"client {client} uploads another '{name}'"
+
+
+def _near(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are equal to rounding; NaN equals NaN."""
+    one, other = one.double(), other.double()
+    if one.shape != other.shape or not torch.equal(one.isnan(), other.isnan()):
+        return False
+    apart = float((one - other).nan_to_num().norm())
+    return apart <= RELATIVE * float(other.nan_to_num().norm()) + ROUNDING
 
 
 def differing_tensors(one: State, other: State) -> list[str]:
     """The tensors of two states that differ in a bit; NaN equals NaN."""
-    first, second = (dict(tensors(state, "state")) for state in (one, other))
-    names = sorted(first.keys() | second.keys())
-    return [name for name in names if not same_bits(first.get(name), second.get(name))]
+    return _differing(*(dict(tensors(state, "state")) for state in (one, other)))
+
+
+def _differing(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> list[str]:
+    names = sorted(one.keys() | other.keys())
+    return [name for name in names if not same_bits(one.get(name), other.get(name))]
+
+
+def rest_of_run(
+    method: str, params: dict[str, object], changes: dict[str, Any], checkpoint: bytes
+) -> tuple[bytes, dict[str, Any]]:
+    """Resume a run from a checkpoint, in this process.
+
+    Returns:
+        The last state's tensors by name, as a file of safetensors; and `SmallRun.stable`.
+    """
+    finished = run_small(compose(method, params), small_suite(**changes), checkpoint=checkpoint)
+    file: bytes = save({name: _owned(one) for name, one in _state_tensors(finished)})
+    return file, finished.stable
+
+
+def _state_tensors(finished: SmallRun) -> Iterator[tuple[str, Tensor]]:
+    return tensors(finished.state, "state")
+
+
+def _owned(tensor: Tensor) -> Tensor:
+    """A plain tensor that shares memory with no other."""
+    return torch.as_tensor(plain(tensor)).clone().contiguous()
 
 
 @check(trained_alone)
 def resumed_run(method: MethodUnderTest) -> None:
-    """A run that is resumed from its checkpoint gives the same results as an uninterrupted run."""
+    """A run that is resumed from its checkpoint gives the same results as an uninterrupted run.
+
+    It is resumed in a fresh process, where nothing is left of what plugin, class, module or
+    ClientModule kept in the rounds before.
+    """
     cut = max(1, method.suite().rounds // 2)
-    whole, again = method.usual_run, method.run(resume_after=cut)
-    differing = differing_tensors(whole.state, again.state)
-    differing += differing_keys(whole.stable, again.stable)
+    checkpoint = method.run(last=cut).checkpoint
+    try:
+        file, stable = in_fresh_process(
+            rest_of_run, method.name, dict(method.conformance.params), plain_suite(method),
+            checkpoint,
+        )  # fmt: skip
+    except ProcessFailed as error:
+        raise method.failure(f"resumed after round {cut}: {error}") from None
+    whole = {name: _owned(one) for name, one in _state_tensors(method.usual_run)}
+    differing = _differing(whole, load(file))
+    differing += differing_keys(method.usual_run.stable, stable)
     if differing:
         raise method.failure(
-            f"resumed after round {cut} it ends with other {differing[0]}: what is kept between"
-            " rounds belongs in `memory`, not on the plugin or its module"
+            f"resumed after round {cut} in another process it ends with other {differing[0]}: what"
+            " is kept between rounds belongs in `memory`, not on the plugin, its class, its module"
+            " or the ClientModule"
         )
+
+
+@check(usual_run)
+def judged_singly(method: MethodUnderTest) -> None:
+    """A sample is predicted without a look at the other samples of its batch."""
+    finished = method.usual_run
+    run, state = finished.run, finished.state
+    ctx = round_context(run, state.round)
+    personal = run.hooks.personalise(state, ctx.everybody, ctx)
+    personal = batchnorm.before_evaluation(
+        run.suite.buffers, personal, state, ctx.everybody, ctx.layout
+    )
+    try:
+        again = evaluate(
+            run.executor,
+            _one_by_one(personal),
+            state,
+            run.held_out,
+            ctx.everybody,
+            partial(run.hooks.local_work, state, ctx=ctx),
+        )
+    except Exception as error:
+        raise method.failure(
+            f"cannot predict one sample alone: {type(error).__name__}: {error}"
+        ) from None
+    apart = [name for name in again.others if abs(again.others[name] - finished.last.others[name])]
+    apart += different_evaluations(finished.last, again)
+    if apart:
+        raise method.failure(
+            f"{apart[0]} are others if test samples are predicted one by one: a prediction may"
+            " not depend on the other samples of its batch"
+        )
+
+
+def _one_by_one(personal: Personal) -> Personal:
+    """The same models, which predict every sample alone."""
+
+    def predict(module: ClientModule, x: Tensor) -> Tensor:
+        rule = personal.predictor or (lambda module, x: module.predict(x))
+        return torch.cat([rule(module, sample) for sample in x.split(1)])
+
+    others = {name: _one_by_one(other) for name, other in personal.others.items()}
+    return replace(personal, predictor=predict, others=others)
 
 
 @check(same_seed_same_bytes)
@@ -228,11 +370,17 @@ def different_numbers(one: History, other: History) -> list[str]:
         for name, limit in limits.items()
         if _largest_distance(one.curves[name], other.curves[name]) > limit
     ]
+    return names + different_evaluations(first, second)
+
+
+def different_evaluations(first: Evaluation, second: Evaluation) -> list[str]:
+    """Names of the numbers of two evaluations that differ by more than rounding."""
+    names = []
     for name in ("correct", "validation_correct"):
         pairs = zip(getattr(first, name), getattr(second, name), strict=True)
         if sum(abs(a - b) for a, b in pairs) > 1:
             names.append(f"clients' {name}")
-    if _largest_distance(mean_losses(first), mean_losses(second)) > ROUNDING:
+    if not _largest_distance(mean_losses(first), mean_losses(second)) <= ROUNDING:
         names.append("clients' loss")
     return names
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import tempfile
 from collections.abc import Callable, Sequence
@@ -15,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flbench.core.client import LocalWork
 from flbench.core.dataset import Dataset
 from flbench.core.hookspecs import hookimpl
 from flbench.core.state import Dispatched, Stage, State, Upload
 from flbench.engine.options import EngineOptions
-from flbench.engine.sequential import Term
 from flbench.results.schema import VOLATILE, Method, Result
 from flbench.run.checkpoint import pack, write
 from flbench.run.composition import MethodStack
@@ -29,15 +28,15 @@ from flbench.run.result import build_result
 from flbench.run.rounds import Run, round_context, run_rounds
 from flbench.run.setup import prepare
 from flbench.run.spec import RunSpec
-from flbench.suite import Suite
+from flbench.suite import Suite, build_suite
 
 CLIENTS = 6
 SERVER_SAMPLES = 8
 """Samples that the server owns, for methods that need some."""
 DEFAULTS = MethodStack((), Method(name="defaults", params={}, plugins=[]))
 """No plugin: the defaults (FedAvg) answer every hook."""
-Fit = Callable[[Dispatched, Stage, Sequence[Term], int], Upload]
-AroundFit = Callable[[Fit, Dispatched, Stage, Sequence[Term], int], Upload]
+Fit = Callable[[Dispatched, Stage, LocalWork, int], Upload]
+AroundFit = Callable[[Fit, Dispatched, Stage, LocalWork, int], Upload]
 """Called in place of an executor's `fit`, with that `fit` and its arguments."""
 
 
@@ -55,7 +54,10 @@ def small_dataset(seed: int = 0, samples: int = 72) -> Dataset:
 
 
 def small_suite(**changes: Any) -> Suite:  # noqa: ANN401 - fields of a suite
-    """Two groups of three clients, two labels a group, half of them sampled in each round."""
+    """Two groups of three clients, two labels a group, half of them sampled in each round.
+
+    `changes` are fields as `--set` takes them, such as `rounds` or `**{"local.epochs": 1}`.
+    """
     settings: dict[str, Any] = {
         "name": "small",
         "version": 1,
@@ -68,7 +70,7 @@ def small_suite(**changes: Any) -> Suite:  # noqa: ANN401 - fields of a suite
         "rounds": 3,
         "local": {"epochs": 2, "batch_size": 4, "lr": 0.1, "momentum": 0.5},
     }
-    return Suite.model_validate({**settings, **changes})
+    return build_suite("small", settings, changes)
 
 
 @dataclass
@@ -100,6 +102,15 @@ class SmallRun:
         return run.hooks.personalise(self.state, ctx.everybody, ctx).models(self.state)
 
     @property
+    def checkpoint(self) -> bytes:
+        """The checkpoint after the last round that was run, as `flbench run` writes it."""
+        run = self.run
+        with tempfile.TemporaryDirectory(prefix="flbench-") as folder:
+            path = Path(folder) / "checkpoint"
+            write(path, pack(self.state, run.ledger, run.history, run.marks))
+            return path.read_bytes()
+
+    @property
     def stable(self) -> dict[str, Any]:
         """The content of the result file without the volatile fields (times, environment)."""
         table = json.loads(self.result.canonical())
@@ -128,7 +139,8 @@ def run_small(
     extra_plugins: Sequence[tuple[str, object]] = (),
     around_fit: AroundFit | None = None,
     before_first_round: Callable[[Run], None] = lambda run: None,
-    resume_after: int | None = None,
+    last: int | None = None,
+    checkpoint: bytes | None = None,
     record_states: bool = True,
 ) -> SmallRun:
     """Run a method on the small federation.
@@ -141,12 +153,12 @@ def run_small(
         extra_plugins: plugins that are called before the method; they should answer None.
         around_fit: called in place of the executor's `fit`.
         before_first_round: called with the run before its first round.
-        resume_after: stop after this round, and resume from the checkpoint in a new run.
+        last: stop after this round; 0 = only prepare the run.
+        checkpoint: resume from this one (`SmallRun.checkpoint`).
         record_states: keep the state of every round.
     """
     said: list[str] = []
     recorder = StateRecorder()
-    layers = copy.deepcopy(method.layers)
     method = replace(method, layers=(*method.layers, *extra_plugins))
     with tempfile.TemporaryDirectory(prefix="flbench-") as folder:
         job = RunSpec(
@@ -159,22 +171,13 @@ def run_small(
             sinks=(("state-recorder", recorder),) if record_states else (),
             say=said.append,
         )
-        data = dataset or small_dataset()
-
-        def start(job: RunSpec) -> tuple[Run, State]:
-            run, state = prepare(job, data, order)
-            run.checkpoint = None
-            if around_fit is not None:
-                setattr(run.executor, "fit", partial(around_fit, run.executor.fit))  # noqa: B010 - mypy
-            before_first_round(run)
-            return run, state
-
-        run, state = start(job)
-        if resume_after is not None:
-            state = run_rounds(run, state, last=resume_after)
+        if checkpoint is not None:
+            job = replace(job, resume=True)
             job.checkpoint.parent.mkdir(parents=True, exist_ok=True)
-            write(job.checkpoint, pack(state, run.ledger, run.history, run.marks))
-            unused = replace(method, layers=(*layers, *extra_plugins))  # as in another process
-            job = replace(job, method=unused, resume=True)
-            run, state = start(job)
-        return SmallRun(run, run_rounds(run, state), job, said, recorder.states)
+            job.checkpoint.write_bytes(checkpoint)
+        run, state = prepare(job, dataset or small_dataset(), order)
+        run.checkpoint = None
+        if around_fit is not None:
+            setattr(run.executor, "fit", partial(around_fit, run.executor.fit))  # noqa: B010 - mypy
+        before_first_round(run)
+        return SmallRun(run, run_rounds(run, state, last), job, said, recorder.states)

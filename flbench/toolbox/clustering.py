@@ -148,6 +148,34 @@ def optics_features(scores: Floats, features: Features) -> tuple[Floats, str]:
     return distance, "precomputed"
 
 
+def distance_to_clients(rows: Floats, scores: Floats, features: Features) -> Floats:
+    """Distance of newcomers to the clients, by the features that `optics_groups` used.
+
+    Args:
+        rows: the scores that each newcomer gives to the N clients, shape (n, N), finite.
+        scores: the scores of the clients, shape (N, N), finite.
+        features: as in `optics_groups`; for "sym" the newcomer's scores alone are used, because no
+            client scores the newcomer.
+
+    Returns:
+        Shape (n, N), rounded to 1e-9.
+
+    Example:
+        >>> distance_to_clients(np.array([[0.0, 4.0]]), np.array([[3.0, 1.0], [0, 9]]), "raw")
+        array([[4.24264069, 5.        ]])
+    """
+    if features == "raw":
+        distance = cdist(rows, scores)
+    else:
+        new, known = standardised_rows(rows), standardised_rows(scores)
+        if features == "zrow":
+            distance = cdist(new, known)
+        else:
+            distance = 1 - new @ known.T / known.shape[1] if features == "corr" else -new
+    rounded: Floats = np.round(distance, 9)
+    return rounded
+
+
 def adopt_noise(labels: Labels, distance: Floats) -> Labels:
     """Assign each noise point (-1) to the group with the smallest mean distance, shape (n,).
 
@@ -161,14 +189,11 @@ def adopt_noise(labels: Labels, distance: Floats) -> Labels:
 
 
 def select_peers(scores: Floats, transform: Transform = "none") -> npt.NDArray[np.bool_]:
-    """Select the peers of each client: the group with the larger mean of an exact 2-means.
-
-    A client always selects itself. It selects all clients if all scores of others are positive and
-    the two group means differ by less than a tenth of the larger.
+    """Select the peers of each client: the `upper_group` of its scores for the others, and itself.
 
     Args:
         scores: row i = the scores that client i gives, shape (n, n), finite.
-        transform: applied to each row first: "signed_sqrt", or "clip" to +- its largest score.
+        transform: see `upper_group`; applied to each row.
 
     Returns:
         Shape (n, n), bool; row i = the peers of client i.
@@ -176,21 +201,45 @@ def select_peers(scores: Floats, transform: Transform = "none") -> npt.NDArray[n
     selected = np.eye(len(scores), dtype=bool)
     for client, row in enumerate(scores):
         others = np.arange(len(scores)) != client
-        values = row[others]
-        if transform == "signed_sqrt":
-            values = np.sign(values) * np.sqrt(np.abs(values))
-        elif transform == "clip" and values.size and values.max() > 0:
-            values = values.clip(-values.max(), values.max())
-        upper = two_means(values)
-        if not upper.all() and (values > 0).all():
-            high, low = values[upper].mean(), values[~upper].mean()
-            upper |= high - low < 0.1 * high
-        selected[client, others] = upper
+        selected[client, others] = upper_group(row[others], transform)
     return selected
+
+
+def upper_group(values: Floats, transform: Transform = "none") -> npt.NDArray[np.bool_]:
+    """Select the group with the larger mean of an exact 2-means, or all that help about equally.
+
+    All are selected if all values are positive and the two group means differ by less than a tenth
+    of the larger.
+
+    Args:
+        values: the scores that one client gives to others, shape (n,), finite.
+        transform: applied first: "signed_sqrt", or "clip" to +- the largest value.
+
+    Returns:
+        Mask of the selected, shape (n,), bool.
+
+    Example:
+        >>> upper_group(np.array([1.0, 0.9, -1.0, -9.0])).tolist()
+        [True, True, True, False]
+        >>> upper_group(np.array([1.0, 0.9, -1.0, -9.0]), "signed_sqrt").tolist()
+        [True, True, False, False]
+    """
+    if transform == "signed_sqrt":
+        values = np.sign(values) * np.sqrt(np.abs(values))
+    elif transform == "clip" and values.size and values.max() > 0:
+        values = values.clip(-values.max(), values.max())
+    upper = two_means(values)
+    if not upper.all() and (values > 0).all():
+        high, low = values[upper].mean(), values[~upper].mean()
+        upper |= np.round((high - low) / high, 9) < 0.1
+    return upper
 
 
 def two_means(values: Floats) -> npt.NDArray[np.bool_]:
     """Exact one-dimensional 2-means: sort, try every cut, keep the best.
+
+    Values are rounded to 1e-9 of their range, and so is the quality of a cut, so that rounding
+    errors do not break ties. Of equally good cuts the lowest is kept.
 
     Args:
         values: shape (n,), finite.
@@ -202,14 +251,17 @@ def two_means(values: Floats) -> npt.NDArray[np.bool_]:
         >>> two_means(np.array([1.0, 0.8, -0.6, -0.4])).tolist()
         [True, True, False, False]
     """
-    if len(values) < 2 or values.min() == values.max():
+    spread = np.ptp(values) if len(values) else 0.0
+    if spread <= 1e-9 * np.abs(values).max(initial=0):
         return np.ones(len(values), dtype=bool)
-    order = np.argsort(values, kind="stable")
-    ordered = values[order] - values.mean()  # sums of squares far from zero would cancel
+    scaled = np.round((values - values.min()) / spread, 9)
+    order = np.argsort(scaled, kind="stable")
+    ordered = scaled[order] - scaled.mean()
     sizes = np.arange(1, len(values))
     sums = np.cumsum(ordered)
     # The least variance within the groups is the largest variance between the two means.
     between = sums[:-1] ** 2 / sizes + (sums[-1] - sums[:-1]) ** 2 / sizes[::-1]
+    between = np.round(between / between.max(), 9)
     between[ordered[:-1] == ordered[1:]] = -np.inf
     upper = np.zeros(len(values), dtype=bool)
     upper[order[int(between.argmax()) + 1 :]] = True
@@ -233,12 +285,19 @@ def threshold_sets(scores: Floats, threshold: float) -> npt.NDArray[np.bool_]:
 def dendrogram(distances: Floats, method: str = "average") -> Floats:
     """Agglomerative clustering of a distance matrix: scipy's linkage, shape (n - 1, 4).
 
+    Distances are rounded to ten digits of the largest, so that rounding errors do not break ties.
+    Equal distances are merged in the order of clients.
+
     Args:
         distances: shape (n, n), symmetric; the diagonal is ignored.
         method: "average", "complete" or "single".
     """
     upper: Floats = distances[np.triu_indices(len(distances), 1)]
-    merges: Floats = linkage(upper, method) if len(upper) else np.empty((0, 4))
+    if not len(upper):
+        return np.empty((0, 4))
+    largest = np.abs(upper).max()
+    digits = 10 - int(np.floor(np.log10(largest))) if 0 < largest < np.inf else 0
+    merges: Floats = linkage(np.round(upper, digits), method)
     return merges
 
 
@@ -247,7 +306,8 @@ def cut(merges: Floats, height: float) -> Labels:
 
     Args:
         merges: from `dendrogram`, shape (n - 1, 4).
-        height: largest distance of a merge.
+        height: largest distance of a merge; a billionth of the last merge's distance is added, so
+            that rounding errors do not undo a merge at this height.
 
     Returns:
         Labels 0..k-1 by first appearance, shape (n,), int64.
@@ -257,9 +317,9 @@ def cut(merges: Floats, height: float) -> Labels:
         >>> [cut(dendrogram(far), height).tolist() for height in (0.5, 1, 9)]
         [[0, 1, 2], [0, 0, 1], [0, 0, 0]]
     """
-    return relabel_by_first_seen(
-        fcluster(merges, height, "distance") if len(merges) else np.zeros(1)
-    )
+    if not len(merges):
+        return np.zeros(1, dtype=np.int64)
+    return relabel_by_first_seen(fcluster(merges, height + 1e-9 * merges[-1, 2], "distance"))
 
 
 def relabel_by_first_seen(labels: npt.NDArray[Any]) -> Labels:
@@ -274,7 +334,8 @@ def relabel_by_first_seen(labels: npt.NDArray[Any]) -> Labels:
 def bipartition(similarity: Floats, method: str = "single") -> npt.NDArray[np.bool_]:
     """Divide the clients of a similarity matrix into two groups (CFL).
 
-    With `method` "single" the largest similarity between the groups is the smallest possible.
+    With `method` "single" the largest similarity between the groups is the smallest possible. Of
+    equally good divisions, the order of clients decides (see `dendrogram`).
 
     Args:
         similarity: shape (n, n), n >= 2.

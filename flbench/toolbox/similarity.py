@@ -28,9 +28,16 @@ def cosine(rows: Tensor, others: Tensor | None = None) -> Tensor:
         >>> cosine(torch.tensor([[1.0, 0.0], [0.0, 2.0], [-3.0, 0.0]]))[0].tolist()
         [1.0, 0.0, -1.0]
     """
-    left = F.normalize(rows.double(), dim=1)
-    right = left if others is None else F.normalize(others.double(), dim=1)
+    left = _unit(rows)
+    right = left if others is None else _unit(others)
     return (left @ right.T).clamp(-1, 1)
+
+
+def _unit(rows: Tensor) -> Tensor:
+    """Vectors of length 1 and of the same directions, float64; 0 where a vector is zero."""
+    rows = rows.double()
+    norms = rows.norm(dim=1, keepdim=True)  # F.normalize would raise small norms to 1e-12
+    return rows / torch.where(norms > 0, norms, 1.0)
 
 
 def neg_distance(rows: Tensor, centres: Tensor) -> Tensor:

@@ -40,7 +40,8 @@ class Mixture(fl.ClientModule):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:  # noqa: ANN401
         """The loss of the global model plus the loss of the mixture."""
         x, y = batch
-        return fl.cross_entropy(self(x), y) + fl.cross_entropy(self.predict(x), y)
+        mixed = fl.Batch(self, x, y, self.predict(x))
+        return self.batch_loss(fl.Batch(self, x, y)) + self.batch_loss(mixed)
 
 
 @dataclass(frozen=True)

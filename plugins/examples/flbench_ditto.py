@@ -34,7 +34,9 @@ class Pair(fl.ClientModule):
         x, y = batch
         own = torch.cat([part.reshape(-1) for part in self.own.parameters()])
         distance = (own - self.start[: len(own)]).square().sum()
-        losses = fl.cross_entropy(self(x), y) + fl.cross_entropy(self.own(x), y)
+        losses = self.batch_loss(fl.Batch(self, x, y)) + self.batch_loss(
+            fl.Batch(self, x, y, self.own(x))
+        )
         return losses + self.lam / 2 * distance
 
     def predict(self, x: Tensor) -> Tensor:

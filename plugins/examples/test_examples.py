@@ -4,7 +4,25 @@ from flbench.testing import MethodCheck, parametrize_with_checks
 
 
 @parametrize_with_checks(
-    "apfl", "ditto", "dp-fedavg", "fedamp", "fedbn", "krum", "qsgd", "sign-flip", "top-k"
+    "apfl",
+    "ditto",
+    "dp-fedavg",
+    "fedamp",
+    "fedbabu",
+    "fedbn",
+    "feddf",
+    "fedlc",
+    "heterofl",
+    "knn-per",
+    "krum",
+    "lora",
+    "moon",
+    "pfedhn",
+    "power-of-choice",
+    "q-fedavg",
+    "qsgd",
+    "sign-flip",
+    "top-k",
 )
 def test_it_conforms(check: MethodCheck) -> None:
     """One test for each check and method."""

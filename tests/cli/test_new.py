@@ -15,7 +15,17 @@ from toy import Typed, install, python
 
 import flbench
 from flbench.cli import new
-from flbench.cli.new import KINDS, LICENCES, filled, template, words
+from flbench.cli.new import (
+    KINDS,
+    LICENCES,
+    METHODS,
+    class_of,
+    filled,
+    paper_words,
+    template,
+    url_words,
+    words,
+)
 
 ROOT = Path(__file__).parents[2]
 TEMPLATE = ROOT / "plugins" / "template"
@@ -124,6 +134,46 @@ def test_without_a_licence_nothing_speaks_of_one(typed: Typed, tmp_path: Path) -
     assert texts["README.md"].endswith("\nLicence: none.\n")
 
 
+def test_the_paper_is_the_one_that_is_given_or_none(typed: Typed, tmp_path: Path) -> None:
+    given = ("--paper", "Lovelace, ICML 2031", "--year", "2031", "--url", "https://example.org/x")
+    assert typed("new", "big-step", *given)[0] == 0
+    texts = texts_of(tmp_path / "flbench-big-step")
+    code = texts["flbench_big_step.py"]
+    assert '    paper: ClassVar[str] = "Lovelace, ICML 2031"\n' in code
+    assert "    year: ClassVar[int] = 2031\n" in code
+    assert "\n\nLovelace, ICML 2031.\n\n" in code
+    assert project(texts)["urls"] == {"Repository": "https://example.org/x"}
+    assert typed("new", "small-step")[0] == 0
+    texts = texts_of(tmp_path / "flbench-small-step")
+    assert not re.search(r"paper|year|20\d\d", texts["flbench_small_step.py"])
+    assert "urls" not in project(texts)
+
+
+@pytest.mark.parametrize("kind", METHODS)
+def test_a_method_of_each_kind_is_written(kind: str, typed: Typed, tmp_path: Path) -> None:
+    code, out, _ = typed("new", "big-step", "--kind", kind)
+    assert code == 0
+    assert out.startswith(f"wrote flbench-big-step (the {kind} method big-step, licence MIT)")
+    texts = texts_of(tmp_path / "flbench-big-step")
+    assert set(texts) == FILES["method"]
+    module = ast.parse(texts["flbench_big_step.py"])
+    (summary,) = re.findall("big-step: (.*)", (ast.get_docstring(module) or "").splitlines()[0])
+    assert f"for flbench: {summary}\n" in texts["README.md"]
+    assert "class BigStep:" in texts["flbench_big_step.py"]
+    kinds = {"server": "global", "client": "global"}
+    assert f'kind: ClassVar[str] = "{kinds.get(kind, kind)}"' in texts["flbench_big_step.py"]
+
+
+def test_classes_are_written_as_a_person_would(typed: Typed, tmp_path: Path) -> None:
+    names = ("fedavg-x", "pfedhn", "fedbn", "dp-sgd", "fedem", "kld-groups", "cfl", "my-way")
+    found = ["FedAvgX", "PFedHN", "FedBN", "DPSGD", "FedEm", "KLDGroups", "CFL", "MyWay"]
+    assert list(map(class_of, names)) == found
+    assert typed("new", "fedem", "--class", "FedEM")[0] == 0
+    texts = texts_of(tmp_path / "flbench-fedem")
+    assert "class FedEM:" in texts["flbench_fedem.py"]
+    assert 'fedem = "flbench_fedem:FedEM"' in texts["pyproject.toml"]
+
+
 def test_it_goes_where_it_is_told(typed: Typed, tmp_path: Path) -> None:
     (tmp_path / "my work").mkdir()
     code, out, _ = typed("new", "big-step", "--out", "my work")
@@ -135,7 +185,7 @@ def test_it_goes_where_it_is_told(typed: Typed, tmp_path: Path) -> None:
 
 def test_what_is_put_in_is_not_replaced_again() -> None:
     texts = template("method", "MIT")
-    swapped = words("my-method-2", "method", "MIT", "my-method of my_method", 2031)
+    swapped = words("my-method-2", "method", "MIT", "my-method of my_method", 2031, "Two")
     assert "Copyright (c) 2031 my-method of my_method\n" in filled(texts, swapped)["LICENSE"]
     assert 'name = "flbench-my-method-2"\n' in filled(texts, swapped)["pyproject.toml"]
 
@@ -160,16 +210,22 @@ REFUSED = {
     ("plugins",): "new: the module flbench_plugins is installed already, for method 'centralised'"
     f" of flbench {flbench.__version__}: choose another name",
     ("none",): "new: None means something else in Python: add a word",
-    ("gt",): "new: Gt means something else in Python: add a word",
+    ("big-step", "--class", "Gt"): "new: Gt means something else in Python: add a word",
     ("path", "--kind", "sink"): "new: Path means something else in Python: add a word",
     ("big-step", "--kind", "method+"): "unknown kind 'method+'; did you mean 'method'?"
-    " (there are: dataset, method, model, sink, suite)",
+    " (there are: client, clustered, dataset, method, model, personalised, server, sink, suite)",
     ("big-step", "--licence", "GPL"): "unknown licence 'GPL'"
     " (there are: Apache-2.0, BSD-3-Clause, MIT, none)",
     ("big-step", "--author", 'Ada "Countess" Lovelace'): "--author: expected one line without"
     """ " and \\, got 'Ada "Countess" Lovelace'""",
     ("big-step", "--author", "a\\b"): "--author: expected one line without \" and \\, got 'a\\\\b'",
     ("big-step", "--author", "a\nb"): "--author: expected one line without \" and \\, got 'a\\nb'",
+    ("big-step", "--class", "big step"): "--class: expected a name such as BigStep, got 'big step'",
+    ("big-step", "--url", "github"): "--url: expected a URL such as"
+    " https://github.com/ME/big-step, got 'github'",
+    ("big-step", "--kind", "suite", "--paper", "A"): "--paper and --year are of methods, not of a"
+    " suite",
+    ("smoothed", "--kind", "client"): "new: Smoothed means something else in Python: add a word",
     ("big-step", "--out", "nowhere"): "--out: expected a folder, there is no 'nowhere':"
     " create it first",
 }
@@ -230,7 +286,13 @@ def test_a_full_disk_leaves_nothing(
 
 
 def test_there_is_a_template_for_every_kind_and_a_text_for_every_licence() -> None:
-    assert {path.name for path in TEMPLATE.iterdir()} == {*KINDS, "README.md", "licences"}
+    assert {path.name for path in TEMPLATE.iterdir()} == {
+        *KINDS,
+        "README.md",
+        "licences",
+        "methods",
+    }
+    assert {path.name for path in (TEMPLATE / "methods").iterdir()} == {*METHODS} - {"server"}
     assert {path.stem for path in (TEMPLATE / "licences").iterdir()} == {*LICENCES} - {"none"}
 
 
@@ -253,7 +315,8 @@ def test_the_apache_licence_is_ours_but_for_whose_it_is() -> None:
 def test_every_word_that_is_replaced_is_there(kind: str) -> None:
     texts = template(kind, "MIT")
     everything = "\n".join([*texts, *texts.values()])
-    named = words("big-step", kind, "MIT", "Ada", 2031)
+    named = words("big-step", kind, "MIT", "Ada", 2031, "BigStep") | url_words("big-step", kind, "")
+    named |= paper_words("", 0) if kind == "method" else {}
     if kind in ("suite", "dataset", "model"):
         del named[f"My{kind.capitalize()}"]  # they offer no class
     assert [word for word in named if word not in everything] == []
@@ -281,6 +344,7 @@ def test_templates_import_only_public_names(path: Path) -> None:
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("flbench"):
             own = path.parent.parent if path.parent.name == "tests" else path.parent
+            own = TEMPLATE / "method" if "methods" in path.parts else own
             assert node.module == "flbench.testing" or (own / f"{node.module}.py").is_file()
         elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "fl":
             assert node.attr in flbench.__all__

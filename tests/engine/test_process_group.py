@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,11 +25,13 @@ from every import run_of, same_state, stable
 from hypothesis import given
 from hypothesis import strategies as st
 from in_processes import call
+from in_threads import Fake, together
 from toy import Play, composition, install, player, toy_dataset
 from typer.testing import CliRunner
 
 from flbench import ClientModule, Context, Personal, Stage, Start, State, hookimpl
 from flbench.cli.main import app
+from flbench.core.client import LocalWork
 from flbench.core.state import Dispatched
 from flbench.engine import process_group
 from flbench.engine.distributed import DistributedExecutor
@@ -75,68 +76,6 @@ def test_alone_nothing_is_exchanged() -> None:
 
 
 # --- processes played by threads ----------------------------------------------------------------
-
-
-class Table:
-    """Where the fakes meet. Only the one that holds the lock runs, so that nothing races."""
-
-    def __init__(self, size: int) -> None:
-        self.barrier = threading.Barrier(size)
-        self.lock = threading.Lock()
-        self.heard: dict[tuple[int, int], bytes] = {}
-
-
-@dataclass(frozen=True)
-class Fake(ProcessGroup):
-    """A process that is a thread; everything it says is pickled."""
-
-    table: Table = field(default_factory=lambda: Table(1))
-    turns: list[int] = field(default_factory=list)
-
-    def all_gather_object(self, value: Any) -> list[Any]:
-        turn, table = len(self.turns), self.table
-        self.turns.append(turn)
-        table.heard[turn, self.rank] = pickle.dumps(value)
-        table.lock.release()
-        try:
-            table.barrier.wait(timeout=60)
-        finally:
-            table.lock.acquire()
-        return [pickle.loads(table.heard[turn, rank]) for rank in range(self.size)]
-
-    def all_gather(self, table: torch.Tensor) -> torch.Tensor:
-        return torch.stack(self.all_gather_object(table))
-
-    def broadcast(self, block: torch.Tensor, source: int) -> torch.Tensor:
-        return self.all_gather_object(block)[source]
-
-
-def together(size: int, work: Callable[[ProcessGroup], Any]) -> list[Any]:
-    """What each of several processes returns, or the error it raises."""
-    table, ends = Table(size), [None] * size
-    own = threading.local()
-
-    def rank(me: int) -> None:
-        with table.lock:
-            own.ranks = Fake(me, size, table)
-            try:
-                ends[me] = work(own.ranks)
-            except FlbenchError as error:
-                ends[me] = error
-            except BaseException as error:
-                ends[me] = error
-                table.barrier.abort()
-
-    with patch.object(ProcessGroup, "of", classmethod(lambda cls, fabric: own.ranks)):
-        threads = [threading.Thread(target=rank, args=(me,)) for me in range(size)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    for end in ends:
-        if isinstance(end, BaseException) and not isinstance(end, FlbenchError):
-            raise end
-    return ends
 
 
 class Talks(ClientModule):
@@ -196,10 +135,10 @@ def test_an_upload_is_the_same_bits_however_clients_are_dealt(
     ragged: dict[str, Any] = {"dataset": toy_dataset(samples=103), "partition": "iid"}
     run = player(tmp_path)(composition(("talks", Talking())), rounds=1, **ragged).run
     start, stage = work_of(run.executor)
-    whole = run.executor.fit(start, stage, (), 5)
+    whole = run.executor.fit(start, stage, LocalWork(), 5)
     ends = together(
         size,
-        lambda ranks: DistributedExecutor(run.executor, ranks).fit(start, stage, (), 5),
+        lambda ranks: DistributedExecutor(run.executor, ranks).fit(start, stage, LocalWork(), 5),
     )
     assert len(set(whole.samples.tolist())) > 1, "clients differ in size"
     assert size == 1 or any(heard) == (way != "shared")
@@ -223,16 +162,18 @@ def test_clients_are_dealt_by_samples_and_candidates(play_toy: Play) -> None:
     seen: list[list[int]] = []
     fit = run.executor.fit
 
-    def fitted(part: Dispatched, few: Stage, terms: Any, round_: int) -> Any:
+    def fitted(part: Dispatched, few: Stage, work: Any, round_: int) -> Any:
         seen.append(few.clients.tolist())
         assert torch.equal(part.client_memory["kept"], torch.eye(6)[few.clients])
         assert part.extras["told"].tolist() == few.clients.tolist()
-        return fit(part, few, terms, round_)
+        return fit(part, few, work, round_)
 
     with patch.object(run.executor, "fit", fitted):
         together(
             2,
-            lambda ranks: DistributedExecutor(run.executor, ranks).fit(start, stage, (), 1),
+            lambda ranks: DistributedExecutor(run.executor, ranks).fit(
+                start, stage, LocalWork(), 1
+            ),
         )
     sizes = run.executor.samples.sizes("train")
     assert sorted(seen) == sorted(assign((sizes * start.active.sum(dim=1)).tolist(), 2))
@@ -247,9 +188,9 @@ def test_a_stage_without_clients_needs_nobody(play_toy: Play) -> None:
     }
     start = replace(start, **fields, extras={}, client_memory={})
     stage = replace(stage, clients=none)
-    whole = run.executor.fit(start, stage, (), 1)
+    whole = run.executor.fit(start, stage, LocalWork(), 1)
     for end in together(
-        2, lambda ranks: DistributedExecutor(run.executor, ranks).fit(start, stage, (), 1)
+        2, lambda ranks: DistributedExecutor(run.executor, ranks).fit(start, stage, LocalWork(), 1)
     ):
         assert end.params.shape == whole.params.shape == (0, 2, 28)
         assert end.loss_start.shape == whole.loss_start.shape
@@ -391,7 +332,7 @@ def test_clients_that_upload_different_things_are_refused(play_toy: Play) -> Non
     def fit(ranks: ProcessGroup) -> Any:
         mine = torch.full((6,), float(ranks.rank))
         return DistributedExecutor(run.executor, ranks).fit(
-            replace(start, extras={"told": mine}), stage, (), 4
+            replace(start, extras={"told": mine}), stage, LocalWork(), 4
         )
 
     for end in together(2, fit):

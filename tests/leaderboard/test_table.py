@@ -128,10 +128,10 @@ def test_a_suite_that_is_not_installed_is_no_mistake(tmp_path: Path) -> None:
     assert suite_of("mine", "digits") is None
 
 
-def test_what_is_missing_is_what_others_ran(tmp_path: Path) -> None:
+def test_what_is_not_defined_is_kept_with_its_reason(tmp_path: Path) -> None:
     write(tmp_path, made(), skip("s", "s: no"), made(method="b", mark="01234567"))
     first, second = tables(tmp_path)
-    assert (first.missing, second.missing) == (("fedavg", "s"), ("b",))
+    assert first.undefined == ()
     assert second.undefined == (("s", "s: no"),)
 
 

@@ -17,7 +17,6 @@ import pytest
 import torch
 from made_results import made
 from toy import (
-    WIDTH,
     Play,
     Typed,
     bad,
@@ -26,10 +25,8 @@ from toy import (
     python,
     refused,
     toy_dataset,
-    watching,
 )
 
-import flbench
 from flbench import ClientModule, UserError, hookimpl, one_model_per_client
 from flbench.errors import BadParameter, Diverged, PluginError, in_one_line, text_of
 from flbench.plugin.isolation import EVERYTHING, GENERATORS, IsolatedPlugin, restore, snapshot
@@ -713,40 +710,3 @@ def test_a_result_of_code_that_has_changed_is_said_to_be_one(
     (site / "mine_x.py").write_text(text + "\nMORE = 1\n", encoding="utf-8")
     again = typed(*words)[2]
     assert "is complete, but its method's code has changed since; --force" in again
-
-
-def documented(name: str) -> Any:
-    """A class of the examples in docs/hooks.md."""
-    page = (DOCS / "hooks.md").read_text(encoding="utf-8")
-    names: dict[str, Any] = {"dataclass": dataclass, "replace": replace, "torch": torch}
-    names["fl"] = flbench
-    for code in re.findall(r"```python\n(.+?)```", page, re.DOTALL):
-        exec(code, names)
-    return names[name]
-
-
-def test_the_memory_of_the_docs_is_one(play_toy: Play) -> None:
-    played = play_toy(composition(("counting", documented("Counting")())), rounds=4)
-    assert played.state.memory["counting.times"].sum() == 4 * 3
-
-
-def test_the_metric_of_the_docs_is_in_the_result(play_toy: Play) -> None:
-    result = play_toy(composition(("confident", documented("Confident")()))).result
-    assert result.client_metrics is not None
-    values = result.client_metrics["confidence"].values
-    assert all(value is not None and 1 / 4 < value <= 1 for value in values)
-    assert result.curves["confidence"][-1] == pytest.approx(sum(values) / len(values), abs=1e-6)
-
-
-def test_the_wrapper_of_the_docs_trains_longer(play_toy: Play) -> None:
-    uploads: list[Any] = []
-    layers = (("longer", documented("LongerTraining")()), ("watch", watching(uploads)))
-    plain: list[Any] = []
-    play_toy(composition(*layers), rounds=1)
-    play_toy(composition(("watch", watching(plain))), rounds=1)
-    assert (uploads[0].steps > plain[0].steps).all()
-
-
-def test_the_coder_of_the_docs_sends_a_bit_for_each_scalar(play_toy: Play) -> None:
-    played = play_toy(composition(("signs", documented("Signs")())), rounds=2)
-    assert played.run.ledger.bits["up"]["model"] == 2 * 3 * (WIDTH + 32)

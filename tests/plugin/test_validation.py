@@ -76,6 +76,16 @@ WRONG: list[tuple[str, Callable[[], Any], str]] = [
         lambda: Membership(home=HOME, parent=torch.tensor([], dtype=torch.int64)),
         "bad.cluster: parent expects old rows in 0..0, got []",
     ),
+    (
+        "cluster",
+        lambda: Membership(home=HOME, models=torch.zeros(2, WIDTH)),
+        f"bad.cluster: models returned shape (2, {WIDTH}), expected (1, {WIDTH}): the new bank",
+    ),
+    (
+        "cluster",
+        lambda: Membership(home=HOME, models=torch.full((1, WIDTH), torch.nan)),
+        "bad.cluster: models returned models that are not finite",
+    ),
     ("score", lambda: torch.zeros(6, 6), "bad.score returned Tensor, expected Scores"),
     (
         "score",

@@ -173,6 +173,27 @@ def test_a_split_needs_a_gap(play_toy: Play, degrees: float, gamma: float, split
     assert len(played.state.models) == 1 + split
 
 
+@pytest.mark.parametrize(("gamma", "split"), [(0.5999, True), (0.6, False), (0.6001, False)])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_gap_of_gamma_max_exactly_is_not_larger(
+    play_toy: Play, gamma: float, split: bool, place: int
+) -> None:
+    """Cosines of 7 / 25, by three pairs of numbers: sqrt((1 - .28) / 2) is .6, but for rounding."""
+    along, across = [((25, 0), (7, 24)), ((15, 20), (-15, 20)), ((4, 3), (4, -3))][place]
+    moves = torch.zeros(CLIENTS, 28)
+    moves[0::2, :2], moves[1::2, :2] = torch.tensor(along).float(), torch.tensor(across).float()
+    played = drifting(play_toy, CFL(**ALWAYS, gamma_max=gamma), moves, **FULL, rounds=1)
+    assert len(played.state.models) == 1 + split
+
+
+def test_a_group_of_one_direction_does_not_split(play_toy: Play) -> None:
+    """No gap is no larger than gamma_max = 0, although float32 weights round every move."""
+    moves = moves_at(*[30] * 6) * torch.tensor([[1.0], [2], [3], [1], [2], [3]])
+    assert len(drifting(play_toy, CFL(**ALWAYS), moves, **FULL, rounds=1).state.models) == 1
+    moves[5] = moves_at(31)[0]
+    assert homes(drifting(play_toy, CFL(**ALWAYS), moves, **FULL, rounds=1)) == [0] * 5 + [1]
+
+
 # --- partial participation ----------------------------------------------------------------------
 
 

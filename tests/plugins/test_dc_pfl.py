@@ -146,15 +146,38 @@ def test_every_radius_is_noted() -> None:
         assert noted[round_] == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("lambda_step", [0.2, 0.1, 0.3])
-def test_g_moves_on_a_grid_without_drift(lambda_step: float) -> None:
-    rule, steps = DCPFL(lambda_step=lambda_step), round(1 / lambda_step)
-    state, found = Drive(rule, 5).state, []
-    for step in range(1, steps + 1):
-        memory = {"dc-pfl.step": torch.tensor([step, steps])}
-        found.append(rule.finer(state.remember(memory)))
-    assert set(found) <= {step / steps for step in range(steps)}
-    assert all(g <= step / steps for step, g in enumerate(found))
+@pytest.mark.parametrize(
+    ("lambda_step", "grid"),
+    [
+        (0.2, [1, 0.8, 0.6, 0.4, 0.2, 0]),
+        (0.1, [1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0]),
+        (0.3, [1, 0.7, 0.4, 0.1, 0]),
+        (0.4, [1, 0.6, 0.2, 0]),  # not 1, .5, 0
+        (0.25, [1, 0.75, 0.5, 0.25, 0]),
+        (0.75, [1, 0.25, 0]),
+        (1.0, [1, 0]),
+        (1e-05, None),
+    ],
+)
+def test_g_falls_by_the_step_that_is_asked_for(lambda_step: float, grid: Any) -> None:
+    rule = DCPFL(lambda_step=lambda_step)
+    state = Drive(rule, 5).state
+    left, steps = state.memory["dc-pfl.step"].tolist()
+    assert left == steps
+    if grid is None:
+        assert (steps, rule.g(state, 1)) == (100_000, 1e-05)
+    else:
+        assert [rule.g(state, left) for left in range(steps, -1, -1)] == grid
+
+
+@pytest.mark.parametrize(
+    ("lambda_step", "groups"),  # heights over the last: .028, .042, .056, .53 and 1
+    [(0.2, [1, 2, 3, 6]), (0.4, [1, 2, 3, 6]), (0.75, [1, 3, 6]), (0.9, [1, 3, 6]), (1.0, [1, 6])],
+)
+def test_every_adopted_trial_takes_the_next_g_of_the_grid(lambda_step: float, groups: Any) -> None:
+    found = [len(Drive(DCPFL(lambda_step=lambda_step), rounds, range(99)).groups)
+             for rounds in (11, 12, 24, 36)]  # fmt: skip
+    assert sorted(set(found)) == groups
 
 
 @pytest.mark.parametrize("fixed", [0.8, 0.4, 0.2, 1.0, 0.03])

@@ -305,7 +305,7 @@ def test_statistics_travel_with_their_layer_and_are_no_distance(
         assert again.rows[:, 52].tolist() == [5] * CLIENTS, "a counter's maximum"
     state = played.state.remember({"dc-pfl.last": params[:, 0]})
     start = rule.dispatch(state, fl.Stage("trial", ctx.everybody, 1), ctx)
-    groups = rule.groups(state, rule.finer(state))
+    groups = rule.groups(state, rule.g(state, rule.finer(state)))
     assert start.params[:, 1, 52].tolist() == [int((groups == g).nonzero().max()) for g in groups]
 
 

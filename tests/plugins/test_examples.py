@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-import importlib
-import tomllib
-from collections.abc import Callable, Iterator
+import json
+import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from toy import Play, composition, install, toy_suite
+from example_plugins import POINTS, create
+from toy import WIDTH, Play, Typed, composition, plain_work, toy_suite, watching
 
+import flbench as fl
 from flbench.core.state import Message, Stage
 from flbench.run.composition import compose
 from flbench.testing import Check, parametrize_with_checks
-
-FOLDER = Path(__file__).resolve().parents[2] / "plugins" / "examples"
-PROJECT = tomllib.loads((FOLDER / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-POINTS = PROJECT["entry-points"]["flbench.methods"]
-
-
-@pytest.fixture(scope="module")
-def examples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The examples, installed."""
-    folder = tmp_path_factory.mktemp("examples")
-    lines = "".join(f"{name} = {value}\n" for name, value in POINTS.items())
-    install(folder, "flbench-examples", f"[flbench.methods]\n{lines}")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(FOLDER)
-        patch.syspath_prepend(folder)
-        yield
 
 
 @pytest.mark.slow
@@ -43,18 +30,6 @@ def test_every_example_conforms(check: Check) -> None:
 
 
 # --- what clients send, by hand ---------------------------------------------------------------
-
-
-@pytest.fixture
-def example(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Make an example's method: example("qsgd", levels=2)."""
-    monkeypatch.syspath_prepend(FOLDER)
-
-    def make(name: str, **settings: object) -> Any:
-        module, kind = POINTS[name].split(":")
-        return getattr(importlib.import_module(module), kind)(**settings)
-
-    return make
 
 
 def message(update: list[float], **fields: Any) -> Message:
@@ -193,3 +168,173 @@ def test_bits_of_top_k_and_qsgd_by_hand(play_toy: Play) -> None:
     """
     played = play_toy("top-k+qsgd", rounds=2)
     assert played.run.ledger.bits["up"]["model"] == 2 * 3 * (3 * (4 + 5) + 32)
+
+
+# --- losses, phases, choices and a learning server, by hand -----------------------------------
+
+
+def batch(logits: list[list[float]], labels: list[int], **received: torch.Tensor) -> fl.Batch:
+    """Samples whose logits are given."""
+    module = SimpleNamespace(received=received)
+    y, x = torch.tensor(labels), torch.zeros(len(labels), 1)
+    return fl.Batch(module, x, y, torch.tensor(logits))  # type: ignore[arg-type]
+
+
+def test_fedlc_by_hand(example: Callable[..., Any]) -> None:
+    """Counts 1 and 16: margins 1 and .5. Logits (0, 0) become (-1, -.5): -log e^-1/(e^-1+e^-.5)."""
+    ctx = SimpleNamespace(label_counts=torch.tensor([[1, 16, 0]]), initial=torch.zeros(1))
+    stage = fl.Stage("train", torch.tensor([0]), 1)
+    margin = example("fedlc").dispatch(stage, ctx).client_memory["margin"][0]
+    assert margin.tolist() == [1.0, 0.5, float("inf")]
+    loss = example("fedlc").batch_loss()(batch([[0.0, 0.0, 9.0]], [0], margin=margin))
+    assert loss.item() == pytest.approx(math.log(1 + math.exp(0.5)))
+    newcomer = example("fedlc").batch_loss()(batch([[0.0, 0.0]], [0]))
+    assert newcomer.item() == pytest.approx(math.log(2)), "counts are not known"
+
+
+def test_moon_by_hand(example: Callable[..., Any]) -> None:
+    """z = (1, 0), global (1, 0), previous (0, 1), tau .5: -log e^2 / (e^2 + e^0)."""
+    ends = {0: torch.tensor([[1.0, 0.0]]), 1: torch.tensor([[0.0, 1.0]])}
+    module = SimpleNamespace(
+        start=0, received={"previous": 1}, with_row=lambda row, function, x: ends[row]
+    )
+    one = fl.Batch(
+        module,  # type: ignore[arg-type]
+        torch.zeros(1, 1),
+        torch.tensor([0]),
+        torch.zeros(1, 2),
+        torch.tensor([[1.0, 0.0]]),
+    )
+    found = example("moon", tau=0.5).contrast(one)
+    assert found.item() == pytest.approx(math.log(1 + math.exp(-2)))
+
+
+def toy_upload(params: list[list[float]], losses: list[float]) -> fl.Upload:
+    """Two clients' models."""
+    n = len(params)
+    table = torch.tensor(params)[:, None]
+    loss = torch.tensor(losses, dtype=torch.float64)
+    return fl.Upload(
+        ids=torch.arange(n),
+        params=table,
+        active=torch.ones(n, 1, dtype=torch.bool),
+        samples=torch.tensor([10] * n),
+        steps=torch.ones(n, dtype=torch.int64),
+        loss=loss,
+        loss_start=loss[:, None],
+        loss_end=loss[:, None],
+        chosen=torch.zeros(n, dtype=torch.int64),
+    )
+
+
+def test_q_fedavg_by_hand(example: Callable[..., Any]) -> None:
+    """w = (0, 0), w_1 = (-.1, 0), w_2 = (0, -.2), L = 10, F = (1, 2), q = 1.
+
+    Delta = (1, 0), (0, 2); h = 1 + 10, 4 + 20; step = ((1, 0) + 2 (0, 2)) / 35.
+    """
+    ctx = SimpleNamespace(
+        layout=SimpleNamespace(parameters=2, counters=torch.zeros(2, dtype=torch.bool)),
+        local=fl.LocalTraining(lr=0.1),
+        send=lambda *sent: None,
+    )
+    home = fl.Membership(torch.zeros(2, dtype=torch.int64))
+    state = fl.State(0, torch.zeros(1, 2), home)
+    upload = toy_upload([[-0.1, 0.0], [0.0, -0.2]], [1.0, 2.0])
+    found = example("q-fedavg").aggregate(state, upload, home, ctx)
+    torch.testing.assert_close(found.rows, torch.tensor([[-1 / 35, -4 / 35]]))
+    flat = example("q-fedavg", q=0.0).aggregate(state, upload, home, ctx)
+    torch.testing.assert_close(flat.rows, torch.tensor([[-0.05, -0.1]]))
+
+
+@pytest.mark.usefixtures("examples")
+def test_power_of_choice_takes_the_largest_losses(play_toy: Play) -> None:
+    uploads: list[Any] = []
+    layers = (("poc", create("power-of-choice", d=6)), ("watch", watching(uploads)))
+    played = play_toy(composition(*layers), rounds=1)
+    ctx = played.run.context
+    losses = ctx.evaluate(ctx.initial[None], ctx.everybody, "train")[:, 0]
+    assert uploads[0].ids.tolist() == sorted(losses.topk(3).indices.tolist())
+    down = played.run.ledger.totals["down"]["model"]
+    assert down == 6 * WIDTH * 4, "six candidates; those who train have it already"
+    assert played.run.ledger.totals["up"]["loss"] == 6 * 4
+
+
+def test_neighbours_by_hand(example: Callable[..., Any]) -> None:
+    """Neighbours at distances 0 and log 3, of classes 0 and 1: 3/4 and 1/4; the model says 1/2."""
+    keys = torch.tensor([[0.0], [math.log(3)], [50.0], [torch.nan]])
+    received = {"knn.keys": keys, "knn.labels": torch.tensor([0.0, 1.0, 1.0, torch.nan])}
+    module = SimpleNamespace(received=received, features=lambda x: (x, torch.zeros(1, 2)))
+    found = example("knn-per", k=2, share=0.5).mixture(module, torch.zeros(1, 1), 2)
+    assert found.exp()[0].tolist() == pytest.approx([0.625, 0.375])
+
+
+@pytest.mark.usefixtures("examples")
+def test_pfedhn_moves_a_model_along_its_own_update(play_toy: Play) -> None:
+    """One client, one step: the new model is nearer to what the client trained."""
+    method = create("pfedhn", lr=0.05)
+    uploads: list[Any] = []
+    stack = composition(("watch", watching(uploads)), ("pfedhn", method))
+    played = play_toy(stack, rounds=1, participation=1.0)
+    state, ctx = played.state, played.run.context
+    first = method.setup(ctx).memory
+    before = method.models(*(first[f"pfedhn.{name}"].value for name in ("phi", "v")), ctx)
+    after = method.models(*(state.memory[f"pfedhn.{name}"] for name in ("phi", "v")), ctx)
+    stage = fl.Stage("train", ctx.everybody, ctx.local.epochs)
+    begun = played.run.hooks.dispatch(
+        replace(state, memory={name: memory.value for name, memory in first.items()}), stage, ctx
+    )
+    trained = played.run.executor.fit(begun, stage, plain_work(stage), 1).selected()
+    distance = [(model - trained).square().sum().item() for model in (before, after)]
+    assert distance[1] < distance[0]
+
+
+@pytest.mark.usefixtures("examples")
+def test_the_rows_and_bytes_of_lora_by_hand(play_toy: Play) -> None:
+    """3 -> 3 -> 4: the first matrix has rank-2 adapters, 2 (3 + 3) scalars; the head none."""
+    played = play_toy(composition(("lora", create("lora", rank=2))), rounds=2)
+    assert played.state.models.shape == (1, 12)
+    for way in ("down", "up"):
+        assert played.run.ledger.bits[way]["model"] == 2 * 3 * 32 * 12
+    module, ctx = played.run.executor.workspace.module, played.run.context
+    plain = play_toy("fedavg", rounds=1).run.context
+    frozen = plain.layout.unflatten(plain.initial)
+    assert torch.equal(module.net.head.weight, frozen["net.head.weight"])
+    x = ctx.client_data(0)[0]
+    same = ctx.logits(ctx.initial[None], x)
+    torch.testing.assert_close(
+        same[0], play_toy("fedavg", rounds=1).run.context.logits(plain.initial[None], x)[0]
+    )
+    headed = play_toy(composition(("lora", create("lora", rank=2, head=True))), rounds=1)
+    assert headed.state.models.shape == (1, 12 + 16)
+
+
+ADAPTERS = 4 * (32 + 96) + 4 * (32 + 32) + 4 * (32 + 128) + 4 * (128 + 32)
+"""Scalars of rank-4 adapters in the one block of 32 features that `bigrams` has."""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("examples")
+def test_gpt_2_learns_in_rows_as_wide_as_its_adapters(typed: Typed) -> None:
+    words = ("run", "-p", "lora", "-s", "nordic-text", "--dataset", "bigrams", "--rounds", "2")
+    code, _, _ = typed(*words)
+    assert code == 0
+    (path,) = Path().glob("*/nordic-text/**/seed-0.json")
+    result = json.loads(path.read_text(encoding="utf-8"))
+    assert result["curves"]["accuracy"][-1] > 0
+    assert result["curves"]["slowest_down"] == [4 * ADAPTERS] * 2
+
+
+@pytest.mark.usefixtures("examples")
+def test_heterofl_by_hand(play_toy: Play) -> None:
+    """3 -> 3 -> 4 with half the width: 2 of 3 hidden units: 2 x 3 + 2 and 4 x 2 + 4 scalars."""
+    method = create("heterofl", widths="1,0.5")
+    played = play_toy(composition(("heterofl", method)), rounds=1, participation=1.0)
+    masks = method.masks(torch.arange(2), played.run.context)
+    assert masks.sum(dim=1).tolist() == [WIDTH, 6 + 2 + 8 + 4]
+    assert played.run.ledger.totals["up"]["model"] == 3 * 4 * (WIDTH + 20)
+    home = played.state.membership
+    upload = toy_upload([[1.0] * WIDTH, [3.0] * WIDTH], [1.0, 1.0])
+    zero = fl.State(0, torch.zeros(1, WIDTH), home)
+    found = method.aggregate(zero, upload, home, played.run.context).rows[0]
+    assert found[masks[1]].unique().tolist() == [2.0], "both have it"
+    assert found[~masks[1]].unique().tolist() == [1.0], "the wide client alone"

@@ -110,24 +110,27 @@ def test_statistics_stand_still_while_the_head_moves(play_toy: Play) -> None:
 
 
 def test_phases_say_what_moves_and_how_batchnorm_behaves(play_toy: Play) -> None:
-    module = play_toy("fedrep", net=batchnorm, rounds=1).run.executor.workspace.module
+    run = play_toy("fedrep", net=batchnorm, rounds=1).run
+    module = run.executor.workspace.module
     head = torch.arange(53) >= 24
     head &= torch.arange(53) < 44
+    phases = FedRep().phases(run.context)
     module.train()
     module.received = {}
-    (first, second) = module.phases(5)
+    (first, second) = phases(module, 5)
     assert (first.epochs, second.epochs) == (4, 1)
     assert torch.equal(first.mask, head)
     assert torch.equal(second.mask, ~head)
-    module.on_phase_start(0)
+    first.start(module)
     assert not module.net[1].training
     assert module.net[0].training
-    module.on_phase_start(1)
+    second.start(module)
     assert module.net[1].training
     module.received = {"head_only": torch.ones(())}
-    (only,) = module.phases(5)
+    (only,) = phases(module, 5)
     assert only.epochs == 5
     assert torch.equal(only.mask, head)
+    assert only.start is first.start
 
 
 @pytest.mark.slow

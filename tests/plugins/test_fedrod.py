@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from toy import CLIENTS, Play, Played, composition, toy_dataset, watching
+from toy import CLIENTS, Play, Played, composition, plain_work, toy_dataset, watching
 
 import flbench as fl
 from flbench.run.evaluation import evaluate
@@ -127,7 +127,7 @@ def test_a_personal_head_of_zero_predicts_as_the_generic_model(play_toy: Play) -
 
     def judged(state: fl.State) -> Any:
         personal = asked(replace(played, state=state))
-        return evaluate(run.executor, personal, state, run.held_out, everybody)
+        return evaluate(run.executor, personal, state, run.held_out, everybody, plain_work)
 
     psi = played.state.memory["fedrod.psi"]
     none = judged(played.state.remember({"fedrod.psi": torch.zeros_like(psi)}))

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.functional import hessian, jacobian
 from torch.func import functional_call
-from toy import CLIENTS, Play, Played, composition, toy_dataset, watching
+from toy import CLIENTS, Play, Played, composition, plain_work, toy_dataset, watching
 
 import flbench as fl
 from flbench.engine.batches import orders
@@ -259,7 +259,9 @@ def asked(played: Played) -> fl.Personal:
 def adapted(played: Played) -> Tensor:
     """The copies that clients are judged by, shape (N, W)."""
     personal = asked(played)
-    return trained(played.run.executor, personal, played.state, personal.adaptation).params
+    return trained(
+        played.run.executor, personal, played.state, personal.adaptation, plain_work
+    ).params
 
 
 def by_hand(played: Played, client: int, alpha: float, momentum: float) -> Tensor:

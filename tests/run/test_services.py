@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from toy import CLIENTS, WIDTH, Play, bad, composition, toy_dataset, watching
+from toy import CLIENTS, WIDTH, Play, bad, composition, refused, toy_dataset, watching
 
 import flbench as fl
 from flbench.core.layout import head_of
@@ -331,3 +331,21 @@ def test_a_model_that_is_judged_late_has_a_curve_as_long_as_the_others(play_toy:
     assert [value is None for value in found["accuracy_late"]] == [True, True, False, True]
     assert {len(curve) for curve in found.values()} == {4}
     assert found["accuracy_late"][2] == found["accuracy"][2]
+
+
+def test_samples_are_there_before_the_client_module(play_toy: Play) -> None:
+    seen: list[Any] = []
+
+    def client_module(self: Any, net: Any, ctx: Any) -> Any:
+        seen.extend([ctx.server_data(), ctx.client_data(2, "validation")])
+        return fl.ClientModule(net, ctx.local)
+
+    def plan(self: Any, ctx: Any) -> None:
+        seen.extend([ctx.server_data(), ctx.client_data(2, "validation")])
+
+    play_toy(bad(client_module=client_module, plan=plan), rounds=1, server_samples=8)
+    assert len(seen[0][1]) > 0
+    for early, late in zip(seen[:2], seen[2:], strict=True):
+        assert all(map(torch.equal, early, late))
+    said = refused(play_toy, bad(client_module=lambda self, net, ctx: ctx.server_data()))
+    assert said.endswith("the server owns no samples: set `server_samples` of the suite")

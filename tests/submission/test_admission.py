@@ -251,7 +251,7 @@ ODD: list[tuple[Edit, str]] = [
     (into("membership", []), "'membership': the groups of at least one round expected"),
     (into("status", "reproduced"), "'status': self-reported expected of what arrives"),
     (into("seed", 1000), "seed 1000 is for tuning"),
-    (into("seed", 2), "its row lacks seed 1: run all with --seeds 3"),
+    (into("seed", 2), "its row lacks seeds 0, 1: run all with --seeds 3"),
     (into("environment.flbench", "0.1.0+dirty"), "version 0.1.0+dirty of flbench is no release"),
     (into("environment.flbench", "?"), "version ? of flbench is no release"),
     (into("environment.precision", "16-true"), "'fingerprint.config': "),
@@ -432,6 +432,8 @@ def test_seeds_of_a_row_come_together_or_beside_what_is_there(
 ) -> None:
     zero, one = (kept(runs[name], tmp_path / "out") for name in ("zero", "one"))
     assert asked(one, board) == ["its row lacks seed 0: run all with --seeds 2"]
+    two = kept(edited(runs["one"], into("seed", 2)), tmp_path / "two")
+    assert asked(two, board) == ["its row lacks seeds 0, 1: run all with --seeds 3"]
     assert asked(one, board, zero) == []
     kept(runs["zero"], board)
     assert asked(one, board) == []
@@ -550,7 +552,12 @@ def test_what_is_in_order_is_put_in_place(
 ) -> None:
     paths = [kept(result, tmp_path / "out") for result in runs.values()]
     code, out, _ = typed("submit", "out", "--new-table", "--check")
-    assert (code, out) == (0, "3 files are in order, 3 of them new\n")
+    assert code == 0
+    assert out.splitlines() == [
+        "3 files are in order, 3 of them new",
+        "  fedavg on toy (toy): seeds 0, 1; opens a new table",
+        "  pfedlia on toy (toy): seed 0; opens a new table",
+    ]
     assert list(board.iterdir()) == []
     code, out, _ = typed("submit", "out", "--new-table")
     assert code == 0
@@ -567,6 +574,25 @@ def test_what_is_in_order_is_put_in_place(
     code, out, _ = typed("submit", "out")
     assert (code, out) == (0, "all of them are there already; nothing was copied\n")
     assert asked(place, board, new_table=False) == []
+
+
+def test_a_check_says_which_seeds_a_row_lacks(
+    typed: Typed, runs: dict[str, Result], board: Path, tmp_path: Path
+) -> None:
+    for name in ("zero", "one"):
+        kept(runs[name], board)
+    kept(runs["other"], tmp_path / "out")
+    code, out, _ = typed("submit", "out", "--check")
+    assert code == 0
+    row = "  pfedlia on toy (toy): seed 0; lacks seed 1, which other rows of its table have"
+    assert out.splitlines()[1:] == [row]
+    kept(runs["zero"], tmp_path / "again")
+    code, out, _ = typed("submit", "again", "--check")
+    assert out.splitlines()[1:] == ["  fedavg on toy (toy): seeds 0, 1; lacks no seed of its table"]
+    code, out, _ = typed("submit", "again", "--check", "--results", "nowhere", "--new-table")
+    assert out.splitlines()[1:] == [
+        "  fedavg on toy (toy): seed 0; compared with no table: there is no 'nowhere'"
+    ]
 
 
 def test_another_folder_and_none(typed: Typed, runs: dict[str, Result], tmp_path: Path) -> None:

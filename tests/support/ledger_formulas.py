@@ -123,11 +123,17 @@ def scaffold(c: Case) -> Scalars:
 
 
 def lg_fedavg(c: Case) -> Scalars:
-    """Everything in the warm rounds, then the last layers: 1 of 2, 2 of 3."""
+    """Everything in the warm rounds, then the last layers: 1 of 2, 2 of 3.
+
+    After warm rounds each client is sent its first local layers once.
+    """
     shared = int(c.net.layers[-1:].sum() if len(c.net.layers) < 3 else c.net.layers[-2:].sum())
     warm = c.setting("warm_rounds")
     moved = c.sampled * (warm * c.net.w + (c.rounds - warm) * shared)
-    return {"down": {"model": moved}, "up": {"model": moved}}
+    suite, seed = c.played.job.suite, c.played.job.seed
+    later = {i for r in range(warm, c.rounds) for i in cohort(suite, seed, r + 1).tolist()}
+    first = len(later) * (c.net.w - shared) if warm else 0
+    return {"down": {"model": moved + first}, "up": {"model": moved}}
 
 
 def fedrep(c: Case) -> Scalars:

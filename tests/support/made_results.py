@@ -44,7 +44,7 @@ def made(
     test: Sequence[int] | None = None,
     params: dict[str, Any] | None = None,
     version: str = "1.0",
-    plugin: dict[str, bool] | None = None,
+    plugin: dict[str, Any] | None = None,
     suite: dict[str, Any] | None = None,
     tuning: Tuning | None = None,
     alone: bool = False,
@@ -54,7 +54,7 @@ def made(
 ) -> Result:
     """A result; four clients of 100 test samples each get the accuracy unless `correct` is given.
 
-    `plugin` are flags such as `uses_true_groups`; `alone` = nothing was exchanged.
+    `plugin` are fields such as `uses_true_groups`; `alone` = nothing was exchanged.
     """
     test = list(test or [100] * len(correct or range(4)))
     correct = list(correct or [round(accuracy * count) for count in test])

@@ -117,6 +117,23 @@ class RelabelledClients:
         return fl.Personal(row=torch.zeros_like(clients)) if ctx.joining else None
 
 
+class Batchwise(fl.ClientModule):
+    """Normalises by the statistics of the batch, also of the one it is evaluated on."""
+
+    def forward(self, x: Tensor) -> Any:
+        centred = x - x.mean(dim=0) if len(x) > 1 else x
+        return self.net(centred)
+
+
+@dataclass(frozen=True)
+class JudgedSingly:
+    """Lets a sample's prediction depend on its neighbours in the batch."""
+
+    @fl.hookimpl
+    def client_module(self, net: nn.Module, ctx: fl.Context) -> fl.ClientModule:
+        return Batchwise(net, ctx.local)
+
+
 @dataclass(frozen=True)
 class TwoProcesses:
     """Lets only the first process step."""
@@ -339,6 +356,43 @@ class KeepsWhatIsAveraged:
         return fl.Start(sent_mask=ctx.layout.all_mask, returned_mask=ctx.layout.none_mask)
 
 
+def with_neighbours(state: fl.State, upload: fl.Upload) -> Tensor:
+    """The mean of each upload and that of the next client in the list, in its owner's row."""
+    rows, sent = state.models.clone(), upload.selected()
+    rows[state.membership.home[upload.ids]] = (sent + sent.roll(1, dims=0)) / 2
+    return rows
+
+
+@dataclass(frozen=True)
+class Gossips:
+    """Averages over neighbours; says that nothing crosses, since there is no server."""
+
+    @fl.hookimpl
+    def setup(self, ctx: fl.Context) -> fl.Setup:
+        return fl.one_model_per_client(ctx)
+
+    @fl.hookimpl
+    def dispatch(self, ctx: fl.Context) -> fl.Start:
+        return fl.Start(sent_mask=ctx.layout.none_mask)
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State, upload: fl.Upload) -> fl.Models:
+        return fl.Models(with_neighbours(state, upload))
+
+    @fl.hookimpl
+    def personalise(self, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
+        return fl.Personal(row=torch.zeros_like(clients)) if ctx.joining else None
+
+
+@dataclass(frozen=True)
+class GossipsOneWay(Gossips):
+    """Averages over neighbours at the server, and counts the way up only."""
+
+    @fl.hookimpl
+    def dispatch(self, ctx: fl.Context) -> fl.Start:
+        return fl.Start(sent_mask=ctx.layout.none_mask, returned_mask=ctx.layout.all_mask)
+
+
 @dataclass(frozen=True)
 class CooksTheBooks:
     """Strikes out of the ledger what went up."""
@@ -362,6 +416,89 @@ class RemembersOnItsClass:
         rows = fl.member_mean(state.models, upload, membership)
         self.seen["rounds"] += 1
         return fl.Models(torch.lerp(state.models, rows, 1 / self.seen["rounds"]))
+
+
+ROWS: dict[int, Tensor] = {}
+
+
+@dataclass(frozen=True)
+class CachesInItsModule:
+    """Momentum from a module-level cache, which another run of this process fills alike."""
+
+    @fl.hookimpl
+    def aggregate(
+        self, state: fl.State, upload: fl.Upload, membership: fl.Membership, ctx: fl.Context
+    ) -> fl.Models:
+        rows = fl.member_mean(state.models, upload, membership)
+        ROWS[ctx.round] = rows - state.models
+        return fl.Models(rows + 0.5 * ROWS.get(ctx.round - 1, torch.zeros_like(rows)))
+
+
+GENERATOR: list[nn.Linear] = []
+
+
+@dataclass(frozen=True)
+class LearnsInItsModule:
+    """A network of the server's, kept at module level and trained in every round."""
+
+    @fl.hookimpl
+    def setup(self) -> None:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            GENERATOR[:] = [nn.Linear(1, 1)]
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State, upload: fl.Upload, membership: fl.Membership) -> fl.Models:
+        rows = fl.member_mean(state.models, upload, membership)
+        with torch.no_grad():
+            GENERATOR[0].weight += rows.mean()
+            return fl.Models(rows + 0.1 * GENERATOR[0].weight.mean())
+
+
+class KeepsByClient(fl.ClientModule):
+    """Pulls towards what this client learned in the round before, which it keeps on itself."""
+
+    def __init__(self, net: nn.Module, local: fl.LocalTraining) -> None:
+        super().__init__(net, local)
+        self.kept: dict[tuple[int, int], Tensor] = {}
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        client, round_ = (int(number) for number in self.received["who"])
+        loss = super().training_step(batch, batch_idx)
+        self.kept[client, round_] = self.flat().detach().clone()
+        before = [row for (who, when), row in self.kept.items() if who == client and when < round_]
+        return loss + sum((0.1 * (self.flat() - row).square().sum() for row in before), loss * 0)
+
+
+@dataclass(frozen=True)
+class KeepsInItsClientModule:
+    """Keeps each client's last model on the ClientModule."""
+
+    @fl.hookimpl
+    def client_module(self, net: nn.Module, ctx: fl.Context) -> fl.ClientModule:
+        return KeepsByClient(net, ctx.local)
+
+    @fl.hookimpl
+    def dispatch(self, stage: fl.Stage, ctx: fl.Context) -> fl.Start:
+        rounds = torch.full_like(stage.clients, ctx.round)
+        return fl.Start(client_memory={"who": torch.stack([stage.clients, rounds], dim=1)})
+
+
+class NeedsABatch(fl.ClientModule):
+    """Cannot predict one sample alone."""
+
+    def predict(self, x: Tensor) -> Tensor:
+        logits: Tensor = self(x.squeeze(0))
+        return logits
+
+
+@dataclass(frozen=True)
+class PredictsBatches:
+    """Evaluates whole batches only."""
+
+    @fl.hookimpl
+    def client_module(self, net: nn.Module, ctx: fl.Context) -> fl.ClientModule:
+        return NeedsABatch(net, ctx.local)
 
 
 @dataclass(frozen=True)
@@ -462,9 +599,15 @@ FURTHER: dict[type, str] = {
     AlmostEqual: "declared-equal",
     TellsAsOwn: "bytes-add-up",
     KeepsWhatIsAveraged: "bytes-add-up",
+    Gossips: "bytes-add-up",
+    GossipsOneWay: "bytes-add-up",
     CooksTheBooks: "bytes-add-up",
     RemembersOnItsClass: "same-seed-same-bytes",
     NotesTheClock: "same-seed-same-bytes",
+    CachesInItsModule: "resumed-run",
+    LearnsInItsModule: "resumed-run",
+    KeepsInItsClientModule: "resumed-run",
+    PredictsBatches: "judged-singly",
     SwapsGroups: "absent-clients-untouched",
     Chatters: "process-state-untouched",
     WantsPrecision: "process-state-untouched",
@@ -557,6 +700,51 @@ class Apart:
     def aggregate(self, state: fl.State, upload: fl.Upload, membership: fl.Membership) -> fl.Models:
         rows = fl.member_mean(state.models, upload, membership)
         return fl.Models(rows + upload.extras.get("noise", torch.zeros(1)).mean() / 10)
+
+
+# --- right, and once refused --------------------------------------------------------------------
+
+
+class FrozenHead(fl.ClientModule):
+    """Trains the body only."""
+
+    def phases(self, epochs: int) -> tuple[fl.LocalPhase, ...]:
+        return (fl.LocalPhase(epochs, body(self.flat().numel())),)
+
+
+def body(width: int) -> Tensor:
+    """All parameters but the last layer's: 3 x 4 weights and 4 biases."""
+    return torch.arange(width) < width - 16
+
+
+@dataclass(frozen=True)
+class FrozenPart:
+    """FedBABU: a head that nobody trains is known to all, and never sent."""
+
+    @fl.hookimpl
+    def client_module(self, net: nn.Module, ctx: fl.Context) -> fl.ClientModule:
+        return FrozenHead(net, ctx.local)
+
+    @fl.hookimpl
+    def dispatch(self, ctx: fl.Context) -> fl.Start:
+        return fl.Start(sent_mask=body(ctx.layout.width))
+
+
+@dataclass(frozen=True)
+class GossipsCounted(Gossips):
+    """Averages over neighbours, and says what they send each other."""
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State, upload: fl.Upload, ctx: fl.Context) -> fl.Models:
+        ctx.send("peer", upload.ids, "model", ctx.layout.width)
+        return fl.Models(with_neighbours(state, upload))
+
+
+RIGHT: dict[type, str] = {
+    FrozenPart: "bytes-add-up",
+    GossipsCounted: "bytes-add-up",
+}
+"""Plugins without a mistake, and the check that must pass them."""
 
 
 APART = (PhasesOfItsOwn, WritesAtTheStart, WritesAtTheEnd, WritesBuffers, Draws, KeepsOnItself)

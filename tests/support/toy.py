@@ -19,8 +19,10 @@ import pytest
 import torch
 from torch import nn
 
+from flbench.core.client import LocalWork
 from flbench.core.dataset import Dataset
 from flbench.core.hookspecs import hookimpl
+from flbench.core.state import Stage
 from flbench.engine.options import EngineOptions
 from flbench.errors import PluginError, Undefined
 from flbench.federation.federation import Newcomers, Samples
@@ -95,6 +97,11 @@ class Played(small_run.SmallRun):
     def personal(self) -> torch.Tensor:
         """The row that serves each client, shape (N, W)."""
         return self.state.models[self.state.membership.home]
+
+
+def plain_work(stage: Stage) -> LocalWork:
+    """Training as no hook changes it."""
+    return LocalWork()
 
 
 Play = Callable[..., Played]

@@ -424,6 +424,20 @@ def test_printed_commands_are_what_is_left_and_complete_it(typed: Typed, tmp_pat
     assert all("--force" in line for line in forced)
 
 
+def test_each_suite_can_take_its_data_set_that_needs_no_files(typed: Typed) -> None:
+    suites = ("-s", "nordic-text,iid,digit-5")
+    code, out, _ = typed("sweep", "-p", "fedavg", *suites, "--offline-data", "--launcher", "print")
+    assert code == 0
+    assert out.splitlines() == [
+        "flbench run --plugin fedavg --suite nordic-text --seed 0 --dataset bigrams --resume",
+        "flbench run --plugin fedavg --suite iid --seed 0 --resume",
+        "flbench run --plugin fedavg --suite digit-5 --seed 0 --dataset digits-shift --resume",
+    ]
+    code, _, err = typed("sweep", "-p", "fedavg", *suites, "--offline-data", "--dataset", "digits")
+    assert code == 2
+    assert "--offline-data chooses the data set of each suite: no --dataset" in err
+
+
 def test_several_devices_can_be_printed(typed: Typed) -> None:
     code, out, _ = typed("sweep", *GRID, "--devices", "2", "--launcher", "print")
     assert code == 0

@@ -15,7 +15,7 @@ import planted_bugs
 import planted_import
 import pytest
 from every import HAPPENED
-from planted_bugs import APART, FURTHER
+from planted_bugs import APART, FURTHER, RIGHT
 from toy import Play, Typed, composition, install
 
 from flbench import Conformance, hookimpl
@@ -25,6 +25,7 @@ from flbench.testing import CHECKS, check_results, parametrize_with_checks
 from flbench.testing.check import CheckResult, MethodUnderTest
 from flbench.testing.hook_recorder import with_hook_recorder
 from flbench.testing.kit import method_under_test
+from flbench.testing.small_run import small_suite
 from flbench.testing.subprocesses import ProcessFailed, in_fresh_process, in_process_group
 
 METHODS = [name for name, entry in entries("methods").items() if entry.distribution == "flbench"]
@@ -69,6 +70,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         home = planted_import if law == "discovered-alone" else planted_bugs
         points.append(f"planted-{law} = {home.__name__}:{kind}")
     points += [f"further-{kind.__name__} = planted_bugs:{kind.__name__}" for kind in FURTHER]
+    points += [f"right-{kind.__name__} = planted_bugs:{kind.__name__}" for kind in RIGHT]
     install(folder, "planted", "\n".join(points) + "\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
@@ -100,6 +102,15 @@ def test_a_law_can_be_broken_in_other_ways(kind: type) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", RIGHT, ids=lambda kind: kind.__name__)
+@pytest.mark.usefixtures("planted")
+def test_what_is_right_passes(kind: type) -> None:
+    law = RIGHT[kind]
+    found = list(check_results(f"right-{kind.__name__}", [*sorted(_after(law)), law]))
+    assert [str(result) for result in found if result.state != "passed"] == []
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", APART, ids=lambda kind: kind.__name__)
 @pytest.mark.usefixtures("planted")
 def test_an_executor_that_asks_one_client_for_all_breaks_its_law(
@@ -124,9 +135,10 @@ def test_an_executor_that_asks_one_client_for_all_breaks_its_law(
     monkeypatch.setattr(
         Vectorised,
         "_call_per_lane",
-        lambda executor, lanes, function, *_: [function(executor._load_lane(lanes, 0))],
+        lambda executor, lanes, function, *_, **__: [function(executor._load_lane(lanes, 0))],
     )
     assert re.match(r"vectorised-clients +failed +apart: with --executor vec", str(verdict()))
+    assert "in round 1, stage 'train'" in str(verdict())
 
 
 def _on(law: str) -> set[str]:
@@ -172,12 +184,43 @@ class Plain:
 class Needy:
     """Has a parameter without a default."""
     mu: float
+
+@dataclass(frozen=True)
+class Dotted:
+    """Says what it needs of the suite as one types it."""
+    conformance: ClassVar[fl.Conformance] = fl.Conformance(
+        suite={"local.epochs": 1, "momentum": 0.0}
+    )
+
+    @fl.hookimpl
+    def setup(self, ctx):
+        if ctx.local.momentum:
+            raise fl.Undefined("it has no meaning under momentum")
+
+@dataclass(frozen=True)
+class Plainly(Dotted):
+    """Forgets to say that."""
+    conformance: ClassVar[fl.Conformance] = fl.Conformance()
+
+@dataclass(frozen=True)
+class Slip(Dotted):
+    """Names a field that no suite has."""
+    conformance: ClassVar[fl.Conformance] = fl.Conformance(suite={"local.epoch": 1})
+
+@dataclass(frozen=True)
+class Wrong(Dotted):
+    """Gives a field a value that does not fit."""
+    conformance: ClassVar[fl.Conformance] = fl.Conformance(suite={"local.epochs": "two"})
 '''
 POINTS = """[flbench.methods]
 honest = strange_laws:Honest
 confused = strange_laws:Confused
 plain-dict = strange_laws:Plain
 needy = strange_laws:Needy
+dotted = strange_laws:Dotted
+plainly = strange_laws:Plainly
+slip = strange_laws:Slip
+wrong = strange_laws:Wrong
 """
 
 
@@ -238,6 +281,43 @@ def test_a_parameter_without_a_default_is_found_before_a_run_is(typed: Typed) ->
     code, out, _ = typed("check", "needy", "--only", "plain-parameters")
     assert code == 1
     assert "parameter 'mu' has no default: `flbench run` could not start" in out
+
+
+@pytest.mark.usefixtures("strange")
+def test_the_suite_of_the_kit_is_changed_as_one_types_it() -> None:
+    tested = MethodUnderTest("dotted")
+    assert (tested.suite().local.epochs, tested.suite().local.momentum) == (1, 0.0)
+    assert tested.suite().local.batch_size == small_suite().local.batch_size
+    assert str(tested.run_check(CHECKS["usual-run"])).split() == ["usual-run", "passed"]
+
+
+@pytest.mark.usefixtures("strange")
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        ("slip", "unknown field in slip.conformance.suite 'local.epoch'; did you mean 'local.epo"),
+        ("wrong", "wrong.conformance.suite: suite 'small': 'local.epochs': input should be a "),
+        ("plainly", "is undefined on the federation of the kit (plainly: it has no meaning und"),
+    ],
+)
+def test_what_the_suite_of_the_kit_cannot_be_is_said(method: str, said: str) -> None:
+    found = MethodUnderTest(method).run_check(CHECKS["usual-run"])
+    assert found.state == "failed"
+    assert said in found.reason
+
+
+@pytest.mark.usefixtures("strange")
+def test_a_check_asked_for_alone_shows_what_stands_before_it(typed: Typed) -> None:
+    code, out, _ = typed("check", "needy", "--only", "resumed-run", "--only", "one-client")
+    assert code == 1
+    lines = out.splitlines()
+    assert [line.split()[:2] for line in lines[1:-1]] == [
+        ["plain-parameters", "failed"],
+        ["resumed-run", "skipped"],
+        ["one-client", "skipped"],
+    ]
+    assert "parameter 'mu' has no default" in lines[1]
+    assert lines[2].endswith("it requires plain-parameters")
 
 
 def test_the_laws_can_be_listed(typed: Typed) -> None:

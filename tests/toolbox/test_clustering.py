@@ -21,6 +21,7 @@ from flbench.toolbox.clustering import (
     select_peers,
     standardised_rows,
     two_means,
+    upper_group,
 )
 
 DEFAULTS: dict[str, Any] = {"features": "zrow", "min_samples": None, "xi": 0.05, "noise": "nearest"}
@@ -268,6 +269,40 @@ def test_no_other_pair_of_sets_is_better_than_the_best_cut() -> None:
 def test_equal_values_stay_together() -> None:
     upper = two_means(np.array([1.0, 0.0, 1.0, 0.0, 1.0]))
     assert upper.tolist() == [True, False, True, False, True]
+
+
+@pytest.mark.parametrize("factor", [1e-12, 0.1, 0.3, 1.0, 7.7, 1e9])
+@pytest.mark.parametrize("values", [[1.0, 2.0, 3.0], [1, 2, 3, 4, 5], [0, 3, 6, 9, 12, 15, 18]])
+def test_of_equally_good_cuts_the_lowest_is_kept(values: list[float], factor: float) -> None:
+    """Values at equal distances, an odd number of them: two cuts are exactly as good."""
+    row = factor * np.array(values) / 3
+    for seed in range(20):
+        order = np.random.default_rng(seed).permutation(len(row))
+        upper = two_means(row[order])
+        assert np.flatnonzero(upper[np.argsort(order)]).tolist() == [
+            *range(len(row) // 2, len(row))
+        ]
+
+
+def test_values_that_differ_by_rounding_stay_together() -> None:
+    assert two_means(np.array([0.3, 0.1 + 0.2, 0.3])).tolist() == [True] * 3
+    assert two_means(np.array([0.3, 0.1 + 0.2, 0.9, 0.0])).tolist() == [False, False, True, False]
+
+
+def test_a_tenth_exactly_is_a_difference() -> None:
+    for factor in (1.0, 0.1, 0.3, 7.7):
+        assert first_row([factor * 1.0, factor * 0.9]) == [True, False]
+    assert first_row([1.0, 0.901]) == [True, True]
+
+
+def test_the_upper_group_of_one_row_is_that_of_the_matrix() -> None:
+    scores = block_influence(clients=12, groups=3)[1]
+    for transform in get_args(clustering.Transform):
+        whole = select_peers(scores, transform)
+        for client, row in enumerate(scores):
+            others = np.arange(12) != client
+            alone = upper_group(row[others], transform)
+            assert whole[client, others].tolist() == alone.tolist()
 
 
 def test_better_half_of_the_hand_example() -> None:  # 6.1 (h) 5

@@ -52,6 +52,25 @@ def test_cosine_by_hand() -> None:
     close(scoring.cosine(rows[:1], rows), [expected[0]])
 
 
+@pytest.mark.parametrize("length", [1e-40, 1e-15, 1e-12, 1.0, 1e30])
+def test_cosine_does_not_depend_on_the_lengths(length: float) -> None:
+    """Also of float32 vectors that are shorter than 1e-12, the bound of F.normalize."""
+    rows = torch.tensor([[3.0, 4.0], [-6.0, -8.0], [4.0, -3.0]]) * length
+    found = scoring.cosine(torch.cat([rows, torch.zeros(1, 2)]))
+    expected = torch.tensor([[1, -1, 0, 0], [-1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0.0]]).double()
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    assert scoring.cosine(rows.double(), rows.double() * 7)[0, 0] == pytest.approx(1, abs=1e-5)
+
+
+def test_cosine_of_a_short_and_a_long_vector() -> None:
+    found = scoring.cosine(torch.tensor([[3e-14, 4e-14]]).double(), torch.tensor([[4.0, 3.0]]))
+    assert float(found) == pytest.approx(0.96)
+    assert scoring.cosine(torch.tensor([[NAN, 1.0], [1.0, 0.0]])).isnan().tolist() == [
+        [True, True],
+        [True, False],
+    ]
+
+
 def test_cosine_stays_within_one_and_keeps_silence() -> None:
     rows = torch.randn(20, 50, generator=torch.Generator().manual_seed(0))
     rows[3] = NAN
@@ -178,7 +197,37 @@ def test_a_dendrogram_by_hand(method: str, heights: list[float]) -> None:
     close(merges[:, 2], heights)
     for height, labels in zip(heights, ([0, 0, 1, 2], [0, 0, 0, 1], [0] * 4), strict=True):
         assert clustering.cut(merges, height).tolist() == labels, "a merge at the height counts"
-        assert len(set(clustering.cut(merges, height - 1e-9))) == len(set(labels)) + 1
+        assert len(set(clustering.cut(merges, height - 1e-7))) == len(set(labels)) + 1
+
+
+@pytest.mark.parametrize("towards", [0.0, np.inf])
+@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e6])
+def test_equal_distances_are_merged_in_the_order_of_clients(towards: float, scale: float) -> None:
+    """Clients on a line, each as far from the next; the last bit must not decide who is first."""
+    distances = 0.3 * scale * LINE_OF_THREE
+    distances[0, 1] = distances[1, 0] = np.nextafter(distances[0, 1], towards)
+    for method in ("average", "complete"):
+        merges = clustering.dendrogram(distances, method)
+        assert clustering.cut(merges, 0.3 * scale).tolist() == [0, 0, 1]
+    assert clustering.bipartition(-distances, "complete").tolist() == [False, False, True]
+
+
+LINE_OF_THREE = np.abs(np.subtract.outer([0.0, 1, 2], [0.0, 1, 2]))
+
+
+def test_a_merge_at_the_height_counts_whatever_its_last_bit() -> None:
+    thirds = np.array([[0, 0.1, 0.3], [0.1, 0, 0.1 + 0.2], [0.3, 0.1 + 0.2, 0]])
+    merges = clustering.dendrogram(thirds)
+    assert clustering.cut(merges, 0.3).tolist() == [0, 0, 0], "0.1 + 0.2 is above 0.3 in floats"
+    assert clustering.cut(merges, 0.3 - 1e-6).tolist() == [0, 0, 1]
+    two_thirds = clustering.dendrogram(np.array([[0, 2 / 3], [2 / 3, 0]]))
+    assert clustering.cut(two_thirds, 2 / 3).tolist() == [0, 0], "rounding up is no distance"
+
+
+def test_a_dendrogram_of_what_is_not_finite_is_refused() -> None:
+    for value in (np.nan, np.inf):
+        with pytest.raises(ValueError, match="finite"):
+            clustering.dendrogram(np.full((3, 3), value))
 
 
 def test_a_dendrogram_reads_distances_off_the_diagonal_only() -> None:

@@ -1,6 +1,6 @@
-"""my-method: FedAvg whose server goes a part of the way to the mean.
+"""my-method: FedAvg whose server moves a part of the way to the mean.
 
-Reddi et al., "Adaptive federated optimization", ICLR 2021 (its server step, by plain SGD).
+My paper.
 
     w <- w + step (wbar - w),  wbar = the sample-weighted mean of the uploads
 """
@@ -18,10 +18,10 @@ import flbench as fl
 
 @dataclass(frozen=True)
 class MyMethod:
-    """FedAvg whose server goes a part of the way to the mean."""
+    """FedAvg whose server moves a part of the way to the mean."""
 
-    paper: ClassVar[str] = "Reddi et al., ICLR 2021"
-    year: ClassVar[int] = 2021
+    paper: ClassVar[str] = "My paper"
+    year: ClassVar[int] = 2026
     kind: ClassVar[str] = "global"
     conformance: ClassVar[fl.Conformance] = fl.Conformance(equals={"fedavg": {"step": 1.0}})
 

@@ -1,0 +1,110 @@
+"""The examples of docs/hooks.md, typed and run."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from toy import WIDTH, Play, composition, toy_suite, watching
+
+import flbench
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+def documented(name: str) -> Any:
+    """A class of the examples in docs/hooks.md."""
+    page = (DOCS / "hooks.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {"dataclass": dataclass, "replace": replace, "torch": torch}
+    names["fl"] = flbench
+    for code in re.findall(r"```python\n(.+?)```", page, re.DOTALL):
+        exec(code, names)
+    return names[name]
+
+
+def test_the_memory_of_the_docs_is_one(play_toy: Play) -> None:
+    played = play_toy(composition(("counting", documented("Counting")())), rounds=4)
+    assert played.state.memory["counting.times"].sum() == 4 * 3
+
+
+def test_the_metric_of_the_docs_is_in_the_result(play_toy: Play) -> None:
+    result = play_toy(composition(("confident", documented("Confident")()))).result
+    assert result.client_metrics is not None
+    values = result.client_metrics["confidence"].values
+    assert all(value is not None and 1 / 4 < value <= 1 for value in values)
+    assert result.curves["confidence"][-1] == pytest.approx(sum(values) / len(values), abs=1e-6)
+
+
+def test_the_wrapper_of_the_docs_trains_longer(play_toy: Play) -> None:
+    uploads: list[Any] = []
+    layers = (("longer", documented("LongerTraining")()), ("watch", watching(uploads)))
+    plain: list[Any] = []
+    play_toy(composition(*layers), rounds=1)
+    play_toy(composition(("watch", watching(plain))), rounds=1)
+    assert (uploads[0].steps > plain[0].steps).all()
+
+
+def test_the_coder_of_the_docs_sends_a_bit_for_each_scalar(play_toy: Play) -> None:
+    played = play_toy(composition(("signs", documented("Signs")())), rounds=2)
+    assert played.run.ledger.bits["up"]["model"] == 2 * 3 * (WIDTH + 32)
+
+
+def test_the_frozen_parameters_of_the_docs_are_in_no_row(play_toy: Play) -> None:
+    def normed() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 4))
+
+    played = play_toy(composition(("norms", documented("NormsOnly")())), net=normed, rounds=2)
+    assert played.run.context.layout.parameters == 5 + 5, "gain and shift"
+    assert played.state.models.shape == (1, 10 + 11), "mean, variance, counter"
+    assert played.run.ledger.totals["up"]["model"] == 2 * 3 * 4 * 21
+    net, fresh = played.run.executor.workspace.module.net, normed
+    plain = play_toy("fedavg", net=fresh, rounds=1).run.context
+    start = plain.layout.unflatten(plain.initial)
+    assert torch.equal(net[1].weight, start["net.1.weight"])
+
+
+def test_the_penalty_of_the_docs_goes_with_any_loss(play_toy: Play) -> None:
+    kind = documented("ConfidencePenalty")
+    plain, off, on = (
+        play_toy("fedprox", rounds=2).state.models,
+        play_toy(composition(("penalty", kind(0.0))), rounds=2).state.models,
+        play_toy(composition(("penalty", kind(1.0))), rounds=2).state.models,
+    )
+    assert torch.equal(off, play_toy("fedavg", rounds=2).state.models)
+    assert not torch.allclose(on, off) and plain.shape == on.shape
+
+
+def test_the_phases_of_the_docs_train_the_head_last(play_toy: Play) -> None:
+    uploads: list[Any] = []
+    layers = (("head-last", documented("HeadLast")()), ("watch", watching(uploads)))
+    played = play_toy(composition(*layers), rounds=1, local={"epochs": 1, "batch_size": 4})
+    moved = (uploads[0].selected() != played.run.context.initial).any(dim=0)
+    assert torch.equal(moved, played.run.context.layout.head), "the last epoch is the only one"
+
+
+def test_the_report_of_the_docs_keeps_rows_of_unequal_length(play_toy: Play) -> None:
+    uploads: list[Any] = []
+    layers = (("hard", documented("HardSamples")()), ("watch", watching(uploads)))
+    played = play_toy(composition(*layers), rounds=1, participation=1.0)
+    kept = [len(flbench.unpadded(entry)) for entry in played.state.memory["hard.z"]]
+    assert kept == uploads[0].extras["wrong"].flatten().tolist()
+    assert len(set(kept)) > 1
+
+
+def test_the_server_of_the_docs_learns(play_toy: Play) -> None:
+    suite = toy_suite(server_samples=12)
+    plain = play_toy("fedavg", suite=suite, rounds=1)
+    taught = play_toy(
+        composition(("taught", documented("ServerTraining")())), suite=suite, rounds=1
+    )
+    x, y = plain.run.context.server_data()
+    losses = [
+        flbench.cross_entropy(played.run.context.logits(played.state.models, x)[0], y)
+        for played in (plain, taught)
+    ]
+    assert losses[1] < losses[0]
