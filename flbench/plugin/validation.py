@@ -34,6 +34,7 @@ from flbench.core.state import (
 )
 from flbench.core.types import STAGE_KINDS
 from flbench.errors import PluginError, in_one_line
+from flbench.plugin.registry import NAMES
 
 if TYPE_CHECKING:
     from flbench.core.context import Context
@@ -291,6 +292,20 @@ def start_field(
 def client_module(answer: HookResult | None, ctx: Context) -> ClientModule:
     """A ClientModule."""
     return answered("client_module", answer, ClientModule, ctx)[0]
+
+
+def metrics(answer: HookResult, ctx: Context) -> Mapping[str, Callable[[int], Any]]:
+    """Names that can be typed, with factories."""
+    found, expect = answered("metrics", answer, object, ctx)
+    if not isinstance(found, Mapping):
+        raise expect.failure(f" returned {type(found).__name__}, expected names with functions")
+    for label, make in found.items():
+        if not isinstance(label, str) or not NAMES.fullmatch(label):
+            raise expect.failure(f": expected names of letters, digits and . _ -, got {label!r}")
+        if not callable(make):
+            got = type(make).__name__
+            raise expect.failure(f": '{label}': expected a function of the classes, got {got}")
+    return found
 
 
 def promised(

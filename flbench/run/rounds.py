@@ -19,6 +19,7 @@ from flbench.core.seeding import rng
 from flbench.core.state import Stage, State, Upload
 from flbench.core.types import Phase
 from flbench.engine import batchnorm
+from flbench.engine.client_metrics import ClientMetrics
 from flbench.engine.clock import StageTimer
 from flbench.engine.communication import DIRECTIONS, CommunicationLedger
 from flbench.engine.encoding import encoded
@@ -31,7 +32,7 @@ from flbench.results.events import RoundRecord
 from flbench.results.schema import Fingerprint
 from flbench.run.checkpoint import CheckpointWriter
 from flbench.run.context import RunContext, RunServices
-from flbench.run.evaluation import evaluate, selection_quality
+from flbench.run.evaluation import evaluate_judged, selection_quality
 from flbench.run.history import Evaluation, History
 from flbench.suite import Suite
 
@@ -44,6 +45,8 @@ class Run:
         context: the context of round 0; each round gets a copy.
         held_out: the test samples, which no hook can reach from its context.
         checkpoint: where the last whole round is kept; None = nowhere.
+        judged: ids of the clients that are judged, ascending; None = all.
+        metrics: what is computed of each client's test samples beside accuracy; None = nothing.
     """
 
     suite: Suite
@@ -59,6 +62,8 @@ class Run:
     marks: Fingerprint
     newcomers: Newcomers | None = None
     checkpoint: Path | None = None
+    judged: Tensor | None = None
+    metrics: ClientMetrics | None = None
 
 
 def run_rounds(run: Run, state: State, last: int | None = None) -> State:
@@ -149,7 +154,10 @@ def evaluate_round(run: Run, state: State, losses: list[float]) -> RoundRecord:
             )
             tune = suite.ft_epochs if state.round == suite.rounds else 0
             work = partial(run.hooks.local_work, state, ctx=ctx)
-            found = evaluate(run.executor, personal, state, run.held_out, everybody, work, tune)
+            judged = everybody if run.judged is None else run.judged
+            found = evaluate_judged(
+                run.executor, personal, state, run.held_out, judged, work, tune, run.metrics
+            )
             if not math.isfinite(found.mean_loss()):
                 raise Diverged(f"round {ctx.round}: test loss is not finite: lower local.lr")
     heard = [loss for loss in losses if loss == loss]

@@ -18,6 +18,7 @@ from flbench.core.parameters import checked
 from flbench.core.seeding import torch_seed
 from flbench.core.state import Memory, State
 from flbench.engine import batchnorm
+from flbench.engine.client_metrics import ClientMetric, ClientMetrics, find_metric
 from flbench.engine.clock import SimulatedClock
 from flbench.engine.communication import CommunicationLedger
 from flbench.engine.distributed import DistributedExecutor
@@ -29,6 +30,7 @@ from flbench.engine.workspace import Workspace
 from flbench.errors import Undefined, UserError
 from flbench.federation.build import divide
 from flbench.federation.federation import Federation, Samples, label_counts
+from flbench.metrics import is_taken
 from flbench.plugin.hooks import HookCaller
 from flbench.plugin.isolation import SHARED, IsolatedPlugin
 from flbench.plugin.registry import find, load_entry
@@ -103,7 +105,11 @@ def simulated_clock(spec: RunSpec, federation: Federation) -> SimulatedClock | N
 def build_run(
     spec: RunSpec, hooks: HookCaller, federation: Federation, context: RunContext, weights: str
 ) -> Run:
-    """Put together what the round loop needs; `weights` is a hash of the initial weights."""
+    """Put together what the round loop needs; `weights` is a hash of the initial weights.
+
+    Raises:
+        UserError: a metric that is asked for is not there, or gives no number for each client.
+    """
     suite, seed = spec.suite, spec.seed
     marks = Fingerprint(
         config=spec.fingerprint,
@@ -126,7 +132,28 @@ def build_run(
         history=History(),
         marks=marks,
         checkpoint=spec.checkpoint,
+        judged=context.executor.samples.called(torch.tensor(suite.judged)),
+        metrics=client_metrics(spec, hooks, context),
     )
+
+
+def client_metrics(spec: RunSpec, hooks: HookCaller, context: RunContext) -> ClientMetrics | None:
+    """The metrics that suite, person and methods ask for; None = no others than accuracy."""
+    found = {one.label: one for one in map(find_metric, spec.suite.metrics)}
+    packages = {
+        one.name: f"{one.distribution} {one.version}" for one in spec.method.described.plugins
+    }
+    for label, (plugin, make) in hooks.metrics(context).items():
+        if label in found:
+            raise UserError(f"metric '{label}' is asked for, and {plugin} brings its own")
+        package = packages.get(plugin, plugin)
+        found[label] = ClientMetric(label, label, {}, package, make, plugin)
+    for label in found:
+        if is_taken(label):
+            raise UserError(f"metric '{label}': a result has another number of this name")
+    if not found:
+        return None
+    return ClientMetrics(found, context.classes, context.executor.workspace.device, spec.say)
 
 
 def fresh_row(

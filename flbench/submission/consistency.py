@@ -29,7 +29,12 @@ def job_of(result: Result, out: Path) -> RunSpec:
     Raises:
         UserError: its settings are not valid for a suite.
     """
-    table = {**result.suite, "summary": "", "dataset": result.dataset}
+    asked = [
+        {**one.params, "name": one.name}
+        for one in (result.client_metrics or {}).values()
+        if not one.plugin
+    ]
+    table = {**result.suite, "summary": "", "dataset": result.dataset, "metrics": asked}
     try:
         suite = Suite.model_validate({**table, "target": result.summary.get("target")})
     except ValidationError as error:
@@ -113,7 +118,8 @@ def _shape(result: Result, suite: Suite) -> Iterator[str]:
     clients = len(result.clients.test)
     if clients != suite.training_clients:
         yield f"'clients': {suite.training_clients} expected in training, got {clients}"
-    if not all(result.clients.test) or (result.unseen and not all(result.unseen.test)):
+    judged = [n for at, n in enumerate(result.clients.test) if at not in result.not_judged]
+    if not all(judged) or (result.unseen and not all(result.unseen.test)):
         yield "'clients.test': at least one test sample of each client expected"
     if not result.membership:
         yield "'membership': the groups of at least one round expected"

@@ -30,6 +30,7 @@ from toy import (
 
 import flbench as fl
 from flbench.core.state import Message, Stage
+from flbench.run.composition import compose
 from flbench.testing import Check, parametrize_with_checks
 
 
@@ -109,6 +110,25 @@ def test_dp_fedavg_by_hand(example: Callable[..., Any]) -> None:
     assert sent.update.tolist() == pytest.approx([0.7, 0.7])
     short = example("dp-fedavg", clip=10.0, noise=0.0).encode(STAGE, Drawn(0, 0))
     assert short(message([3.0, 4.0])).update.tolist() == [3.0, 4.0]
+
+
+def test_attackers_that_are_named_are_not_judged(
+    example: Callable[..., Any], play_toy: Play
+) -> None:
+    """The average learns from nobody else, and what they send back is the opposite."""
+    flip = example("sign-flip", attackers=(0, 5), scale=3.0)
+    coder = flip.encode(Drawn(0.1, 0.2, 0.3, 0.4))
+    assert [coder(replace(message([1.0]), client=i)).update.item() for i in (0, 1)] == [-3.0, 1.0]
+    played = play_toy(composition(("sign-flip", flip)), not_judged=[0, 5], metrics=("ece",))
+    assert [n > 0 for n in played.result.clients.test] == [False, *[True] * 4, False]
+    assert played.result.summary["ece_clients"] == 4
+
+
+@pytest.mark.usefixtures("examples")
+def test_a_result_is_told_lists_as_its_file_holds_them() -> None:
+    """Otherwise `flbench verify` takes them for other parameters."""
+    params = compose("sign-flip", {"attackers": [0, 5]}).described.params
+    assert params == {"attackers": [0, 5], "scale": 1.0, "share": 0.2}
 
 
 def test_sign_flip_by_hand(example: Callable[..., Any]) -> None:
