@@ -222,6 +222,7 @@ def without(table: dict[str, Any], label: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "pfedlia"])
 def test_metrics_change_nothing_else(method: str, tmp_path: Path) -> None:
     plain = run_of(player(tmp_path / "plain"), method)
