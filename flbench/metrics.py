@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,13 +22,29 @@ Curve = Sequence[float | None]
 Value = float | int | None
 
 
+class ClientValues(NamedTuple):
+    """One metric of every client.
+
+    Attributes:
+        values: one per client, N of them; None = undefined for the client, or it is not judged.
+        higher_is_better: None = neither.
+    """
+
+    values: Sequence[float | None]
+    higher_is_better: bool | None
+
+    def known(self) -> Floats:
+        """The values of the clients that have one, shape (n,)."""
+        return np.array([value for value in self.values if value is not None], dtype=np.float64)
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What metrics are computed from. A run has it, and so has a result file.
 
     Attributes:
         correct: correct answers per client at the reported round, shape (N,).
-        tested: test samples per client, shape (N,), > 0.
+        tested: test samples per client, shape (N,); 0 = the client is not judged.
         loss: sum of the losses on the test samples per client, in nats, shape (N,).
         labels: group label per client, shape (N,); -1 = undecided. None = not known.
         groups: true group per client, shape (N,), or None.
@@ -38,6 +54,7 @@ class Outcome:
         newcomers: accuracies of clients that joined after the last round, shape (M,), by the name
             of the metric; None = there are none.
         is_text: whether samples are sequences of tokens.
+        client_metrics: metrics that were asked for, by label.
     """
 
     correct: Ints
@@ -50,10 +67,12 @@ class Outcome:
     target: float | None = None
     newcomers: Mapping[str, Floats] | None = None
     is_text: bool = False
+    client_metrics: Mapping[str, ClientValues] = field(default_factory=dict)
 
     def accuracies(self) -> Floats:
-        """Accuracy per client, shape (N,)."""
-        return self.correct / self.tested
+        """Accuracy of each client that is judged, shape (n,)."""
+        judged = self.tested > 0
+        return self.correct[judged] / self.tested[judged]
 
     def known(self, curve: str) -> list[float]:
         """A curve's numbers in the rounds in which it was measured."""
@@ -68,7 +87,7 @@ class Outcome:
 
 
 Function = Callable[[Outcome], Value]
-Family = Literal["accuracy", "groups", "cost", "newcomers", ""]
+Family = Literal["accuracy", "clients", "groups", "cost", "newcomers", ""]
 """Where the column of a metric is in a table."""
 Place = Literal["terminal", "pages", "html"]
 """Tables: of commands, on the leaderboard's Markdown pages, on its web page."""
@@ -183,21 +202,27 @@ def calibration_error(table: Floats) -> float:
     return float(np.abs(table[:, 1] - table[:, 2]).sum() / table[:, 0].sum())
 
 
+TIME = "simulated_seconds"
+"""The curve of the simulated time at the end of each round, of suites that have a clock."""
+
+
 def to_target(outcome: Outcome) -> dict[str, Value]:
     """First round that reaches the target accuracy, and what had crossed until then.
 
     Returns:
-        `rounds_to_target` and `megabits_to_target` per client; None where it is never reached.
+        `rounds_to_target`, `megabits_to_target` per client, and `seconds_to_target` in simulated
+        time; None where it is never reached.
     """
     curves, target = outcome.curves, outcome.target or 0.0
     reached = (i for i, value in enumerate(curves["accuracy"]) if (value or 0.0) >= target)
     first = next(reached, None)
     if first is None:
-        return {"rounds_to_target": None, "megabits_to_target": None}
+        return dict.fromkeys(("rounds_to_target", "megabits_to_target", "seconds_to_target"))
     moved = sum(curves[f"bytes_{way}"][first] or 0 for way in ("down", "up", "peer"))
     return {
         "rounds_to_target": first + 1,
         "megabits_to_target": megabits_per_client(int(moved), len(outcome.tested)),
+        "seconds_to_target": curves[TIME][first] if TIME in curves else None,
     }
 
 
@@ -282,8 +307,9 @@ def decile_gap(accuracies: Floats) -> float:
 
 
 def _mean_loss(outcome: Outcome) -> float:
-    """Unweighted mean over clients of the mean loss, in nats."""
-    return float(np.mean(outcome.loss / outcome.tested))
+    """Unweighted mean over the clients that are judged of the mean loss, in nats."""
+    judged = outcome.tested > 0
+    return float(np.mean(outcome.loss[judged] / outcome.tested[judged]))
 
 
 def _megabytes(outcome: Outcome) -> float | None:
@@ -300,6 +326,10 @@ def _of_newcomers(name: str) -> Function:
 
 def _has_target(outcome: Outcome) -> bool:
     return outcome.target is not None
+
+
+def _has_clock(outcome: Outcome) -> bool:
+    return TIME in outcome.curves
 
 
 def _has_newcomers(outcome: Outcome) -> bool:
@@ -407,7 +437,19 @@ METRICS = (
     ),
     Metric(
         "megabits_to_target", lambda run: to_target(run)["megabits_to_target"],
-        "Mbit to target", 2, False, "megabits per client until then", applies=_has_target,
+        "Mbit to target", 2, False, "megabits per client until then",
+        family="cost", tables=BOARD, optional=True, applies=_has_target,
+    ),
+    Metric(
+        "seconds_to_target", lambda run: to_target(run)["seconds_to_target"],
+        "sim. s to target", 1, False, "seconds of simulated time until then",
+        family="cost", tables=EVERYWHERE, optional=True,
+        applies=lambda run: _has_target(run) and _has_clock(run),
+    ),
+    Metric(
+        TIME, lambda run: max(run.known(TIME), default=None), "sim. s", 1, False,
+        "seconds of simulated time of the whole run",
+        family="cost", tables=EVERYWHERE, optional=True, applies=_has_clock,
     ),
     Metric(
         "megabits_to_target_flis", None, "Mbit to target (FLIS)", 2, False,
@@ -445,6 +487,64 @@ METRICS = (
 """Every number of a result's summary."""
 
 
+def metrics_of(label: str, higher_is_better: bool | None) -> tuple[Metric, ...]:
+    """What is reported of a metric that was asked for, over the clients for which it is defined."""
+
+    def of(function: Callable[[Floats], Value]) -> Function:
+        def over_clients(outcome: Outcome) -> Value:
+            known = outcome.client_metrics[label].known()
+            return function(known) if len(known) else None
+
+        return over_clients
+
+    worst = None if higher_is_better is None else 10 if higher_is_better else 90
+    return (
+        Metric(
+            f"{label}_mean", of(lambda known: float(known.mean())), label, 4, higher_is_better,
+            "mean over clients, unweighted",
+            family="clients", tables=BOARD, curve=label, spread=True, optional=True,
+        ),
+        Metric(
+            f"{label}_std_clients", of(lambda known: float(known.std())),
+            f"{label}, std over clients", 4, False, "standard deviation over clients (ddof = 0)",
+        ),
+        Metric(
+            f"{label}_worst_decile",
+            of(lambda known: None if worst is None else float(np.percentile(known, worst))),
+            f"{label}, worst decile", 4, higher_is_better,
+            "10th percentile over clients; the 90th where lower is better",
+            family="clients", tables=BOARD, optional=True,
+        ),
+        Metric(
+            f"{label}_clients", lambda run: len(run.client_metrics[label].known()),
+            f"{label}, clients", 0, None, "clients for which it is defined, which the mean counts",
+        ),
+    )  # fmt: skip
+
+
+def table_of(outcome: Outcome) -> list[Metric]:
+    """Every metric of an outcome: the table, and what was asked for."""
+    asked = outcome.client_metrics.items()
+    more = [one for label, found in asked for one in metrics_of(label, found.higher_is_better)]
+    return [*METRICS, *more]
+
+
+TAKEN = ("accuracy", "bytes_", "selection_", "slowest_", "train_loss")
+"""How names of curves begin that are no metrics that one can ask for."""
+
+
+def is_taken(label: str) -> bool:
+    """Whether something else of a result has the name of a metric, or of what is reported of it.
+
+    Example:
+        >>> is_taken("loss"), is_taken("accuracy_generic"), is_taken("f1")
+        (True, True, False)
+    """
+    own = {one.name for one in metrics_of(label, None)}
+    others = {name for metric in METRICS for name in (metric.name, metric.curve)}
+    return label.startswith(TAKEN) or bool((own | {label}) & (others - {"ece"}))
+
+
 def computed(outcome: Outcome) -> dict[str, Value]:
     """Every metric that follows from an outcome, by name.
 
@@ -455,7 +555,7 @@ def computed(outcome: Outcome) -> dict[str, Value]:
     """
     return {
         metric.name: metric.function(outcome)
-        for metric in METRICS
+        for metric in table_of(outcome)
         if metric.function is not None and metric.applies(outcome)
     }
 
@@ -464,11 +564,16 @@ def measured(outcome: Outcome | None) -> dict[str, Value]:
     """One round's numbers of the metrics that have a curve; None where nothing was evaluated."""
     return {
         metric.curve: None if outcome is None else metric.function(outcome)
-        for metric in METRICS
+        for metric in (METRICS if outcome is None else table_of(outcome))
         if metric.curve and metric.function is not None
     }
 
 
-def columns_of(place: Place) -> list[Metric]:
-    """The metrics that have a column in a table, in order."""
-    return [metric for metric in METRICS if place in metric.tables]
+def columns_of(place: Place, asked: Mapping[str, bool | None] | None = None) -> list[Metric]:
+    """The metrics that have a column in a table, in order.
+
+    Args:
+        asked: metrics that were asked for: label -> whether higher is better.
+    """
+    more = [one for label, better in (asked or {}).items() for one in metrics_of(label, better)]
+    return [metric for metric in (*METRICS, *more) if place in metric.tables]

@@ -9,15 +9,25 @@ import copy
 import hashlib
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_core import PydanticCustomError
 
+from flbench.core.clock_settings import ClockSettings, with_traces
 from flbench.core.hookspecs import hookimpl
 from flbench.core.local_training import LocalTraining
-from flbench.core.parameters import checked
+from flbench.core.parameters import checked, parse
 from flbench.errors import BadParameter, UnknownName, UserError
 from flbench.plugin.registry import find, load_entry
 
@@ -28,12 +38,12 @@ if TYPE_CHECKING:
 
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
-DESCRIPTIVE = {"summary", "changes", "paper", "printed", "target", "offline_dataset"}
-"""Fields that change no number."""
+DESCRIPTIVE = {"summary", "changes", "paper", "printed", "target", "offline_dataset", "metrics"}
+"""Fields that change no model and no number of another field."""
 
 
 class Component(BaseModel):
-    """A partition or network: the name of its entry point, and its parameters."""
+    """A partition, network or metric: the name of its entry point, and its parameters."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
     name: str
@@ -43,8 +53,61 @@ class Component(BaseModel):
         """The parameters, without the name."""
         return dict(self.model_extra or {})
 
+    @property
+    def label(self) -> str:
+        """Name and parameters as one word; of a class of torchmetrics without its modules.
+
+        Example:
+            >>> Component(name="auroc", average="weighted", bins=50).label
+            'auroc:average=weighted:bins=50'
+        """
+        name = self.name.rpartition(".")[2] if self.name.startswith("torchmetrics.") else self.name
+        texts = {key: "none" if v is None else v for key, v in self.params.items()}
+        texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in texts.items()}
+        return ":".join([name, *(f"{key}={text}" for key, text in texts.items())])
+
 
 Named = Annotated[Component, BeforeValidator(lambda v: {"name": v} if isinstance(v, str) else v)]
+
+
+def metric_of(text: str) -> Component:
+    """A metric as a person types it: its name, and parameters after colons.
+
+    Example:
+        >>> metric_of("top-k:k=3").params
+        {'k': 3}
+
+    Raises:
+        BadParameter: a parameter has no value.
+    """
+    name, *pairs = text.split(":")
+    params = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key or key == "name":
+            raise BadParameter(f"metric '{text}': expected NAME:KEY=VALUE, as in top-k:k=3")
+        params[key] = parse(value)
+    return Component(name=name, **params)
+
+
+Asked = Annotated[Component, BeforeValidator(lambda v: metric_of(v) if isinstance(v, str) else v)]
+
+
+def _ids(value: object) -> object:
+    """Client ids; "0-3, 7" stands for 0, 1, 2, 3 and 7."""
+    if isinstance(value, (list, tuple)):
+        return value
+    found: list[int] = []
+    for part in str(value).split(","):
+        first, _, last = part.strip().partition("-")
+        ends = first, last or first
+        if not all(end.isdecimal() for end in ends) or int(ends[0]) > int(ends[1]):
+            raise PydanticCustomError("ids", "client ids expected, such as [0, 1] or '0-3, 7'")
+        found += range(int(ends[0]), int(ends[1]) + 1)
+    return found
+
+
+Ids = Annotated[tuple[Annotated[int, Field(ge=0, strict=True)], ...], BeforeValidator(_ids)]
 
 
 class Suite(BaseModel):
@@ -115,6 +178,25 @@ class Suite(BaseModel):
     headline: Literal["last", "validation"] = Field(
         default="last", description="round the summary reports"
     )
+    clock: ClockSettings | None = Field(
+        default=None, description="how fast clients are: see The clock"
+    )
+    metrics: tuple[Asked, ...] = Field(
+        default=(), description="metrics of every client beside accuracy, as `--metric` takes them"
+    )
+    not_judged: Ids = Field(
+        default=(),
+        description="clients that train, but are in no test figure, such as attackers: ids, as"
+        " `[0, 1]` or `'0-3, 7'`",
+    )
+
+    @field_validator("not_judged")
+    @classmethod
+    def _some_are_judged(cls, ids: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
+        clients, unseen = info.data.get("clients"), info.data.get("unseen")
+        if clients is not None and unseen is not None:
+            judged(ids, training_clients(clients, unseen))
+        return tuple(sorted(set(ids)))
 
     @hookimpl(specname="partition")
     def split(
@@ -130,7 +212,19 @@ class Suite(BaseModel):
     @property
     def training_clients(self) -> int:
         """Number of clients that take part in training, N; the others join after the last round."""
-        return self.clients - int(self.unseen * self.clients + 1e-9)
+        return training_clients(self.clients, self.unseen)
+
+    @property
+    def judged(self) -> list[int]:
+        """Ids of the training clients that are judged, ascending.
+
+        Raises:
+            BadParameter: it names clients that are not there; a part of a data set has fewer.
+        """
+        try:
+            return judged(self.not_judged, self.training_clients)
+        except PydanticCustomError as error:
+            raise BadParameter(f"suite '{self.name}': 'not_judged': {error}") from None
 
     @property
     def networks(self) -> tuple[Component, ...]:
@@ -153,14 +247,31 @@ class Suite(BaseModel):
         same hash.
         """
         later = (
-            "unseen", "unseen_epochs", "test_set", "test_samples", "ft_epochs", "further_models",
-            "common_head",
+            "unseen", "unseen_epochs", "test_set", "test_samples", "ft_epochs", "clock",
+            "not_judged", "further_models", "common_head",
         )  # fmt: skip
         unused = {name for name in later if getattr(self, name) == Suite.model_fields[name].default}
         settings = self.model_dump(mode="json", exclude=DESCRIPTIVE | unused)
         if self.local.lr_decay == 1:
             del settings["local"]["lr_decay"]
         return settings
+
+
+def training_clients(clients: int, unseen: float) -> int:
+    """Number of clients that do not join late; `unseen` is the share of those that do."""
+    return clients - int(unseen * clients + 1e-9)
+
+
+def judged(not_judged: Sequence[int], clients: int) -> list[int]:
+    """Ids that are judged, of so many training clients; a validator's error where there is none."""
+    wrong = [client for client in not_judged if client >= clients]
+    if wrong:
+        text = f"clients 0 to {clients - 1} expected in training, got {wrong[0]}"
+        raise PydanticCustomError("ids", "{text}", {"text": text})
+    found = [client for client in range(clients) if client not in set(not_judged)]
+    if not found:
+        raise PydanticCustomError("ids", "at least one client that is judged expected")
+    return found
 
 
 def fingerprint(settings: Mapping[str, Any]) -> str:
@@ -191,15 +302,18 @@ def load_suite(
     dataset = dataset or table.get("dataset", "")
     table["dataset"] = dataset
     _merge(table, sections.get(dataset, {}))
-    return build_suite(name, table, overrides)
+    return build_suite(name, table, overrides, path.parent)
 
 
 def build_suite(
-    name: str, table: Mapping[str, object], overrides: Mapping[str, object] | None = None
+    name: str,
+    table: Mapping[str, Any],
+    overrides: Mapping[str, object] | None = None,
+    folder: Path = Path(),
 ) -> Suite:
     """Build a suite from its fields and `--set` values: dotted field -> value.
 
-    `name` is how errors name the suite.
+    `name` is how errors name the suite; names of traces are relative to the `folder`.
 
     Raises:
         UnknownName: no such field.
@@ -208,6 +322,8 @@ def build_suite(
     merged = copy.deepcopy(dict(table))
     for key, value in (overrides or {}).items():
         _merge(merged, _nested(key, value))
+    if "clock" in merged:
+        merged["clock"] = with_traces(merged["clock"], folder)
     try:
         return Suite.model_validate(merged)
     except ValidationError as error:
@@ -235,15 +351,16 @@ def _refusal(name: str, problem: Any) -> UserError:  # noqa: ANN401 - pydantic's
 def suite_fields() -> list[str]:
     """The fields that `--set` accepts; `partition` and `model` also take their own parameters."""
     local = [f"local.{name}" for name in LocalTraining.__dataclass_fields__]
-    fixed = (DESCRIPTIVE - {"target"}) | {"name", "version", "local"}
-    return [name for name in Suite.model_fields if name not in fixed] + local
+    clock = [f"clock.{name}" for name in ClockSettings.model_fields]
+    fixed = (DESCRIPTIVE - {"target"}) | {"name", "version", "local", "clock"}
+    return [name for name in Suite.model_fields if name not in fixed] + local + clock
 
 
 def suite_field(key: str) -> str | None:
     """The dotted suite field of a `--set` key, or None; `epochs` is `local.epochs`."""
     key = key.removeprefix("suite.")
     fields = suite_fields()
-    if key in fields or key.startswith(("partition.", "model.")):
+    if key in fields or key.startswith(("partition.", "model.", "clock.")):
         return key
     return next((field for field in fields if field == f"local.{key}"), None)
 
@@ -258,7 +375,8 @@ def _merge(table: dict[str, Any], other: Mapping[str, Any]) -> None:
     """Merge `other` into `table`, in depth; another component name drops the old parameters."""
     for key, value in other.items():
         if isinstance(value, Mapping) and isinstance(table.get(key), dict):
-            if value.get("name", table[key].get("name")) != table[key].get("name"):
+            kinds = ("name", "distribution")
+            if any(value.get(kind, table[key].get(kind)) != table[key].get(kind) for kind in kinds):
                 table[key] = {}
             _merge(table[key], value)
         elif isinstance(value, Mapping) and isinstance(table.get(key), str):

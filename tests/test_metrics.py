@@ -222,6 +222,7 @@ def test_a_target_that_is_never_reached_has_no_cost() -> None:
     assert to_target(outcome(curves=curves, target=0.5)) == {
         "rounds_to_target": None,
         "megabits_to_target": None,
+        "seconds_to_target": None,
     }
 
 
@@ -275,6 +276,16 @@ def test_metrics_that_do_not_apply_are_left_out() -> None:
         "unseen_accuracy": 0.375,
         "unseen_accuracy_tuned": 0.625,
     }
+
+
+def test_the_time_to_a_target_by_hand() -> None:
+    """The second evaluation, in the third round, reaches .75."""
+    curves = {**outcome().curves, "simulated_seconds": [1.5, 2.5, 4.0]}
+    found = computed(outcome(curves=curves, target=0.6))
+    assert (found["seconds_to_target"], found["simulated_seconds"]) == (4.0, 4.0)
+    assert computed(outcome(curves=curves, target=0.5))["seconds_to_target"] == 1.5
+    assert computed(outcome(curves=curves, target=0.9))["seconds_to_target"] is None
+    assert "seconds_to_target" not in computed(outcome(curves=curves))
 
 
 def test_without_groups_and_curves_there_is_still_accuracy() -> None:

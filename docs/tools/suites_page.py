@@ -13,6 +13,7 @@ import tomllib
 from dataclasses import fields
 from typing import Any
 
+from flbench.core.clock_settings import SPEEDS, ClockSettings
 from flbench.core.local_training import LocalTraining
 from flbench.plugin.registry import Entry, entries, source_file, summary_of
 from flbench.suite import Suite
@@ -69,7 +70,7 @@ def page() -> str:
         suites = ", ".join(f"`{suite}`" for suite in table.get("suites", []))
         paper = table.get("paper", "see its summary")
         lines.append(f"| `{name}` | {summary_of(entry)} | {paper} | {suites or '-'} |")
-    return "\n".join([*lines, *_fields(), *_partitions()]) + "\n"
+    return "\n".join([*lines, *_fields(), *_clock(), *_partitions()]) + "\n"
 
 
 def _fields() -> list[str]:
@@ -88,6 +89,8 @@ def _fields() -> list[str]:
     ]
     for name, field in Suite.model_fields.items():
         default = "required" if field.is_required() else f"`{field.default!r}`"
+        if name == "clock":
+            default = "none"
         if name == "local":
             default = ", ".join(f"`{one.name}={one.default}`" for one in fields(LocalTraining))
         lines.append(f"| `{name}` | {default} | {field.description} |")
@@ -119,6 +122,63 @@ def _networks() -> list[str]:
         'name = "dcpfl-fm"',
         "```",
     ]
+
+
+def _clock() -> list[str]:
+    """Markdown: the table `[clock]`, and how time follows from it."""
+    lines = [
+        "",
+        "## The clock",
+        "",
+        wrapped(
+            "A suite may say how fast its clients are. Its runs then have a simulated time, which",
+            "is the same on every machine. A suite without `[clock]` has none. `slow-clients` is",
+            "an example.",
+        ),
+        "",
+        "| field of `[clock]` | default | meaning |",
+        "|---|---|---|",
+    ]
+    for name, field in ClockSettings.model_fields.items():
+        default = "takes no time" if name in SPEEDS else f"`{field.default!r}`"
+        lines.append(f"| `{name}` | {default} | {field.description} |")
+    paragraphs = [
+        (
+            "`seconds_per_step`, `up` and `down` are a number for all clients, a list with a",
+            "number for each client, or one of these tables:",
+        ),
+        (
+            "The numbers of a trace are read from a CSV file beside the suite, which has a row",
+            "for each client, 0, 1, 2, ..., and the columns `client` and those that are asked for.",
+            "They become part of the fingerprint and of every result. Draws depend on the seed",
+            "and on the client, and dropout also on the round.",
+        ),
+        (
+            "A client takes (bits received) / `down` + (optimiser steps) * `seconds_per_step` +",
+            "(bits sent) / `up`. The bits are those on the communication ledger; what clients get",
+            "from each other counts as received. A stage that is aggregated lasts until the last",
+            "upload that is used; or until the deadline, if an upload is missing. Without a",
+            "deadline, a missing upload takes no time; if all are missing, the stage lasts as long",
+            "as the slowest client. A stage that is not aggregated (a probe) waits for everybody.",
+            "What a method sends after a stage, or to clients that do not train in it, takes its",
+            "time after it. Server, evaluation and newcomers take no time.",
+        ),
+        (
+            "A client that drops out has received its model, and sends nothing. A client that is",
+            "late has sent its upload for nothing. The ledger counts these bytes. Neither is in",
+            "the upload that the method sees. A client that drops out keeps what it had before the",
+            "stage; one that is late keeps what `report` and `encode` made it keep.",
+        ),
+    ]
+    forms = [
+        '{ distribution = "lognormal", median = 0.02, sigma = 0.5 }',
+        '{ distribution = "uniform", low = 1e6, high = 5e6 }',
+        '{ trace = "speeds.csv" }',
+    ]
+    lines += ["", wrapped(*paragraphs[0]), "", *(f"    {form}" for form in forms)]
+    for paragraph in paragraphs[1:]:
+        lines += ["", wrapped(*paragraph)]
+    return lines
 
 
 def _partitions() -> list[str]:

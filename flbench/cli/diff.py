@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from flbench.errors import UserError
 from flbench.results.difference import differences, unlike, verdict
+
+if TYPE_CHECKING:
+    from flbench.results.schema import Result
 
 
 def diff(
@@ -31,13 +34,19 @@ def diff(
     print(verdict(found) + unlike(a, b, found))
     for one_ in found:
         print(f"  {one_.field}: {one_.one} | {one_.other}")
-    for metric in columns_of("terminal"):
+    asked = columns_of("pages", {**_asked(a), **_asked(b)})
+    for metric in columns_of("terminal") + [one for one in asked if one.family == "clients"]:
         values = [result.metrics().get(metric.name) for result in (a, b)]
         if not metric.optional or values != [None, None]:
             shown = " | ".join("-" if value is None else f"{value:.4f}" for value in values)
             print(f"  {metric.name}: {shown}")
     if any(d.kind == "table" for d in found):
         raise typer.Exit(1)
+
+
+def _asked(result: Result) -> dict[str, bool | None]:
+    """Metrics that were asked for beside accuracy: label -> whether higher is better."""
+    return {k: one.higher_is_better for k, one in (result.client_metrics or {}).items()}
 
 
 def _chosen(one: Path, other: Path) -> tuple[Path, Path]:

@@ -16,7 +16,7 @@ def list_(
     kind: Annotated[
         str,
         typer.Argument(
-            help="methods, suites, datasets, models, partitions, studies, papers, sinks"
+            help="methods, suites, datasets, models, partitions, metrics, studies, papers, sinks"
         ),
     ] = "",
     json: Annotated[bool, typer.Option("--json", help="machine-readable")] = False,

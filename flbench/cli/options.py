@@ -22,6 +22,14 @@ Root = Annotated[
     typer.Option(help="where data sets lie [default: $FLBENCH_DATA, else ~/.cache/flbench]"),
 ]
 Out = Annotated[Path, typer.Option(help="folder of the result files")]
+Metrics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--metric",
+        help="metric of each client beside accuracy, such as f1 or auroc:average=weighted;"
+        " repeat, or separate by commas",
+    ),
+]
 Threads = Annotated[int, typer.Option(min=1, help="CPU threads of torch")]
 
 
@@ -80,6 +88,7 @@ def run_request(
         list[str] | None,
         typer.Option("--sink", help="where to report as well, such as wandb; repeatable"),
     ] = None,
+    metric: Metrics = None,
 ) -> RunRequest:
     """The request that the options of `flbench run` make: its arguments are these options."""
     if seed is not None and seeds is not None:
@@ -110,6 +119,7 @@ def run_request(
         resume=resume,
         force=force,
         sinks=names(sink or []),
+        metrics=names(metric or []),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from flbench.federation.federation import Samples
+    from flbench.results.schema import Result
     from flbench.suite import Suite
 
     Ints = npt.NDArray[np.int64]
@@ -139,12 +140,15 @@ def show_method(name: str) -> None:
 @show.command("result")
 def show_result(file: Path) -> None:
     """Show a result file: method, suite, settings and results."""
+    from flbench.leaderboard.markdown import told_clients
     from flbench.results.files import read_result
 
     result = read_result(file)
     marks = result.fingerprint
     print(f"{result.method.name} on {result.suite['name']} ({result.dataset}), seed {result.seed}")
     print(f"{result.status}, suite version {result.suite['version']}")
+    if result.not_judged:
+        print(f"not judged: {told_clients(result.not_judged)}")
     for plugin in result.method.plugins:
         print(f"  plugin {plugin.name} of {plugin.distribution} {plugin.version}")
     _print_all("parameters", result.method.params)
@@ -153,6 +157,7 @@ def show_result(file: Path) -> None:
     _print_all("fingerprint", marks.model_dump())
     metrics = result.metrics().items()
     _print_all("summary", {key: value and round(value, 4) for key, value in metrics})
+    _print_all("metrics of clients", dict(_client_metrics(result)))
     for way, items in result.bytes.items():
         _print_all(f"bytes {way}", items)
     _print_all("seconds", result.seconds)
@@ -166,6 +171,18 @@ def show_result(file: Path) -> None:
         print(f"scores: {shape} {result.scores.columns}, round {result.scores.round}")
     for message in result.warnings:
         print(f"note: {message}")
+
+
+def _client_metrics(result: Result) -> Iterator[tuple[str, str]]:
+    """Each metric that was asked for beside accuracy: its numbers, and where it comes from."""
+    for label, one in (result.client_metrics or {}).items():
+        parts = {"mean": "mean", "std_clients": "std", "worst_decile": "worst decile"}
+        values = {words: result.summary.get(f"{label}_{part}") for part, words in parts.items()}
+        numbers = [f"{words} {value:.4f}" for words, value in values.items() if value is not None]
+        judged = sum(count > 0 for count in result.clients.test)
+        counted = f"{result.summary.get(f'{label}_clients')} of {judged} clients"
+        by = f" (plugin {one.plugin})" if one.plugin else ""
+        yield f"{label} of {one.package}{by}", ", ".join([*numbers, counted])
 
 
 def _print_all(title: str, table: Mapping[str, object]) -> None:

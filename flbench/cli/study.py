@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from flbench.cli.options import Out, Root, Settings, Threads, read_settings
+from flbench.cli.options import Metrics, Out, Root, Settings, Threads, names, read_settings
 from flbench.engine.options import EngineOptions
 from flbench.errors import Interrupted
 from flbench.sweeps.request import RunRequest
@@ -23,6 +23,7 @@ def study(
     threads: Threads = 1,
     resume: Annotated[bool, typer.Option("--resume", help="go on from a checkpoint")] = False,
     force: Annotated[bool, typer.Option("--force", help="compute complete cells again")] = False,
+    metric: Metrics = None,
 ) -> None:
     """Run a study: a grid of runs, or a measurement; cells that are complete are not run again."""
     from flbench.terminal.console import Console
@@ -36,6 +37,7 @@ def study(
         engine=EngineOptions(threads=threads),
         resume=resume,
         force=force,
+        metrics=names(metric or []),
     )
 
     console = Console()

@@ -19,6 +19,7 @@ from torch import Tensor
 from flbench.core import seeding
 from flbench.core.layout import ParameterLayout
 from flbench.core.local_training import LocalTraining
+from flbench.core.state import Stage
 from flbench.core.types import Direction, Plain
 
 Split = Literal["train", "validation"]
@@ -134,6 +135,26 @@ class Context(ABC):
 
         Raises:
             UserError: nobody is joining.
+        """
+
+    @abstractmethod
+    def durations(
+        self, stage: Stage, bits_down: int | None = None, bits_up: int | None = None
+    ) -> Tensor:
+        """How long the clients of a stage take from a call to the arrival of their uploads.
+
+        It is known in advance, so without what phases of a method or `encode` change.
+
+        Args:
+            stage: who trains how much; `started` does not matter.
+            bits_down: what each of them receives; None = a whole model, 32 bits a scalar.
+            bits_up: what each of them sends; None = a whole model.
+
+        Returns:
+            Seconds of simulated time, shape (n,), float64.
+
+        Raises:
+            Undefined: the suite has no clock.
         """
 
     @abstractmethod

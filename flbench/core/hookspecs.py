@@ -5,6 +5,7 @@
     partition            samples -> clients                          once
     setup                first models, membership, memory            once
     client_module        loss and prediction of a client             once
+    metrics              metrics of each client's test samples       once
     │
     ├─ round 1..R ────────────────────────────────────────────────────────────────────┐
     │   plan             the stages of this round                                     │
@@ -35,7 +36,7 @@ returns the answer that counts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from inspect import getattr_static
 from types import ModuleType
@@ -133,6 +134,16 @@ def dispatch(state: State, stage: Stage, ctx: Context) -> Start | None:
 @hookspec(firstresult=True)
 def client_module(net: nn.Module, ctx: Context) -> ClientModule | None:
     """Return the LightningModule that clients train. First; default: cross-entropy."""
+
+
+@hookspec
+def metrics(ctx: Context) -> Mapping[str, Callable[[int], Any]] | None:
+    """Return metrics of each client's test samples beside accuracy. All, merged.
+
+    Label -> `make(classes)`, which returns a new `torchmetrics.Metric`. It is updated with logits
+    (b, C) and labels (b,) of one client at a time; `compute` returns one number, NaN = undefined
+    for the client.
+    """
 
 
 @hookspec

@@ -73,6 +73,7 @@ class State:
         membership: which client uses which row.
         memory: memory of the methods, "<method>.<name>" -> tensor.
         scopes: first dimension of each memory: "run" (none), "model" (K), "client" (N).
+        seconds: simulated time; 0 where the suite has no clock.
     """
 
     round: int
@@ -80,6 +81,7 @@ class State:
     membership: Membership
     memory: Extras = field(default_factory=dict)
     scopes: Mapping[str, Scope] = field(default_factory=dict)
+    seconds: float = 0.0
 
     def remember(self, memory: Extras) -> State:
         """Return the state with the memories that `memory` names replaced."""
@@ -150,6 +152,8 @@ class Stage:
             only for a method that declares `pools_data = True`.
         steps: most optimiser steps, one number or one per client, shape (n,); None = no limit.
         lr: learning rate in place of the suite's, one number or one per client, shape (n,).
+        started: for asynchronous methods: the simulated time at which each client was called,
+            seconds, shape (n,), float64; None = now, and the server waits for the uploads.
     """
 
     kind: Kind
@@ -161,10 +165,11 @@ class Stage:
     pooled: bool = False
     steps: int | Tensor | None = None
     lr: float | Tensor | None = None
+    started: Tensor | None = None
 
     def select(self, positions: Tensor) -> Stage:
         """The stage for some of its clients: positions, shape (k,)."""
-        names = ("clients", "epochs", "steps", "lr")
+        names = ("clients", "epochs", "steps", "lr", "started")
         return replace(self, **{name: _entry(getattr(self, name), positions) for name in names})
 
     def schedule(self, position: int) -> Schedule:
@@ -306,6 +311,8 @@ class Upload:
         kept: what stays with the clients, which the round loop puts into the state's memory.
         bits: size of each model as it was sent, shape (n, c), int64; None = 32 bits for each
             scalar of `Start.returned_mask`.
+        arrivals: simulated time at which each upload arrives, seconds, shape (n,), float64; None
+            where the suite has no clock.
     """
 
     ids: Tensor
@@ -321,6 +328,7 @@ class Upload:
     extras: Extras = field(default_factory=dict)
     kept: Extras = field(default_factory=dict)
     bits: Tensor | None = None
+    arrivals: Tensor | None = None
 
     def selected(self) -> Tensor:
         """The candidate that each client keeps, shape (n, W); read-only."""

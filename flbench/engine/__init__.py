@@ -5,6 +5,6 @@
 module of a run. Executors train the clients of a stage: `sequential` one by one, `vectorised`
 many at once (with `dropout`), `distributed` on several processes. `batches` fixes the order of
 the samples, `batchnorm` what happens to BatchNorm statistics, `encoding` what clients send of
-what they made, `cross_evaluation` evaluates models on clients' data, and `communication` counts
-the bits sent.
+what they made, `cross_evaluation` evaluates models on clients' data, `communication` counts the
+bits sent, and `clock` says how long clients take and which of them arrive in time.
 """

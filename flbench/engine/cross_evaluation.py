@@ -18,6 +18,7 @@ from torch.func import vmap
 from flbench.core.client import EVALUATION, SERVER, ClientModule, ModuleCall, Received
 from flbench.core.model_bank import plain, row_of
 from flbench.core.networks import choosing, heads_of
+from flbench.engine.client_metrics import Stream
 from flbench.engine.process_group import ProcessGroup
 from flbench.engine.workspace import Workspace
 from flbench.errors import Undefined, UserError
@@ -91,6 +92,7 @@ def evaluate_model(
     predictor: Predictor | None = None,
     received: Mapping[str, Tensor] | None = None,
     calibration: Tensor | None = None,
+    stream: Stream | None = None,
 ) -> Tensor:
     """Evaluate one model on some clients' samples, in chunks.
 
@@ -101,6 +103,7 @@ def evaluate_model(
         predictor: `(module, x) -> logits`; None = the module's own `predict`.
         received: tensors in `module.received` during prediction.
         calibration: shape (bins, 3), float64; the result of `confidences` is added to it.
+        stream: metrics that the logits are fed to.
 
     Returns:
         Loss sum, number correct and number of predictions per client; shape (n, 3), float64.
@@ -117,6 +120,8 @@ def evaluate_model(
         if calibration is not None:
             weight = pooled.owners[at : at + len(y)]
             calibration += confidences(logits.float(), y, weight, len(calibration))
+        if stream is not None:
+            stream.add(at, logits.float(), y)
         at += len(y)
     table = torch.cat(measured)
     if pooled.positions is not None:

@@ -168,6 +168,16 @@ class Sequential:
             report=report,
         )
 
+    def planned_steps(self, stage: Stage) -> Tensor:
+        """Optimiser steps of each client of a stage, shape (n,), int64, without own phases."""
+        made = []
+        for position, client in enumerate(stage.clients.tolist()):
+            schedule = stage.schedule(position)
+            phase = LocalPhase(schedule.whole_epochs)
+            plan = self._steps(len(self.owned(client, stage)), phase)
+            made.append(most_steps(schedule, [phase], [plan]))
+        return torch.tensor(made, dtype=torch.int64)
+
     def _refuse_lost_loss(self, steps: int, work: LocalWork) -> None:
         """Refuse a `batch_loss` that no step took."""
         module = self.workspace.module

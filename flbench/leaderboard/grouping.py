@@ -9,7 +9,10 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+import numpy as np
+
 from flbench.errors import UserError
+from flbench.leaderboard.statistics import Floats
 from flbench.metrics import HEADLINE, Metric, Place, Value, columns_of
 from flbench.results.difference import SHARED_MARKS
 from flbench.results.schema import Plugin, Result, Tuning
@@ -99,6 +102,15 @@ class ResultGroup:
     def _metrics(self) -> list[dict[str, Value]]:
         return [result.metrics() for result in self.results]
 
+    def client_metric(self, label: str) -> dict[int, Floats]:
+        """A metric that was asked for, of every client, shape (N,), by seed; NaN = undefined."""
+        found = {one.seed: (one.client_metrics or {}).get(label) for one in self.results}
+        return {
+            seed: np.array(one.values, dtype=np.float64)
+            for seed, one in found.items()
+            if one is not None
+        }
+
     def column(self, name: str) -> list[float]:
         """A metric for every seed that has it; computed where a file is older than the metric."""
         values = (metrics.get(name) for metrics in self._metrics)
@@ -109,9 +121,17 @@ def shown_metrics(place: Place, rows: Sequence[ResultGroup]) -> list[Metric]:
     """The metrics that have a column for these rows; an optional one only where a row has it."""
     return [
         one
-        for one in columns_of(place)
+        for one in columns_of(place, asked_of(rows))
         if not one.optional or any(row.column(one.name) for row in rows)
     ]
+
+
+def asked_of(rows: Sequence[ResultGroup]) -> dict[str, bool | None]:
+    """Metrics beside accuracy that results of rows have: label -> whether higher is better."""
+    found = [one.client_metrics or {} for row in rows for one in row.results]
+    labels = sorted({label for metrics in found for label in metrics})
+    first = {label: next(m[label] for m in found if label in m) for label in labels}
+    return {label: one.higher_is_better for label, one in first.items()}
 
 
 Key = tuple[str, str, str]
@@ -186,7 +206,8 @@ def refuse_mixed(results: Iterable[tuple[Path, Result]]) -> None:
     """
     first: dict[tuple[object, ...], tuple[Path, object]] = {}
     for path, result in results:
-        if min(result.clients.test) < 1:
+        judged = [n for at, n in enumerate(result.clients.test) if at not in result.not_judged]
+        if min(judged, default=0) < 1:
             raise UserError(
                 f"{path}: 'clients.test': expected at least one test sample of each client"
             )

@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from urllib.parse import quote
 
-from flbench.leaderboard.grouping import mean_std, shown_metrics, signed
+from flbench.leaderboard.grouping import asked_of, mean_std, shown_metrics, signed
+from flbench.leaderboard.statistics import interval
 from flbench.leaderboard.table import Table, TableRow
 from flbench.metrics import HEADLINE, Family, Metric, Place
 
@@ -75,8 +76,24 @@ def _rank(row: TableRow) -> str:
 
 
 def _interval(row: TableRow) -> str:
-    text = f"{row.interval[0]:.4f} to {row.interval[1]:.4f}"
-    return text if len(row.seeds) > 1 else f"{text} (clients only)"
+    return _ends(row.interval, len(row.seeds))
+
+
+def _ends(ends: tuple[float, float], seeds: int) -> str:
+    """An interval, and whether it says nothing about other seeds."""
+    text = f"{ends[0]:.4f} to {ends[1]:.4f}"
+    return text if seeds > 1 else f"{text} (clients only)"
+
+
+def _interval_of(label: str) -> Column:
+    """The column of the interval of a metric that was asked for."""
+
+    def shown(row: TableRow) -> str:
+        values = row.client_metric(label)
+        ends = interval(values)
+        return "-" if ends is None else _ends(ends, len(values))
+
+    return (f"{label}, 95 % interval", False, shown)
 
 
 def _printed(row: TableRow) -> str:
@@ -133,6 +150,13 @@ def columns(
             if one.family == family and one.name != HEADLINE  # which has its own place
         ]
 
+    asked = [
+        (True, column)
+        for label in asked_of(rows)
+        for one in shown_metrics(place, rows)
+        if one.name in (f"{label}_mean", f"{label}_worst_decile")
+        for column in (_metric(one), *([_interval_of(label)] if one.curve == label else []))
+    ]
     chosen: list[tuple[bool, Column]] = [
         (True, ("rank", False, _rank)),
         (True, ("ties", True, lambda row: row.ties)),
@@ -141,6 +165,7 @@ def columns(
         (defaults is not None, ("at defaults", False, lambda row: number(known.get(row.method)))),
         (True, ("95 % interval", False, _interval)),
         *of("accuracy"),
+        *asked,
         (True, ("to oracle", False, lambda row: signed(row.to_oracle))),
         (True, ("gain", False, lambda row: signed(row.gain))),
         (printed, ("paper", False, _printed)),
@@ -165,7 +190,7 @@ def filled(rows: Sequence[TableRow], made: Sequence[Column], results: str) -> li
             return ", ".join(link(*one) for one in row.links)
         return link(text, f"{results}/{row.folder}") if heading == "method" else escaped(text)
 
-    headings = [(heading, words) for heading, words, _ in made]
+    headings = [(escaped(heading), words) for heading, words, _ in made]
     lines = [[shown(row, heading, of(row)) for heading, _, of in made] for row in rows]
     return grid(headings, lines)
 
@@ -175,11 +200,24 @@ def settings_text(table: Table) -> str:
     suite = table.settings
     share = suite["participation"]
     sampled = "all of them" if share == 1 else f"{100 * share:g} % of them"
+    models = [suite["model"], *suite.get("further_models", ())]
+    networks = " or ".join(model["name"] for model in models)
     return (
         f"{suite['clients']} clients, {sampled} in each round,"
         f" {suite['rounds']} rounds of {suite['local']['epochs']} local epochs,"
-        f" {suite['model']['name']}; suite version {suite['version']}."
+        f" {networks}; suite version {suite['version']}."
+        + (f" Not judged: {told_clients(suite['not_judged'])}." if suite.get("not_judged") else "")
     )
+
+
+def told_clients(ids: Sequence[int]) -> str:
+    """Clients in words.
+
+    Example:
+        >>> told_clients([3]), told_clients([0, 2])
+        ('client 3', 'clients 0, 2')
+    """
+    return f"client{'s' if len(ids) > 1 else ''} {', '.join(map(str, ids))}"
 
 
 def section(table: Table, results: str) -> list[str]:

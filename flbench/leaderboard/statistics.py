@@ -99,6 +99,28 @@ def compare(rows: Sequence[Mapping[int, Floats]]) -> Comparison:
     return Comparison(intervals, differences)
 
 
+def interval(values: Mapping[int, Floats]) -> tuple[float, float] | None:
+    """95 % interval of the mean of something that some clients may not have.
+
+    Clients without it are drawn like the others, and left out of the mean of a draw.
+
+    Args:
+        values: one per client, shape (N,), by seed; NaN = the client has none.
+
+    Returns:
+        None where nobody has one.
+    """
+    table = np.concatenate([values[seed] for seed in sorted(values)] or [np.zeros(0)])
+    known = ~np.isnan(table)
+    if not known.any():
+        return None
+    drawn = weights(len(values), len(table) // len(values))
+    counted = drawn @ known
+    means = (drawn @ np.where(known, table, 0.0))[counted > 0] / counted[counted > 0]
+    low, high = _interval(means[:, None])[0].tolist()
+    return low, high
+
+
 def _interval(samples: Floats) -> Floats:
     """Percentiles 2.5 and 97.5 of each column, shape (columns, 2)."""
     found: Floats = np.round(np.percentile(samples, LEVEL, axis=0).T, DIGITS)

@@ -258,9 +258,7 @@ def _compared(
 
 def _clients(row: ResultGroup) -> dict[int, Floats]:
     """Accuracy of every client, shape (N,), by seed."""
-    return {
-        one.seed: np.array(one.clients.correct) / np.array(one.clients.test) for one in row.results
-    }
+    return {one.seed: one.clients.accuracies() for one in row.results}
 
 
 def _printed(row: TableRow, numbers: Mapping[str, Mapping[str, float]]) -> Mapping[str, float]:

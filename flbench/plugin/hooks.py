@@ -211,6 +211,18 @@ class HookCaller:
         module.provided_by = self._trainer
         return module
 
+    def metrics(self, ctx: Context) -> dict[str, tuple[str, Callable[[int], Any]]]:
+        """The metrics that methods bring: label -> plugin and factory."""
+        found: dict[str, tuple[str, Callable[[int], Any]]] = {}
+        for answer in self._call("metrics", ctx=ctx):
+            for label, make in validation.metrics(answer, ctx).items():
+                if label in found:
+                    raise PluginError(
+                        f"{answer.plugin}.metrics: '{label}' is a metric of {found[label][0]} too"
+                    )
+                found[label] = (answer.plugin, make)
+        return found
+
     def local_work(self, state: State, stage: Stage, ctx: Context) -> LocalWork:
         """What the methods say about training in a stage; a newcomer gets no terms."""
         ask = partial(self._call, state=state, stage=stage, ctx=ctx)

@@ -1,9 +1,9 @@
 """Registry: what is installed, read from package metadata. Listing imports no plugin.
 
-Methods, suites, data sets, networks, partitions, studies, papers and sinks are entry points of the
-groups `flbench.methods`, `flbench.suites`, `flbench.datasets`, `flbench.models`,
-`flbench.partitions`, `flbench.studies`, `flbench.papers` and `flbench.sinks`. The built-in ones are
-found in the same way as those of other packages.
+Methods, suites, data sets, networks, partitions, metrics, studies, papers and sinks are entry
+points of the groups `flbench.methods`, `flbench.suites`, `flbench.datasets`, `flbench.models`,
+`flbench.partitions`, `flbench.metrics`, `flbench.studies`, `flbench.papers` and `flbench.sinks`.
+The built-in ones are found in the same way as those of other packages.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ from flbench.errors import PluginError, UnknownName, UserError, in_one_line
 from flbench.plugin import source_inspection
 from flbench.plugin.isolation import SHARED, IsolatedPlugin
 
-KINDS = ("methods", "suites", "datasets", "models", "partitions", "studies", "papers", "sinks")
+KINDS = (
+    "methods", "suites", "datasets", "models", "partitions", "metrics", "studies", "papers",
+    "sinks",
+)  # fmt: skip
 NAMES = re.compile(r"[A-Za-z0-9_][\w.-]*", re.ASCII)
 """Names that can be typed, and that can be part of a file's name."""
 

@@ -34,6 +34,7 @@ from flbench.core.state import (
 )
 from flbench.core.types import STAGE_KINDS
 from flbench.errors import PluginError, in_one_line
+from flbench.plugin.registry import NAMES
 
 if TYPE_CHECKING:
     from flbench.core.context import Context
@@ -226,6 +227,11 @@ def plan(answer: HookResult | None, ctx: Context) -> Sequence[Stage]:
                 f" expects ascending client ids in 0..{ctx.clients - 1}, at least one,"
                 f" got {ids.tolist()}"
             )
+        if stage.started is not None:
+            called = of_stage.part(": started")
+            called.shape(stage.started, (len(ids),), "seconds at which each client was called")
+            if not bool((stage.started >= 0).all()) or bool(stage.started.isinf().any()):
+                raise called.failure(f" expects seconds >= 0, got {stage.started.tolist()}")
     labels = [stage.label for stage in stages]
     if len(set(labels)) < len(labels):
         raise expect.failure(f": two stages of one round need different names, got {labels}")
@@ -297,6 +303,20 @@ def own_network(who: str, models: Tensor, wanted: Tensor, clients: Tensor, ctx: 
 def client_module(answer: HookResult | None, ctx: Context) -> ClientModule:
     """A ClientModule."""
     return answered("client_module", answer, ClientModule, ctx)[0]
+
+
+def metrics(answer: HookResult, ctx: Context) -> Mapping[str, Callable[[int], Any]]:
+    """Names that can be typed, with factories."""
+    found, expect = answered("metrics", answer, object, ctx)
+    if not isinstance(found, Mapping):
+        raise expect.failure(f" returned {type(found).__name__}, expected names with functions")
+    for label, make in found.items():
+        if not isinstance(label, str) or not NAMES.fullmatch(label):
+            raise expect.failure(f": expected names of letters, digits and . _ -, got {label!r}")
+        if not callable(make):
+            got = type(make).__name__
+            raise expect.failure(f": '{label}': expected a function of the classes, got {got}")
+    return found
 
 
 def promised(

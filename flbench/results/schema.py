@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from flbench.metrics import Outcome, Value, computed
+from flbench.metrics import ClientValues, Outcome, Value, computed, is_taken
 from flbench.results.score_encoding import Floats, decode
 
 SCHEMA = 2
@@ -121,6 +121,7 @@ class Settings(_Strict):
     rounds: Positive
     local: _Local
     model: _Model
+    not_judged: list[Count] = []
 
 
 class _Stored(BaseModel):
@@ -171,7 +172,8 @@ class Clients(_Stored):
     """Per-client arrays, index = client id, at the round the summary reports.
 
     Attributes:
-        train: training samples, as `validation` and `test`.
+        train: training samples, as `validation`.
+        test: test samples; 0 = the suite says that the client is not judged.
         correct: test samples the personal model got right.
         loss: sum of its losses on the test samples, in nats.
         group: true group, if the suite has any.
@@ -187,6 +189,31 @@ class Clients(_Stored):
     group: list[Group] | None
     bytes: list[Count]
     labels: list[dict[Label, Count]] | None = None
+
+    def accuracies(self) -> Floats:
+        """Accuracy of each client that is judged, shape (n,)."""
+        judged = np.array(self.test) > 0
+        found: Floats = np.array(self.correct)[judged] / np.array(self.test)[judged]
+        return found
+
+
+class ClientMetricValues(_Stored):
+    """A metric that was asked for beside accuracy, at the round the summary reports.
+
+    Attributes:
+        name: of an entry point of group `flbench.metrics`, or of a class of torchmetrics.
+        package: distribution and version it comes from.
+        plugin: the method's plugin that brings it; "" = a person or the suite asked for it.
+        higher_is_better: None = neither.
+        values: by client id; null = undefined for the client, or it is not judged.
+    """
+
+    name: Name
+    params: dict[Name, Plain] = {}
+    package: Line
+    plugin: Line = ""
+    higher_is_better: bool | None
+    values: list[Number | None]
 
 
 class Change(_Stored):
@@ -273,6 +300,7 @@ class Result(_Stored):
     summary: dict[Name, Number | Whole | None]
     curves: dict[Name, list[Whole | Number | None]]
     clients: Clients
+    client_metrics: dict[Name, ClientMetricValues] | None = None
     unseen: Unseen | None = None
     membership: list[Change]
     scores: ScoreMatrix | None = None
@@ -316,7 +344,16 @@ class Result(_Stored):
             target=self.summary.get("target"),
             newcomers=None if self.unseen is None else self.unseen.accuracies(),
             is_text="perplexity" in self.summary,
+            client_metrics={
+                label: ClientValues(one.values, one.higher_is_better)
+                for label, one in (self.client_metrics or {}).items()
+            },
         )
+
+    @property
+    def not_judged(self) -> list[int]:
+        """Ids of the clients that train, but are in no test figure, ascending."""
+        return sorted(self.suite.get("not_judged", []))
 
     def metrics(self) -> dict[str, Value]:
         """The summary, with metrics that are younger than the file computed from its arrays."""
@@ -326,6 +363,8 @@ class Result(_Stored):
         """The file's text; as it was read, it is without the fields that its file lacks."""
         # not mode="json", which would turn NaN into null unseen
         table = self.model_dump(exclude_unset=as_read)
+        if self.client_metrics is None:  # as in files from before it
+            table.pop("client_metrics", None)
         lines = (
             f"{json.dumps(key)}: "
             + json.dumps(table[key], sort_keys=True, allow_nan=False, separators=(",", ":"))
@@ -397,6 +436,8 @@ def contradictions(result: Result) -> Iterator[Complaint]:
     if not result.clients.test:
         yield "clients.test", "at least one client expected"
     yield from _arrays("clients", result.clients)
+    yield from _judged(result)
+    yield from _asked(result)
     yield from _summary(result)
     yield from _curves(result)
     rounds = max(map(len, result.curves.values()), default=0)
@@ -426,13 +467,46 @@ def _arrays(name: str, part: Clients | Unseen) -> Iterator[Complaint]:
                     yield f"{name}.{key}.{client}", what
 
 
+def _judged(result: Result) -> Iterator[Complaint]:
+    """Clients that the suite does not judge and that are not there, or were tested."""
+    clients, ids = len(result.clients.test), result.not_judged
+    if ids:
+        yield from _ids("suite.not_judged", ids, clients)
+    for client in ids:
+        if client < clients and result.clients.test[client]:
+            yield f"clients.test.{client}", "0 expected, as 'suite.not_judged' names the client"
+
+
+def _asked(result: Result) -> Iterator[Complaint]:
+    """Metrics whose name is that of another number, or whose values are not one per client."""
+    clients = len(result.clients.test)
+    for label, one in (result.client_metrics or {}).items():
+        field = f"client_metrics.{label}"
+        if is_taken(label):
+            yield field, "another name expected: a result has a number of this name"
+        if len(one.values) != clients:
+            yield f"{field}.values", f"{clients} entries expected, got {len(one.values)}"
+        for client, value in enumerate(one.values[:clients]):
+            if value is not None and not result.clients.test[client]:
+                yield f"{field}.values.{client}", "null expected: the client has no test samples"
+
+
+def _tested(result: Result) -> list[tuple[int, int]]:
+    """Right answers and test samples of each client that is judged; empty where one has none."""
+    found = [
+        pair
+        for client, pair in enumerate(zip(result.clients.correct, result.clients.test, strict=True))
+        if client not in result.not_judged
+    ]
+    return found if all(asked for _, asked in found) else []
+
+
 def _summary(result: Result) -> Iterator[Complaint]:
     accuracy, cost = (result.summary.get(name) for name in ("accuracy_mean", "mb_per_client"))
     if accuracy is None:
         yield "summary.accuracy_mean", "a number expected"
-    elif all(result.clients.test):
-        pairs = zip(result.clients.correct, result.clients.test, strict=True)
-        mean = sum(right / asked for right, asked in pairs) / len(result.clients.test)
+    elif judged := _tested(result):
+        mean = sum(right / asked for right, asked in judged) / len(judged)
         if abs(accuracy - mean) > 1e-6:
             what = f"{mean:.6f} expected, the mean of 'clients.correct' over 'clients.test'"
             yield "summary.accuracy_mean", f"{what}, got {accuracy:.6f}"

@@ -95,6 +95,7 @@ def pack(state: State, ledger: CommunicationLedger, history: History, marks: Fin
         tables["scores"] = history.scores.values
     plain = {
         "round": state.round,
+        "seconds": state.seconds,
         "scopes": dict(state.scopes),
         "bits": {way: dict(items) for way, items in ledger.bits.items()},
         "history": history.copy().plain(),
@@ -156,6 +157,7 @@ def load_checkpoint(
         membership=Membership(tables["home"], tables.get("weights")),
         memory=prefixed["memory/"],
         scopes=plain["scopes"],
+        seconds=plain["seconds"],
     )
     ledger = CommunicationLedger(len(state.membership.home), plain["bits"], prefixed["bits/"])
     return state, ledger, History.of(plain["history"], tables.get("scores"))

@@ -183,7 +183,7 @@ def _description(acting: Sequence[tuple[Entry, Any]]) -> Method:
 
 
 def _params(entry: Entry, plugin: Any) -> dict[str, object]:  # noqa: ANN401 - a dataclass
-    """What a result says of a method's parameters.
+    """What a result says of a method's parameters, as its file will hold them: tuples are lists.
 
     Raises:
         PluginError: a value that no result file can hold; better now than after the last round.
@@ -196,7 +196,8 @@ def _params(entry: Entry, plugin: Any) -> dict[str, object]:  # noqa: ANN401 - a
                 f"{entry}: '{field.name}' is {getattr(plugin, field.name)!r:.80}, expected numbers,"
                 f" text, lists or tables of them: {in_one_line(error)}"
             ) from None
-    return asdict(plugin)
+    found: dict[str, object] = json.loads(json.dumps(asdict(plugin)))
+    return found
 
 
 def without_preset(preset: str, methods: Sequence[LoadedMethod]) -> list[str]:

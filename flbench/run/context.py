@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+import torch
 from torch import Tensor
 
 from flbench.core.client import LocalWork
@@ -14,7 +15,8 @@ from flbench.core.context import Context, Split
 from flbench.core.model_bank import ModelBank, RowStore
 from flbench.core.state import Dispatched, Stage
 from flbench.core.types import Direction, Plain
-from flbench.engine.communication import CommunicationLedger
+from flbench.engine.clock import SimulatedClock
+from flbench.engine.communication import BITS, CommunicationLedger
 from flbench.engine.cross_evaluation import cross_evaluate, features_of, forward, logits_of
 from flbench.engine.sequential import Sequential
 from flbench.errors import Undefined, UserError
@@ -27,12 +29,14 @@ class RunServices:
 
     `executor` and `draw` (index -> other initial weights) are None until the ClientModule is known;
     until then, `samples` are what the executor will hold.
+    `clock` measures wall time; `simulated_clock` is that of the suite, or None.
     """
 
     ledger: CommunicationLedger
     say: Callable[[str], None]
     store: RowStore
     samples: Samples
+    simulated_clock: SimulatedClock | None = None
     executor: Sequential | None = None
     draw: Callable[[int], Tensor] | None = None
     seconds: dict[str, float] = field(default_factory=dict)
@@ -92,6 +96,18 @@ class RunContext(Context):
         stage = Stage("join", clients, self.local.epochs if epochs is None else epochs)
         work = replace(self.work(stage, self), reports=())
         return self.executor.fit(starts, stage, work, self.round).selected()
+
+    def durations(
+        self, stage: Stage, bits_down: int | None = None, bits_up: int | None = None
+    ) -> Tensor:
+        clock = self.services.simulated_clock
+        if clock is None:
+            raise Undefined("the suite has no clock: set `clock.seconds_per_step`, `clock.up`, ...")
+        whole = BITS * self.layout.width
+        down, up = (whole if bits is None else bits for bits in (bits_down, bits_up))
+        made = self.executor.planned_steps(stage)
+        received, sent = torch.full_like(made, down), torch.full_like(made, up)
+        return clock.durations(stage.clients, made, received, sent)
 
     def client_data(self, client: int, split: Split = "train") -> tuple[Tensor, Tensor]:
         _refuse_other(split)

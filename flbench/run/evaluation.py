@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from flbench.core.client import LocalWork
-from flbench.core.model_bank import row_of
+from flbench.core.model_bank import row_of, take
 from flbench.core.state import Dispatched, Membership, Personal, Stage, State
+from flbench.engine.client_metrics import ClientMetrics, Stream
 from flbench.engine.cross_evaluation import Pooled, evaluate_model
 from flbench.engine.process_group import ProcessGroup
 from flbench.engine.sequential import Sequential
 from flbench.errors import FlbenchError, PluginError, in_one_line
 from flbench.federation.federation import Samples
-from flbench.metrics import BINS, calibration_error, clustering_error
+from flbench.metrics import BINS, ClientValues, calibration_error, clustering_error
 from flbench.run.history import Evaluation
 from flbench.toolbox.heterogeneity import label_overlap_truth
 
+T = TypeVar("T")
 WorkOf = Callable[[Stage], LocalWork]
 """Gives what the methods of a run say about local training in a stage."""
 
@@ -32,6 +36,7 @@ def evaluate(
     clients: Tensor,
     work: WorkOf,
     fine_tune: int = 0,
+    metrics: ClientMetrics | None = None,
 ) -> Evaluation:
     """Evaluate clients (ids, shape (n,)) on their test samples and on their validation samples.
 
@@ -40,6 +45,7 @@ def evaluate(
         held_out: the pool with the split "test".
         work: what the methods say about training in a stage.
         fine_tune: local epochs after which they are evaluated once more, as a further figure.
+        metrics: what is computed of each client's test samples beside accuracy and loss.
     """
     others = {
         name: _tested(executor, other, state, held_out, clients, work)
@@ -50,8 +56,10 @@ def evaluate(
         stage = Stage("train", clients, fine_tune, name="fine-tune")
         tuned = replace(personal, adaptation=stage)
         others["fine_tuned"] = _tested(executor, tuned, state, held_out, clients, work)
-    test, calibration = _evaluate_split(executor, personal, state, held_out, "test", clients, BINS)
-    validation, _ = _evaluate_split(
+    test, calibration, values = _evaluate_split(
+        executor, personal, state, held_out, "test", clients, BINS, metrics
+    )
+    validation, *_ = _evaluate_split(
         executor, personal, state, executor.samples, "validation", clients
     )
     return Evaluation(
@@ -64,6 +72,71 @@ def evaluate(
         labels=_plain_labels(state.membership.labels()),
         ece=calibration_error(calibration.numpy()),
         others=others,
+        client_metrics={} if metrics is None else _by_label(metrics, values),
+    )
+
+
+def _by_label(metrics: ClientMetrics, values: Tensor) -> dict[str, ClientValues]:
+    """Values of clients and metrics, shape (n, metrics), as a history keeps them."""
+    return {
+        label: ClientValues(
+            [round(value, 6) if math.isfinite(value) else None for value in column.tolist()],
+            metrics.directions[label],
+        )
+        for label, column in zip(metrics.labels, values.T, strict=True)
+    }
+
+
+def evaluate_judged(
+    executor: Sequential,
+    personal: Personal,
+    state: State,
+    held_out: Samples,
+    judged: Tensor,
+    work: WorkOf,
+    fine_tune: int = 0,
+    metrics: ClientMetrics | None = None,
+) -> Evaluation:
+    """`evaluate` the clients that are judged; the others have tested nothing.
+
+    Args:
+        personal: the checked answer of `personalise` for all N clients.
+        judged: ids, shape (n,), ascending.
+    """
+    clients = len(held_out.splits["test"])
+    if len(judged) == clients:
+        return evaluate(executor, personal, state, held_out, judged, work, fine_tune, metrics)
+    some = only(personal, judged)
+    found = evaluate(executor, some, state, held_out, judged, work, fine_tune, metrics)
+
+    def spread(values: list[T], empty: T) -> list[T]:
+        known = dict(zip(judged.tolist(), values, strict=True))
+        return [known.get(client, empty) for client in range(clients)]
+
+    return replace(
+        found,
+        correct=spread(found.correct, 0),
+        tested=spread(found.tested, 0),
+        loss=spread(found.loss, 0.0),
+        validation_correct=spread(found.validation_correct, 0),
+        validation_tested=spread(found.validation_tested, 0),
+        client_metrics={
+            label: ClientValues(spread(list(one.values), None), one.higher_is_better)
+            for label, one in found.client_metrics.items()
+        },
+    )
+
+
+def only(personal: Personal, places: Tensor) -> Personal:
+    """What a client is tested with, of some of the clients: those at `places`, shape (n,)."""
+    stage = personal.adaptation
+    return replace(
+        personal,
+        row=None if personal.row is None else personal.row[places],
+        params=None if personal.params is None else take(personal.params, places),
+        adaptation=stage and replace(stage, clients=stage.clients[places]),
+        extras={name: tensor[places] for name, tensor in personal.extras.items()},
+        others={name: only(other, places) for name, other in personal.others.items()},
     )
 
 
@@ -128,7 +201,7 @@ def _tested(
 ) -> float:
     """Mean test accuracy over clients."""
     personal = trained(executor, personal, state, personal.adaptation, work)
-    table, _ = _evaluate_split(executor, personal, state, held_out, "test", clients)
+    table, *_ = _evaluate_split(executor, personal, state, held_out, "test", clients)
     return round(float((table[:, 1] / table[:, 2]).mean()), 6)
 
 
@@ -140,17 +213,22 @@ def _evaluate_split(
     split: str,
     clients: Tensor,
     bins: int = 0,
-) -> tuple[Tensor, Tensor]:
-    """Loss sum, number correct, number tested per client, shape (n, 3), float64; and calibration.
+    metrics: ClientMetrics | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Evaluate clients on one of their splits; each process evaluates some of the models.
 
-    Each process evaluates some of the models. The calibration, shape (bins, 3), is the
-    sum of each model's, so it does not depend on their distribution over processes.
+    Returns:
+        Loss sum, number correct, number tested per client, shape (n, 3), float64; the calibration,
+        shape (bins, 3), the sum of each model's, so it does not depend on their distribution over
+        processes; values of metrics, shape (n, metrics).
     """
     space, models = executor.workspace, _models(personal)
     bank = state.models if personal.params is None else personal.params
     ranks, sizes = ProcessGroup.of(space.fabric), samples.sizes(split)[clients]
     table = torch.zeros(len(clients), 3, dtype=torch.float64)
     calibration = torch.zeros(len(models), bins, 3, dtype=torch.float64)
+    asked = 0 if metrics is None else len(metrics.labels)
+    values = torch.zeros(len(clients), asked, dtype=torch.float64)
 
     def evaluate_own_share() -> None:
         for number in ranks.share([int(sizes[places].sum()) for _, places in models]):
@@ -160,8 +238,11 @@ def _evaluate_split(
             ids, rule = clients[places], personal.predictor
             sure = calibration[number] if bins else None
             pooled = Pooled.of(space, samples, split, ids)
+            stream = None
+            if metrics is not None:
+                stream = Stream(metrics, pooled.positions, pooled.lengths)
             try:
-                sums = evaluate_model(space, row, pooled, rule, received, sure)
+                sums = evaluate_model(space, row, pooled, rule, received, sure, stream)
             except FlbenchError:
                 raise
             except (Exception, SystemExit) as error:
@@ -171,9 +252,12 @@ def _evaluate_split(
                     f" {in_one_line(error)}"
                 ) from error
             table[places] = sums.cpu()
+            if stream is not None:
+                values[places] = stream.values
 
     ranks.attempt(evaluate_own_share)
-    return ranks.all_reduce_sum(table), ranks.all_reduce_sum(calibration).sum(dim=0)
+    calibrations = ranks.all_reduce_sum(calibration).sum(dim=0)
+    return ranks.all_reduce_sum(table), calibrations, ranks.all_reduce_sum(values)
 
 
 def _models(personal: Personal) -> list[tuple[int, Tensor]]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from flbench.core.state import Scores
-from flbench.metrics import Floats, Outcome
+from flbench.metrics import ClientValues, Floats, Outcome
 
 MOST_SCORES = 200 * 200
 """Entries of a score matrix that is kept; a larger one would fill its result file."""
@@ -22,9 +22,10 @@ MOST_SCORES = 200 * 200
 class Evaluation:
     """Every client's personal model evaluated in one round; lists are per client.
 
-    Losses are sums over the client's samples, in nats; `ece` is the expected calibration error over
-    all clients' test samples; `others` are mean test accuracies of further models
-    (`Personal.others`).
+    A client that is not judged has 0 test samples and is in no mean. Losses are sums over the
+    client's samples, in nats; `ece` is the expected calibration error over all clients' test
+    samples; `others` are mean test accuracies of further models (`Personal.others`);
+    `client_metrics` are metrics that were asked for, by label.
     """
 
     round: int
@@ -36,20 +37,27 @@ class Evaluation:
     labels: list[int]
     ece: float | None = None
     others: dict[str, float] = field(default_factory=dict)
+    client_metrics: dict[str, ClientValues] = field(default_factory=dict)
 
     def accuracy(self) -> float:
         """Unweighted mean over clients of test accuracy."""
-        return float(np.mean(np.divide(self.correct, self.tested)))
+        return self._mean(self.correct, self.tested)
 
     def validation_accuracy(self) -> float | None:
         """The same on the validation split; None where clients have none."""
-        if not all(self.validation_tested):
+        judged = np.asarray(self.tested) > 0
+        if not np.asarray(self.validation_tested)[judged].all():
             return None
-        return float(np.mean(np.divide(self.validation_correct, self.validation_tested)))
+        return self._mean(self.validation_correct, self.validation_tested)
 
     def mean_loss(self) -> float:
         """Unweighted mean over clients of test loss, in nats."""
-        return float(np.mean(np.divide(self.loss, self.tested)))
+        return self._mean(self.loss, self.tested)
+
+    def _mean(self, sums: Sequence[float], counts: Sequence[int]) -> float:
+        """Unweighted mean of sums over counts, over the clients that are judged."""
+        judged = np.asarray(self.tested) > 0
+        return float(np.mean(np.divide(np.asarray(sums)[judged], np.asarray(counts)[judged])))
 
     def outcome(self, groups: Sequence[int] | None) -> Outcome:
         """What the metrics of one round are computed from; true groups per client, or None."""
@@ -59,6 +67,7 @@ class Evaluation:
             loss=np.asarray(self.loss),
             labels=np.asarray(self.labels),
             groups=None if groups is None else np.asarray(groups),
+            client_metrics=self.client_metrics,
         )
 
 
@@ -209,4 +218,6 @@ class History:
         for name in ("last", "chosen"):
             if plain[name] is not None:
                 plain[name] = Evaluation(**plain[name])
+                found = plain[name].client_metrics.items()
+                plain[name].client_metrics = {label: ClientValues(*one) for label, one in found}
         return cls(**plain)

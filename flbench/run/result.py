@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 
 import torch
@@ -12,7 +13,15 @@ from flbench.engine.communication import DIRECTIONS
 from flbench.engine.distributed import DistributedExecutor
 from flbench.engine.process_group import ProcessGroup
 from flbench.metrics import computed, flis_compat
-from flbench.results.schema import Change, Clients, Result, ScoreMatrix, Skip, Unseen
+from flbench.results.schema import (
+    Change,
+    ClientMetricValues,
+    Clients,
+    Result,
+    ScoreMatrix,
+    Skip,
+    Unseen,
+)
 from flbench.results.score_encoding import encode
 from flbench.run.evaluation import selection_quality
 from flbench.run.history import KeptScores
@@ -45,6 +54,7 @@ def build_result(job: RunSpec, run: Run, state: State, unseen: Unseen | None = N
     summary = {**computed(outcome), **history.measured_in_run(suite.headline)}
     cost, parameters = summary.get("megabits_to_target"), run.context.layout.parameters
     moved = torch.stack(list(run.ledger.per_client.values())).sum(dim=0)
+    found = _client_metrics(run)
     return Result(
         suite={"name": suite.name, "paper": suite.paper, **suite.settings()},
         dataset=suite.dataset,
@@ -60,7 +70,7 @@ def build_result(job: RunSpec, run: Run, state: State, unseen: Unseen | None = N
         curves=history.curves,
         clients=Clients(
             train=sizes["train"],
-            validation=shown.validation_tested,
+            validation=_validation(run, sizes["validation"]),
             test=shown.tested,
             correct=shown.correct,
             loss=[round(loss, 6) for loss in shown.loss],
@@ -68,13 +78,14 @@ def build_result(job: RunSpec, run: Run, state: State, unseen: Unseen | None = N
             bytes=moved.tolist(),
             labels=_labels(run),
         ),
+        client_metrics=found or None,
         unseen=unseen,
         membership=[Change(**change) for change in history.changes()],
         scores=None if history.scores is None else _encoded(history.scores),
         tuning=job.tuning,
         bytes={way: dict(run.ledger.totals[way]) for way in DIRECTIONS},
         notes=history.notes,
-        warnings=history.warnings + run.services.drain()[1],
+        warnings=history.warnings + run.services.drain()[1] + _undefined(run, found),
         seconds={part: round(spent, 3) for part, spent in run.services.seconds.items()},
         environment={
             **{name: version(name) for name in ("flbench", "lightning", "numpy")},
@@ -86,6 +97,51 @@ def build_result(job: RunSpec, run: Run, state: State, unseen: Unseen | None = N
             "threads": str(torch.get_num_threads()),
         },
     )
+
+
+def _client_metrics(run: Run) -> dict[str, ClientMetricValues]:
+    """What was asked for beside accuracy, at the round that the summary reports."""
+    measured = run.history.shown(run.suite.headline).client_metrics
+    asked = {} if run.metrics is None else run.metrics.metrics
+    return {
+        label: ClientMetricValues(
+            name=asked[label].name,
+            params=dict(asked[label].params),
+            package=asked[label].package,
+            plugin=asked[label].plugin,
+            higher_is_better=found.higher_is_better,
+            values=list(found.values),
+        )
+        for label, found in measured.items()
+        if label in asked
+    }
+
+
+def _undefined(run: Run, found: Mapping[str, ClientMetricValues]) -> list[str]:
+    """What a person should know of metrics: for whom they are undefined, where they are missing."""
+    lines: list[str] = []
+    judged = run.suite.judged if run.judged is None else run.judged.tolist()
+    for label in () if run.metrics is None else run.metrics.labels:
+        if label not in found:
+            shown = run.history.shown(run.suite.headline).round
+            lines.append(f"{label} is not reported: it was not asked for yet in round {shown}")
+            continue
+        without = [client for client in judged if found[label].values[client] is None]
+        if without:
+            ids = ", ".join(map(str, without[:10])) + (", ..." if len(without) > 10 else "")
+            count = len(judged) - len(without)
+            lines.append(
+                f"{label} is undefined for clients {ids}: its mean counts {count} of {len(judged)}"
+            )
+    return lines
+
+
+def _validation(run: Run, sizes: Sequence[int]) -> list[int]:
+    """Validation samples of each client, for text their tokens; also of clients not judged."""
+    shown = run.history.shown(run.suite.headline)
+    tokens = run.held_out.y[:1].numel()
+    pairs = zip(shown.tested, shown.validation_tested, sizes, strict=True)
+    return [known if tested else size * tokens for tested, known, size in pairs]
 
 
 def _encoded(scores: KeptScores) -> ScoreMatrix:

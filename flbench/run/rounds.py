@@ -19,6 +19,8 @@ from flbench.core.seeding import rng
 from flbench.core.state import Stage, State, Upload
 from flbench.core.types import Phase
 from flbench.engine import batchnorm
+from flbench.engine.client_metrics import ClientMetrics
+from flbench.engine.clock import StageTimer
 from flbench.engine.communication import DIRECTIONS, CommunicationLedger
 from flbench.engine.encoding import encoded
 from flbench.engine.sequential import Sequential
@@ -30,7 +32,7 @@ from flbench.results.events import RoundRecord
 from flbench.results.schema import Fingerprint
 from flbench.run.checkpoint import CheckpointWriter
 from flbench.run.context import RunContext, RunServices
-from flbench.run.evaluation import evaluate, selection_quality
+from flbench.run.evaluation import evaluate_judged, selection_quality
 from flbench.run.history import Evaluation, History
 from flbench.suite import Suite
 
@@ -43,6 +45,8 @@ class Run:
         context: the context of round 0; each round gets a copy.
         held_out: the test samples, which no hook can reach from its context.
         checkpoint: where the last whole round is kept; None = nowhere.
+        judged: ids of the clients that are judged, ascending; None = all.
+        metrics: what is computed of each client's test samples beside accuracy; None = nothing.
     """
 
     suite: Suite
@@ -58,6 +62,8 @@ class Run:
     marks: Fingerprint
     newcomers: Newcomers | None = None
     checkpoint: Path | None = None
+    judged: Tensor | None = None
+    metrics: ClientMetrics | None = None
 
 
 def run_rounds(run: Run, state: State, last: int | None = None) -> State:
@@ -87,6 +93,7 @@ def run_round(run: Run, state: State) -> tuple[State, list[float]]:
     ctx = round_context(run, state.round + 1)
     losses: list[float] = []
     run.ledger.open_round()
+    timer = StageTimer(run.services.simulated_clock, run.ledger, ctx.round)
     for stage in hooks.plan(state, ctx):
         state = regroup(run, state, stage, "before", None, ctx)
         with clock("dispatch"):
@@ -99,11 +106,18 @@ def run_round(run: Run, state: State) -> tuple[State, list[float]]:
         with clock("train"):
             upload = run.executor.fit(start, stage, work, ctx.round)
             refuse_divergence(upload, stage, ctx)
+            upload, start = timer.answers(stage, upload, start)
             upload, state = kept_by_clients(upload, state)
         with clock("encode"):
             coders = hooks.encode(state, stage, ctx)
             upload, state = encoded(upload, start, coders, state, ctx.layout.parameters)
         run.ledger.upload(upload, start)
+        stage, upload, now = timer.arrive(stage, upload, state.seconds)
+        state = replace(state, seconds=now)
+        if not len(upload.ids):
+            if stage.started is None:  # it was waited for
+                run.services.warn(f"round {ctx.round}: no upload of stage '{stage.label}' arrived")
+            continue
         state = regroup(run, state, stage, "after", upload, ctx)
         if stage.aggregates:
             with clock("aggregate"):
@@ -111,6 +125,7 @@ def run_round(run: Run, state: State) -> tuple[State, list[float]]:
                 state = replace(state, models=models.rows).remember(models.memory)
             state = batchnorm.after_training(policy, state, upload, ctx.layout)
             losses += upload.loss.tolist()
+        state = replace(state, seconds=timer.afterwards(state.seconds))
     return replace(state, round=ctx.round), losses
 
 
@@ -139,7 +154,10 @@ def evaluate_round(run: Run, state: State, losses: list[float]) -> RoundRecord:
             )
             tune = suite.ft_epochs if state.round == suite.rounds else 0
             work = partial(run.hooks.local_work, state, ctx=ctx)
-            found = evaluate(run.executor, personal, state, run.held_out, everybody, work, tune)
+            judged = everybody if run.judged is None else run.judged
+            found = evaluate_judged(
+                run.executor, personal, state, run.held_out, judged, work, tune, run.metrics
+            )
             if not math.isfinite(found.mean_loss()):
                 raise Diverged(f"round {ctx.round}: test loss is not finite: lower local.lr")
     heard = [loss for loss in losses if loss == loss]
@@ -158,6 +176,8 @@ def evaluate_round(run: Run, state: State, losses: list[float]) -> RoundRecord:
         metrics |= chosen
     metrics |= {f"bytes_{way}": float(run.ledger.total(way)) for way in DIRECTIONS}
     metrics["slowest_down"] = float(run.ledger.slowest("down"))
+    if run.services.simulated_clock is not None:
+        metrics["simulated_seconds"] = state.seconds
     run.history.add_round({name: _short(value) for name, value in metrics.items()}, found)
     notes, warnings = run.services.drain()
     run.history.notes += [{"round": state.round, "name": k, "value": v} for k, v in notes.items()]

@@ -70,6 +70,8 @@ def execute(spec: RunSpec, load: Callable[[str, Path], Dataset] = load_dataset) 
         code = [plugin.source for plugin in result.method.plugins]
         changed = code != [plugin.source for plugin in spec.method.described.plugins] and all(code)
         complete = "complete, but its method's code has changed since" if changed else "complete"
+        if lacking := spec.lacking(result):
+            complete += f"{',' if changed else ''} without {', '.join(lacking)}"
         spec.say(f"{spec.path} is {complete}; --force computes it again")
         return result
     if spec.checkpoint.is_file() and not spec.resume:

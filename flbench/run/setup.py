@@ -17,6 +17,8 @@ from flbench.core.model_bank import RowStore
 from flbench.core.seeding import torch_seed
 from flbench.core.state import Memory, State
 from flbench.engine import batchnorm
+from flbench.engine.client_metrics import ClientMetric, ClientMetrics, find_metric
+from flbench.engine.clock import SimulatedClock
 from flbench.engine.communication import CommunicationLedger
 from flbench.engine.distributed import DistributedExecutor
 from flbench.engine.fabric import open_fabric
@@ -27,6 +29,7 @@ from flbench.engine.workspace import Workspace
 from flbench.errors import Undefined, UserError
 from flbench.federation.build import divide
 from flbench.federation.federation import Federation, Samples, label_counts
+from flbench.metrics import is_taken
 from flbench.plugin.hooks import HookCaller
 from flbench.results.schema import Fingerprint
 from flbench.run.checkpoint import load_checkpoint
@@ -77,7 +80,8 @@ def build_executor(
     leaks = spec.method.paper_leak
     seen = federation.with_test_as_validation() if leaks else federation
     visible = seen.visible.to(fabric.device)
-    services = RunServices(ledger, spec.say, store, visible)
+    clock = simulated_clock(spec, federation)
+    services = RunServices(ledger, spec.say, store, visible, clock)
     context = first_context(spec, federation, net, services)
     module = build_module(hooks, net, context)
     layout = ParameterLayout.of(module, head=context.layout.head_name)
@@ -89,10 +93,22 @@ def build_executor(
     return complete, _hash(context.initial)
 
 
+def simulated_clock(spec: RunSpec, federation: Federation) -> SimulatedClock | None:
+    """The clock of the suite, if it has one."""
+    if spec.suite.clock is None:
+        return None
+    names = federation.visible.names or range(federation.clients)
+    return SimulatedClock.of(spec.suite.clock, spec.seed, names)
+
+
 def build_run(
     spec: RunSpec, hooks: HookCaller, federation: Federation, context: RunContext, weights: str
 ) -> Run:
-    """Put together what the round loop needs; `weights` is a hash of the initial weights."""
+    """Put together what the round loop needs; `weights` is a hash of the initial weights.
+
+    Raises:
+        UserError: a metric that is asked for is not there, or gives no number for each client.
+    """
     suite, seed = spec.suite, spec.seed
     marks = Fingerprint(
         config=spec.fingerprint,
@@ -115,7 +131,28 @@ def build_run(
         history=History(),
         marks=marks,
         checkpoint=spec.checkpoint,
+        judged=context.executor.samples.called(torch.tensor(suite.judged)),
+        metrics=client_metrics(spec, hooks, context),
     )
+
+
+def client_metrics(spec: RunSpec, hooks: HookCaller, context: RunContext) -> ClientMetrics | None:
+    """The metrics that suite, person and methods ask for; None = no others than accuracy."""
+    found = {one.label: one for one in map(find_metric, spec.suite.metrics)}
+    packages = {
+        one.name: f"{one.distribution} {one.version}" for one in spec.method.described.plugins
+    }
+    for label, (plugin, make) in hooks.metrics(context).items():
+        if label in found:
+            raise UserError(f"metric '{label}' is asked for, and {plugin} brings its own")
+        package = packages.get(plugin, plugin)
+        found[label] = ClientMetric(label, label, {}, package, make, plugin)
+    for label in found:
+        if is_taken(label):
+            raise UserError(f"metric '{label}': a result has another number of this name")
+    if not found:
+        return None
+    return ClientMetrics(found, context.classes, context.executor.workspace.device, spec.say)
 
 
 def fresh_row(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from flbench.engine.options import EXACT, EngineOptions
 from flbench.results.files import checkpoint_path, result_path
-from flbench.results.schema import Tuning
+from flbench.results.schema import Result, Tuning
 from flbench.run.composition import MethodStack
 from flbench.suite import Suite, fingerprint
 
@@ -59,6 +59,11 @@ class RunSpec:
     def checkpoint(self) -> Path:
         """Where the last whole round is kept until the result is there."""
         return checkpoint_path(self.path)
+
+    def lacking(self, result: Result) -> list[str]:
+        """The metrics that are asked for, and that a complete result of this run does not have."""
+        asked = [metric.label for metric in self.suite.metrics]
+        return [label for label in asked if label not in (result.client_metrics or {})]
 
     @property
     def title(self) -> str:

@@ -33,7 +33,9 @@ def tables(result: Result) -> Iterator[tuple[str, Columns, Rows]]:
     """
     clients = result.clients
     names = ("train", "validation", "test", "correct", "loss", "group", "bytes")
-    yield "clients", *_columns({name: getattr(clients, name) for name in names}, clients.labels)
+    asked = {label: one.values for label, one in (result.client_metrics or {}).items()}
+    arrays = {**{name: getattr(clients, name) for name in names}, **asked}
+    yield "clients", *_columns(arrays, clients.labels)
     changes = {f"round {number}": labels for number, labels in result.memberships()}
     yield "membership", *_columns({"group": clients.group, **changes})
     if (scores := result.scores) is not None:

@@ -119,6 +119,7 @@ def _regrouped(one: Sequence[int], other: Sequence[int]) -> float:
 def _end_of_run(claimed: Result, again: Result) -> Iterator[Part]:
     """Compare what only a complete run has."""
     yield _arrays("clients", claimed.clients, again.clients, ("correct",))
+    yield from _asked(claimed, again)
     if claimed.unseen is None or again.unseen is None:
         yield Part("unseen clients", claimed.unseen is again.unseen, math.inf)
     else:
@@ -136,6 +137,17 @@ def _end_of_run(claimed: Result, again: Result) -> Iterator[Part]:
     yield Part("what was noted", not different, None, ", ".join(different))
 
 
+def _asked(claimed: Result, again: Result) -> Iterator[Part]:
+    """Compare metrics that were asked for beside accuracy: mean distance over clients."""
+    theirs = again.client_metrics or {}
+    pairs = {
+        label: (one.values, theirs[label].values if label in theirs else [])
+        for label, one in (claimed.client_metrics or {}).items()
+    }
+    if pairs:
+        yield _part("metrics of clients", pairs, _mean_distance)
+
+
 def _sent(result: Result) -> dict[str, int]:
     """Bytes by direction and item."""
     return {f"{way} {key}": n for way, items in result.bytes.items() for key, n in items.items()}
@@ -150,5 +162,9 @@ def _arrays(
     if "test" in different:
         return Part(name, same=False, distance=math.inf, where="test")
     pairs = [(getattr(one, key), getattr(other, key)) for key in names]
-    far = [float(np.mean(np.abs(np.subtract(a, b)) / np.array(one.test))) for a, b in pairs]
+    judged = np.array(one.test) > 0
+    far = [
+        float(np.mean(np.abs(np.subtract(a, b))[judged] / np.array(one.test)[judged]))
+        for a, b in pairs
+    ]
     return Part(name, not different, max(far), ", ".join(different))

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from flbench.engine.options import EXACT, EngineOptions
 from flbench.errors import UserError
-from flbench.metrics import computed
+from flbench.metrics import TIME, computed
 from flbench.results.difference import relative_distance
 from flbench.results.schema import Result, first_problem
 from flbench.run.composition import MethodStack
@@ -29,7 +29,12 @@ def job_of(result: Result, out: Path) -> RunSpec:
     Raises:
         UserError: its settings are not valid for a suite.
     """
-    table = {**result.suite, "summary": "", "dataset": result.dataset}
+    asked = [
+        {**one.params, "name": one.name}
+        for one in (result.client_metrics or {}).values()
+        if not one.plugin
+    ]
+    table = {**result.suite, "summary": "", "dataset": result.dataset, "metrics": asked}
     try:
         suite = Suite.model_validate({**table, "target": result.summary.get("target")})
     except ValidationError as error:
@@ -97,7 +102,11 @@ def departures(one: Mapping[str, object], other: Mapping[str, object]) -> str:
 
 def _shape(result: Result, suite: Suite) -> Iterator[str]:
     """Curves and arrays that are missing, or do not fit the suite's rounds and clients."""
-    needed = ("accuracy", *(f"bytes_{way}" for way in WAYS))
+    needed = ["accuracy", *(f"bytes_{way}" for way in WAYS)]
+    if suite.clock is not None:
+        needed.append(TIME)
+    elif TIME in result.curves:
+        yield f"'curves.{TIME}': nothing expected, as the suite has no clock"
     for name in needed:
         if name not in result.curves:
             yield f"'curves.{name}': field required"
@@ -109,7 +118,8 @@ def _shape(result: Result, suite: Suite) -> Iterator[str]:
     clients = len(result.clients.test)
     if clients != suite.training_clients:
         yield f"'clients': {suite.training_clients} expected in training, got {clients}"
-    if not all(result.clients.test) or (result.unseen and not all(result.unseen.test)):
+    judged = [n for at, n in enumerate(result.clients.test) if at not in result.not_judged]
+    if not all(judged) or (result.unseen and not all(result.unseen.test)):
         yield "'clients.test': at least one test sample of each client expected"
     if not result.membership:
         yield "'membership': the groups of at least one round expected"

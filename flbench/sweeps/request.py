@@ -34,6 +34,7 @@ class RunRequest:
         suites: names, or paths of TOML files.
         data_root: where data sets lie; None = $FLBENCH_DATA, else ~/.cache/flbench.
         sinks: names of listeners, beside the console.
+        metrics: metrics of each client beside those of the suites, as they are typed.
         tuning: how the settings were found, if they were searched for.
         offline: run each suite on its data set that needs no files (`Suite.offline_dataset`).
     """
@@ -52,6 +53,7 @@ class RunRequest:
     force: bool = False
     sinks: tuple[str, ...] = ()
     tuning: Tuning | None = None
+    metrics: tuple[str, ...] = ()
     offline: bool = False
 
     @property
@@ -74,7 +76,7 @@ class RunRequest:
         from flbench.results.schema import Tuning
 
         table = json.loads(text)
-        for name in ("methods", "suites", "seeds", "sinks"):
+        for name in ("methods", "suites", "seeds", "sinks", "metrics"):
             table[name] = tuple(table[name])
         table["data_root"] = None if table["data_root"] is None else Path(table["data_root"])
         table["out"] = Path(table["out"])
@@ -112,11 +114,12 @@ def resolve(
         UserError: a name that is not installed, or a setting that does not fit.
     """
     with console.waiting("importing torch and lightning"):
+        from flbench.engine.client_metrics import find_metric
         from flbench.plugin.registry import find, load_entry
         from flbench.run import runner  # noqa: F401 - so that the wait is over after this block
         from flbench.run.composition import load_method, suite_overrides, without_preset
         from flbench.run.spec import RunSpec
-        from flbench.suite import load_suite
+        from flbench.suite import load_suite, metric_of
 
         load = load or cache(load_method)
         methods = [load(name) for name in request.methods]
@@ -129,12 +132,16 @@ def resolve(
         overrides["rounds"] = request.rounds
     sinks = {name: load_entry(find("sinks", name))() for name in request.sinks}
     sinks["console"] = console
+    asked = tuple(map(metric_of, request.metrics))
     cells: dict[Path, Cell] = {}
     for name in request.suites:
         suite, dataset = load_suite(name, request.dataset, overrides), request.dataset
         if request.offline and suite.offline_dataset:
             dataset = suite.offline_dataset
             suite = load_suite(name, dataset, overrides)
+        suite = suite.model_copy(update={"metrics": (*suite.metrics, *asked)})
+        for metric in suite.metrics:
+            find_metric(metric)  # before anything runs
         for method, stack in zip(methods, composed, strict=True):
             narrow = replace(
                 request,
@@ -181,6 +188,7 @@ def _arguments(request: RunRequest) -> Iterator[str]:
         ("--suite", request.suites),
         ("--set", [f"{key}={written(value)}" for key, value in request.settings.items()]),
         ("--preset", [] if request.preset is None else [request.preset]),
+        ("--metric", request.metrics),
         ("--sink", request.sinks),
     ]
     for option, values in named:

@@ -7,7 +7,7 @@ What is complete is not run again, so a sweep that was stopped goes on when the 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,9 +58,18 @@ def run_missing(
     waiting = [one for one in first.values() if one not in outcomes]
     if cells:
         progress.tell(f"{summary(outcomes.values(), len(first))}; {len(waiting)} to run")
+        for line in sorted(set(_lacking(outcomes))):
+            progress.tell(line)
     if waiting:
         outcomes |= _shown(launch(waiting), outcomes, len(first), progress)
     return {cell: outcomes[one] for cell, one in same.items()}
+
+
+def _lacking(known: Outcomes) -> Iterator[str]:
+    """What to type where complete results lack metrics that are asked for."""
+    for cell, outcome in known.items():
+        if outcome.result is not None and (names := cell.spec.lacking(outcome.result)):
+            yield f"complete cells are without {', '.join(names)}; --force computes them again"
 
 
 def _shown(

@@ -8,7 +8,13 @@ from pathlib import Path
 from rich.console import Console as Terminal
 from rich.table import Table
 
-from flbench.leaderboard.grouping import mean_std, rows_of, shown_metrics
+from flbench.leaderboard.grouping import (
+    ResultGroup,
+    asked_of,
+    mean_std,
+    rows_of,
+    shown_metrics,
+)
 from flbench.results.schema import Result
 
 
@@ -56,5 +62,26 @@ def print_table(finished: Sequence[tuple[Path, Result]]) -> None:
             cells = [mean_std(row.column(one.name), spread=one.spread) for one in metrics]
             table.add_row(row.name, *cells, f"{row.seconds or 0:.1f}")
         terminal.print(table)
+        if labels := list(asked_of(rows)):
+            terminal.print(_client_metrics(rows, labels))
     for path, _ in finished:
         print(path)
+
+
+def _client_metrics(rows: Sequence[ResultGroup], labels: Sequence[str]) -> Table:
+    """Metrics that were asked for beside accuracy: a line per method and metric."""
+    table = Table(title="metrics of clients", title_justify="left")
+    table.add_column("method", no_wrap=True)
+    table.add_column("metric", overflow="fold")
+    parts = {"mean": 4, "std_clients": 4, "worst_decile": 4, "clients": 0}
+    for heading in ("mean", "std", "worst decile", "clients"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        for label in labels:
+            cells = [
+                mean_std(row.column(f"{label}_{part}"), digits, spread=part == "mean")
+                for part, digits in parts.items()
+            ]
+            if row.client_metric(label):
+                table.add_row(row.name, label, *cells)
+    return table

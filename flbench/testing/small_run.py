@@ -56,7 +56,8 @@ def small_dataset(seed: int = 0, samples: int = 72) -> Dataset:
 def small_suite(**changes: Any) -> Suite:  # noqa: ANN401 - fields of a suite
     """Two groups of three clients, two labels a group, half of them sampled in each round.
 
-    `changes` are fields as `--set` takes them, such as `rounds` or `**{"local.epochs": 1}`.
+    `changes` are fields as `--set` takes them, such as `rounds` or `**{"local.epochs": 1}`; a table
+    such as `local` replaces the whole table.
     """
     settings: dict[str, Any] = {
         "name": "small",
@@ -70,7 +71,9 @@ def small_suite(**changes: Any) -> Suite:  # noqa: ANN401 - fields of a suite
         "rounds": 3,
         "local": {"epochs": 2, "batch_size": 4, "lr": 0.1, "momentum": 0.5},
     }
-    return build_suite("small", settings, changes)
+    tables = {name: value for name, value in changes.items() if isinstance(value, dict)}
+    fields = {name: value for name, value in changes.items() if name not in tables}
+    return build_suite("small", settings | tables, fields)
 
 
 @dataclass

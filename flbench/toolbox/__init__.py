@@ -2,5 +2,6 @@
 
 `aggregation` averages models, `similarity` computes scores, `clustering` makes groups from scores,
 `elbow` finds the bend of a loss curve, `heterogeneity` measures how the clients' label
-distributions differ, and `personalisation` holds what methods with one model per client share.
+distributions differ, `personalisation` holds what methods with one model per client share, and
+`asynchrony` holds what methods share whose server does not wait.
 """

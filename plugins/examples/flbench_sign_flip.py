@@ -27,13 +27,16 @@ class SignFlip:
 
     share: Annotated[float, Ge(0), Le(1), "share of the clients that attack"] = 0.2
     scale: Annotated[float, Ge(0), "length of the false update over that of the true one"] = 1.0
+    attackers: Annotated[
+        tuple[int, ...], "ids of those who attack, whom a suite may leave unjudged; none = a share"
+    ] = ()
 
     @fl.hookimpl
     def encode(self, ctx: fl.Context) -> Callable[[fl.Message], fl.Message]:
-        """Attackers turn their updates around; who attacks is drawn once per seed."""
+        """Attackers turn their updates around; a share of the clients is drawn once per seed."""
         draws = [ctx.rng("sign-flip", client=client).random() for client in range(ctx.clients)]
         order = sorted(range(ctx.clients), key=draws.__getitem__)
-        attackers = set(order[: round(self.share * ctx.clients)])
+        attackers = set(self.attackers or order[: round(self.share * ctx.clients)])
 
         def flipped(message: fl.Message) -> fl.Message:
             if message.client not in attackers:

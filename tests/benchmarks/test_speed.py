@@ -180,6 +180,7 @@ def test_ratios_are_of_pairs() -> None:
     assert interleaved.comparison_rows(found, "one", {}, inverse=True)[1]["ratio"] == 0.5
 
 
+@pytest.mark.slow
 def test_a_program_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interleaved, "TIMEOUT", 0.2)
     sleeper = Program("asleep", [sys.executable, "-c", "import time; time.sleep(60)"])

@@ -41,6 +41,7 @@ def row(kind: str) -> set[str]:
         ("data sets", "datasets"),
         ("networks", "models"),
         ("partitions", "partitions"),
+        ("metrics", "metrics"),
         ("studies", "studies"),
         ("papers", "papers"),
         ("sinks", "sinks"),

@@ -216,6 +216,15 @@ def test_runs_end_in_the_same_bits_on_three_processes(method: str, tmp_path: Pat
     assert [three.run.checkpoint is None for three, _, _ in threes] == [False, True, True]
 
 
+@pytest.mark.parametrize("method", ["fedavg", "pfedlia"])
+def test_metrics_of_clients_are_the_same_on_two_processes(method: str, tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"metrics": ("auroc", "ece"), "not_judged": (1,)}
+    one = run_of(player(tmp_path / "one"), method, **changes)
+    assert one.result.client_metrics is not None
+    for other in together(2, lambda ranks: run_of(player(tmp_path / "two"), method, **changes)):
+        assert stable(other) == stable(one)
+
+
 @pytest.mark.slow
 def test_models_judged_with_predictors_after_adaptation_are_the_same(tmp_path: Path) -> None:
     @dataclass(frozen=True)

@@ -440,6 +440,7 @@ def telling(module: type[ClientModule]) -> object:
     return Telling()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "reason"),
     [

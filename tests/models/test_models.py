@@ -404,6 +404,7 @@ def tiny(**given: Any) -> nn.Module:
     return gpt2.build((6,), 11, **{"layers": 2, "width": 8, "heads": 2, **given}).eval()
 
 
+@pytest.mark.slow
 def test_gpt2_of_full_size_has_124_million_parameters() -> None:
     sizes = {"layers": 12, "width": 768, "heads": 12, "context": 1024}
     with torch.device("meta"):

@@ -71,6 +71,7 @@ def test_each_label_is_dealt_in_equal_shards_to_its_holders() -> None:
         assert len(shards) >= 2, "each label is the own one of two clients or three"
 
 
+@pytest.mark.slow
 def test_the_further_labels_are_uniform() -> None:
     labels = np.repeat(np.arange(5), 5000)
     counts = counted(label_skew(labels, None, 5000, rng(), share=0.4), labels) > 0
@@ -98,6 +99,7 @@ def test_a_label_with_fewer_samples_than_holders_is_refused() -> None:
 # --- Dirichlet --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.01, 0.1, 1.0, 100.0])
 @pytest.mark.parametrize("clients", [1, 2, 20, 97])
 def test_dirichlet_deals_every_sample_once_and_ten_to_everybody(clients: int, alpha: float) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 from toy import WIDTH, Play, composition, toy_suite, watching
@@ -29,6 +30,14 @@ def documented(name: str) -> Any:
 def test_the_memory_of_the_docs_is_one(play_toy: Play) -> None:
     played = play_toy(composition(("counting", documented("Counting")())), rounds=4)
     assert played.state.memory["counting.times"].sum() == 4 * 3
+
+
+def test_the_metric_of_the_docs_is_in_the_result(play_toy: Play) -> None:
+    result = play_toy(composition(("confident", documented("Confident")()))).result
+    assert result.client_metrics is not None
+    values = result.client_metrics["confidence"].values
+    assert all(value is not None and 1 / 4 < value <= 1 for value in values)
+    assert result.curves["confidence"][-1] == pytest.approx(sum(values) / len(values), abs=1e-6)
 
 
 def test_the_wrapper_of_the_docs_trains_longer(play_toy: Play) -> None:
@@ -110,3 +119,12 @@ def test_the_server_of_the_docs_learns(play_toy: Play) -> None:
         for played in (plain, taught)
     ]
     assert losses[1] < losses[0]
+
+
+def test_the_plan_of_the_docs_calls_the_faster_half(play_toy: Play) -> None:
+    clock = {"seconds_per_step": [3.0, 1.0, 2.0, 6.0, 5.0, 4.0]}
+    uploads: list[Any] = []
+    layers = (("faster", documented("FasterHalf")()), ("watch", watching(uploads)))
+    played = play_toy(composition(*layers), participation=1.0, rounds=1, clock=clock)
+    assert uploads[0].ids.tolist() == [0, 1, 2]
+    assert played.state.seconds == float(uploads[0].arrivals.max()) == 4 * 3.0

@@ -287,8 +287,8 @@ def test_the_list_of_methods_shows_kind_paper_and_hooks(typed: Typed) -> None:
     whole = typed("list")[1]
     assert "hooks:" not in whole, "one line each where everything is listed"
     assert [line for line in whole.splitlines() if line.endswith(":")] == [
-        "methods:", "suites:", "datasets:", "models:", "partitions:", "studies:", "papers:",
-            "sinks:",
+        "methods:", "suites:", "datasets:", "models:", "partitions:", "metrics:", "studies:",
+            "papers:", "sinks:",
     ]  # fmt: skip
 
 

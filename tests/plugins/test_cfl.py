@@ -197,6 +197,7 @@ def test_a_group_of_one_direction_does_not_split(play_toy: Play) -> None:
 # --- partial participation ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_group_with_a_member_never_heard_does_not_split(play_toy: Play) -> None:
     rule, rounds = CFL(**ALWAYS), 8
     played = drifting(play_toy, rule, OPPOSITE, rounds=rounds)
@@ -218,6 +219,7 @@ def test_norms_are_of_those_who_trained_in_this_round(play_toy: Play) -> None:
     assert len(played.state.models) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wait", [1, 6])
 def test_everybody_may_be_asked_once_before_a_split(play_toy: Play, wait: int) -> None:
     rule = CFL(**{**ALWAYS, "start_round": wait, "min_size": 3}, full_on_split=True)
@@ -255,6 +257,7 @@ def test_cfl_that_never_splits_is_fedavg(play_toy: Play) -> None:  # T13
     torch.testing.assert_close(by_samples.personal, fedavg.personal, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_cfl_finds_the_true_groups_and_serves_the_leaf(play_toy: Play) -> None:
     settings = {**ALWAYS, "min_size": 3}
     played = play_toy("cfl", settings=settings, **FULL)

@@ -166,6 +166,7 @@ def test_the_centre_is_the_mean_of_the_own_cluster(play_toy: Play, net: Any) -> 
 # --- clusterings --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("refresh", "rounds", "expected"), [(3, 7, [3, 6]), (1, 3, [1, 2, 3]), (3, 2, [])]
 )

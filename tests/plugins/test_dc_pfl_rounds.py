@@ -132,6 +132,7 @@ def test_the_discrepancy_is_the_mean_over_the_first_rounds(play_toy: Play) -> No
         assert found[0, 1] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threshold", [0.8, 1.0, 1.2])
 def test_a_layer_is_low_exactly_below_its_share_of_the_mean(
     play_toy: Play, threshold: float

@@ -14,10 +14,23 @@ import numpy as np
 import pytest
 import torch
 from example_plugins import POINTS, create
-from toy import WIDTH, Play, Typed, composition, plain_work, toy_suite, watching
+from small import Drift
+from torch import nn
+from toy import (
+    WIDTH,
+    Play,
+    Played,
+    Typed,
+    composition,
+    plain_work,
+    refused,
+    toy_suite,
+    watching,
+)
 
 import flbench as fl
 from flbench.core.state import Message, Stage
+from flbench.run.composition import compose
 from flbench.testing import Check, parametrize_with_checks
 
 
@@ -99,6 +112,25 @@ def test_dp_fedavg_by_hand(example: Callable[..., Any]) -> None:
     assert short(message([3.0, 4.0])).update.tolist() == [3.0, 4.0]
 
 
+def test_attackers_that_are_named_are_not_judged(
+    example: Callable[..., Any], play_toy: Play
+) -> None:
+    """The average learns from nobody else, and what they send back is the opposite."""
+    flip = example("sign-flip", attackers=(0, 5), scale=3.0)
+    coder = flip.encode(Drawn(0.1, 0.2, 0.3, 0.4))
+    assert [coder(replace(message([1.0]), client=i)).update.item() for i in (0, 1)] == [-3.0, 1.0]
+    played = play_toy(composition(("sign-flip", flip)), not_judged=[0, 5], metrics=("ece",))
+    assert [n > 0 for n in played.result.clients.test] == [False, *[True] * 4, False]
+    assert played.result.summary["ece_clients"] == 4
+
+
+@pytest.mark.usefixtures("examples")
+def test_a_result_is_told_lists_as_its_file_holds_them() -> None:
+    """Otherwise `flbench verify` takes them for other parameters."""
+    params = compose("sign-flip", {"attackers": [0, 5]}).described.params
+    assert params == {"attackers": [0, 5], "scale": 1.0, "share": 0.2}
+
+
 def test_sign_flip_by_hand(example: Callable[..., Any]) -> None:
     flip = example("sign-flip", share=0.25, scale=2.0).encode(Drawn(0.1, 0.2, 0.3, 0.4))
     assert flip(message([3.0, 4.0])).update.tolist() == [-6.0, -8.0]
@@ -122,6 +154,89 @@ def test_krum_keeps_what_the_majority_learned(example: Callable[..., Any], play_
     defended = play_toy(composition(flip, krum), rounds=5, suite=suite)
     loss = [played.run.history.last.mean_loss() for played in (attacked, defended)]
     assert loss[1] < loss[0]
+
+
+# --- servers that do not wait, by hand --------------------------------------------------------
+
+
+class Three(nn.Module):
+    """Three parameters, of which a label each makes use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.pad(x * self.weight, (0, 1))
+
+
+def two_clients(play_toy: Play, method: tuple[str, object], **clock: Any) -> Played:
+    """Client 0 moves by (1, 0, 2) in a second, client 1 by (0, 4, 0) in three seconds."""
+    drift = ("drift", Drift(torch.tensor([[1.0, 0.0, 2.0], [0.0, 4.0, 0.0]])))
+    return play_toy(
+        composition(drift, method),
+        clients=2,
+        participation=1.0,
+        rounds=2,
+        local={"epochs": 1, "batch_size": 1000, "lr": 1.0},
+        clock={"seconds_per_step": [1.0, 3.0], **clock},
+        net=Three,
+    )
+
+
+def test_fedasync_by_hand(example: Callable[..., Any], play_toy: Play) -> None:
+    """Client 0 arrives at 1, 2 and 3, never stale: .6, 1.2 and 1.8 of its move.
+
+    At second 3 client 1 arrives after it, three updates late: its weight is .6 / sqrt(4) = .3.
+    """
+    played = two_clients(play_toy, ("fedasync", example("fedasync")))
+    expected = [0.7 * 1.8, 0.3 * 4.0, 0.7 * 3.6]
+    assert played.state.models[0].tolist() == pytest.approx(expected)
+    assert played.run.history.curves["simulated_seconds"] == [2, 3]
+    assert played.state.memory["fedasync.version"] == 4
+    assert played.state.memory["fedasync.seen"].tolist() == [3, 4]
+    assert played.state.memory["fedasync.called"].tolist() == [3.0, 3.0]
+    given = [[1.8, 0.0, 3.6], expected]
+    torch.testing.assert_close(played.state.memory["fedasync.given"][:], torch.tensor(given))
+
+
+def test_fedbuff_by_hand(example: Callable[..., Any], play_toy: Play) -> None:
+    """Steps of two uploads: twice client 0; then client 0, and client 1 that is one step late."""
+    played = two_clients(play_toy, ("fedbuff", example("fedbuff", size=2)))
+    expected = [1 + 1 / 2, 4 / 2**0.5 / 2, 2 + 2 / 2]
+    assert played.state.models[0].tolist() == pytest.approx(expected)
+    assert played.run.history.curves["simulated_seconds"] == [2, 3]
+    assert played.state.memory["fedbuff.version"] == 2
+    assert played.state.memory["fedbuff.seen"].tolist() == [1, 2]
+    assert played.state.memory["fedbuff.buffer"].tolist() == [0.0] * 4
+
+
+def test_a_buffer_is_kept_between_rounds(example: Callable[..., Any], play_toy: Play) -> None:
+    """Three of four uploads make a step; the last one, of client 1 and a step late, waits."""
+    played = two_clients(play_toy, ("fedbuff", example("fedbuff", size=3)))
+    assert played.state.models[0].tolist() == [1.0, 0.0, 2.0]
+    kept = played.state.memory["fedbuff.buffer"]
+    assert kept.tolist() == pytest.approx([1.0, 0.0, 4 / 2**0.5, 0.0])
+
+
+@pytest.mark.parametrize("name", ["fedasync", "fedbuff"])
+def test_a_server_that_does_not_wait_loses_what_is_not_sent(
+    name: str, example: Callable[..., Any], play_toy: Play
+) -> None:
+    """A client whose upload is lost goes on; nobody stands still."""
+    method = (name, example(name))
+    played = two_clients(play_toy, method, dropout=0.5)
+    full = two_clients(play_toy, method)
+    sent = [one.run.ledger.bits["up"].get("model", 0) for one in (played, full)]
+    assert sent[0] < sent[1]
+    assert played.state.seconds >= full.state.seconds - 1
+
+
+@pytest.mark.parametrize("name", ["fedasync", "fedbuff"])
+def test_a_server_that_does_not_wait_needs_a_clock(
+    name: str, example: Callable[..., Any], play_toy: Play
+) -> None:
+    assert "the suite has no clock" in refused(play_toy, composition((name, example(name))))
 
 
 PAIRS = ("top-k+qsgd", "pfedlia+qsgd", "krum+dp-fedavg", "scaffold+top-k", "fedrep+qsgd")

@@ -67,6 +67,7 @@ def test_scaffold_keeps_its_variates_under_another_loss(play_toy: Play) -> None:
     assert played.state.memory["scaffold.c_i"].abs().sum() > 0
 
 
+@pytest.mark.slow
 def test_q_fedavg_in_every_group_of_ifca(play_toy: Play) -> None:
     """q = 0 is the uniform mean in each group."""
     uniform = play_toy("ifca", settings={"weighting": "uniform"}, rounds=3, participation=1.0)
@@ -76,6 +77,7 @@ def test_q_fedavg_in_every_group_of_ifca(play_toy: Play) -> None:
     assert not torch.allclose(other.state.models, uniform.state.models)
 
 
+@pytest.mark.slow
 def test_power_of_choice_leaves_the_probe_of_pfedlia_alone(play_toy: Play) -> None:
     suite = toy_suite(participation=0.5, rounds=4)
     both = play_toy("power-of-choice+pfedlia", settings={"pfedlia.warmup": 2}, suite=suite)
@@ -88,6 +90,7 @@ def test_power_of_choice_leaves_the_probe_of_pfedlia_alone(play_toy: Play) -> No
     assert same(both, play_toy("pfedlia", settings={"warmup": 2}, suite=whole))
 
 
+@pytest.mark.slow
 def test_neighbours_of_the_models_of_fedrep(play_toy: Play) -> None:
     alone, off, mixed = (
         play_toy("fedrep", rounds=2),

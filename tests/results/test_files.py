@@ -51,10 +51,10 @@ def test_canonical_text_has_one_sorted_line_per_top_level_key(result: Result) ->
     first, *lines, last, nothing = text.split("\n")
     assert (first, last, nothing) == ("{", "}", "")
     keys = [json.loads("{" + line.removesuffix(",") + "}").popitem()[0] for line in lines]
-    assert keys == sorted(Result.model_fields)
+    assert keys == sorted({*Result.model_fields} - {"client_metrics"}), "nobody asked for any"
     assert all(line.endswith(",") for line in lines[:-1])
     assert not lines[-1].endswith(",")
-    assert json.loads(text) == result.model_dump(mode="json")
+    assert json.loads(text) == result.model_dump(mode="json", exclude={"client_metrics"})
 
 
 def test_canonical_text_is_sorted_in_depth(result: Result) -> None:
@@ -261,6 +261,8 @@ def scored(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     table["notes"] = [{"round": 1, "name": "x", "value": 1}]
     unseen = {"epochs": 1, "train": [1], "test": [2], "correct": [1], "correct_tuned": [2]}
     table["unseen"] = {**unseen, "group": None}
+    f1 = {"name": "f1", "package": "p 1", "higher_is_better": True, "values": [0.5, None] * 3}
+    table["client_metrics"] = {"f1": f1}
     return table
 
 
@@ -303,6 +305,12 @@ LINE = "one line of at most 200 printable characters expected"
         ("clients.correct.0", 10**6, "'clients.correct.0': at most the "),
         ("clients.correct.0", -1, "'clients.correct.0': input should be greater than or"),
         ("clients.group.0", 10**30, "'clients.group.0': input should be less than or"),
+        ("suite.not_judged", [9], "'suite.not_judged': clients 0 to 5 expected, got 9"),
+        ("suite.not_judged", "0", "'suite.not_judged': input should be a valid list"),
+        ("suite.not_judged", [2], "'clients.test.2': 0 expected, as 'suite.not_judged' names"),
+        ("client_metrics.f1.values", [1.0], "'client_metrics.f1.values': 6 entries expected"),
+        ("client_metrics.f1.values.0", 1e200, "'client_metrics.f1.values.0': numbers up to"),
+        ("client_metrics", {"loss": 3}, "'client_metrics.loss': input should be a valid"),
         ("unseen.correct.0", 3, "'unseen.correct.0': at most the 2 test samples expected, got 3"),
         ("unseen.correct_tuned", [], "'unseen.correct_tuned': 1 entries expected as in 'test'"),
         ("membership.0.labels", [0], "'membership.0.labels': 6 entries expected, got 1"),
@@ -337,6 +345,15 @@ def test_what_cannot_be_tabled_or_drawn_is_refused(
     read_result(path)
     path.write_text(json.dumps(put(scored, field, value)))
     assert rejected(path).startswith(f"no result file: {told}")
+
+
+def test_a_metric_cannot_have_the_name_of_another_number(
+    scored: dict[str, Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "seed-0.json"
+    f1 = scored["client_metrics"]["f1"]
+    path.write_text(json.dumps({**scored, "client_metrics": {"accuracy": f1}}))
+    assert "'client_metrics.accuracy': another name expected" in rejected(path)
 
 
 def test_what_a_run_was_told_is_kept_without_what_moves_a_terminal(

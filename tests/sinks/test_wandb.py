@@ -122,7 +122,7 @@ def test_tables_leave_out_what_a_result_lacks(play_toy: Play) -> None:
 
 
 MEASURED = {"summary", "curves", "clients", "unseen", "membership", "scores"}
-MEASURED |= {"bytes", "notes", "warnings", "seconds"}
+MEASURED |= {"client_metrics", "bytes", "notes", "warnings", "seconds"}
 
 
 def test_the_configuration_is_all_that_was_not_measured(play_toy: Play) -> None:

@@ -87,6 +87,8 @@ KINDS: list[dict[str, Any]] = [
     {"method": "flis-dc", "server_samples": 6, "participation": 1.0},
     {"method": "local-only", "validation_fraction": 0.0},
     {"method": "fedavg+fedprox"},
+    {"method": "fedavg", "clock": {"seconds_per_step": 0.5, "deadline": 2.0}, "target": 0.3},
+    {"method": "oracle", "metrics": ("auroc", "ece", "top-k:k=2"), "not_judged": (1, 4)},
     {
         "method": "ifca+fedavgm",
         "clients": 9,
@@ -273,6 +275,17 @@ def test_what_was_changed_is_found(
 def test_curves_that_others_follow_from_are_needed(curve: str, runs: dict[str, Result]) -> None:
     one = edited(runs["zero"], lambda table: table["curves"].pop(curve))
     assert list(faults(one)) == [f"'curves.{curve}': field required"]
+
+
+def test_a_clock_and_its_curve_belong_together(play_toy: Play) -> None:
+    timed = play_toy("fedavg", clock={"seconds_per_step": 0.5}).result
+    one = edited(timed, lambda table: table["curves"].pop("simulated_seconds"))
+    assert list(faults(one)) == ["'curves.simulated_seconds': field required"]
+    one = edited(play_toy("fedavg").result, into("curves.simulated_seconds", [1, 2, 3]))
+    told = "'curves.simulated_seconds': nothing expected, as the suite has no clock"
+    assert list(faults(one)) == [told]
+    one = edited(timed, into("summary.simulated_seconds", 0.5))
+    assert [line.split(":")[0] for line in faults(one)] == ["'summary.simulated_seconds'"]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import flbench as fl
 from flbench.core.dataset import Dataset
 from flbench.results.difference import relative_distance
 from flbench.results.files import read_result, read_results, write_atomically
-from flbench.results.schema import Change, Result
+from flbench.results.schema import Change, ClientMetricValues, Result
 from flbench.run.runner import play
 from flbench.run.setup import prepare
 from flbench.submission.comparison import Part, compare
@@ -32,6 +32,7 @@ METHODS: list[dict[str, Any]] = [
     {"method": "cfl", "settings": {"start_round": 1}},
     {"method": "oracle", "settings": {"warmup": 1}, "eval_every": 2},
     {"method": "fedavg", "target": 0.3, "ft_epochs": 1},
+    {"method": "fedavg", "clock": {"up": [1e3] * 6, "dropout": 0.2, "deadline": 1.0}},
     {"method": "ifca+fedavgm"},
 ]
 NEWCOMERS = {"clients": 9, "unseen": 0.34, "unseen_epochs": 1}
@@ -420,6 +421,20 @@ def test_clients_are_compared_by_their_shares(result: Result) -> None:
     assert parts(one, having(test=[10] * 6))["clients"].distance == float("inf")
     sparse = result.clients.model_copy(update={"labels": None})
     assert parts(result.model_copy(update={"clients": sparse}), result)["clients"].same
+
+
+def test_metrics_of_clients_are_compared_where_the_file_has_some(result: Result) -> None:
+    def having(*values: float | None) -> Result:
+        one = ClientMetricValues(name="f1", package="p 1", higher_is_better=True, values=[*values])
+        return result.model_copy(update={"client_metrics": {"f1": one}})
+
+    one, other = having(0.5, 0.5, None, 0.1), having(0.5, 0.9, None, 0.1)
+    found = parts(one, other)["metrics of clients"]
+    assert (found.where, found.distance) == ("f1", pytest.approx(0.4 / 3))
+    assert parts(one, one)["metrics of clients"].same
+    for lost in (result, having(0.5, 0.5, 0.5, 0.1)):
+        assert not parts(one, lost)["metrics of clients"].agrees(1)
+    assert "metrics of clients" not in parts(result, one), "the file does not claim it"
 
 
 def test_traffic_and_what_does_not_follow_from_arrays_is_judged(result: Result) -> None:

@@ -595,6 +595,29 @@ class AlmostEqual:
         return fl.Models(torch.nextafter(rows, torch.tensor(torch.inf)))
 
 
+TRAINED: list[int] = []
+"""Clients that were trained in this process."""
+
+
+def counted(module: fl.ClientModule, x: Tensor, y: Tensor) -> fl.Report:
+    """Keeps how many clients were trained before."""
+    TRAINED.append(1)
+    return fl.Report(kept={"count": torch.tensor([float(len(TRAINED))])})
+
+
+@dataclass(frozen=True)
+class KeepsACount:
+    """What a client keeps depends on who was trained before it."""
+
+    @fl.hookimpl
+    def setup(self, ctx: fl.Context) -> fl.Setup:
+        return fl.Setup(memory={"count": fl.Memory(torch.zeros(ctx.clients, 1), "client")})
+
+    @fl.hookimpl
+    def report(self) -> fl.Reporter:
+        return counted
+
+
 FURTHER: dict[type, str] = {
     AlmostEqual: "declared-equal",
     TellsAsOwn: "bytes-add-up",
@@ -607,6 +630,7 @@ FURTHER: dict[type, str] = {
     CachesInItsModule: "resumed-run",
     LearnsInItsModule: "resumed-run",
     KeepsInItsClientModule: "resumed-run",
+    KeepsACount: "trained-alone",
     PredictsBatches: "judged-singly",
     SwapsGroups: "absent-clients-untouched",
     Chatters: "process-state-untouched",

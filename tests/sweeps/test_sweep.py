@@ -106,6 +106,20 @@ def test_what_is_complete_is_not_run_again_but_stands_in_the_table(
 
 
 @pytest.mark.slow
+def test_complete_cells_without_a_metric_are_told(typed: Typed, tmp_path: Path) -> None:
+    assert typed("sweep", *GRID)[0] == 0
+    _, _, err = typed("sweep", *GRID, "--metric", "ece")
+    assert err.splitlines()[:2] == [
+        "4 cells: 4 were complete; 0 to run",
+        "complete cells are without ece; --force computes them again",
+    ]
+    _, out, err = typed("sweep", *GRID, "--metric", "ece", "--force")
+    assert "metrics of clients" in out
+    assert "without" not in err
+    assert "without" not in typed("sweep", *GRID, "--metric", "ece")[2]
+
+
+@pytest.mark.slow
 def test_a_result_that_cannot_be_read_is_a_failed_cell(typed: Typed, tmp_path: Path) -> None:
     assert typed("sweep", *GRID)[0] == 0
     results(tmp_path)[0].write_text("{")
@@ -219,6 +233,7 @@ def test_a_request_survives_as_text_and_as_a_command() -> None:
     asked = RunRequest(
         ("fedavg", "pfedlia+fedavgm"), ("iid",), (0, 1), dict(zip("abcde", VALUES, strict=False)),
         "flis", 3, "digits", Path("a root"), Path("an out"), engine, True, True, ("csv",),
+        metrics=("f1", "auroc:average=weighted:bins=9"),
     )  # fmt: skip
     assert request_of(shlex.split(command(asked))[2:]) == asked
     tuning = Tuning(budget=3, tried=2, seeds=[1000], score="accuracy_validation")

@@ -231,6 +231,7 @@ def strange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path / "site")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("strange")
 def test_a_declared_failure_is_shown_and_must_be_taken_back_once_it_holds(typed: Typed) -> None:
     code, out, err = typed(
@@ -291,6 +292,7 @@ def test_the_suite_of_the_kit_is_changed_as_one_types_it() -> None:
     assert str(tested.run_check(CHECKS["usual-run"])).split() == ["usual-run", "passed"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("strange")
 @pytest.mark.parametrize(
     ("method", "said"),

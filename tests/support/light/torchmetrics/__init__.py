@@ -9,6 +9,8 @@ ones. The tests of wheels start processes without it.
 from __future__ import annotations
 
 import logging
+import sys
+from importlib import import_module
 from importlib.metadata import version
 from pkgutil import extend_path
 
@@ -25,3 +27,18 @@ class Metric(nn.Module):
 
 class MetricCollection(nn.ModuleDict):
     """See `Metric`."""
+
+
+class UtilitiesFirst:
+    """`torchmetrics.metric` and `torchmetrics.utilities` import each other; these come first.
+
+    The real package sees to it, and a metric that is asked for is a real one.
+    """
+
+    @staticmethod
+    def find_spec(name: str, *_: object) -> None:
+        if name in ("torchmetrics.metric", "torchmetrics.classification"):
+            import_module("torchmetrics.utilities")
+
+
+sys.meta_path.insert(0, UtilitiesFirst)  # type: ignore[arg-type]

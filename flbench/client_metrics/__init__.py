@@ -1,0 +1,1 @@
+"""The built-in metrics of clients, found through entry points like those of others."""

@@ -1,0 +1,277 @@
+"""Client metrics: metrics of each client's test samples, computed batch by batch.
+
+A metric is a `torchmetrics.Metric`, made by a factory: an entry point of group `flbench.metrics`,
+a class of torchmetrics by its own name, or what a method's hook `metrics` brings. It is updated
+with logits (b, C) and labels (b,), for text with one row per token, from a client's first sample to
+its last one, and then reset for another client: no samples are kept, unless the metric keeps them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.metadata import version
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flbench.core.parameters import checked
+from flbench.errors import PluginError, UnknownName, UserError, in_one_line
+from flbench.plugin.isolation import IsolatedPlugin
+from flbench.plugin.registry import entries, find, load_entry
+from flbench.suite import Component
+
+LIBRARY = "torchmetrics"
+TRIED = 8
+"""Samples on which a metric is tried before a run begins."""
+
+
+@dataclass(frozen=True)
+class ClientMetric:
+    """A metric as it was asked for.
+
+    Attributes:
+        label: its name in results: the name with its parameters.
+        package: distribution and version that it comes from.
+        make: number of classes -> a new `torchmetrics.Metric`.
+        plugin: the method's plugin that brings it; "" = a person or a suite asks for it.
+    """
+
+    label: str
+    name: str
+    params: Mapping[str, Any]
+    package: str
+    make: Callable[[int], Any]
+    plugin: str = ""
+
+
+def find_metric(asked: Component) -> ClientMetric:
+    """The metric of a name, installed or of torchmetrics; it is not made yet.
+
+    Raises:
+        UnknownName: there is none, or it has no such parameter.
+        BadParameter: a value does not fit its parameter.
+    """
+    name, params = asked.name, asked.params
+    if name in entries("metrics"):
+        entry = find("metrics", name)
+        factory = load_entry(entry)
+        values = checked(f"metric '{name}'", factory, params, skip=1)
+        package = f"{entry.distribution} {entry.version}"
+        make: Callable[[int], Any] = lambda classes: factory(classes, **values)  # noqa: E731
+    else:
+        kind, package = _class_of(name), f"{LIBRARY} {version(LIBRARY)}"
+        make = _maker(name, kind, params)
+    return ClientMetric(asked.label, name, params, package, make)
+
+
+def _class_of(name: str) -> Any:  # noqa: ANN401 - whatever torchmetrics has
+    """A class of torchmetrics, by its own name or by its path."""
+    path, dot, last = name.rpartition(".")
+    if not last[:1].isupper() or (dot and path.split(".")[0] != LIBRARY):
+        listed = "or a class of torchmetrics such as MulticlassF1Score; installed"
+        raise UnknownName("metric", name, entries("metrics"), listed)
+    home = f"{LIBRARY}.classification"
+    try:
+        kind = getattr(import_module(path or home), last, None)
+    except ImportError as error:
+        hint = "name the class alone, such as MulticlassF1Score"
+        raise UserError(f"metric '{name}': {in_one_line(error)}; {hint}") from None
+    if kind is None:
+        known = [one for one in vars(import_module(home)) if one.startswith("Multiclass")]
+        raise UnknownName("class of torchmetrics", name, known, listed="for example")
+    if not inspect.isclass(kind) or not all(hasattr(kind, one) for one in ("update", "compute")):
+        raise UserError(f"metric '{name}': expected a class with update and compute, got {kind!r}")
+    return kind
+
+
+def _maker(name: str, kind: Any, params: Mapping[str, Any]) -> Callable[[int], Any]:  # noqa: ANN401
+    """What makes an instance of a class of torchmetrics."""
+    known = inspect.signature(kind).parameters
+    named = [key for key, one in known.items() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+    for key in params:
+        if key not in named:
+            raise UnknownName(f"parameter of metric '{name}'", key, named, listed="declared")
+
+    def make(classes: int) -> Any:  # noqa: ANN401 - a Metric
+        usual = {"task": "multiclass", "num_classes": classes}
+        return kind(**{key: usual[key] for key in usual if key in known}, **params)
+
+    return make
+
+
+@dataclass
+class ClientMetrics:
+    """The metrics of a run, by label, with their instances.
+
+    Attributes:
+        warn: called when code of a metric changes a process-wide setting.
+        directions: label -> whether higher is better; None = neither.
+    """
+
+    metrics: Mapping[str, ClientMetric]
+    classes: int
+    device: torch.device
+    warn: Callable[[str], None] = lambda message: None
+    directions: dict[str, bool | None] = field(default_factory=dict)
+    _idle: list[list[Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        names = ", ".join(self.metrics)
+        self._isolated, self._names = IsolatedPlugin(names, self.warn), f"metrics {names}"
+        with self.isolated():
+            instances = self.taken()
+            for label, metric in zip(self.metrics, instances, strict=True):
+                self._try(label, metric)
+                direction = getattr(metric, "higher_is_better", None)
+                self.directions[label] = direction if isinstance(direction, bool) else None
+        self._idle.append(instances)
+
+    def isolated(self) -> AbstractContextManager[None]:
+        """A block in which their code runs; settings that it changes are restored at its end."""
+        return self._isolated.acting(self._names)
+
+    @property
+    def labels(self) -> list[str]:
+        """Their names in results."""
+        return list(self.metrics)
+
+    def taken(self) -> list[Any]:
+        """Instances for one client, in the order of the labels, without samples."""
+        return self._idle.pop() if self._idle else [self._made(label) for label in self.metrics]
+
+    def given_back(self, instances: list[Any]) -> None:
+        """Reset the instances of a client, for another one."""
+        for label, metric in zip(self.metrics, instances, strict=True):
+            with self.acting(label):
+                metric.reset()
+        self._idle.append(instances)
+
+    def add(self, instances: Sequence[Any], logits: Tensor, y: Tensor) -> None:
+        """Add samples of the client whose instances these are.
+
+        Metrics of torchmetrics take a batch that lies in [0, 1] for probabilities. Logits are made
+        log-probabilities, which are logits that never do, so values do not depend on batches.
+        """
+        rows = logits.log_softmax(dim=-1).reshape(-1, logits.shape[-1])
+        for label, metric in zip(self.metrics, instances, strict=True):
+            with self.acting(label):
+                metric.update(rows, y.reshape(-1))
+
+    def values(self, instances: Sequence[Any]) -> list[float]:
+        """The client's value of each metric; NaN = undefined."""
+        return [self._value(*pair) for pair in zip(self.metrics, instances, strict=True)]
+
+    @contextmanager
+    def acting(self, label: str) -> Iterator[None]:
+        """Run code of a metric in the block; what it raises names the metric."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit as well
+            raise PluginError(f"metric '{self._title(label)}': {in_one_line(error)}") from error
+
+    def _title(self, label: str) -> str:
+        plugin = self.metrics[label].plugin
+        return f"{label}' of '{plugin}" if plugin else label
+
+    def _made(self, label: str) -> Any:  # noqa: ANN401 - a Metric
+        with self.acting(label):
+            metric = self.metrics[label].make(self.classes)
+        if not all(callable(getattr(metric, one, None)) for one in ("update", "compute", "reset")):
+            got = type(metric).__name__
+            raise PluginError(
+                f"metric '{self._title(label)}': expected a torchmetrics.Metric (update, compute,"
+                f" reset), got {got}"
+            )
+        with self.acting(label):
+            for part in metric.modules() if isinstance(metric, torch.nn.Module) else ():
+                # its samples are one client's, which one process has
+                setattr(part, "distributed_available_fn", _alone)  # noqa: B010 - torchmetrics' own
+            return metric.to(self.device) if hasattr(metric, "to") else metric
+
+    def _value(self, label: str, metric: Any) -> float:  # noqa: ANN401 - a Metric
+        with self.acting(label):
+            value = metric.compute()
+        shape = tuple(getattr(value, "shape", ()))
+        if math.prod(shape) != 1 or isinstance(value, (Mapping, Sequence)):
+            got = f"a tensor of shape {shape}" if shape else type(value).__name__
+            raise PluginError(
+                f"metric '{self._title(label)}': expected one number per client, got {got}; choose"
+                f" how it averages, such as --metric {self.metrics[label].name}:average=macro"
+            )
+        with self.acting(label):
+            return float(value)
+
+    def _try(self, label: str, metric: Any) -> None:  # noqa: ANN401 - a Metric
+        """Feed it a few samples, before a run takes hours: twice, as for two clients."""
+        y = torch.arange(min(TRIED, self.classes), device=self.device)
+        logits = torch.nn.functional.one_hot(y, self.classes).float()
+        found = []
+        for _ in range(2):
+            with torch.inference_mode(), self.acting(label):
+                metric.update(logits.log_softmax(dim=-1), y)
+            with torch.inference_mode():
+                found.append(self._value(label, metric))
+            with self.acting(label):
+                metric.reset()
+        if found[0] != found[1] and not all(map(math.isnan, found)):
+            raise PluginError(
+                f"metric '{self._title(label)}': after reset the same samples give {found[1]:g},"
+                f" before {found[0]:g}; declare what it keeps with add_state"
+            )
+
+
+def _alone() -> bool:
+    """Whether other processes have samples of the same client."""
+    return False
+
+
+class Stream:
+    """The metrics of n clients on samples that come chunk by chunk, those of several mixed.
+
+    A client has instances of the metrics from its first sample to its last one.
+
+    Attributes:
+        values: value of each client and metric, shape (n, metrics), float64; NaN = undefined.
+    """
+
+    def __init__(self, metrics: ClientMetrics, positions: Tensor | None, lengths: Tensor) -> None:
+        """As in `flbench.engine.cross_evaluation.Pooled`."""
+        self._metrics = metrics
+        owners = torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)
+        at = torch.arange(len(owners), device=lengths.device) if positions is None else positions
+        order = at.argsort(stable=True)
+        self._positions, self._owners = at[order].contiguous(), owners[order]
+        self._left = lengths.tolist()
+        self._open: dict[int, list[Any]] = {}
+        shape = len(self._left), len(metrics.labels)
+        self.values = torch.full(shape, torch.nan, dtype=torch.float64)
+
+    def add(self, at: int, logits: Tensor, y: Tensor) -> None:
+        """Add the samples from position `at` on, in the order of their positions."""
+        ends = torch.tensor([at, at + len(y)], device=self._positions.device)
+        first, last = torch.searchsorted(self._positions, ends).tolist()
+        places, owners = self._positions[first:last] - at, self._owners[first:last]
+        with self._metrics.isolated():
+            for client in owners.unique().tolist():
+                rows = places[owners == client]
+                self._add(client, logits[rows], y[rows])
+
+    def _add(self, client: int, logits: Tensor, y: Tensor) -> None:
+        """Add samples of one client; its values are computed after the last one."""
+        if client not in self._open:
+            self._open[client] = self._metrics.taken()
+        self._metrics.add(self._open[client], logits, y)
+        self._left[client] -= len(y)
+        if not self._left[client]:
+            instances = self._open.pop(client)
+            values = self._metrics.values(instances)
+            self.values[client] = torch.tensor(values, dtype=torch.float64)
+            self._metrics.given_back(instances)

@@ -1,0 +1,645 @@
+"""Metrics of clients: numbers by hand, streams of samples, what is asked for, what is brought."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from every import run_of
+from torch import Tensor
+from torchmetrics.metric import Metric
+from toy import (
+    CLIENTS,
+    Play,
+    Played,
+    Typed,
+    bad,
+    composition,
+    install,
+    player,
+    refused,
+    toy_dataset,
+)
+
+import flbench as fl
+from flbench.client_metrics import classification
+from flbench.core.seeding import rng
+from flbench.engine.client_metrics import ClientMetric, ClientMetrics, Stream, find_metric
+from flbench.engine.cross_evaluation import Pooled, evaluate_model
+from flbench.errors import BadParameter, PluginError, UnknownName, UserError
+from flbench.metrics import ClientValues, Outcome, computed, is_taken, measured, metrics_of
+from flbench.run.evaluation import only
+from flbench.run.rounds import run_rounds
+from flbench.run.setup import prepare
+from flbench.suite import Component, load_suite, metric_of
+
+BUILT_IN = ("auroc", "balanced-accuracy", "ece", "top-k:k=1")
+"""Those that do not import all of torchmetrics."""
+
+
+def one(*labels: str, classes: int = 2) -> ClientMetrics:
+    """The metrics of these names."""
+    found = {label: find_metric(metric_of(label)) for label in labels}
+    return ClientMetrics(found, classes, torch.device("cpu"))
+
+
+def valued(metrics: ClientMetrics, *batches: tuple[Tensor, Tensor]) -> dict[str, float]:
+    """The values of one client whose samples come in batches."""
+    instances = metrics.taken()
+    for logits, y in batches:
+        metrics.add(instances, logits, y)
+    found = dict(zip(metrics.labels, metrics.values(instances), strict=True))
+    metrics.given_back(instances)
+    return found
+
+
+# --- by hand -----------------------------------------------------------------------------------
+
+# label 0 at .6; label 1 at .9; label 1 at .25, so it is taken for a 0 with confidence .75
+THREE = torch.tensor([[0.6, 0.4], [0.1, 0.9], [0.75, 0.25]]).log()
+LABELS = torch.tensor([0, 1, 1])
+EXPECTED = {
+    "auroc": 0.5,  # of the pairs (.9, .4) and (.25, .4) one is in order
+    "balanced-accuracy": 0.75,  # 1 of 1 and 1 of 2
+    "ece": (0.4 + 0.1 + 0.75) / 3,  # each is alone in its bin
+    "top-k:k=1": 2 / 3,
+    "top-k:k=2": 1.0,
+}
+
+
+@pytest.mark.parametrize("label", EXPECTED)
+def test_metrics_of_three_samples_by_hand(label: str) -> None:
+    assert valued(one(label), (THREE, LABELS))[label] == pytest.approx(EXPECTED[label])
+
+
+@pytest.mark.slow  # imports all of torchmetrics
+def test_metrics_of_torchmetrics_by_hand() -> None:
+    """Both labels: 1 right, 1 wrong or missing, F1 = 2 / 3; the paths name the same class."""
+    names = ("f1", "MulticlassF1Score", "F1Score:average=macro", "f1:average=micro")
+    found = valued(one(*names), (THREE, LABELS))
+    assert found == dict.fromkeys(names, pytest.approx(2 / 3))
+    long = "torchmetrics.classification.MulticlassF1Score"
+    assert find_metric(Component(name=long, top_k=1)).label == "MulticlassF1Score:top_k=1"
+
+
+def test_equal_scores_are_half_right_and_weights_count_samples() -> None:
+    """Label 0 has one sample, label 1 two: for 1, (2 + 1/2) of 3 classes' pairs are in order."""
+    p = torch.tensor([[0.5, 0.25, 0.25], [0.25, 0.5, 0.25], [0.5, 0.25, 0.25], [0.25, 0.25, 0.5]])
+    y = torch.tensor([0, 1, 1, 2])
+    # 0: its .5 against .25, .5, .25; 1: .5 and .25 against .25, .25; 2: .5 against .25, .25, .25
+    areas = np.array([2.5 / 3, 3 / 4, 1.0])
+    found = valued(one("auroc", "auroc:average=weighted", classes=3), (p.log(), y))
+    assert found["auroc"] == pytest.approx(areas.mean())
+    assert found["auroc:average=weighted"] == pytest.approx(np.average(areas, weights=[1, 2, 1]))
+
+
+def test_labels_that_a_client_does_not_have_are_left_out() -> None:
+    """Of three labels the client has two; one label alone has no AUROC."""
+    logits = torch.cat([THREE, torch.full((3, 1), -20.0)], dim=1)
+    found = valued(one("auroc", "balanced-accuracy", classes=3), (logits, LABELS))
+    assert found == pytest.approx({"auroc": 0.5, "balanced-accuracy": 0.75})
+    alone = valued(one("auroc", "balanced-accuracy"), (THREE[1:], LABELS[1:]))
+    assert math.isnan(alone["auroc"])
+    assert alone["balanced-accuracy"] == 0.5
+
+
+def test_the_area_is_that_of_scikit_learn() -> None:
+    from sklearn.metrics import roc_auc_score
+
+    draw = rng(0, "test")
+    logits = torch.tensor(draw.normal(size=(200, 4)) * 2, dtype=torch.float32)
+    y = torch.tensor(draw.integers(4, size=200))
+    expected = roc_auc_score(y, logits.softmax(dim=1), multi_class="ovr")
+    (found,) = valued(one("auroc", classes=4), (logits, y)).values()
+    assert found == pytest.approx(expected, abs=2e-3), "bins of .15 in log-odds"
+    (fine,) = valued(one("auroc:bins=100000", classes=4), (logits, y)).values()
+    assert fine == pytest.approx(expected, abs=1e-4)
+
+
+def outcome(*values: float | None, higher_is_better: bool | None = True) -> Outcome:
+    ones = np.ones(len(values), dtype=np.int64)
+    found = {"f1": ClientValues(values, higher_is_better)}
+    return Outcome(ones, ones, ones.astype(float), client_metrics=found)
+
+
+def test_the_summary_of_a_metric_by_hand() -> None:
+    found = computed(outcome(0.5, None, 1.0, 0.0))
+    assert (found["f1_mean"], found["f1_clients"]) == (0.5, 3)
+    assert found["f1_std_clients"] == pytest.approx((1 / 6) ** 0.5)
+    assert found["f1_worst_decile"] == pytest.approx(0.1), "a fifth of the way from 0 to .5"
+    assert computed(outcome(0, 1, higher_is_better=False))["f1_worst_decile"] == pytest.approx(0.9)
+    assert computed(outcome(0, 1, higher_is_better=None))["f1_worst_decile"] is None
+    nobody = computed(outcome(None, None))
+    assert (nobody["f1_mean"], nobody["f1_worst_decile"], nobody["f1_clients"]) == (None, None, 0)
+    assert measured(outcome(0, 1))["f1"] == 0.5
+
+
+def test_names_of_other_numbers_are_taken() -> None:
+    others = ("accuracy", "loss", "ari", "accuracy_generic", "bytes_up", "train_loss")
+    assert all(map(is_taken, others))
+    assert not any(map(is_taken, (*BUILT_IN, "f1", "nll", "MulticlassAccuracy")))
+    assert [metric.tables != () for metric in metrics_of("f1", True)] == [True, False, True, False]
+
+
+# --- streams -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+def test_batches_give_the_value_of_one_batch(classes: int) -> None:
+    draw = rng(classes, "test")
+    logits = torch.tensor(draw.random(size=(60, classes)), dtype=torch.float32)  # all in [0, 1]
+    y = torch.tensor(draw.integers(classes, size=60))
+    metrics = one(*BUILT_IN, classes=classes)
+    whole = valued(metrics, (logits, y))
+    parts = zip(logits.split([1, 20, 39]), y.split([1, 20, 39]), strict=True)
+    assert valued(metrics, *parts) == pytest.approx(whole, abs=1e-12)
+    assert valued(metrics, (logits, y)) == whole, "nothing is left of other samples"
+
+
+@pytest.mark.slow  # imports all of torchmetrics
+def test_logits_are_never_taken_for_probabilities() -> None:
+    """torchmetrics looks at the range of a batch: the first has logits in [0, 1], all have not."""
+    logits = torch.tensor([[0.0, 1.0], [0.1, 0.9], [4.0, -4.0]])
+    y = torch.tensor([1, 0, 0])
+    metrics = one("MulticlassCalibrationError", "ece", "MulticlassAUROC")
+    parts = zip(logits.split([2, 1]), y.split([2, 1]), strict=True)
+    whole = valued(metrics, (logits, y))
+    assert valued(metrics, *parts) == pytest.approx(whole)
+    assert whole["ece"] == pytest.approx(whole["MulticlassCalibrationError"])
+
+
+def test_samples_of_clients_that_are_mixed_go_to_their_owners() -> None:
+    """Client 0 owns samples 0, 2, 4, client 1 owns 3, 4, and client 2 owns 1 twice."""
+    draw = rng(0, "test")
+    logits = torch.tensor(draw.normal(size=(5, 3)))
+    y = torch.tensor([0, 1, 2, 1, 0])
+    owned = [[0, 2, 4], [3, 4], [1, 1]]
+    positions = torch.tensor([row for rows in owned for row in rows])
+    metrics = one(*BUILT_IN, classes=3)
+    stream = Stream(metrics, positions, torch.tensor([3, 2, 2]))
+    for at in (0, 2, 4):
+        stream.add(at, logits[at : at + 2], y[at : at + 2])
+    for client, rows in enumerate(owned):
+        alone = valued(metrics, (logits[rows], y[rows]))
+        torch.testing.assert_close(
+            stream.values[client], torch.tensor([*alone.values()], dtype=torch.float64),
+            equal_nan=True, rtol=0, atol=1e-9,
+        )  # fmt: skip
+
+
+def test_tokens_are_samples() -> None:
+    """Text: logits (b, T, C), labels (b, T)."""
+    metrics = one(*BUILT_IN)
+    text = THREE[:2].reshape(1, 2, 2), LABELS[:2].reshape(1, 2)
+    assert valued(metrics, text) == valued(metrics, (THREE[:2], LABELS[:2]))
+
+
+# --- in a run ----------------------------------------------------------------------------------
+
+ASKED = ("auroc", "ece")
+
+
+def stable(played: Any) -> dict[str, Any]:
+    """What of a result does not differ from machine to machine."""
+    table = json.loads(played.result.canonical())
+    return {key: value for key, value in table.items() if key not in ("seconds", "environment")}
+
+
+def without(table: dict[str, Any], label: str) -> dict[str, Any]:
+    """A result without what one metric adds."""
+    own = {metric.name for metric in metrics_of(label, True)}
+    found = {**table, "warnings": [line for line in table["warnings"] if label not in line]}
+    found["summary"] = {k: v for k, v in table["summary"].items() if k not in own}
+    found["curves"] = {k: v for k, v in table["curves"].items() if k != label}
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fedavg", "pfedlia"])
+def test_metrics_change_nothing_else(method: str, tmp_path: Path) -> None:
+    plain = run_of(player(tmp_path / "plain"), method)
+    asked = run_of(player(tmp_path / "asked"), method, metrics=ASKED)
+    assert torch.equal(plain.state.models, asked.state.models)
+    assert plain.job.fingerprint == asked.job.fingerprint
+    assert plain.job.suite.hash() == asked.job.suite.hash()
+    table = stable(asked)
+    assert table.pop("client_metrics").keys() == set(ASKED)
+    for label in ASKED:
+        table = without(table, label)
+    assert table == stable(plain)
+
+
+def test_values_are_those_of_each_client_alone(play_toy: Play) -> None:
+    played = play_toy("fedavg", metrics=BUILT_IN, eval_every=2)
+    run, space = played.run, played.run.executor.workspace
+    found = played.result.client_metrics
+    assert found is not None
+    assert run.metrics is not None
+    for client in range(CLIENTS):
+        pooled = Pooled.of(space, run.held_out, "test", torch.tensor([client]))
+        stream = Stream(run.metrics, pooled.positions, pooled.lengths)
+        evaluate_model(space, played.personal[client], pooled, stream=stream)
+        for label, value in zip(run.metrics.labels, stream.values[0].tolist(), strict=True):
+            kept = found[label].values[client]
+            assert kept == (None if math.isnan(value) else pytest.approx(value, abs=1e-6))
+    top = found["top-k:k=1"]
+    assert top.values == pytest.approx(list(played.result.clients.accuracies()), abs=1e-6)
+    assert (top.name, top.params, top.plugin, top.higher_is_better) == ("top-k", {"k": 1}, "", True)
+    assert top.package.startswith("flbench ")
+    curve = played.result.curves["top-k:k=1"]
+    assert [value is None for value in curve] == [True, False, False]
+    assert curve[-1] == played.result.curves["accuracy"][-1]
+
+
+def test_clients_without_a_value_are_named_and_left_out(play_toy: Play) -> None:
+    """On the toy a client holds two labels; the test samples of some are of one label alone."""
+    played = play_toy("fedavg", metrics=("auroc",), test_fraction=0.1)
+    held = played.run.held_out
+    single = [i for i, rows in enumerate(held.splits["test"]) if len(held.y[rows].unique()) == 1]
+    assert single, "there is such a client"
+    result = played.result
+    assert result.client_metrics is not None
+    values = result.client_metrics["auroc"].values
+    assert [i for i, value in enumerate(values) if value is None] == single
+    assert result.summary["auroc_clients"] == CLIENTS - len(single)
+    told = ", ".join(map(str, single))
+    count = f"its mean counts {CLIENTS - len(single)} of {CLIENTS}"
+    assert f"auroc is undefined for clients {told}: {count}" in result.warnings
+
+
+def test_executors_agree_on_metrics(tmp_path: Path) -> None:
+    found = [
+        player(tmp_path / name)("fedavg", metrics=BUILT_IN, executor=name).result.client_metrics
+        for name in ("sequential", "vectorised")
+    ]
+    for label in BUILT_IN:
+        one, other = (np.array(kept[label].values, dtype=float) for kept in found)
+        np.testing.assert_allclose(one, other, atol=1e-4)
+
+
+def test_a_run_that_goes_on_has_the_same_metrics(play_toy: Play, tmp_path: Path) -> None:
+    from small import resumed
+
+    whole = play_toy("fedavg", metrics=ASKED, headline="validation")
+    again = resumed(whole, tmp_path, 2)
+    assert stable(again) == stable(whole)
+
+
+def test_a_metric_that_comes_too_late_is_named(play_toy: Play, tmp_path: Path) -> None:
+    whole = play_toy("fedavg", headline="validation")
+    assert whole.run.history.chosen is not None
+    assert whole.run.history.chosen.round == 2, "validation chooses a round before the last"
+    job = replace(whole.job, out=tmp_path / "again")
+    run_rounds(*prepare(job, toy_dataset()), last=2)
+    suite = job.suite.model_copy(update={"metrics": (metric_of("ece"),)})
+    later = replace(job, suite=suite, resume=True)
+    run, state = prepare(later, toy_dataset())
+    again = Played(run, run_rounds(run, state), later)
+    assert again.result.curves["ece"][:2] == [None, None]
+    assert again.result.client_metrics is None
+    line = "ece is not reported: it was not asked for yet in round 2"
+    assert again.result.warnings == [line]
+
+
+# --- what methods bring -----------------------------------------------------------------------
+
+
+class Confidence(Metric):
+    """Mean probability of the prediction."""
+
+    higher_is_better = None
+    total: Tensor
+    count: Tensor
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.add_state("total", torch.zeros(()), "sum")
+        self.add_state("count", torch.zeros(()), "sum")
+
+    def update(self, logits: Tensor, y: Tensor) -> None:
+        self.total += logits.softmax(dim=-1).max(dim=-1).values.sum()
+        self.count += len(y)
+
+    def compute(self) -> Tensor:
+        return self.total / self.count
+
+
+@dataclass(frozen=True)
+class Confident:
+    @fl.hookimpl
+    def metrics(self) -> Any:
+        return {"confidence": Confidence}
+
+
+def test_a_method_brings_a_metric_of_its_own(play_toy: Play) -> None:
+    played = play_toy(composition(("confident", Confident())), metrics=("ece",))
+    found = played.result.client_metrics
+    assert found is not None
+    assert [*found] == ["ece", "confidence"]
+    kept = found["confidence"]
+    assert (kept.plugin, kept.package, kept.higher_is_better) == ("confident", "test 0", None)
+    assert all(value is not None and 0.25 < value <= 1 for value in kept.values)
+    assert played.result.summary["confidence_worst_decile"] is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ({"ece": Confidence}, "metric 'ece' is asked for, and bad brings its own"),
+        ({"loss": Confidence}, "metric 'loss': a result has another number of this name"),
+        (
+            {"a b": Confidence},
+            "bad.metrics: expected names of letters, digits and . _ -, got 'a b'",
+        ),
+        ({"x": 3}, "bad.metrics: 'x': expected a function of the classes, got int"),
+        (["x"], "bad.metrics returned list, expected names with functions"),
+        ({"x": lambda classes: 3}, "expected a torchmetrics.Metric (update, compute, reset)"),
+        ({"x": lambda classes: 1 / 0}, "metric 'x' of 'bad': ZeroDivisionError: division by zero"),
+    ],
+)
+def test_what_a_method_may_not_bring(answer: Any, said: str, play_toy: Play) -> None:
+    method = bad(metrics=lambda self: answer)
+    with pytest.raises(UserError) as caught:
+        play_toy(method, metrics=("ece",))
+    assert said in str(caught.value)
+
+
+def test_two_methods_bring_different_names(play_toy: Play) -> None:
+    method = composition(("one", Confident()), ("two", Confident()))
+    assert "two.metrics" not in (said := refused(play_toy, method))
+    assert said == "one.metrics: 'confidence' is a metric of two too"
+
+
+def odd(**changes: Callable[..., Any]) -> ClientMetric:
+    """A metric of which some functions are others."""
+    kind = type("Odd", (Confidence,), changes)
+    return ClientMetric("odd", "odd", {}, "test 0", kind)
+
+
+@pytest.mark.parametrize(
+    ("metric", "said"),
+    [
+        (odd(compute=lambda self: torch.ones(4)), "a tensor of shape (4,)"),
+        (odd(compute=lambda self: {"x": 1}), "got dict"),
+        (odd(update=lambda self, logits, y: 1 / 0), "ZeroDivisionError"),
+        (odd(reset=lambda self: None), None),
+    ],
+)
+def test_a_metric_is_tried_before_the_run(metric: ClientMetric, said: str | None) -> None:
+    if said is None:  # what is not reset does not change a mean of equal samples: keep a count
+        metric = odd(reset=lambda self: None, compute=lambda self: self.count)
+        said = "after reset the same samples give 8, before 4"
+    with pytest.raises(PluginError, match=r"metric 'odd'") as caught:
+        ClientMetrics({"odd": metric}, 4, torch.device("cpu"))
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_client_s_samples_are_not_gathered_from_other_processes() -> None:
+    def gather(*_: object, **__: object) -> list[Tensor]:
+        raise RuntimeError("another process has no samples of this client")
+
+    class Eager(Confidence):
+        def __init__(self, classes: int) -> None:
+            super().__init__(classes)
+            self.dist_sync_fn, self.distributed_available_fn = gather, lambda: True
+
+    metrics = ClientMetrics({"x": ClientMetric("x", "x", {}, "", Eager)}, 2, torch.device("cpu"))
+    assert valued(metrics, (THREE, LABELS))["x"] == pytest.approx(2.25 / 3)
+
+
+def test_random_numbers_that_a_metric_draws_are_its_own(tmp_path: Path) -> None:
+    def update(self: Any, logits: Tensor, y: Tensor) -> None:
+        torch.manual_seed(3)
+        Confidence.update(self, logits, y)
+
+    @dataclass(frozen=True)
+    class Draws:
+        @fl.hookimpl
+        def metrics(self) -> Any:
+            return {"odd": type("Odd", (Confidence,), {"update": update})}
+
+    torch.manual_seed(1)
+    expected = torch.random.get_rng_state()
+    played = player(tmp_path)(composition(("draws", Draws())))
+    assert torch.equal(torch.random.get_rng_state(), expected)
+    assert any("metrics odd drew from torch's global generator" in line for line in played.said)
+
+
+# --- what is asked for -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("label", "error", "said"),
+    [
+        ("eec", UnknownName, "unknown metric 'eec'; did you mean 'ece'?"),
+        ("ece:bin=3", UnknownName, "parameter of metric 'ece' 'bin'; did you mean 'bins'?"),
+        ("ece:bins=x", BadParameter, "'bins' expects int, default 15; got 'x'"),
+        ("ece:15", BadParameter, "expected NAME:KEY=VALUE, as in top-k:k=3"),
+        ("ece:name=x", BadParameter, "expected NAME:KEY=VALUE, as in top-k:k=3"),
+    ],
+)
+def test_a_name_that_is_none_is_one_line(label: str, error: type[Exception], said: str) -> None:
+    with pytest.raises(error) as caught:
+        find_metric(metric_of(label))
+    assert said in str(caught.value)
+
+
+@pytest.mark.slow  # imports all of torchmetrics
+@pytest.mark.parametrize(
+    ("label", "said"),
+    [
+        ("MulticlassF2Score", "did you mean 'MulticlassF1Score'?"),
+        ("torchmetrics.nowhere.F1Score", "name the class alone, such as MulticlassF1Score"),
+        ("MulticlassF1Score:averag=macro", "did you mean 'average'?"),
+        ("torchmetrics.utilities.checks.Metric", ""),
+    ],
+)
+def test_a_class_that_is_none_is_one_line(label: str, said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        one(label)
+    assert said in str(caught.value)
+
+
+def test_more_answers_than_labels_are_refused() -> None:
+    with pytest.raises(PluginError, match=r"metric 'top-k': ValueError: k is 5, there are 2"):
+        one("top-k")
+
+
+def test_the_metric_of_the_docs_by_hand() -> None:
+    """Losses -log .6, -log .9 and -log .25, of which the last is capped."""
+    page = Path(__file__).parents[2] / "docs" / "metrics.md"
+    (code,) = re.findall(r"```python\n(.+?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    names = {"torch": torch, "F": torch.nn.functional, "Metric": Metric}
+    exec(code, names)
+    make: Any = names["nll"]
+    metric = ClientMetric("nll", "nll", {}, "docs 0", lambda classes: make(classes, cap=1.0))
+    metrics = ClientMetrics({"nll": metric}, 2, torch.device("cpu"))
+    expected = (-math.log(0.6) - math.log(0.9) + 1.0) / 3
+    assert valued(metrics, (THREE, LABELS))["nll"] == pytest.approx(expected)
+    assert metrics.directions == {"nll": False}
+
+
+def test_a_suite_names_metrics_and_its_hash_stays(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    lines = ("version = 1", 'summary = "mine"', 'dataset = "digits"', "clients = 6", "rounds = 1")
+    text = "\n".join([*lines, 'partition = "iid"', 'model = "mlp"'])
+    path.write_text(text, encoding="utf-8")
+    plain = load_suite(str(path))
+    asked = 'metrics = ["ece:bins=3", { name = "auroc", average = "weighted" }]'
+    path.write_text(f"{text}\n{asked}\n", encoding="utf-8")
+    suite = load_suite(str(path))
+    assert [one.label for one in suite.metrics] == ["ece:bins=3", "auroc:average=weighted"]
+    assert suite.hash() == plain.hash()
+
+
+def test_a_metric_is_written_in_one_way() -> None:
+    text = "x:a=weighted:b=none:c=true:d=0.5"
+    assert metric_of(text).params == {"a": "weighted", "b": None, "c": True, "d": 0.5}
+    assert metric_of(text).label == text
+
+
+def test_the_built_in_metrics_are_typed() -> None:
+    assert isinstance(classification.ece(3), Metric)
+
+
+# --- clients that are not judged ---------------------------------------------------------------
+
+
+def test_clients_that_are_not_judged_train_and_are_in_no_figure(tmp_path: Path) -> None:
+    every = player(tmp_path / "every")("fedavg", metrics=("ece",), target=0.1)
+    some = player(tmp_path / "some")("fedavg", metrics=("ece",), target=0.1, not_judged="1, 4")
+    assert torch.equal(every.state.models, some.state.models), "they train"
+    left = [0, 2, 3, 5]
+    one, other = every.result, some.result
+    assert other.clients.test == [n if i in left else 0 for i, n in enumerate(one.clients.test)]
+    assert [other.clients.correct[i] for i in left] == [one.clients.correct[i] for i in left]
+    accuracies = one.clients.accuracies()[left]
+    assert other.summary["accuracy_mean"] == pytest.approx(accuracies.mean())
+    assert other.summary["accuracy_worst"] == pytest.approx(accuracies.min())
+    assert other.curves["accuracy"][-1] == pytest.approx(accuracies.mean(), abs=1e-6)
+    pairs = zip(every.last.validation_correct, every.last.validation_tested, strict=True)
+    shares = [right / asked for i, (right, asked) in enumerate(pairs) if i in left]
+    validated = other.curves["accuracy_validation"][-1]
+    assert validated == pytest.approx(np.mean(shares), abs=1e-6), "validation chooses rounds"
+    assert one.client_metrics is not None
+    assert other.client_metrics is not None
+    values = one.client_metrics["ece"].values
+    expected = [value if i in left else None for i, value in enumerate(values)]
+    assert other.client_metrics["ece"].values == expected
+    assert other.clients.validation == one.clients.validation
+    assert other.not_judged == other.suite["not_judged"] == [1, 4]
+    for name in ("mb_per_client", "megabits_to_target"):
+        assert other.summary[name] == one.summary[name], "they are clients all the same"
+    assert not [line for line in other.warnings if "undefined" in line]
+
+
+def test_nobody_is_left_out_by_default(play_toy: Play) -> None:
+    played = play_toy("fedavg")
+    assert "not_judged" not in played.job.suite.settings()
+    assert "not_judged" not in played.result.suite
+    assert played.result.client_metrics is None
+
+
+def test_what_is_judged_adapts_alone(tmp_path: Path) -> None:
+    """Personal models, their adaptation and further models of those that are judged."""
+
+    @dataclass(frozen=True)
+    class Adapts:
+        @fl.hookimpl
+        def personalise(self, state: fl.State, clients: Tensor) -> fl.Personal:
+            stage = fl.Stage("train", clients, 1, name="adapt")
+            home = state.membership.home[clients]
+            models = state.models[home]
+            other = fl.Personal(row=home)
+            return fl.Personal(params=models, adaptation=stage, others={"plain": other})
+
+    method = composition(("adapts", Adapts()))
+    every = player(tmp_path / "every")(method, ft_epochs=1).last
+    some = player(tmp_path / "some")(method, ft_epochs=1, not_judged=[0]).last
+    assert some.correct[1:] == every.correct[1:]
+    assert some.correct[0] == some.tested[0] == 0
+    assert set(some.others) == {"plain", "fine_tuned"}
+
+
+def test_a_choice_of_clients_keeps_what_belongs_to_them() -> None:
+    stage = fl.Stage("train", torch.arange(3), 1)
+    personal = fl.Personal(
+        row=torch.tensor([4, 5, 6]), adaptation=stage, extras={"a": torch.tensor([1, 2, 3])}
+    )
+    chosen = only(personal, torch.tensor([0, 2]))
+    assert chosen.row is not None
+    assert chosen.adaptation is not None
+    found = chosen.row.tolist(), chosen.adaptation.clients.tolist(), chosen.extras["a"].tolist()
+    assert found == ([4, 6], [0, 2], [1, 3])
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ([6], "clients 0 to 5 expected in training, got 6"),
+        ("0-5", "at least one client that is judged expected"),
+        ("first", "client ids expected, such as [0, 1] or '0-3, 7'"),
+        ([-1], "greater than or equal to 0"),
+    ],
+)
+def test_ids_that_are_none_are_one_line(value: object, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    lines = ("version = 1", 'summary = "mine"', 'dataset = "digits"', "clients = 6", "rounds = 1")
+    text = "\n".join([*lines, 'partition = "iid"', 'model = "mlp"'])
+    path.write_text(text, encoding="utf-8")
+    assert load_suite(str(path), overrides={"not_judged": "1-2, 4"}).judged == [0, 3, 5]
+    with pytest.raises(BadParameter) as caught:
+        load_suite(str(path), overrides={"not_judged": value})
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_part_of_a_data_set_has_fewer_clients(play_toy: Play) -> None:
+    from toy import toy_suite
+
+    part = toy_suite(not_judged=[5]).model_copy(update={"clients": 4})
+    with pytest.raises(BadParameter, match=r"suite 'toy': 'not_judged': clients 0 to 3 expected"):
+        play_toy("fedavg", suite=part, dataset=toy_dataset())
+
+
+# --- as typed ----------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_metrics_are_asked_for_on_the_command_line(tmp_path: Path, typed: Typed) -> None:
+    site = tmp_path / "site"
+    text = (
+        "from flbench.client_metrics.classification import TopK\n"
+        "def first(classes: int, k: int = 1) -> TopK:\n    'First.'\n    return TopK(k)\n"
+    )
+    install(site, "mine", "[flbench.metrics]\nfirst = mine_m:first\n", mine_m=text)
+    words = ("run", "-p", "fedavg", "-s", "feature-shift", "--rounds", "2")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(site)
+        asked = (*words, "--metric", "ece,first:k=2", "--metric", "auroc")
+        code, out, err = typed(*asked, "--set", "not_judged=0-1")
+        assert code == 0, err
+        assert "metrics of clients" in out
+        assert "first:k=2" in out
+        path = next(tmp_path.rglob("seed-0.json"))
+        result = json.loads(path.read_text(encoding="utf-8"))
+        assert [*result["client_metrics"]] == ["auroc", "ece", "first:k=2"]
+        assert result["client_metrics"]["first:k=2"]["package"] == "mine 1.0"
+        assert typed("verify", str(path))[0] == 0, "it is played again with its metrics"
+        shown = typed("show", "result", str(path))[1]
+        assert "first:k=2 of mine 1.0" in shown
+        assert "not judged: clients 0, 1" in shown
+        again = typed(*asked, "--metric", "balanced-accuracy", "--set", "not_judged=0-1")[2]
+        assert "is complete without balanced-accuracy; --force computes it again" in again
+    lost = typed("verify", str(path))
+    assert lost[0] == 1
+    assert "unknown metric 'first'" in lost[2]
