@@ -134,8 +134,9 @@ def refuse(name: str, kind: str, class_name: str, texts: Mapping[str, str]) -> N
     if not class_name.isidentifier():
         raise UserError(f"--class: expected a name such as {class_of(name)}, got {class_name!r}")
     taken = rf"^((from|import) .*|class )\b{class_name}\b"
+    own = class_of(f"my-{kind}")  # the template's class, whose place it takes
     if keyword.iskeyword(class_name) or any(
-        re.search(taken, text, re.MULTILINE) for text in texts.values()
+        class_name != own and re.search(taken, text, re.MULTILINE) for text in texts.values()
     ):
         raise UserError(f"new: {class_name} means something else in Python: add a word")
 

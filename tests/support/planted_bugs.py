@@ -602,7 +602,7 @@ TRAINED: list[int] = []
 def counted(module: fl.ClientModule, x: Tensor, y: Tensor) -> fl.Report:
     """Keeps how many clients were trained before."""
     TRAINED.append(1)
-    return fl.Report(kept={"count": torch.tensor([float(len(TRAINED))])})
+    return fl.Report(kept={"planted.count": torch.tensor([float(len(TRAINED))])})
 
 
 @dataclass(frozen=True)
@@ -611,7 +611,7 @@ class KeepsACount:
 
     @fl.hookimpl
     def setup(self, ctx: fl.Context) -> fl.Setup:
-        return fl.Setup(memory={"count": fl.Memory(torch.zeros(ctx.clients, 1), "client")})
+        return fl.Setup(memory={"planted.count": fl.Memory(torch.zeros(ctx.clients, 1), "client")})
 
     @fl.hookimpl
     def report(self) -> fl.Reporter:
