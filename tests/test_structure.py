@@ -72,6 +72,7 @@ def methods() -> dict[str, ast.Module]:
     return {p: tree for p, tree in modules("plugins").items() if p.count("/") == 1}
 
 
+@pytest.mark.slow
 def test_methods_import_only_public_names_of_flbench() -> None:
     """Third-party libraries are free; `import flbench as fl` may use `fl.<public name>` only."""
     found = {}

@@ -63,6 +63,7 @@ def test_known_groups_are_worth_knowing(name: str, tmp_path: Path) -> None:
     assert accuracy["oracle"]["accuracy_mean"] > accuracy["fedavg"]["accuracy_mean"] + 0.02
 
 
+@pytest.mark.slow
 def test_fine_tuning_is_judged_once_and_changes_nothing_else(play_toy: Play) -> None:
     plain, tuned = (play_toy("fedavg", rounds=3, ft_epochs=epochs) for epochs in (0, 2))
     assert torch.equal(plain.state.models, tuned.state.models)
@@ -77,6 +78,7 @@ def test_fine_tuning_is_judged_once_and_changes_nothing_else(play_toy: Play) -> 
     assert plain.run.ledger.totals == tuned.run.ledger.totals, "nothing crosses"
 
 
+@pytest.mark.slow
 def test_fine_tuning_is_the_same_each_time_and_another_model(play_toy: Play) -> None:
     one, other = (play_toy("fedavg", rounds=2, ft_epochs=2).result.summary for _ in range(2))
     assert one["accuracy_fine_tuned"] == other["accuracy_fine_tuned"]

@@ -160,6 +160,7 @@ def test_a_run_no_longer_than_its_warmup_says_so(typed: Typed) -> None:
     assert "pfedlia: 3 rounds do not exceed warmup=20: fedavg" in errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("args", "expected"),
     [

@@ -108,6 +108,7 @@ def test_the_partition_is_of_the_first_result_that_counts(typed: Typed, tmp_path
     assert "toy on toys, seed 3" in texts((tmp_path / "p.svg").read_bytes())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "says"),
     [

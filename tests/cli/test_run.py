@@ -169,6 +169,7 @@ def test_built_in_methods_say_where_they_are_not_defined(
     assert [skip.reason for skip in read_skips(one.out)] == [str(caught.value)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedrod", "fedc2i", "fedproto"])
 def test_a_network_without_a_head_is_no_place_for_methods_that_need_one(
     method: str, play_toy: Play
@@ -202,6 +203,7 @@ def run_all(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
 LINE = "bad on toy (toy), seed 0: skipped, bad: there is no water"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", list(permutations((0, 1, 2)))[:4])
 def test_the_others_go_on(order: tuple[int, ...], job: Any, run_all: Any) -> None:
     jobs = [job(NOT_HERE), job("fedavg"), job("local-only")]
@@ -231,6 +233,7 @@ def test_a_mistake_stops_everything(job: Any, run_all: Any) -> None:
     assert not wrong.out.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("others", "code"), [(("-p", "fedavg"), 0), ((), 1)])
 def test_the_exit_code_is_0_if_something_finished_and_1_if_nothing_did(
     others: tuple[str, ...],

@@ -293,6 +293,7 @@ def offer(monkeypatch: pytest.MonkeyPatch, load: Callable[..., object]) -> None:
     monkeypatch.setitem(sys.modules, "datasets", module)
 
 
+@pytest.mark.slow
 def test_oscar_is_streamed_up_to_twenty_megabytes_a_language(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -206,6 +206,7 @@ def test_what_is_quoted_stands_on_the_pages_of_suites(text: str) -> None:
     assert [number for number in known if number not in PAGES] == []
 
 
+@pytest.mark.slow
 def test_links_of_the_leaderboard_lead_somewhere() -> None:
     from flbench.leaderboard.markdown import anchor
 

@@ -237,6 +237,7 @@ def test_metrics_change_nothing_else(method: str, tmp_path: Path) -> None:
     assert table == stable(plain)
 
 
+@pytest.mark.slow
 def test_values_are_those_of_each_client_alone(play_toy: Play) -> None:
     played = play_toy("fedavg", metrics=BUILT_IN, eval_every=2)
     run, space = played.run, played.run.executor.workspace
@@ -275,6 +276,7 @@ def test_clients_without_a_value_are_named_and_left_out(play_toy: Play) -> None:
     assert f"auroc is undefined for clients {told}: {count}" in result.warnings
 
 
+@pytest.mark.slow
 def test_executors_agree_on_metrics(tmp_path: Path) -> None:
     found = [
         player(tmp_path / name)("fedavg", metrics=BUILT_IN, executor=name).result.client_metrics
@@ -549,6 +551,7 @@ def test_nobody_is_left_out_by_default(play_toy: Play) -> None:
     assert played.result.client_metrics is None
 
 
+@pytest.mark.slow
 def test_what_is_judged_adapts_alone(tmp_path: Path) -> None:
     """Personal models, their adaptation and further models of those that are judged."""
 

@@ -515,6 +515,7 @@ def test_without_a_clock_a_result_says_nothing_of_time(play_toy: Play) -> None:
     assert played.state.seconds == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "pfedlia", "scaffold", "ifca", "fedrod"])
 def test_a_clock_alone_changes_no_model(method: str, play_toy: Play) -> None:
     settings = {"warmup": 1, "probe_epochs": 2} if method == "pfedlia" else None
@@ -546,6 +547,7 @@ def test_a_run_that_goes_on_ends_at_the_same_time(play_toy: Play, tmp_path: Path
     assert again.stable == whole.stable
 
 
+@pytest.mark.slow
 def test_all_executors_see_the_same_times(play_toy: Play) -> None:
     pair = [
         watched(play_toy, clock=HARD, rounds=4, executor=name)
@@ -567,6 +569,7 @@ def test_two_processes_see_the_same_times() -> None:
     assert in_process_group(clocked_end, 2, HARD, 2) == [expected, expected]
 
 
+@pytest.mark.slow
 def test_clients_under_other_ids_arrive_at_the_same_times(play_toy: Play) -> None:
     whole, order = play_toy("fedavg", clock=HARD), (2, 4, 0, 5, 1, 3)
     run, state = prepare(whole.job, toy_dataset(), order)

@@ -49,6 +49,7 @@ def play(
 executors = pytest.mark.parametrize("executor", ["sequential", "vectorised"])
 
 
+@pytest.mark.slow
 @executors
 def test_every_client_has_epochs_of_its_own(executor: str, play_toy: Play) -> None:
     """An epoch has 3 steps; of one and a half epochs of 3 steps, 4 are made, of .2 none."""
@@ -60,6 +61,7 @@ def test_every_client_has_epochs_of_its_own(executor: str, play_toy: Play) -> No
     assert not torch.equal(upload.params[1], alike.params[1])
 
 
+@pytest.mark.slow
 @executors
 def test_a_budget_of_steps_ends_the_training(executor: str, play_toy: Play) -> None:
     limit = torch.tensor([0, 1, 2, 5, 6, 99])

@@ -216,6 +216,7 @@ def test_runs_end_in_the_same_bits_on_three_processes(method: str, tmp_path: Pat
     assert [three.run.checkpoint is None for three, _, _ in threes] == [False, True, True]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "pfedlia"])
 def test_metrics_of_clients_are_the_same_on_two_processes(method: str, tmp_path: Path) -> None:
     changes: dict[str, Any] = {"metrics": ("auroc", "ece"), "not_judged": (1,)}
@@ -358,6 +359,7 @@ def test_launchers_say_who_is_first(environment: dict[str, str], first: bool) ->
     assert is_rank_zero(environment) is first
 
 
+@pytest.mark.slow
 def test_the_others_are_silent_and_leave_with_the_same_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -409,6 +411,7 @@ def test_a_precision_that_is_not_supported_is_refused(name: str) -> None:
         open_fabric(EngineOptions(accelerator="cpu", precision=name))
 
 
+@pytest.mark.slow
 def test_mixed_precision_is_another_run(play_toy: Play) -> None:
     exact, mixed = (
         play_toy("fedavg", engine=EngineOptions(accelerator="cpu", precision=name))

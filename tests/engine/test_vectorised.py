@@ -61,6 +61,7 @@ class Plain:
     pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_ragged_clients_agree(play_toy: Play, optimizer: str) -> None:
     local = {"epochs": 3, "batch_size": 4, "lr": 0.05, "momentum": 0.9, "weight_decay": 1e-3}
@@ -189,6 +190,7 @@ def agree_on(play_toy: Play, **changes: Any) -> None:
     assert (one - other).norm() < 1e-4 * moved
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layer", [nn.Dropout(0.5), nn.Dropout(1.0), nn.Dropout1d(0.3)])
 def test_dropout_draws_the_same_in_company_as_alone(play_toy: Play, layer: nn.Module) -> None:
     def net() -> nn.Module:
@@ -276,6 +278,7 @@ class Slower(ClientModule):
         return torch.optim.SGD([{"params": self.parameters(), "lr": 0.01}], lr=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
@@ -480,6 +483,7 @@ def test_what_clients_do_not_share_is_trained_one_by_one(
         assert all(torch.equal(value, after.extras[name]) for name, value in before.extras.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("net", [None, batchnorm], ids=["mlp", "batchnorm"])
 @pytest.mark.parametrize(
     ("method", "settings"),

@@ -113,6 +113,7 @@ def test_every_ink_reads_on_white_and_on_black(colour: str) -> None:
     assert min(contrast(colour)) > 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FIGURES)
 def test_no_ground_is_painted_and_no_other_ink_is_used(kind: str) -> None:
     svg = drawn()[kind]
@@ -237,6 +238,7 @@ def test_rows_are_named_with_where_they_end_the_best_first() -> None:
     assert "high 75.0 %, low 30.0 %" in desc(svg)
 
 
+@pytest.mark.slow
 def test_of_many_rows_the_best_eight_have_colours() -> None:
     rows = [(f"r{k:02d}", [made(accuracy=[0.1, 0.5 + k / 50])]) for k in range(12)]
     svg = figures.curves(rows, "t")
@@ -520,6 +522,7 @@ def test_reachability_is_that_of_the_methods_own_features() -> None:
         assert set(found[tree.order[:10]]) != set(found[tree.order[10:]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("params", "density"),
     [({}, False), ({"features": "zrow"}, True), ({"features": "zrow", "mode": "peer"}, False)],

@@ -165,6 +165,7 @@ def test_what_was_written_is_current(typed: Typed) -> None:
     assert "](../results/11111111/one/" in (typed.folder / "board/one.md").read_text()
 
 
+@pytest.mark.slow
 def test_check_names_what_is_missing_differs_or_is_left_over(typed: Typed) -> None:
     typed()
     board = typed.folder / "board"
@@ -203,6 +204,7 @@ def test_findings_are_taken_as_they_are(typed: Typed) -> None:
     assert (typed.folder / "board/findings.md").read_text() == "Nothing is **free**.\n"
 
 
+@pytest.mark.slow
 def test_without_figures_pages_show_those_that_lie_there(typed: Typed) -> None:
     assert typed("--no-figures")[1] == "wrote 3 files, board/README.md first\n"
     assert "![" not in (typed.folder / "board/one.md").read_text()

@@ -195,6 +195,7 @@ def test_letters_by_hand() -> None:
     assert told(rows=0) == []
 
 
+@pytest.mark.slow
 @CALM
 @given(st.data())
 def test_rows_that_share_a_letter_are_not_separable(data: st.DataObject) -> None:

@@ -71,6 +71,7 @@ def weights(net: nn.Module) -> Tensor:
 # --- what they are ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "shape", "classes", "given", "size", "head", "d"), TABLE, ids=NAMED
 )
@@ -168,6 +169,7 @@ def test_networks_refuse_what_they_cannot_see(
     assert str(caught.value).endswith(f", got samples of shape {shape}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("build", "shape", "given"),
     [
@@ -187,6 +189,7 @@ def test_networks_take_the_smallest_images_they_promise(
     assert bool(logits.isfinite().all())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [resnet18.build, fedc2i_lenet.build], ids=["resnet18", "lenet"])
 def test_a_grey_image_is_the_same_as_three_equal_channels(build: Any) -> None:
     net = build((1, 20, 20), 10).eval()
@@ -196,6 +199,7 @@ def test_a_grey_image_is_the_same_as_three_equal_channels(build: Any) -> None:
     assert not torch.allclose(net(colours), net(colours[:, :1])), "colours are seen"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("build", "name"), [(resnet18.build, "resize"), (fedc2i_lenet.build, "size")]
 )
@@ -338,6 +342,7 @@ def test_a_missing_file_of_weights_is_one_line(tmp_path: Path) -> None:
     assert "no such file" in refusal(MissingData, "resnet18", (3, 8, 8), weights=str(tmp_path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["text.pth", "text.safetensors", "cut.pth", "code.pth", "list.pth"]
 )
@@ -415,6 +420,7 @@ def test_gpt2_of_full_size_has_124_million_parameters() -> None:
     assert logits.shape == (2, 256, 50_257)
 
 
+@pytest.mark.slow
 def test_gpt2_makes_logits_of_every_token() -> None:
     net = tiny()
     logits = net(torch.randint(11, (3, 6)))

@@ -223,6 +223,7 @@ def test_reproduce_without_running_compares_what_is_there(card: str, typed: Type
     assert said.splitlines()[-1] == "5 numbers: 5 not run"
 
 
+@pytest.mark.slow
 def test_what_only_the_person_can_give_is_asked_for(card: str, typed: Typed) -> None:
     _, said, _ = typed("reproduce", card, "--table", "1", "--scale", "paper", "--no-run")
     assert "not run: needs --set model.weights=..., a file" in said

@@ -122,6 +122,7 @@ def test_everybody_gets_samples_and_nobody_one_twice(
         assert (np.diff(found.groups) >= 0).all()
 
 
+@pytest.mark.slow
 @every
 @law
 @given(st.data(), worlds())

@@ -179,6 +179,7 @@ def test_those_that_give_are_levelled_and_stay_the_largest() -> None:
         assert sizes[2:] == [20, 10, 10]
 
 
+@pytest.mark.slow
 def test_as_many_samples_as_are_needed_are_dealt_and_one_fewer_refused() -> None:
     labels = shuffled_labels(5, 20)
     assert [len(mine) for mine in dirichlet(labels, None, 10, rng()).clients] == [10] * 10
@@ -348,6 +349,7 @@ def test_the_seed_draws_a_bands_samples_and_not_its_shares() -> None:
     assert not np.array_equal(one.clients[0], other.clients[0])
 
 
+@pytest.mark.slow
 def test_bands_go_with_both_ways_to_overlap_and_with_shares_per_client() -> None:
     for settings in ({"overlap": "balanced"}, {"per": "client"}):
         skews = [

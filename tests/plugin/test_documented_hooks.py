@@ -68,6 +68,7 @@ def test_the_frozen_parameters_of_the_docs_are_in_no_row(play_toy: Play) -> None
     assert torch.equal(net[1].weight, start["net.1.weight"])
 
 
+@pytest.mark.slow
 def test_the_penalty_of_the_docs_goes_with_any_loss(play_toy: Play) -> None:
     kind = documented("ConfidencePenalty")
     plain, off, on = (
@@ -96,6 +97,7 @@ def test_the_report_of_the_docs_keeps_rows_of_unequal_length(play_toy: Play) -> 
     assert len(set(kept)) > 1
 
 
+@pytest.mark.slow
 def test_the_common_head_of_the_docs_is_that_of_lg_fedavg(play_toy: Play) -> None:
     changes: dict[str, Any] = {
         "further_models": [{"name": "mlp", "hidden": 3, "norm": True}],
@@ -107,6 +109,7 @@ def test_the_common_head_of_the_docs_is_that_of_lg_fedavg(play_toy: Play) -> Non
     assert mine.run.ledger.totals == its.run.ledger.totals
 
 
+@pytest.mark.slow
 def test_the_server_of_the_docs_learns(play_toy: Play) -> None:
     suite = toy_suite(server_samples=12)
     plain = play_toy("fedavg", suite=suite, rounds=1)

@@ -333,6 +333,7 @@ def wrapping(hook: str, change: Callable[[Any], Any]) -> object:
     return type("Wrapping", (), {hook: hookimpl(wrapper=True)(wrapper)})()
 
 
+@pytest.mark.slow
 def test_a_wrapper_changes_the_plan_of_any_method(play_toy: Play) -> None:
     """Twice the epochs, whoever planned, and wherever the wrapper is named."""
 

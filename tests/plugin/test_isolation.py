@@ -100,6 +100,7 @@ def settings() -> list[str]:
     return [*read, os.environ["PATH"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHANGES)
 def test_what_a_hook_changes_is_restored_with_one_warning(
     play_toy: Play, name: str, monkeypatch: pytest.MonkeyPatch
@@ -336,6 +337,7 @@ def test_the_table_of_a_run_stays_clean(
 # --- where it ends ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("error", "line"),
     [
@@ -642,6 +644,7 @@ def test_what_a_data_set_and_a_network_change_is_restored(
     assert torch.get_default_dtype() == torch.float32
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("loud")
 @pytest.mark.parametrize(
     ("name", "said"),

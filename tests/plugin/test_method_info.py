@@ -272,6 +272,7 @@ def test_listing_methods_in_detail_imports_none_of_them(tmp_path: Path, more: li
     assert "Control variates correct the drift of the clients." in told
 
 
+@pytest.mark.slow
 def test_the_list_of_methods_shows_kind_paper_and_hooks(typed: Typed) -> None:
     code, out, _ = typed("list", "methods")
     assert code == 0

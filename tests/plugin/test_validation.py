@@ -231,6 +231,7 @@ BEFORE: list[tuple[str, Callable[[], Any], str]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("hook", "answer", "message"), BEFORE, ids=[f"{hook}: {text}" for hook, _, text in BEFORE]
 )

@@ -79,6 +79,7 @@ def test_it_is_marked_as_a_reference(play_toy: Play) -> None:
     assert not ResultGroup("x", (play_toy("fedavg").result,)).reference
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_data_is_pooled_for_nobody_who_does_not_say_so(play_toy: Play, executor: str) -> None:
     @dataclass(frozen=True)

@@ -104,6 +104,7 @@ def test_a_group_at_rest_whose_members_are_not_is_at_odds(
 # --- splits of known moves ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_two_opposite_moves_split_exactly(play_toy: Play) -> None:  # T13
     played = drifting(play_toy, CFL(start_round=0), OPPOSITE, **FULL, rounds=1)
     assert homes(played) == [0, 1, 0, 1, 0, 1]
@@ -114,6 +115,7 @@ def test_two_opposite_moves_split_exactly(play_toy: Play) -> None:  # T13
     torch.testing.assert_close(again.state.models, start + 3 * OPPOSITE[:2])
 
 
+@pytest.mark.slow
 def test_nested_splits_keep_a_partition_and_true_ids(play_toy: Play) -> None:  # T13
     """Places inside a group are mapped back to ids: place 2 of the odd ones is client 5."""
     played = drifting(play_toy, CFL(**ALWAYS), NESTED, **FULL, rounds=2)
@@ -136,6 +138,7 @@ def test_nested_splits_keep_a_partition_and_true_ids(play_toy: Play) -> None:  #
     assert len(last.state.models) == CLIENTS
 
 
+@pytest.mark.slow
 def test_each_group_is_weighed_by_its_own_members(play_toy: Play) -> None:
     moves = NESTED * torch.tensor([[1.0], [2.0]]).repeat(3, 1)  # the odd ones go 4, not 2
     rule = CFL(**{**ALWAYS, "eps2": 3})

@@ -229,6 +229,7 @@ class Half:
         return (fl.Stage("train", ctx.cohort, ctx.local.epochs),)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clusterer", ["kmeans", "affinity"])
 def test_whoever_does_not_train_is_clustered_by_an_older_model(
     play_toy: Play, clusterer: Any

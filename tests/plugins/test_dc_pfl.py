@@ -81,6 +81,7 @@ class Drive:
         return sorted({tuple(row.nonzero()[:, 0].tolist()) for row in same})
 
 
+@pytest.mark.slow
 def test_adopted_trials_on_an_exponential_come_in_rounds_12_24_36() -> None:
     drive = Drive(DCPFL(), 60, range(99))
     assert drive.trials == [12, 24, 36], "and none after g = 0"
@@ -170,6 +171,7 @@ def test_g_falls_by_the_step_that_is_asked_for(lambda_step: float, grid: Any) ->
         assert [rule.g(state, left) for left in range(steps, -1, -1)] == grid
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lambda_step", "groups"),  # heights over the last: .028, .042, .056, .53 and 1
     [(0.2, [1, 2, 3, 6]), (0.4, [1, 2, 3, 6]), (0.75, [1, 3, 6]), (0.9, [1, 3, 6]), (1.0, [1, 6])],

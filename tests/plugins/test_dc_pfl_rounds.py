@@ -269,6 +269,7 @@ def test_tau_epochs_of_everybody(play_toy: Play) -> None:
     assert seen[0].steps.tolist() == [5 * 2] * CLIENTS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["global", "local"])
 def test_statistics_travel_with_their_layer_and_are_no_distance(
     play_toy: Play, policy: str

@@ -145,6 +145,7 @@ def test_krum_by_hand(example: Callable[..., Any]) -> None:
     assert example("krum", chosen=2).nearest(uploads) == [2, 1]
 
 
+@pytest.mark.slow
 def test_krum_keeps_what_the_majority_learned(example: Callable[..., Any], play_toy: Play) -> None:
     """Under the attack, FedAvg loses more than Krum."""
     flip = ("sign-flip", example("sign-flip", share=0.3, scale=5.0))
@@ -219,6 +220,7 @@ def test_a_buffer_is_kept_between_rounds(example: Callable[..., Any], play_toy: 
     assert kept.tolist() == pytest.approx([1.0, 0.0, 4 / 2**0.5, 0.0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedasync", "fedbuff"])
 def test_a_server_that_does_not_wait_loses_what_is_not_sent(
     name: str, example: Callable[..., Any], play_toy: Play
@@ -383,6 +385,7 @@ def test_pfedhn_moves_a_model_along_its_own_update(play_toy: Play) -> None:
     assert distance[1] < distance[0]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("examples")
 def test_the_rows_and_bytes_of_lora_by_hand(play_toy: Play) -> None:
     """3 -> 3 -> 4: the first matrix has rank-2 adapters, 2 (3 + 3) scalars; the head none."""
@@ -504,6 +507,7 @@ def test_a_step_of_the_head_of_fedgh_by_hand(example: Callable[..., Any]) -> Non
     assert head.tolist() == pytest.approx([0.1, -0.1, 0.05, -0.05])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("examples")
 def test_fedgh_sends_a_head_down_and_class_means_up(play_toy: Play) -> None:
     """The head has 3 x 4 + 4 scalars; of each class that a client holds 3 features go up."""

@@ -134,6 +134,7 @@ def by_hand(
     return torch.where(HEAD, ways[rule.head], ways[rule.body]), by_client
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("split", ["train", "validation"])
 @pytest.mark.parametrize("body", ["lambda", "mean", "local"])
 def test_each_part_is_made_as_its_option_says(play_toy: Play, body: Any, split: Any) -> None:
@@ -255,6 +256,7 @@ def test_everybody_trains_what_it_mixed_and_is_judged_after_training(play_toy: P
     assert run.history.curves["accuracy"] != run.history.curves["accuracy_mixed"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "down", "up"), [*zip(VARIANTS, (140, 76, 80, 92), (28, 28, 16, 28), strict=True)]
 )

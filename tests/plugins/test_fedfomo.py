@@ -163,6 +163,7 @@ class Mixes:
         self.seen.append((upload.ids, state.memory["fedfomo.mix"], state.models))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["paper", "flbench"])
 def test_fomo_weights_are_shares_or_nothing(play_toy: Play, variant: str) -> None:  # T11
     seen: list[Any] = []

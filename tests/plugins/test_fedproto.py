@@ -149,6 +149,7 @@ def test_the_prototype_of_one_owner_is_its_class_mean(
     assert [not s for s in still] == [i == client for i in range(CLIENTS)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("buffers", ["global", "local", "reset"])
 def test_running_prototypes_are_means_of_what_training_saw(
@@ -207,6 +208,7 @@ def test_nearest_chooses_among_the_clients_own_classes(play_toy: Play) -> None:
     assert math.isfinite(unheard.run.history.curves["loss"][0])
 
 
+@pytest.mark.slow
 def test_a_newcomer_starts_anew_and_knows_the_prototypes(play_toy: Play) -> None:
     more = {"unseen": 0.34, "partition": {"name": "iid"}, "unseen_epochs": 2}
     proto, alone = play_toy("fedproto", **more), play_toy("local-only", **more)

@@ -140,6 +140,7 @@ def test_a_personal_head_of_zero_predicts_as_the_generic_model(play_toy: Play) -
     assert (part(played, rows) == part(played, played.state.models[0])).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", ["zeros", "copy"])
 def test_personal_heads_start_alike_and_stay_with_their_clients(play_toy: Play, start: str) -> None:
     starts: list[Any] = []
@@ -178,6 +179,7 @@ def test_personal_heads_start_alike_and_stay_with_their_clients(play_toy: Play, 
     assert next(at, None) is None
 
 
+@pytest.mark.slow
 def test_a_newcomer_is_served_by_the_generic_model(play_toy: Play) -> None:
     more = {"unseen": 0.34, "partition": {"name": "iid"}}
     unseen = play_toy("fedrod", settings={"gamma": 0}, **more).result.unseen

@@ -224,6 +224,7 @@ def test_an_e_step_never_moves_a_client_away(play_toy: Play) -> None:
     assert moved, "somebody moved"
 
 
+@pytest.mark.slow
 def test_centres_drawn_apart_freeze_the_assignment(play_toy: Play) -> None:
     steps = Steps([], [])
     rule = FeSEM(k=3, init="random")
@@ -319,6 +320,7 @@ def test_fesem_is_as_its_defaults_say() -> None:
     assert FeSEM() == FeSEM(5, "kmeans_first", 1, "all", "samples")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"k": 7}, {"k": 2, "fit_round": 4}])
 def test_a_fit_that_never_takes_place_is_refused(play_toy: Play, settings: Any) -> None:
     with pytest.raises(Undefined, match="never takes place: there are 6 clients and 3 rounds"):
@@ -345,5 +347,6 @@ def test_fesem_ends_in_the_same_bits_after_a_break(
     same_end(whole, resumed(whole, tmp_path, 2))
 
 
+@pytest.mark.slow
 def test_fesem_is_the_same_with_either_executor(play_toy: Play) -> None:
     executors_agree(play_toy, "fesem", settings={"k": 2})

@@ -155,6 +155,7 @@ def test_the_order_of_the_cohort_only_orders_the_rows() -> None:
 # --- flis-dc: rounds ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answers", ["onehot", "softmax"])
 def test_a_round_of_flis_dc_by_hand(play_toy: Play, answers: Any) -> None:
     beta = {"onehot": 0.5, "softmax": 0.7}[answers]
@@ -186,6 +187,7 @@ def test_a_round_of_flis_dc_by_hand(play_toy: Play, answers: Any) -> None:
     assert overlapping > 3, "not always one set"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dedup", "equal"), [(False, False), (True, False), (True, True)])
 def test_the_whole_bank_comes_down(play_toy: Play, dedup: bool, equal: bool) -> None:  # T24
     rule = FlisDC(beta=0 if equal else 2, dedup=dedup)
@@ -216,6 +218,7 @@ def test_whoever_did_not_train_belongs_nowhere(play_toy: Play) -> None:
     assert played.result.notes[0]["name"] == "flis-dc.sizes"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choice", ["pick", "last_local"])
 def test_everybody_is_judged_by_the_best_model_or_by_its_own_last(
     play_toy: Play, choice: Any
@@ -239,6 +242,7 @@ def test_everybody_is_judged_by_the_best_model_or_by_its_own_last(
         assert not torch.equal(found.row, by_training.argmin(dim=1))
 
 
+@pytest.mark.slow
 def test_the_released_choice_on_test_data_is_made_on_demand_and_said(play_toy: Play) -> None:
     def choices(settings: dict[str, object]) -> tuple[Played, list[Any]]:
         spy = Spy([], [])
@@ -310,6 +314,7 @@ def test_what_flis_cannot_do_is_refused_with_a_reason(play_toy: Play) -> None:
         play_toy("flis-dc+scaffold", local=PLAIN, **SERVER)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choice", ["pick", "last_local"])
 def test_a_newcomer_picks_the_best_model_of_the_bank(play_toy: Play, choice: Any) -> None:
     more = {**UNSEEN, "server_samples": 8, "dataset": toy_dataset(samples=180)}

@@ -134,6 +134,7 @@ def test_models_that_always_agree_are_together_at_the_strictest_threshold() -> N
 # --- the probe ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answers", ["onehot", "softmax"])
 def test_groups_are_found_once_from_the_probes_answers(play_toy: Play, answers: Any) -> None:
     beta = {"onehot": 0.5, "softmax": 0.85}[answers]
@@ -189,6 +190,7 @@ def test_the_probe_is_counted_in_the_first_round(play_toy: Play) -> None:  # T24
 # --- laws and compositions ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("linkage", ["average", "complete", "single"])
 @pytest.mark.parametrize("answers", ["onehot", "softmax"])
 def test_a_threshold_of_zero_is_fedavg_after_the_probe(
@@ -278,6 +280,7 @@ def test_the_mean_agreement_with_a_group_counts_by_hand() -> None:
     assert told == [("w_0", [3], None)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"answers": "softmax", "beta": 0.85}])
 def test_a_newcomer_joins_whom_its_own_model_agrees_with_most(
     play_toy: Play, settings: Any
@@ -438,6 +441,7 @@ def test_what_is_compared_is_what_was_asked_for() -> None:
     assert FlisHC().predictions(torch.zeros(1, 1), ctx).flatten().tolist() == [0, 1]
 
 
+@pytest.mark.slow
 def test_released_newcomers_get_the_mean_of_whom_they_agree_with_most(play_toy: Play) -> None:
     played, _ = hc(play_toy, rule=FlisHC(mode="released"), rounds=3, **UNSEEN)
     from flbench.run.newcomers import evaluate_newcomers

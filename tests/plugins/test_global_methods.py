@@ -122,6 +122,7 @@ def test_fedprox_without_pull_is_fedavg(play_toy: Play) -> None:  # T01
     assert not torch.equal(play_toy("fedprox", settings={"mu": 1}).state.models, prox.state.models)
 
 
+@pytest.mark.slow
 def test_a_stronger_pull_ends_nearer_to_the_start(play_toy: Play) -> None:
     uploads: list[Any] = []
     for mu in (0.0, 0.1, 1.0, 4.0):
@@ -138,6 +139,7 @@ def test_the_pull_is_nothing_at_the_first_step(play_toy: Play) -> None:
     close(one, other)
 
 
+@pytest.mark.slow
 def test_fedavgm_without_momentum_is_fedavg(play_toy: Play) -> None:  # T01
     plain = play_toy("fedavgm", settings={"beta": 0})
     close(plain, play_toy("fedavg"))
@@ -189,6 +191,7 @@ def gradients(played: Played, row: torch.Tensor) -> torch.Tensor:
     return torch.stack(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rounds", [1, 2, 3])
 def test_one_full_batch_step_makes_the_variate_the_gradient(play_toy: Play, rounds: int) -> None:
     """(w - u) / eta = g + c - c_i, hence c_i' = c_i - c + g + c - c_i = g at the round's start."""
@@ -253,6 +256,7 @@ def test_buffers_take_no_part_in_server_steps(play_toy: Play) -> None:
 LIA = {"warmup": 1, "probe_epochs": 3}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedavgm", "fedprox", "scaffold", "fednova"])
 def test_with_one_group_oracle_and_a_method_is_the_method(play_toy: Play, name: str) -> None:
     one = {"partition": {"name": "label-groups", "groups": 1}, "local": PLAIN}
@@ -291,6 +295,7 @@ def test_every_group_keeps_a_momentum_of_its_own(play_toy: Play) -> None:
     assert len(lia.state.memory["fedavgm.momentum"]) == len(lia.state.models)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["pfedlia+scaffold", "oracle+scaffold"])
 def test_every_group_has_a_variate_of_its_own(play_toy: Play, name: str) -> None:
     starts: list[Any] = []

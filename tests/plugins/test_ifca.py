@@ -144,6 +144,7 @@ def test_uniform_shares_undo_the_sample_counts() -> None:
     assert IFCA() == IFCA(2, "fresh", False, "train", "samples")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])
 @pytest.mark.parametrize("split", ["train", "validation"])
 def test_a_round_of_ifca_by_hand(play_toy: Play, split: Any, weighting: Any) -> None:
@@ -166,6 +167,7 @@ def test_a_round_of_ifca_by_hand(play_toy: Play, split: Any, weighting: Any) -> 
     assert not torch.equal(by_other, start.membership.home), "the split makes a difference"
 
 
+@pytest.mark.slow
 def test_the_least_loss_decides_and_not_the_accuracy(play_toy: Play) -> None:
     trained = play_toy("fedavg", rounds=9, **RAGGED).state.models[0]
     bank = Bank(lambda _: torch.stack([9 * trained, torch.zeros(W)]))  # too sure; knows nothing
@@ -205,6 +207,7 @@ def test_everybody_is_judged_by_the_best_model_now(play_toy: Play, split: Any) -
 # --- ifca: laws ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"balanced": True}, {"split": "validation"}])
 def test_one_model_is_fedavg(play_toy: Play, settings: Any) -> None:  # T14
     one, fedavg = play_toy("ifca", settings={"k": 1, **settings}), play_toy("fedavg")
@@ -232,6 +235,7 @@ def test_different_models_separate_the_groups(play_toy: Play) -> None:  # T14
     assert ifca["accuracy_mean"] > fedavg["accuracy_mean"]
 
 
+@pytest.mark.slow
 def test_swapped_models_are_the_same_run(play_toy: Play) -> None:
     swapped = Bank(lambda ctx: torch.stack([ctx.fresh_initial(1), ctx.initial]))
     one, (other, _) = play_toy("ifca"), spied(play_toy, "ifca", IFCA(), ("bank", swapped))
@@ -253,6 +257,7 @@ def test_ifca_sends_every_model_down_and_one_up(play_toy: Play, net: Any, width:
 # --- ifca: the start ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("k", "shares", "draws"),
     [(1, [1.0], 1), (2, [0.35, 0.65], 1), (2, [0.34, 0.66], 2), (4, [0.1, 0.2, 0.3, 0.4], 1),
@@ -335,6 +340,7 @@ def test_every_model_keeps_a_server_momentum_of_its_own(play_toy: Play) -> None:
     assert len(v[v.any(dim=1)].unique(dim=0)) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("split", ["train", "validation"])
 def test_a_newcomer_takes_the_model_with_the_least_loss(play_toy: Play, split: Any) -> None:
     more = {"dataset": toy_dataset(samples=180), **UNSEEN}

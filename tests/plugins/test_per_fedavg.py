@@ -336,6 +336,7 @@ def test_newcomers_adapt_too(play_toy: Play) -> None:
     assert sum(apt.correct) > sum(stiff.correct)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("version", "fits", "batches"), [("fo", 6, 2), ("hf", 3, 3)])
 def test_data_without_batches_enough_and_adam_are_refused(
     play_toy: Play, version: str, fits: int, batches: int

@@ -109,6 +109,7 @@ def test_a_group_may_start_from_its_partial_models_mean(
     assert PFedLIA().started(groups, state, ctx) == groups  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["central", "peer"])
 def test_the_start_of_the_groups_does_not_change_the_influence(play_toy: Play, mode: str) -> None:
     """The probe has no local terms of other plugins, with either start."""

@@ -31,6 +31,7 @@ OFF = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("names", "settings", "other", "its"), OFF)
 @pytest.mark.parametrize("executor", ["sequential", "vectorised"])
 def test_a_part_that_is_switched_off_leaves_the_other(
@@ -40,6 +41,7 @@ def test_a_part_that_is_switched_off_leaves_the_other(
     assert same(both, play_toy(other, settings=its or None, executor=executor, rounds=3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", ["moon+fedlc", "fedbabu+fedlc", "scaffold+fedlc"])
 def test_both_losses_count(names: str, play_toy: Play) -> None:
     first, second = names.split("+")
@@ -52,6 +54,7 @@ def test_both_losses_count(names: str, play_toy: Play) -> None:
     assert not same(both, one) and not same(both, other)
 
 
+@pytest.mark.slow
 def test_fedbabu_never_moves_the_head(play_toy: Play) -> None:
     played = play_toy("fedbabu+fedlc", rounds=3)
     ctx = played.run.context

@@ -126,6 +126,7 @@ def test_a_rival_is_known_under_another_name() -> None:
 # --- everybody is served by a row of their own ---------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedrod", "per-fedavg"])
 @pytest.mark.parametrize("grouping", ["oracle", "ifca"])
 def test_who_has_no_group_is_not_served_by_the_last_one(

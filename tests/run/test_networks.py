@@ -83,6 +83,7 @@ def test_every_client_has_a_network_that_follows_it() -> None:
     assert draw_networks(toy_suite(), 0, range(9)) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "local-only", "lg-fedavg", "fedproto", "fedprox"])
 def test_relabelled_clients_end_with_the_same_models(method: str) -> None:
     one, other = small(method, **ALIKE), small(method, order=ORDER, **ALIKE)
@@ -168,6 +169,7 @@ def test_bytes_of_a_common_head(play_toy: Play) -> None:
     assert played.run.ledger.totals["up"] == {"model": 2 * CLIENTS * HEAD * 4}
 
 
+@pytest.mark.slow
 def test_bytes_of_prototypes_do_not_depend_on_networks(play_toy: Play) -> None:
     pair = [
         play_toy("fedproto", rounds=2, participation=1.0, **more).run.ledger.totals
@@ -181,6 +183,7 @@ def test_bytes_of_prototypes_do_not_depend_on_networks(play_toy: Play) -> None:
 METHODS = ["fedavg", "fedprox", "local-only", "fedproto", "lg-fedavg"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_executors_agree(play_toy: Play, method: str) -> None:
     pair = [
@@ -228,6 +231,7 @@ class Teacher:
         return term
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", [True, False])
 def test_another_model_computes_with_its_own_network(play_toy: Play, sent: bool) -> None:
     """Of models that differ between clients, lanes cannot look which network they have."""
@@ -243,6 +247,7 @@ def test_another_model_computes_with_its_own_network(play_toy: Play, sent: bool)
     assert all("which of several networks a model has cannot be read" in line for line in reasons)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["global", "local", "reset"])
 def test_statistics_of_every_policy_leave_the_networks_alone(play_toy: Play, policy: str) -> None:
     played = play_toy("fedavg", participation=1.0, buffers=policy, **ALIKE)
@@ -250,6 +255,7 @@ def test_statistics_of_every_policy_leave_the_networks_alone(play_toy: Play, pol
     assert served.tolist() == networks(played).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_newcomers_have_networks_of_their_own(play_toy: Play, method: str) -> None:
     changes = {"clients": 12, "unseen": 0.5, "unseen_epochs": 1}
@@ -374,6 +380,7 @@ def test_a_model_of_another_network_is_refused(play_toy: Play, hook: str) -> Non
     assert "a model of network 0, but it has network 1" in line
 
 
+@pytest.mark.slow
 def test_two_processes_agree() -> None:
     from flbench.testing.reproducibility import end_in_process_group, end_of_run
     from flbench.testing.subprocesses import in_process_group

@@ -250,6 +250,7 @@ def test_newcomers_can_be_evaluated_and_their_data_read(play_toy: Play) -> None:
             assert float(found[1, 0]) == pytest.approx(float(F.cross_entropy(net.module(x), y)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epochs", [None, 0, 1, 3])
 def test_a_newcomer_trains_as_many_epochs_as_it_is_asked_to(
     play_toy: Play, epochs: int | None

@@ -182,6 +182,7 @@ def test_a_checkpoint_of_other_data_is_refused(play_toy: Play) -> None:
         prepare(replace(job, resume=True), toy_dataset())
 
 
+@pytest.mark.slow
 def test_a_complete_result_is_not_computed_again_unless_asked(play_toy: Play) -> None:
     said: list[str] = []
     job = replace(play_toy("fedavg").job, say=said.append)
@@ -325,6 +326,7 @@ def test_a_predictor_sees_what_its_client_keeps(play_toy: Play) -> None:
         assert run.history.last.correct[client] == expected
 
 
+@pytest.mark.slow
 def test_paper_leak_scores_on_the_test_split_and_says_so(play_toy: Play) -> None:
     honest = play_toy("pfedlia", settings=METHODS["pfedlia"])
     leaky = play_toy("pfedlia", settings={**METHODS["pfedlia"], "paper_leak": True})
@@ -356,6 +358,7 @@ def test_every_number_of_a_summary_is_in_the_table(
     assert result.model_copy(update={"summary": old}).metrics()[young] == result.summary[young]
 
 
+@pytest.mark.slow
 def test_partial_means_can_start_the_groups(play_toy: Play) -> None:  # B6
     theta0 = play_toy("pfedlia", settings=METHODS["pfedlia"], rounds=2)
     settings = {**METHODS["pfedlia"], "start": "lia_mean"}
@@ -414,6 +417,7 @@ def test_ari_is_null_without_true_groups(play_toy: Play) -> None:
         play_toy(told)
 
 
+@pytest.mark.slow
 def test_the_headline_is_the_last_round_or_the_one_validation_chose(play_toy: Play) -> None:
     last = play_toy("fedavg", rounds=6)
     chosen = play_toy("fedavg", rounds=6, headline="validation")

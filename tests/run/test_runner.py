@@ -318,6 +318,7 @@ def typed(
 QUICK = ("--rounds", "1", "--set", "local.epochs=1")
 
 
+@pytest.mark.slow
 def test_of_several_runs_the_one_that_lacks_its_data_is_left_out(
     typed: Typed, tmp_path: Path
 ) -> None:

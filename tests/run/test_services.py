@@ -119,6 +119,7 @@ class Paired(fl.ClientModule):
         return {"moved": (self.flat() - self.start[:WIDTH]).norm()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("usual", "plan", "steps"),
     [(1, (2, None), 6), (2, (None, 1), 6), (2, (None, None), 4), (1, (None, 3), 4), (3, (2, 2), 4)],
@@ -162,6 +163,7 @@ def different(run: Run, count: int) -> Tensor:
     return rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("net", [None, normed], ids=["mlp", "batchnorm"])
 def test_models_answer_together_as_they_do_alone(
     play_toy: Play, monkeypatch: pytest.MonkeyPatch, net: Any
@@ -189,6 +191,7 @@ def test_models_answer_together_as_they_do_alone(
             torch.testing.assert_close(said, z, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_asking_models_changes_none_and_uses_their_own_prediction(play_toy: Play) -> None:
     class Doubled(fl.ClientModule):
         def predict(self, x: Tensor) -> Tensor:
@@ -295,6 +298,7 @@ def test_further_models_are_judged_as_if_they_were_the_model(play_toy: Play) -> 
     assert {name: curve for name, curve in found.items() if name in plain} == plain
 
 
+@pytest.mark.slow
 def test_further_models_are_judged_when_the_model_is(play_toy: Play) -> None:
     found = curves(play_toy, "tuned", "home", rounds=4, eval_every=3)
     assert [value is None for value in found["accuracy_home"]] == [True, True, False, False]

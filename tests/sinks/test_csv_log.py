@@ -71,6 +71,7 @@ both = pytest.mark.parametrize(("name", "sink", "read"), KINDS, ids=["csv", "ten
 Sink, Read = Callable[[], Any], Callable[[Path], Rows]
 
 
+@pytest.mark.slow
 @both
 @pytest.mark.parametrize("method", ["fedavg", "pfedlia"])
 def test_every_number_of_every_round_is_there(
@@ -89,6 +90,7 @@ def test_every_number_of_every_round_is_there(
     assert read(played.job.path)[1]["accuracy"] == pytest.approx(result.curves["accuracy"][1])
 
 
+@pytest.mark.slow
 @both
 def test_a_resumed_run_goes_on_in_the_same_log(
     play_toy: Play, name: str, sink: Sink, read: Read
@@ -116,6 +118,7 @@ class Lying:
         self.sink.round_finished(record)
 
 
+@pytest.mark.slow
 @both
 def test_the_lie_would_be_seen(play_toy: Play, name: str, sink: Sink, read: Read) -> None:
     _, played = write(play_toy, "fedavg", sinks=((name, Lying(sink(), 2)),))
@@ -126,6 +129,7 @@ def forced(job: RunSpec, name: str, sink: object) -> Result:
     return listened(replace(job, sinks=((name, sink),), force=True))
 
 
+@pytest.mark.slow
 @both
 def test_a_run_that_starts_over_begins_the_log_anew(
     play_toy: Play, name: str, sink: Sink, read: Read
@@ -135,6 +139,7 @@ def test_a_run_that_starts_over_begins_the_log_anew(
     assert same(read(played.job.path), rows_of(result))
 
 
+@pytest.mark.slow
 @both
 def test_runs_of_one_sink_have_a_log_each(
     play_toy: Play, name: str, sink: Sink, read: Read
@@ -147,6 +152,7 @@ def test_runs_of_one_sink_have_a_log_each(
         assert played.job.path.stem == f"seed-{seed}"
 
 
+@pytest.mark.slow
 @both
 def test_what_cannot_be_written_does_not_stop_the_run(
     play_toy: Play, name: str, sink: Sink, read: Read
@@ -161,6 +167,7 @@ def test_what_cannot_be_written_does_not_stop_the_run(
     assert all(text.startswith(f"{name}.") for text in played.said)
 
 
+@pytest.mark.slow
 @both
 def test_both_at_once_do_not_disturb_each_other(
     play_toy: Play, name: str, sink: Sink, read: Read
@@ -199,6 +206,7 @@ def test_a_killed_run_has_logged_what_it_played(tmp_path: Path) -> None:
     assert csv_rows(path) == board_rows(path) == [{"accuracy": 0.25}, {"accuracy": 0.5}]
 
 
+@pytest.mark.slow
 def test_tensorboard_lists_parameters_beside_the_summary(play_toy: Play) -> None:
     result, played = write(
         play_toy, "pfedlia", settings=LIA, sinks=(("tensorboard", TensorBoard()),)

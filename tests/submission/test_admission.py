@@ -99,6 +99,7 @@ KINDS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind["method"])
 def test_what_a_run_leaves_follows_from_itself(kind: dict[str, Any], play_toy: Play) -> None:
     played = play_toy(**kind)
@@ -110,6 +111,7 @@ def test_what_a_run_leaves_follows_from_itself(kind: dict[str, Any], play_toy: P
     assert result.summary.keys() - recount(result).keys() <= left
 
 
+@pytest.mark.slow
 def test_tuning_and_precision_are_part_of_the_fingerprint(play_toy: Play) -> None:
     played = play_toy("fedavg")
     tuned = Tuning(budget=3, tried=2, seeds=[1000], score="accuracy_validation")
@@ -259,6 +261,7 @@ ODD: list[tuple[Edit, str]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("edit", "told"), ODD, ids=[told for _, told in ODD])
 def test_what_was_changed_is_found(
     edit: Edit, told: str, runs: dict[str, Result], board: Path, tmp_path: Path
@@ -308,6 +311,7 @@ def test_versions_nobody_else_can_install_are_refused(
     assert bool(asked(path, board)) == ("release" in told), "what is not installed can be newer"
 
 
+@pytest.mark.slow
 def test_a_good_file_has_no_problem_and_all_of_a_bad_one_are_told(
     runs: dict[str, Result], board: Path, tmp_path: Path
 ) -> None:
@@ -559,6 +563,7 @@ def test_nothing_is_copied_where_something_is_wrong(
     assert list(board.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_what_is_in_order_is_put_in_place(
     typed: Typed, runs: dict[str, Result], board: Path, tmp_path: Path
 ) -> None:

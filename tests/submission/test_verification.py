@@ -111,6 +111,7 @@ def test_newcomers_are_compared_too(
     assert line.endswith("(correct_tuned)")
 
 
+@pytest.mark.slow
 def test_a_file_of_version_1_is_verified(
     play_toy: Play, typed: Typed, there: object, tmp_path: Path
 ) -> None:

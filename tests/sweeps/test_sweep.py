@@ -570,6 +570,7 @@ def test_a_worker_that_dies_is_a_failed_cell() -> None:
     assert outcome.why == "Crashed: the worker died"
 
 
+@pytest.mark.slow
 def test_a_worker_plays_in_the_folder_of_the_sweep_with_its_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

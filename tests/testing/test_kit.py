@@ -248,6 +248,7 @@ def test_a_declared_failure_is_shown_and_must_be_taken_back_once_it_holds(typed:
     assert err == "flbench: check: 1 failed: honest: plain-parameters\n"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("strange")
 @pytest.mark.parametrize(
     ("words", "said"),

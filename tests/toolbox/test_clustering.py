@@ -71,6 +71,7 @@ def test_optics_finds_the_blocks_with_defaults(seed: int) -> None:  # T18
     assert set(found.sweep) == {"3", "5", "10"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("features", get_args(Features))
 def test_all_four_features_find_blocks_of_equal_scale(features: str) -> None:
     truth, scores = block_influence(scale=0.0, clients=50)
@@ -142,6 +143,7 @@ def test_noise_is_adopted_by_the_smallest_mean_distance() -> None:
     assert adopt_noise(labels, distance).tolist() == [0, 0, 3, 3, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("features", get_args(Features))
 @pytest.mark.parametrize("value", [0.0, 0.1, -2.3])
 def test_scores_without_spread_are_one_group(features: str, value: float) -> None:

@@ -33,6 +33,7 @@ def test_half_a_sample_is_added_to_every_count() -> None:
     assert mean_kld(counts) == pytest.approx(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("smoothing", [0.5, 1.0, 1e-3])
 def test_kld_agrees_with_scipys_entropy(smoothing: float) -> None:
     counts = some_counts() + 0.0
