@@ -47,6 +47,7 @@ def numbers(suite: Suite) -> list[tuple[str, str, str, float]]:
     ]
 
 
+@pytest.mark.slow
 def test_every_suite_loads_and_prints_what_its_paper_prints() -> None:
     found = {name: load_suite(name).printed for name in SUITES}
     assert {name: set(printed) for name, printed in found.items() if printed} == WITH
@@ -226,6 +227,7 @@ def test_show_suite_prints_them_for_the_shown_data_set_after_the_settings(
     assert lines[at + 12].startswith("how its data are divided cannot be shown")
 
 
+@pytest.mark.slow
 def test_show_suite_prints_none_where_the_paper_has_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -315,6 +315,7 @@ def test_unknown_names_and_values_are_refused_before_a_round(here: Path) -> None
     assert not (here / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_study_s_table_is_kept_after_every_cell(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -740,6 +741,7 @@ def test_an_interrupted_study_says_how_to_go_on(
     )
 
 
+@pytest.mark.slow
 def test_a_study_runs_on_the_data_it_is_told(here: Path) -> None:
     rows, _ = played(grid(suites=["lacks.toml"]), request(here, dataset="digits"))
     assert [row["suite"] for row in rows] == ["lacks.toml"]

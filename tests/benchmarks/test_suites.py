@@ -22,6 +22,7 @@ SUITES = sorted(entries("suites"))
 GROUPED = {"pathological-noniid", "noisy-noniid", "fig3b", "rotated", "label-swap", "nordic-text"}
 
 
+@pytest.mark.slow
 def test_every_section_of_a_suite_fits_its_dataset() -> None:
     for name in SUITES:
         path = Path(flbench_benchmarks.__file__).with_name(f"{name}.toml")
@@ -85,6 +86,7 @@ def test_fine_tuning_is_the_same_each_time_and_another_model(play_toy: Play) -> 
     assert one["accuracy_fine_tuned"] != one["accuracy_mean"]
 
 
+@pytest.mark.slow
 def test_what_a_target_costs_is_reported_where_there_is_one(play_toy: Play) -> None:
     reached: dict[str, Any] = play_toy("fedavg", rounds=3, target=0.01).result.summary
     assert reached["rounds_to_target"] == 1

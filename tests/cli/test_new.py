@@ -244,6 +244,7 @@ def test_names_of_other_kinds_are_free(typed: Typed) -> None:
     assert typed("new", "fedprox", "--kind", "suite")[0] == 0
 
 
+@pytest.mark.slow
 def test_names_and_modules_of_other_packages_are_taken(
     typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -219,6 +219,7 @@ def test_a_command_that_finished_nothing_fails(job: Any, run_all: Any) -> None:
     assert files(one.out) == ["skipped.json", "skipped.json"]
 
 
+@pytest.mark.slow
 def test_divergence_weighs_more_than_what_is_undefined(job: Any, run_all: Any) -> None:
     diverging = job("fedavg", local={"lr": 1e30})
     with pytest.raises(Diverged):

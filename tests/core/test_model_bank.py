@@ -238,6 +238,7 @@ def test_a_round_of_personal_models_stores_what_it_trained(play_toy: Play) -> No
         assert len(models.stored) == 3 + 1, "the cohort's rows, and the initial one"
 
 
+@pytest.mark.slow
 def test_a_plugin_may_write_into_its_copy_as_into_any_tensor(play_toy: Play) -> None:
     def rows(state: State, upload: Any) -> torch.Tensor:
         table = state.models.clone()

@@ -706,6 +706,7 @@ def test_check_says_whether_files_are_the_originals(
     assert status.compare_md5("digits", tmp_path) == []
 
 
+@pytest.mark.slow
 def test_check_of_all_goes_over_what_is_there_and_fails_if_one_does(tmp_path: Path) -> None:
     write_mnist_m(tmp_path)
     lines = status.report(tmp_path, check=True)

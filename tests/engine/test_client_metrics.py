@@ -287,6 +287,7 @@ def test_executors_agree_on_metrics(tmp_path: Path) -> None:
         np.testing.assert_allclose(one, other, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_has_the_same_metrics(play_toy: Play, tmp_path: Path) -> None:
     from small import resumed
 
@@ -295,6 +296,7 @@ def test_a_run_that_goes_on_has_the_same_metrics(play_toy: Play, tmp_path: Path)
     assert stable(again) == stable(whole)
 
 
+@pytest.mark.slow
 def test_a_metric_that_comes_too_late_is_named(play_toy: Play, tmp_path: Path) -> None:
     whole = play_toy("fedavg", headline="validation")
     assert whole.run.history.chosen is not None
@@ -516,6 +518,7 @@ def test_the_built_in_metrics_are_typed() -> None:
 # --- clients that are not judged ---------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_clients_that_are_not_judged_train_and_are_in_no_figure(tmp_path: Path) -> None:
     every = player(tmp_path / "every")("fedavg", metrics=("ece",), target=0.1)
     some = player(tmp_path / "some")("fedavg", metrics=("ece",), target=0.1, not_judged="1, 4")

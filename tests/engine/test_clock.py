@@ -540,6 +540,7 @@ HARD = {
 """Everything at once."""
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_ends_at_the_same_time(play_toy: Play, tmp_path: Path) -> None:
     whole = play_toy("fedavg", clock=HARD, rounds=4)
     again = resumed(whole, tmp_path, 2)

@@ -184,6 +184,7 @@ def test_the_plugin_named_first_codes_first(play_toy: Play) -> None:
     assert order[:4] == ["a", "b", "a", "b"]
 
 
+@pytest.mark.slow
 def test_a_coder_that_changes_nothing_changes_nothing(play_toy: Play) -> None:
     coded = play_toy(composition(plugin("same", lambda message: message)), rounds=3)
     plain = play_toy("fedavg", rounds=3)

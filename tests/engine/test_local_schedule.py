@@ -120,6 +120,7 @@ def test_only_the_scalars_of_a_client_s_mask_move(executor: str, play_toy: Play)
     assert moved[mask].float().mean() > 0.9
 
 
+@pytest.mark.slow
 def test_executors_agree(play_toy: Play) -> None:
     fields = {
         "epochs": torch.tensor([1.0, 2.0, 0.5, 2.0, 3.0, 1.0]),

@@ -47,6 +47,7 @@ from flbench.testing.subprocesses import in_process_group
 # --- dealing ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 1000), max_size=40), st.integers(1, 9))
 def test_everyone_is_dealt_once_and_the_hands_are_level(weights: list[int], hands: int) -> None:
     dealt = assign(weights, hands)
@@ -424,6 +425,7 @@ def test_mixed_precision_is_another_run(play_toy: Play) -> None:
     torch.testing.assert_close(mixed.state.models, exact.state.models, rtol=0, atol=0.05)
 
 
+@pytest.mark.slow
 def test_executors_agree_in_mixed_precision(play_toy: Play) -> None:
     pair = [
         play_toy("fedavg", engine=EngineOptions(name, accelerator="cpu", precision="bf16-mixed"))

@@ -205,6 +205,7 @@ def test_extras_go_down_and_reports_come_up(play_toy: Play) -> None:
     assert "own" not in totals["down"]
 
 
+@pytest.mark.slow
 def test_dropout_has_an_address_and_leaves_the_global_generator_alone(play_toy: Play) -> None:
     def net() -> nn.Module:
         return nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 4))
@@ -287,6 +288,7 @@ def test_cross_evaluation_is_the_mean_loss_of_every_pair(play_toy: Play) -> None
     assert logits_of(space, models, samples.x[:7]).shape == (5, 7, 4)
 
 
+@pytest.mark.slow
 def test_an_untouched_row_costs_the_others_nothing(play_toy: Play) -> None:
     """Group 0 ends the same whether or not the clients of group 1 exist in its bank."""
 

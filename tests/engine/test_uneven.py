@@ -66,6 +66,7 @@ def test_logits_move_by_units_in_the_last_place_with_the_rows() -> None:
     assert torch.equal(weight.grad, gradient)
 
 
+@pytest.mark.slow
 def test_equal_models_are_evaluated_to_rounding(play_toy: Play) -> None:
     def net() -> torch.nn.Module:
         return uneven.build((3,), 4, hidden=3)

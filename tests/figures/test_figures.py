@@ -228,6 +228,7 @@ def test_a_curve_is_the_mean_of_the_rounds_measured() -> None:
     assert curve.high == pytest.approx([0.4, 0.7, 0.9])
 
 
+@pytest.mark.slow
 def test_rows_are_named_with_where_they_end_the_best_first() -> None:
     rows = [("low", [made(accuracy=[0.1, 0.3])]), ("high", [made(accuracy=[0.1, 0.75])])]
     svg = figures.curves(rows, "t")
@@ -280,6 +281,7 @@ def test_any_number_of_ranks_can_be_drawn() -> None:
     assert figures.critical_difference(ranks, 1.0, 2, "t")
 
 
+@pytest.mark.slow
 def test_a_bar_of_equal_seeds_has_no_length() -> None:
     assert np.mean([0.1] * 3) > 0.1, "a mean of equals may lie beyond them"
     assert figures.pareto([("one", [made(mb=0.1, seed=seed) for seed in range(3)])], "t")

@@ -56,6 +56,7 @@ def test_equal_counts_give_equal_bytes(clients: int, known: bool) -> None:
     assert once != draw_partition(counts + 1, groups, "a title")
 
 
+@pytest.mark.slow
 def test_it_is_an_svg_with_title_and_description_and_no_date() -> None:
     svg = draw_partition(some_counts(20), np.arange(20) % 4, "a < b & c")
     root = ElementTree.fromstring(svg)
@@ -209,6 +210,7 @@ model = "mlp"
     assert b"20 clients and 10 labels in 5 true groups" in (tmp_path / "g.svg").read_bytes()
 
 
+@pytest.mark.slow
 def test_without_the_data_the_settings_are_still_shown(shown: Shown, tmp_path: Path) -> None:
     suite = ("noisy-noniid", "--dataset", "fashion-mnist")
     code, out, _ = shown(*suite)
@@ -264,6 +266,7 @@ model = "mlp"
     assert "samples for 2000 clients" in err
 
 
+@pytest.mark.slow
 def test_the_command_line_imports_nothing_heavy() -> None:
     heavy = "torch", "numpy", "matplotlib", "pydantic"
     code = f"import sys, flbench.cli.main; print([n for n in {heavy} if n in sys.modules])"

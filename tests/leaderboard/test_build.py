@@ -194,6 +194,7 @@ def test_a_long_list_is_cut(typed: Typed) -> None:
     assert re.search(r"\(missing: README\.md, (\S+, ){3}one\.md and 1 more\)\n$", said)
 
 
+@pytest.mark.slow
 def test_findings_are_taken_as_they_are(typed: Typed) -> None:
     typed()
     (typed.folder / "board/findings.md").write_text("Nothing is **free**.\n")

@@ -277,6 +277,7 @@ def test_the_command_writes_the_page(typed: Typed, found: list[Table]) -> None:
     assert not Path("board/README.md").exists()
 
 
+@pytest.mark.slow
 def test_check_says_whether_the_page_is_current(tmp_path: Path, typed: Typed) -> None:
     write(tmp_path / "results", listed(0.5))
     words = ("leaderboard", "--results", str(tmp_path / "results"), "--html", "--out", "board")

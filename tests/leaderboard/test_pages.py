@@ -226,6 +226,7 @@ def test_the_status_of_every_seed_is_shown(tmp_path: Path) -> None:
     assert only_table(tmp_path)[0]["status"] == "reproduced, self-reported"
 
 
+@pytest.mark.slow
 def test_the_page_is_the_same_bytes_for_the_same_files(tmp_path: Path) -> None:
     every = [
         made(accuracy, method=method, seed=seed, mark=suite, config=config)

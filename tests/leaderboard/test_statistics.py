@@ -154,6 +154,7 @@ def test_two_rows_are_compared_as_if_they_were_alone(
     assert np.array_equal(alone.differences, beside.differences[:2, :2], equal_nan=True)
 
 
+@pytest.mark.slow
 @CALM
 @given(tables=st.lists(ROW, min_size=2, max_size=5), data=st.data())
 def test_the_order_of_rows_does_not_matter(tables: list[list[list[int]]], data: st.DataObject):

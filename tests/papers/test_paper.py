@@ -249,6 +249,7 @@ def test_a_wrong_name_is_one_line(typed: Typed, words: tuple[str, ...], expected
     assert error.startswith(f"flbench: {expected}")
 
 
+@pytest.mark.slow
 def test_a_number_never_reached_is_not_reproduced(card: str, typed: Typed, tmp_path: Path) -> None:
     """It ran, and its summary has no such number."""
     path = Path(card)

@@ -195,6 +195,7 @@ def test_label_skew_gives_everybody_equally_many_labels(
         assert sum(map(len, found.clients)) == len(labels)
 
 
+@pytest.mark.slow
 @law
 @given(worlds(), PARAMETERS[dirichlet])
 @example((np.zeros(30, dtype=np.int64), np.zeros(30, dtype=np.int64), 10, 0),

@@ -130,6 +130,7 @@ def test_iid_deals_sizes_that_differ_by_at_most_one() -> None:
     assert any((np.diff(rows) != 1).any() for rows in found.clients), "shuffled before dealing"
 
 
+@pytest.mark.slow
 def test_noisy_adds_labels_outside_the_group_at_the_rate() -> None:  # T26
     clients, labels = 2000, shuffled_labels(10, 700)
     found = label_groups_noisy(labels, None, clients, rng(), order="natural")

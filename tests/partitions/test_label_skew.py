@@ -141,6 +141,7 @@ def test_where_all_weight_falls_on_full_clients_another_gets_the_label() -> None
         assert sorted(counted(found, labels).tolist()) == [[0, 50], [50, 0]]
 
 
+@pytest.mark.slow
 def test_shares_are_those_of_a_dirichlet() -> None:
     labels = np.zeros(1000, dtype=np.int64)  # one label: the balance rule does not come in
     shares = [
@@ -323,6 +324,7 @@ def test_in_band_takes_the_median_of_a_third_of_the_range() -> None:
         primary_secondary(CIFAR, None, 1, rng(), band="low", samples=100)
 
 
+@pytest.mark.slow
 def test_bands_of_the_papers_setting_are_thirds_of_a_hundred_data_sets() -> None:
     drawn = [
         LabelPlan.drawn(

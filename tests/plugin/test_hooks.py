@@ -288,6 +288,7 @@ class Hears:
         self.heard.append((result.summary["round"], Path(path).name))
 
 
+@pytest.mark.slow
 def test_a_sink_that_raises_is_reported_and_the_run_goes_on(play_toy: Play) -> None:
     hears = Hears()
     played = play_toy("fedavg", sinks=(("hears", hears), ("boom", Boom())))
@@ -298,6 +299,7 @@ def test_a_sink_that_raises_is_reported_and_the_run_goes_on(play_toy: Play) -> N
     assert played.run.history.last == play_toy("fedavg").run.history.last
 
 
+@pytest.mark.slow
 def test_a_sink_that_fails_leaves_no_trace_in_the_result(play_toy: Play) -> None:
     played, quiet = play_toy("fedavg", sinks=(("boom", Boom()),)), play_toy("fedavg")
     assert len(played.said) == 3

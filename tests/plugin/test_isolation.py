@@ -171,6 +171,7 @@ def test_global_generators_repeat_for_who_uses_them(play_toy: Play) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_module_may_draw_its_first_weights_from_torch(play_toy: Play) -> None:
     weights: list[torch.Tensor] = []
 
@@ -629,6 +630,7 @@ def loud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path / "site")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("loud")
 def test_what_a_data_set_and_a_network_change_is_restored(
     typed: Typed, capsys: pytest.CaptureFixture[str]
@@ -682,6 +684,7 @@ def test_a_method_without_a_rule_for_newcomers_has_a_warning(play_toy: Play) -> 
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("loud")
 def test_for_debugging_errors_have_tracebacks(
     typed: Typed, monkeypatch: pytest.MonkeyPatch

@@ -60,6 +60,7 @@ def test_it_is_a_plain_loop_over_the_union(play_toy: Play, executor: str, epochs
     assert (played.personal == row).all(), "everybody is judged by it"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_samples_cross_once_and_models_never(play_toy: Play, executor: str) -> None:
     played = play_toy("centralised", executor=executor)
@@ -70,6 +71,7 @@ def test_samples_cross_once_and_models_never(play_toy: Play, executor: str) -> N
     assert len(set(played.run.history.curves["bytes_up"])) == 1, "in round 1"
 
 
+@pytest.mark.slow
 def test_it_is_marked_as_a_reference(play_toy: Play) -> None:
     result = play_toy("centralised").result
     (plugin,) = result.method.plugins
@@ -103,6 +105,7 @@ def test_data_is_pooled_for_nobody_who_does_not_say_so(play_toy: Play, executor:
     assert seen[0].samples.tolist() == [42] * 3, "each client of the cohort trains on the union"
 
 
+@pytest.mark.slow
 def test_newcomers_are_judged_by_it_and_stay_out_of_the_pool(play_toy: Play) -> None:
     changes = {"clients": 9, "unseen": 0.34, "unseen_epochs": 1, "dataset": toy_dataset(0, 108)}
     played = play_toy("centralised", **changes)

@@ -215,6 +215,7 @@ def test_a_group_with_a_member_never_heard_does_not_split(play_toy: Play) -> Non
     assert homes(early) == [0, 1, 0, 1, 0, 1], "by the latest move of everybody, of any age"
 
 
+@pytest.mark.slow
 def test_norms_are_of_those_who_trained_in_this_round(play_toy: Play) -> None:
     """One sampled client a round: its own move alone is no evidence, whatever is remembered."""
     played = drifting(play_toy, CFL(**ALWAYS), OPPOSITE, participation=0.2, rounds=12)
@@ -354,6 +355,7 @@ def test_each_group_is_pulled_to_its_own_model(play_toy: Play, mu: float) -> Non
     assert spread[0] <= spread[1]
 
 
+@pytest.mark.slow
 def test_statistics_are_no_part_of_an_update(play_toy: Play) -> None:
     def net() -> torch.nn.Module:
         return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))

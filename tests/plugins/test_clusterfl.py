@@ -129,6 +129,7 @@ class Silent:
         return Module(net, ctx.local)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("alpha", "beta"), [(0.5, 0.5), (0.5, 0.25)])
 def test_without_data_everybody_contracts_to_the_mean(
     play_toy: Play, alpha: float, beta: float
@@ -196,6 +197,7 @@ def test_k_means_finds_the_groups_by_the_trained_models(play_toy: Play) -> None:
     assert membership.home.tolist() == [*range(N)]
 
 
+@pytest.mark.slow
 def test_affinity_compares_softened_answers_on_the_servers_samples(play_toy: Play) -> None:
     rule = ClusterFL(clusterer="affinity", temperature=2.0, refresh=2)
     played, spy = spied(play_toy, rule, rounds=2, **SERVER)

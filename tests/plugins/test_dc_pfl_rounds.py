@@ -157,6 +157,7 @@ def test_a_layer_is_low_exactly_below_its_share_of_the_mean(
         assert low.sum(dim=1).tolist() == [1] * CLIENTS, "one of two layers is below their mean"
 
 
+@pytest.mark.slow
 def test_one_layer_alone_is_not_below_its_own_mean(play_toy: Play) -> None:
     for threshold, low in ((1.0, False), (1.01, True)):
         played = play_toy(
@@ -168,6 +169,7 @@ def test_one_layer_alone_is_not_below_its_own_mean(play_toy: Play) -> None:
         assert played.state.memory["dc-pfl.low"].tolist() == [[low]] * CLIENTS
 
 
+@pytest.mark.slow
 def test_what_is_not_due_stays_with_its_client(play_toy: Play) -> None:
     seen: list[Any] = []
     rule = DCPFL(tau=1, t_start=1, lambda_step=0, **ONE_LOW)

@@ -71,6 +71,7 @@ def test_peer_with_block_selections_is_central(play_toy: Play) -> None:  # T16
     same_run(peer, central)
 
 
+@pytest.mark.slow
 def test_oracle_with_one_group_is_fedavg(play_toy: Play) -> None:  # T16
     one = {"name": "label-groups", "groups": 1}
     oracle = play_toy("oracle", settings={"warmup": 1}, partition=one)
@@ -99,6 +100,7 @@ def test_warmup_that_never_ends_is_fedavg(play_toy: Play) -> None:  # T17
             assert any("do not exceed warmup" in text for text in played.said)
 
 
+@pytest.mark.slow
 def test_probe_of_no_epochs_has_no_influence(play_toy: Play) -> None:  # T17
     probes: list[Stage] = []
 
@@ -117,6 +119,7 @@ def test_probe_of_no_epochs_has_no_influence(play_toy: Play) -> None:  # T17
     same_run(played, play_toy("fedavg"))
 
 
+@pytest.mark.slow
 def test_influence_is_what_each_row_client_saves(play_toy: Play) -> None:  # T17, orientation
     """Recompute one entry with plain torch: the row is the judge, positive is helpful."""
     kept: dict[str, Any] = {}
@@ -220,6 +223,7 @@ def test_local_only_exchanges_nothing_and_depends_on_nobody(play_toy: Play) -> N
     same_run(alone, play_toy("local-only", participation=1.0))
 
 
+@pytest.mark.slow
 def test_one_client_alone_is_fedavg_and_local_only(play_toy: Play) -> None:
     one = {"clients": 1, "participation": 1.0, "partition": {"name": "iid"}}
     same_run(play_toy("local-only", **one), play_toy("fedavg", **one))

@@ -79,6 +79,7 @@ def test_qsgd_by_hand(example: Callable[..., Any]) -> None:
     assert (sent.bits, sent.overhead) == (3, 32)  # -2..2 are five values
 
 
+@pytest.mark.slow
 def test_qsgd_sends_the_update_in_the_mean(example: Callable[..., Any]) -> None:
     draws = (np.arange(1000) + 0.5) / 1000
     one = example("qsgd", levels=2)
@@ -466,6 +467,7 @@ class Predictor:
         return self.predicted
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("examples")
 def test_fedmd_sends_predictions_across_networks(play_toy: Play) -> None:
     """b common samples, 4 labels: each of 6 clients sends 4 b numbers; the mean goes back once."""

@@ -293,6 +293,7 @@ def test_bodies_are_the_mean_or_the_mix_as_the_ablation_says(play_toy: Play) -> 
         assert torch.equal(mixed["fedc2i"][:, HEAD], mixed[name][:, HEAD])
 
 
+@pytest.mark.slow
 def test_statistics_are_mixed_like_the_body_and_counters_are_kept(play_toy: Play) -> None:
     def net() -> torch.nn.Module:
         return torch.nn.Sequential(

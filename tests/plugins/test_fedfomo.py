@@ -225,6 +225,7 @@ def test_fomo_before_training_begins_as_local_training(play_toy: Play) -> None:
     assert not torch.equal(pair[1].personal, alone[1].personal)
 
 
+@pytest.mark.slow
 def test_fomo_gives_a_newcomer_the_model_its_validation_likes_best(play_toy: Play) -> None:
     rule, found = FedFomo(), []
 

@@ -40,6 +40,7 @@ def test_sharing_every_layer_is_fedavg(play_toy: Play) -> None:  # T06
     assert torch.equal(warm.personal, play_toy("fedavg").personal)
 
 
+@pytest.mark.slow
 def test_sharing_nothing_is_local_only(play_toy: Play) -> None:  # T06
     lg, alone = play_toy("lg-fedavg", settings={"k": 0}), play_toy("local-only")
     assert torch.equal(lg.personal, alone.personal)

@@ -190,6 +190,7 @@ def test_a_centre_whose_members_rest_in_the_round_of_the_fit_is_their_mean_move(
     assert state.models.tolist() == [[12, 0], [5, 0]], "not weighted by samples"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [2, 3])
 def test_the_fit_waits_until_there_are_as_many_clients_as_centres(play_toy: Play, k: int) -> None:
     for rounds in range(1, 7):
@@ -203,6 +204,7 @@ def test_the_fit_waits_until_there_are_as_many_clients_as_centres(play_toy: Play
     assert len(home[list(met)].unique()) == k, "a centre each"
 
 
+@pytest.mark.slow
 def test_whoever_is_met_later_joins_the_nearest_centre(play_toy: Play) -> None:
     played = drifting(play_toy, FeSEM(k=2), PULLS, rounds=5)
     early, late = cohorts(played)[0], {i for ids in cohorts(played)[1:] for i in ids}
@@ -213,6 +215,7 @@ def test_whoever_is_met_later_joins_the_nearest_centre(play_toy: Play) -> None:
         assert home[i] == WAYS[i] ^ WAYS[early[0]]
 
 
+@pytest.mark.slow
 def test_an_e_step_never_moves_a_client_away(play_toy: Play) -> None:
     steps = Steps([], [])
     play_toy(composition(("fesem", FeSEM(k=3)), ("steps", steps)), rounds=6)

@@ -364,6 +364,7 @@ def test_wrong_and_missing_members_by_hand() -> None:
     assert set(selection_quality(membership, None, uneven).values()) == {None}
 
 
+@pytest.mark.slow
 def test_the_clustering_error_is_a_mean_over_rounds_too(play_toy: Play) -> None:
     played = play_toy("flis-dc", rounds=4, **SERVER)
     curve = played.run.history.curves["selection_error"]

@@ -202,6 +202,7 @@ def test_a_threshold_of_zero_is_fedavg_after_the_probe(
     same_run(played, play_toy("fedavg", **SERVER))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_groups_are_a_partition(play_toy: Play, seed: int) -> None:  # T20
     played, _ = hc(play_toy, rule=FlisHC(beta=0.8), seed=seed, rounds=1)
@@ -251,6 +252,7 @@ def test_a_bank_that_is_already_split_is_refused(play_toy: Play) -> None:
         play_toy(composition(("local-only", LocalOnly()), ("flis-hc", FlisHC())), **SERVER)
 
 
+@pytest.mark.slow
 def test_every_group_has_a_variate_of_its_own(play_toy: Play) -> None:
     played = play_toy("flis-hc+scaffold", local=PLAIN, **SERVER)
     assert len(played.state.models) == 2
@@ -314,6 +316,7 @@ def test_a_newcomer_joins_whom_its_own_model_agrees_with_most(
     assert unseen.epochs == 1
 
 
+@pytest.mark.slow
 def test_without_newcomers_the_servers_memory_stays_empty(play_toy: Play) -> None:
     assert len(play_toy("flis-hc", **SERVER).state.memory["flis-hc.answers"]) == 0
 

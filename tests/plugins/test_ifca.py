@@ -218,6 +218,7 @@ def test_one_model_is_fedavg(play_toy: Play, settings: Any) -> None:  # T14
     assert one.run.ledger.totals == {**totals, "up": {**totals["up"], "cluster": 4 * 3 * 3}}
 
 
+@pytest.mark.slow
 def test_equal_models_tie_and_everybody_takes_the_first(play_toy: Play) -> None:  # T14
     bank = Bank(lambda ctx: ctx.initial.expand(2, -1).clone())
     played, spy = spied(play_toy, "ifca", IFCA(), ("bank", bank), rounds=1)
@@ -300,6 +301,7 @@ def test_a_balanced_start_attracts_half_of_the_clients(play_toy: Play) -> None:
         assert torch.equal(first, found) is bool(before == 3)
 
 
+@pytest.mark.slow
 def test_heads_on_one_body_train_an_epoch_in_random_groups_first(play_toy: Play) -> None:
     rule = IFCA(init="heads", weighting="uniform")
     played, spy = spied(play_toy, "ifca", rule, rounds=2, seed=1)

@@ -126,6 +126,7 @@ def test_the_start_of_the_groups_does_not_change_the_influence(play_toy: Play, m
     assert not torch.equal(found[0].personal, found[1].personal)
 
 
+@pytest.mark.slow
 def test_the_rows_are_the_means_of_the_selected_partial_models(play_toy: Play) -> None:
     settings = {**LIA, "mode": "peer", "start": "lia_mean"}
     two = play_toy("pfedlia", settings=settings, rounds=2, participation=0.2)

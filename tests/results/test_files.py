@@ -73,6 +73,7 @@ def test_canonical_text_is_sorted_in_depth(result: Result) -> None:
     assert reordered.canonical() == result.canonical()
 
 
+@pytest.mark.slow
 def test_two_runs_of_the_same_thing_differ_in_the_volatile_keys_only(
     result: Result, play_toy: Play
 ) -> None:
@@ -270,6 +271,7 @@ DEEP = json.loads("[" * 30 + "]" * 30)
 LINE = "one line of at most 200 printable characters expected"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("field", "value", "told"),
     [
@@ -483,6 +485,7 @@ def test_scores_are_kept_as_they_were_when_measured() -> None:
     assert again.scores == kept
 
 
+@pytest.mark.slow
 def test_scores_are_encoded_once_and_as_in_every_round(
     play_toy: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -500,6 +503,7 @@ def test_scores_are_encoded_once_and_as_in_every_round(
     assert (found.cells, found.low, found.high) == rounds[-1]
 
 
+@pytest.mark.slow
 def test_a_run_leaves_scores_and_label_counts(play_toy: Play) -> None:
     played = play_toy("flis-hc", participation=1.0, server_samples=6)
     result = played.result

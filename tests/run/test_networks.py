@@ -282,6 +282,7 @@ def test_a_newcomer_gets_the_model_of_its_network(play_toy: Play) -> None:
     assert len(networks.unique()) == 2
 
 
+@pytest.mark.slow
 def test_a_context_computes_each_model_with_its_own_network(play_toy: Play) -> None:
     played = play_toy("local-only", participation=1.0, **ALIKE)
     ctx, rows, x = played.run.context, played.state.models, torch.randn(7, 3)

@@ -135,6 +135,7 @@ def walked(play_toy: Play, walker: Walker) -> Played:
     return played
 
 
+@pytest.mark.slow
 def test_no_hook_reaches_a_newcomers_sample_before_the_end(play_toy: Play) -> None:  # T29
     walker = Walker([], [], [])
     played = walked(play_toy, walker)
@@ -152,6 +153,7 @@ def test_no_hook_reaches_a_newcomers_sample_before_the_end(play_toy: Play) -> No
     assert holds_sample_of(walker.after, own), "training samples are there once they join"
 
 
+@pytest.mark.slow
 def test_not_even_then_is_a_test_sample_in_reach(play_toy: Play) -> None:  # T29
     walker = Walker([], [], [])
     played = walked(play_toy, walker)
@@ -169,6 +171,7 @@ class Told(Walker):
     uses_true_groups: ClassVar[bool] = True
 
 
+@pytest.mark.slow
 def test_a_method_that_is_told_the_truth_is_not_told_about_newcomers(play_toy: Play) -> None:
     walker = Told([], [], [])
     played = walked(play_toy, walker)
@@ -233,6 +236,7 @@ def test_the_context_knows_newcomers_once_they_join(play_toy: Play) -> None:
     assert state.membership.home.tolist() == [0] * (N + M), "the one model is everybody's"
 
 
+@pytest.mark.slow
 def test_newcomers_can_be_evaluated_and_their_data_read(play_toy: Play) -> None:
     def ask(state: fl.State, ctx: fl.Context, ids: torch.Tensor) -> Any:
         data = {split: ctx.client_data(N + 1, split) for split in ("train", "validation")}

@@ -89,6 +89,7 @@ def test_fedavg_moves_p_both_ways(play_toy: Play) -> None:  # T24
     assert moved(played) == {"down": {"model": each}, "up": {"model": each}, "peer": {}}
 
 
+@pytest.mark.slow
 def test_pfedlia_counts_its_probe(play_toy: Play) -> None:  # T24
     played = play_toy("pfedlia", settings=METHODS["pfedlia"])
     n, w = CLIENTS, 4 * played.run.context.layout.width
@@ -114,6 +115,7 @@ def test_pfedlia_over_direct_links_counts_each_link_once(play_toy: Play) -> None
     assert moved(played)["up"] == {"model": 3 * w}
 
 
+@pytest.mark.slow
 def test_a_model_a_client_holds_is_not_sent_twice(play_toy: Play) -> None:
     @dataclass(frozen=True)
     class SendsTheBankFirst:
@@ -125,6 +127,7 @@ def test_a_model_a_client_holds_is_not_sent_twice(play_toy: Play) -> None:
     assert moved(played) == moved(play_toy("fedavg"))
 
 
+@pytest.mark.slow
 def test_per_receiver_training_counts_every_model_trained(play_toy: Play) -> None:
     settings = {**METHODS["pfedlia peer"], "p2p_train": "per_receiver"}
     played = play_toy("pfedlia", settings=settings)
@@ -340,6 +343,7 @@ def test_paper_leak_scores_on_the_test_split_and_says_so(play_toy: Play) -> None
     assert not honest.result.method.plugins[0].paper_leak
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "changes"),
     [
@@ -381,6 +385,7 @@ def test_a_probe_can_use_a_subset_of_the_samples(play_toy: Play) -> None:  # B1
 # --- results -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_result_holds_what_a_table_needs(play_toy: Play) -> None:
     played = play_toy("pfedlia", settings=METHODS["pfedlia"])
     result = played.result
@@ -399,6 +404,7 @@ def test_a_result_holds_what_a_table_needs(play_toy: Play) -> None:
     assert set(result.seconds) >= {"train", "evaluate", "total"}
 
 
+@pytest.mark.slow
 def test_ari_is_null_without_true_groups(play_toy: Play) -> None:
     @dataclass(frozen=True)
     class Ungrouped:
@@ -471,6 +477,7 @@ def test_a_toy_suite_is_what_the_docstring_says() -> None:
     assert Dispatched.__dataclass_params__.frozen
 
 
+@pytest.mark.slow
 def test_a_validation_split_that_is_missing_is_one_line(play_toy: Play) -> None:
     with pytest.raises(UserError, match="a client has no validation samples: raise validation_fr"):
         play_toy("pfedlia", settings=METHODS["pfedlia"], validation_fraction=0)

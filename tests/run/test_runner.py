@@ -269,6 +269,7 @@ def test_a_test_loss_that_is_no_number_ends_the_run(play_toy: Play) -> None:
         play_toy("fedavg", dataset=far, test_set="labels")
 
 
+@pytest.mark.slow
 def test_the_total_holds_all_parts_also_after_a_resume(play_toy: Play, tmp_path: Path) -> None:
     whole = play_toy("fedavg", rounds=4)
     for played in (whole, resumed(whole, tmp_path, after=3)):

@@ -125,6 +125,7 @@ MEASURED = {"summary", "curves", "clients", "unseen", "membership", "scores"}
 MEASURED |= {"client_metrics", "bytes", "notes", "warnings", "seconds"}
 
 
+@pytest.mark.slow
 def test_the_configuration_is_all_that_was_not_measured(play_toy: Play) -> None:
     result = play_toy("pfedlia", settings=LIA).result
     config = config_of(result)
@@ -189,6 +190,7 @@ def test_a_wandb_that_fails_does_not_stop_the_run(
     assert [run.finished for run in fake.runs] == ([] if fails == "init" else [closed])
 
 
+@pytest.mark.slow
 def test_a_wandb_that_is_not_there_does_not_stop_the_run(
     play_toy: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,6 +201,7 @@ def test_a_wandb_that_is_not_there_does_not_stop_the_run(
     assert played.said[0].startswith("wandb.run_started failed (")
 
 
+@pytest.mark.slow
 def test_a_run_that_never_began_takes_nothing_from_the_one_before(
     play_toy: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:

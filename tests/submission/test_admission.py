@@ -183,6 +183,7 @@ def test_the_reported_round_decides_which_groups_count(runs: dict[str, Result]) 
     assert found["purity"] == pytest.approx(5 / 6), "client 3 had not moved"
 
 
+@pytest.mark.slow
 def test_the_reported_round_s_accuracy_is_that_of_the_clients(play_toy: Play) -> None:
     result = play_toy("ifca", headline="validation", rounds=5, seed=1).result
     at = int(result.summary["round"] or 0)
@@ -593,6 +594,7 @@ def test_what_is_in_order_is_put_in_place(
     assert asked(place, board, new_table=False) == []
 
 
+@pytest.mark.slow
 def test_a_check_says_which_seeds_a_row_lacks(
     typed: Typed, runs: dict[str, Result], board: Path, tmp_path: Path
 ) -> None:

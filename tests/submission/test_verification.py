@@ -141,6 +141,7 @@ class Asks:
         self.heard.append((ctx.round, ctx.rounds))
 
 
+@pytest.mark.slow
 def test_a_method_is_told_the_whole_number_of_rounds(play_toy: Play) -> None:
     heard: list[tuple[int, int]] = []
     whole = play_toy(composition(("asks", Asks(heard))), rounds=5, eval_every=2, ft_epochs=1)
@@ -237,6 +238,7 @@ def signed(table: dict[str, Any]) -> None:
     table["fingerprint"] |= {"suite": job.suite.hash(), "config": job.fingerprint}
 
 
+@pytest.mark.slow
 def test_a_plugin_of_another_version_is_told_and_one_that_is_not_there_refused(
     result: Result, typed: Typed, there: object, tmp_path: Path
 ) -> None:
@@ -259,6 +261,7 @@ def test_a_plugin_of_another_version_is_told_and_one_that_is_not_there_refused(
     assert err.endswith("; the file names my-fl==2.0: pip install it\n")
 
 
+@pytest.mark.slow
 def test_other_parameters_and_uses_are_refused(
     result: Result, typed: Typed, there: object, tmp_path: Path
 ) -> None:
@@ -286,6 +289,7 @@ def test_other_parameters_and_uses_are_refused(
     assert err.startswith("flbench: plugin fedavg says here that it uses other things")
 
 
+@pytest.mark.slow
 def test_rounds_that_are_not_there_are_refused(
     play_toy: Play, typed: Typed, there: object, tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ from flbench.terminal import console as console_module
 from flbench.terminal.console import Console, SweepProgress
 
 
+@pytest.mark.slow
 def test_without_a_terminal_the_console_prints_plain_lines(
     play_toy: Play, capsys: pytest.CaptureFixture[str]
 ) -> None:

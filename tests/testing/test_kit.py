@@ -285,6 +285,7 @@ def test_a_parameter_without_a_default_is_found_before_a_run_is(typed: Typed) ->
     assert "parameter 'mu' has no default: `flbench run` could not start" in out
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("strange")
 def test_the_suite_of_the_kit_is_changed_as_one_types_it() -> None:
     tested = MethodUnderTest("dotted")

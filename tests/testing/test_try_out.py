@@ -18,6 +18,7 @@ def measured(result: Result) -> dict[str, object]:
     return {**result.curves, "correct": result.clients.correct}
 
 
+@pytest.mark.slow
 def test_without_arguments_the_defaults_play_one_round() -> None:
     result = try_out()
     assert measured(result) == measured(try_out(plugin="fedavg"))
@@ -53,6 +54,7 @@ def test_settings_are_those_of_the_command_line() -> None:
         try_out(sinks=["telex"])
 
 
+@pytest.mark.slow
 def test_nothing_stays_unless_it_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

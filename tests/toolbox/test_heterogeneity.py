@@ -120,6 +120,7 @@ def test_numbers_of_samples_do_not_matter_to_the_truth() -> None:
     assert np.array_equal(label_overlap_truth(counts), label_overlap_truth(counts * 1000))
 
 
+@pytest.mark.slow
 def test_ten_thousand_clients_are_no_trouble() -> None:
     counts = some_counts(10_000, 10) + 1
     assert 0 < mean_kld(counts) < 10

@@ -349,6 +349,7 @@ def test_k_means_by_hand(rows: Any, k: int, expected: list[int]) -> None:
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "toolbox.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_documented_method_finds_the_groups(
     play_toy: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
