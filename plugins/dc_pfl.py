@@ -17,7 +17,9 @@ the start and again after every change of the groups. Minima of r in rounds 1..t
 a trial, also later, although these rounds' losses count. Departures: g is lowered (the text says
 the step is added), to the next of 1, 1 - step, 1 - 2 step, ..., 0 that changes the groups; exactly
 `window` terms; r is infinite where l'' <= 0; trials are made in rounds that start from complete
-models; a refused trial is repeated as it was; all clients take part in every round.
+models; a refused trial is repeated as it was; all clients take part in every round. A client
+that is missing from a round keeps its model, which counts in the discrepancy; layers of a group of
+which nobody came are as low as they were.
 """
 
 from __future__ import annotations
@@ -94,14 +96,16 @@ class DCPFL:
     def dispatch(self, state: fl.State, stage: fl.Stage, ctx: fl.Context) -> fl.Start:
         """Averaged layers are sent, due layers return; a trial sends two models, returns one."""
         ctx.send("up", stage.clients, "loss", 2 if stage.kind == "trial" else 1)
-        averaged = ctx.layout.of_layers(state.memory["dc-pfl.crossed"])  # all layers in a trial
+        ids = stage.clients
+        crossed = state.memory["dc-pfl.crossed"][ids]  # all layers in a trial
+        averaged = ctx.layout.of_layers(crossed)
         if stage.kind != "trial":
-            due = ctx.layout.of_layers(self.due(state, ctx))
+            due = ctx.layout.of_layers(self.due(state, ctx)[ids])
             return fl.Start(sent_mask=averaged, returned_mask=due)
         finer = fl.same_group(self.groups(state, self.g(state, self.finer(state)))).double()
         last = state.memory["dc-pfl.last"]
         new = fl.weighted_mean(last, last, finer, ctx.layout.counters)
-        return fl.Start(torch.stack([state.models, new], dim=1), sent_mask=averaged)
+        return fl.Start(torch.stack([state.models, new], dim=1)[ids], sent_mask=averaged)
 
     def due(self, state: fl.State, ctx: fl.Context, adopted: bool = False) -> Tensor:
         """Layers that are averaged after this round, shape (N, L), bool: all, or those not low."""
@@ -144,9 +148,10 @@ class DCPFL:
             return fl.Scores(-after, ids, "models", torch.arange(2), kept)
         summed = state.memory["dc-pfl.discrepancy"]
         if ctx.round <= self.t_start:
-            summed = summed - self.neg_discrepancy(upload.selected(), ctx) / self.t_start
+            models = with_uploads(state.models, ids, upload.selected())
+            summed = summed - self.neg_discrepancy(models, ctx) / self.t_start
             kept["dc-pfl.discrepancy"] = summed
-        return fl.Scores(-summed, ids, "clients", ids, kept)
+        return fl.Scores(-summed, ctx.everybody, "clients", ctx.everybody, kept)
 
     def neg_discrepancy(self, models: Tensor, ctx: fl.Context) -> Tensor:
         """Negated discrepancy of all pairs of models, shape (n, n)."""
@@ -164,15 +169,14 @@ class DCPFL:
         weights, updates = state.membership.weights, dict[str, Any]()
         step, steps = state.memory["dc-pfl.step"].tolist()
         losses = state.memory["dc-pfl.losses"][int(state.memory["dc-pfl.changed"]) : ctx.round]
-        trial_planned = bool(state.memory["dc-pfl.trial"])
+        losses = losses[~losses.isnan()]
+        trial_planned = int(state.memory["dc-pfl.trial"]) >= ctx.round
         may_try = step and not trial_planned and ctx.round - self.t_obs > self.t_start
         radius = fl.elbow.radii(losses, self.window)[-1:].tolist()
         ctx.note("dc-pfl.radius", [r for r in radius if r < torch.inf])
         if ctx.round == self.t_start:
             counts = {str(i / 5): int(self.groups(state, i / 5).max()) + 1 for i in range(6)}
             ctx.note("dc-pfl.groups_by_g", counts)
-            if self.fixed is not None:
-                weights = fl.same_group(self.groups(state, self.fixed))
         elif stage.kind == "trial":
             updates = {"trial": self.next_trial(ctx.round + self.t_sp)}
             old, new = scores.values.mean(dim=0).tolist()
@@ -183,6 +187,8 @@ class DCPFL:
             ctx.note("dc-pfl.trial", [-old, -new])
         elif may_try and fl.elbow.turned(losses, self.window, self.t_obs):
             updates = {"trial": self.next_trial(ctx.round + 1)}
+        if self.fixed is not None:
+            weights = fl.same_group(self.groups(state, self.fixed))
         memory = {f"dc-pfl.{name}": torch.tensor(value) for name, value in updates.items()}
         return fl.Membership(ctx.everybody, weights, memory=memory)
 
@@ -200,19 +206,21 @@ class DCPFL:
     ) -> fl.Models:
         """Average the layers that are due uniformly within groups; the others stay local."""
         adopted = int(state.memory["dc-pfl.changed"]) == ctx.round
-        trained = upload.params[:, int(adopted)]
+        came = upload.params[:, int(adopted)]
+        trained = with_uploads(state.models, upload.ids, came)
         shares = membership.shares(upload.ids, ctx.clients)
-        mean = fl.weighted_mean(trained, trained, shares, ctx.layout.counters)
+        mean = fl.weighted_mean(trained, came, shares, ctx.layout.counters)
         due = self.due(state, ctx, adopted)
         memory = {"dc-pfl.crossed": due}
         if adopted or self.complete(ctx):
             memory["dc-pfl.last"] = trained
             if ctx.round >= self.t_start:
                 layers = ctx.layout.layers & ctx.layout.trainable
-                of_client = fl.similarity.layer_discrepancy(trained, mean, layers).cpu()
+                of_client = fl.similarity.layer_discrepancy(came, mean[upload.ids], layers).cpu()
                 of_group = (shares / shares.sum(dim=1, keepdim=True)) @ of_client  # D_gl
                 low = of_group < self.threshold * of_group.mean(dim=1, keepdim=True)
-                memory["dc-pfl.low"] = low
+                unknown = ~(shares > 0).any(dim=1, keepdim=True)
+                memory["dc-pfl.low"] = torch.where(unknown, state.memory["dc-pfl.low"], low)
         averaged = ctx.layout.of_layers(due).to(mean.device)
         return fl.Models(torch.where(averaged, mean, trained), memory)
 
@@ -227,6 +235,11 @@ class DCPFL:
         labels = state.membership.labels()[: ctx.clients]
         shares = (fl.similarity.best_group(scores, labels)[:, None] == labels).double()
         return fl.Personal(params=fl.weighted_mean(trained, state.models, shares))
+
+
+def with_uploads(models: Tensor, ids: Tensor, uploads: Tensor) -> Tensor:
+    """The models of all clients, shape (N, W), where those that came replace the others."""
+    return models.index_copy(0, ids.to(models.device), uploads)
 
 
 def exact(value: float) -> Fraction:

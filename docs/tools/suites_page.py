@@ -167,7 +167,12 @@ def _clock() -> list[str]:
             "A client that drops out has received its model, and sends nothing. A client that is",
             "late has sent its upload for nothing. The ledger counts these bytes. Neither is in",
             "the upload that the method sees. A client that drops out keeps what it had before the",
-            "stage; one that is late keeps what `report` and `encode` made it keep.",
+            "stage; one that is late keeps what `report` and `encode` made it keep. A client that",
+            "is absent is not called: it receives nothing and nobody waits for it. A stage of which",
+            "nobody is there, or nothing arrives, changes nothing and is a warning; so a group of",
+            "which nobody comes keeps its model. The check `missing-clients` of the",
+            "[conformance kit](conformance.md) holds every method to that, and the study",
+            "`unreliable-clients` says what it costs.",
         ),
     ]
     forms = [

@@ -77,7 +77,13 @@ class ClockSettings(_Frozen):
     up: Speed | None = Field(default=None, description="bits per second that a client sends")
     down: Speed | None = Field(default=None, description="bits per second that a client receives")
     dropout: float = Field(
-        default=0, ge=0, lt=1, description="probability that a client does not answer in a round"
+        default=0,
+        ge=0,
+        lt=1,
+        description="probability that a client fails in a round after it got its model",
+    )
+    absent: float = Field(
+        default=0, ge=0, lt=1, description="probability that a client cannot be called in a round"
     )
     stragglers: Stragglers | None = Field(
         default=None,

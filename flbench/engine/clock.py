@@ -30,6 +30,7 @@ class SimulatedClock:
         up: bits per second that each client sends, shape (N,), float64; infinite = at once.
         down: bits per second that each client receives, shape (N,), float64.
         dropout: probability that a client does not answer in a round.
+        absent: probability that a client cannot be called in a round.
         deadline: seconds after the start of a stage from which on uploads are not used.
         seed: of the run.
         names: number of each client in the addresses of random generators, shape (N,), int64.
@@ -39,6 +40,7 @@ class SimulatedClock:
     up: Tensor
     down: Tensor
     dropout: float
+    absent: float
     deadline: float
     seed: int
     names: Tensor
@@ -67,6 +69,7 @@ class SimulatedClock:
         return cls(
             **{name: table[order] for name, table in tables.items()},
             dropout=settings.dropout,
+            absent=settings.absent,
             deadline=inf if settings.deadline is None else settings.deadline,
             seed=seed,
             names=order,
@@ -86,8 +89,16 @@ class SimulatedClock:
 
     def answering(self, clients: Tensor, round_: int) -> Tensor:
         """Which clients answer when they are called in a round, shape (n,), bool."""
-        draws = rng(self.seed, "clock", "dropout", round_).random(len(self.names))
-        return torch.as_tensor(draws)[self.names[clients]] >= self.dropout
+        return self._drawn("dropout", clients, round_) >= self.dropout
+
+    def present(self, clients: Tensor, round_: int) -> Tensor:
+        """Which clients can be called in a round, shape (n,), bool."""
+        return self._drawn("absent", clients, round_) >= self.absent
+
+    def _drawn(self, what: str, clients: Tensor, round_: int) -> Tensor:
+        """A number of each client's own in [0, 1), shape (n,)."""
+        draws = rng(self.seed, "clock", what, round_).random(len(self.names))
+        return torch.as_tensor(draws)[self.names[clients]]
 
     def arrivals(self, stage: Stage, durations: Tensor, now: float) -> Tensor:
         """When the uploads of a stage arrive, seconds, shape (n,), float64; not before `now`."""
@@ -134,6 +145,16 @@ class StageTimer:
         self._counted = {way: bits.clone() for way, bits in ledger.client_bits.items()}
         self._answered = torch.empty(0, dtype=torch.bool)
         self._steps = torch.empty(0, dtype=torch.int64)
+
+    def called(self, stage: Stage) -> Stage:
+        """The stage for the clients that are there; who was called before is there.
+
+        Nobody is absent from a stage that is not aggregated (a probe), which waits for everybody.
+        """
+        if self.clock is None or not stage.aggregates or stage.started is not None:
+            return stage
+        present = self.clock.present(stage.clients, self.round)
+        return stage if bool(present.all()) else stage.select(present.nonzero()[:, 0])
 
     def answers(self, stage: Stage, upload: Upload, start: Dispatched) -> tuple[Upload, Dispatched]:
         """The uploads of the clients that answer, and what these clients started from."""

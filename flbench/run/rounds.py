@@ -94,7 +94,10 @@ def run_round(run: Run, state: State) -> tuple[State, list[float]]:
     losses: list[float] = []
     run.ledger.open_round()
     timer = StageTimer(run.services.simulated_clock, run.ledger, ctx.round)
-    for stage in hooks.plan(state, ctx):
+    for stage in map(timer.called, hooks.plan(state, ctx)):
+        if not len(stage.clients):
+            run.services.warn(f"round {ctx.round}: no client of stage '{stage.label}' was there")
+            continue
         state = regroup(run, state, stage, "before", None, ctx)
         with clock("dispatch"):
             start = hooks.dispatch(state, stage, ctx)

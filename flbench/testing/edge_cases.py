@@ -108,6 +108,21 @@ def missing_class(method: MethodUnderTest) -> None:
     run_edge_case(method, dataset=replace(small_dataset(), classes=5))
 
 
+UNRELIABLE: tuple[dict[str, Any], ...] = (
+    {"absent": 0.5},
+    {"dropout": 0.5},
+    {"seconds_per_step": [1.0, 1.0, 1.0, 9.0, 9.0, 9.0], "deadline": 20.0},
+)
+"""Clients that cannot be called, that fail after they got their model, and that are too late."""
+
+
+@check(usual_run)
+def missing_clients(method: MethodUnderTest) -> None:
+    """Clients that are absent, fail or are late work, or are refused with a reason."""
+    for clock in UNRELIABLE:
+        run_edge_case(method, suite=method.suite(clock=clock, participation=1.0))
+
+
 @check(usual_run)
 def everyone_sampled(method: MethodUnderTest) -> None:
     """All clients in every round work, or are refused with a reason."""

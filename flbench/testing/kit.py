@@ -42,6 +42,7 @@ CHECKS: dict[str, Check] = {
         edge_cases.one_client,
         edge_cases.one_sample,
         edge_cases.missing_class,
+        edge_cases.missing_clients,
         edge_cases.everyone_sampled,
         edge_cases.empty_group,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from flbench.run.rounds import run_rounds
 from flbench.run.setup import prepare
 from flbench.suite import load_suite
 from flbench.testing.subprocesses import in_process_group
+from flbench_plugins.oracle import Oracle
 
 BITS = 32 * WIDTH
 """A model of the toy network."""
@@ -258,6 +260,61 @@ def test_clients_that_drop_out_have_received_and_sent_nothing(play_toy: Play) ->
     assert played.run.ledger.bits["up"]["model"] == sum(map(len, left)) * BITS
     lasted = [2 + 4 * (max(ids) + 1) + 1 for ids in left]
     assert watch.times == [sum(lasted[: r + 1]) for r in range(3)]
+
+
+def test_absent_clients_receive_nothing_and_are_not_waited_for(play_toy: Play) -> None:
+    settings = {**SPEEDS, "absent": 0.5, "deadline": 100.0}
+    played, watch = watched(play_toy, clock=settings)
+    clock = played.run.services.simulated_clock
+    assert clock is not None
+    everybody = torch.arange(6)
+    there = [everybody[clock.present(everybody, r)].tolist() for r in (1, 2, 3)]
+    assert [upload.ids.tolist() for upload in watch.uploads] == there
+    assert 0 < sum(map(len, there)) < 18
+    assert there != [everybody[clock.answering(everybody, r)].tolist() for r in (1, 2, 3)]
+    for way in ("down", "up"):
+        assert played.run.ledger.bits[way]["model"] == sum(map(len, there)) * BITS
+    lasted = [2 + 4 * (max(ids) + 1) + 1 for ids in there]
+    assert watch.times == [sum(lasted[: r + 1]) for r in range(3)]
+
+
+def test_a_round_without_clients_is_said_and_changes_nothing(play_toy: Play) -> None:
+    played, watch = watched(play_toy, clock={**SPEEDS, "absent": 1 - 1e-12}, rounds=2)
+    assert watch.uploads == []
+    assert torch.equal(played.state.models[0], played.run.context.initial)
+    assert played.state.seconds == 0
+    assert [text.split(":")[0] for text in played.result.warnings] == ["round 1", "round 2"]
+
+
+@dataclass(frozen=True)
+class States:
+    """Keeps the state at the start of every round."""
+
+    found: list[fl.State] = field(default_factory=list)
+
+    @fl.hookimpl
+    def plan(self, state: fl.State) -> None:
+        self.found.append(state)
+
+
+def test_a_group_without_uploads_keeps_its_model(play_toy: Play) -> None:
+    states = States()
+    played, _ = watched(
+        play_toy,
+        ("oracle", Oracle(warmup=0)),
+        ("states", states),
+        rounds=6,
+        clock={**SPEEDS, "dropout": 0.7},
+    )
+    clock, lost = played.run.services.simulated_clock, 0
+    assert clock is not None
+    for before, after in pairwise([*states.found[1:], played.state]):
+        answers = clock.answering(torch.arange(6), after.round)
+        for row in (0, 1):
+            somebody = bool(answers[after.membership.home == row].any())
+            assert torch.equal(before.models[row], after.models[row]) == (not somebody)
+            lost += not somebody
+    assert 0 < lost < 10
 
 
 def test_with_a_deadline_the_server_waits_for_those_that_dropped_out(play_toy: Play) -> None:

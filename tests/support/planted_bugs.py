@@ -49,6 +49,20 @@ class EveryHookAnswers:
 
 
 @dataclass(frozen=True)
+class MissingClients:
+    """Averages as if everybody who was planned had come."""
+
+    @fl.hookimpl
+    def plan(self, ctx: fl.Context) -> tuple[fl.Stage, ...]:
+        return (fl.Stage("train", ctx.cohort, ctx.local.epochs),)
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State, upload: fl.Upload, ctx: fl.Context) -> fl.Models:
+        shares = ctx.samples[ctx.cohort].double()[None]
+        return fl.Models(fl.weighted_mean(state.models, upload.selected(), shares))
+
+
+@dataclass(frozen=True)
 class NewcomersServed:
     """One model per client, and none for clients that come later."""
 
