@@ -73,7 +73,7 @@ def run_rounds(run: Run, state: State, last: int | None = None) -> State:
         last: stop after this round, which is the last one for the sinks; None = the suite's.
     """
     last = run.suite.rounds if last is None else last
-    keeper = CheckpointWriter(run.checkpoint, run.marks)
+    keeper = CheckpointWriter(run.checkpoint, run.marks, run.services.say)
     with keeper.guarding(), run.hooks.watching():
         while state.round < last:
             with run.services.clock("total"):

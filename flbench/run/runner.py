@@ -12,7 +12,7 @@ from flbench.engine.fabric import join_process_group
 from flbench.errors import MissingData, Undefined
 from flbench.federation.loading import load_dataset as load_dataset
 from flbench.results.events import RunInfo
-from flbench.results.files import read_result, skip_path, write_atomically
+from flbench.results.files import read_result, save_result, skip_path, write_atomically
 from flbench.results.schema import Result
 from flbench.run.newcomers import evaluate_newcomers
 from flbench.run.result import build_result, skipped
@@ -86,7 +86,8 @@ def execute(spec: RunSpec, load: Callable[[str, Path], Dataset] = load_dataset) 
             write_atomically(skip_path(spec.path), skipped(spec, str(error)).canonical().encode())
         raise
     if first:
-        spec.checkpoint.unlink(missing_ok=True)
+        if spec.checkpoint.is_file():  # a folder in its place was told of when it was to be written
+            spec.checkpoint.unlink()
         skip_path(spec.path).unlink(missing_ok=True)
     return result
 
@@ -118,6 +119,6 @@ def play(spec: RunSpec, run: Run, state: State, rounds: int, target: Path | None
     unseen = evaluate_newcomers(run, state) if rounds == suite.rounds else None
     result = build_result(spec, run, state, unseen)
     if target is not None and join_process_group(spec.engine).is_rank_zero:
-        write_atomically(target, result.canonical().encode())
+        save_result(target, result)
     run.hooks.listen("run_finished", result=result, path=info.path)
     return result
