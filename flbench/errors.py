@@ -170,7 +170,7 @@ def machine_error(error: BaseException, path: Path | None = None) -> MachineErro
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
+def naming(path: Path | None = None) -> Iterator[None]:
     """A block that reads or writes a file: what the machine refuses there is a MachineError."""
     try:
         yield

@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from flbench.errors import MachineError, UserError, machine_error, naming
+from flbench.errors import MachineError, UserError, naming
 from flbench.results.schema import (
     DIGESTED,
     SCHEMA,
@@ -214,14 +214,15 @@ def files_below(folder: Path, pattern: str) -> list[Path]:
         MachineError: a folder cannot be read, so that files would be missing.
     """
     found = []
-    with naming(folder):
+    with naming():
         for where, folders, files in os.walk(folder, onerror=_raise):
             found += [Path(where, name) for name in fnmatch.filter([*folders, *files], pattern)]
     return sorted(found)
 
 
 def _raise(error: OSError) -> None:
-    raise machine_error(error) or error
+    if not isinstance(error, FileNotFoundError):  # no folder has no files
+        raise error
 
 
 def result_files(paths: Iterable[Path]) -> list[Path]:
