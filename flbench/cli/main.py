@@ -6,9 +6,9 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from io import TextIOWrapper
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any, TextIO, cast
 
 import typer
 
@@ -59,10 +59,11 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):  # a terminal may lack characters that are printed
         if isinstance(stream, TextIOWrapper) and stream.errors != "backslashreplace":
             stream.reconfigure(errors="backslashreplace")
-    errors = TolerantStream(sys.stderr)
-    sys.stdout, sys.stderr = NamedStream(sys.stdout, "standard output"), errors
-    code = exit_code(app)
-    sys.exit(code or exit_code(lambda: write_rest(errors)))
+    output, errors = NamedStream(sys.stdout, "standard output"), TolerantStream(sys.stderr)
+    with redirect_stdout(cast("TextIO", output)), redirect_stderr(cast("TextIO", errors)):
+        code = exit_code(app)
+        code = code or exit_code(lambda: write_rest(errors))
+    sys.exit(code)
 
 
 def exit_code(command: Callable[[], object]) -> int:

@@ -176,7 +176,9 @@ def show_result(file: Path) -> None:
 
 def told_digest(result: Result) -> str:
     """Whether the digest of a file that was read could be checked."""
-    return "its digest agrees" if result.is_digested else "no digest: the file is older than digests"
+    return (
+        "its digest agrees" if result.is_digested else "no digest: the file is older than digests"
+    )
 
 
 def _client_metrics(result: Result) -> Iterator[tuple[str, str]]:

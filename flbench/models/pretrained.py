@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from flbench.errors import MissingData, UserError
 
+
 @dataclass(frozen=True)
 class PretrainedWeights:
     """The source of a network's pretrained weights, and the errors of its files."""

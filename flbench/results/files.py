@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import re
-import secrets
 import sys
 import tempfile
 import time
@@ -93,14 +92,22 @@ def atomic_write(path: Path, write: Callable[[Path], object]) -> None:
     """
     with naming(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))  # less the umask
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        os.close(handle)
         try:
-            write(temporary)
+            write(Path(temporary))
+            os.chmod(temporary, 0o666 & ~umask())
             os.replace(temporary, path)
         except BaseException:
-            temporary.unlink(missing_ok=True)
+            Path(temporary).unlink(missing_ok=True)
             raise
+
+
+def umask() -> int:
+    """The permissions that new files do not get."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def save_result(path: Path, result: Result) -> None:
@@ -208,7 +215,7 @@ def _no_constant(name: str) -> None:
 
 
 def files_below(folder: Path, pattern: str) -> list[Path]:
-    """The paths below a folder whose names fit a pattern, sorted; links to folders are not followed.
+    """The paths below a folder whose names fit a pattern, sorted; links are not followed.
 
     Raises:
         MachineError: a folder cannot be read, so that files would be missing.

@@ -142,7 +142,7 @@ def test_a_written_file_honours_the_umask(umask: int, mode: int, tmp_path: Path)
     assert path.stat().st_mode & 0o777 == mode
 
 
-@pytest.mark.parametrize("failing", ["replace", "write_bytes"])
+@pytest.mark.parametrize("failing", ["replace", "chmod", "write_bytes"])
 @pytest.mark.parametrize("error", [OSError(28, "disk full"), KeyboardInterrupt()], ids=repr)
 def test_a_write_that_fails_leaves_nothing_behind(
     failing: str, error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
