@@ -42,6 +42,8 @@ def verify(
         raise UserError(
             "--write calls a file reproduced, which takes all its rounds: drop --rounds"
         )
+    if write and result.source_changes:
+        raise UserError(f"{file}: the code changed within the run: it can never be reproduced")
     console = Console()
     with console.waiting("importing torch and lightning"):
         from flbench.datasets import data_root as locate
