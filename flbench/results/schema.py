@@ -15,7 +15,15 @@ from math import isfinite
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from flbench.metrics import ClientValues, Outcome, Value, computed, is_taken
@@ -100,6 +108,10 @@ Group = Annotated[int, Field(ge=-1, le=2**31)]
 Label = Annotated[int, Field(ge=0, lt=10_000)]
 Number = Annotated[float, AfterValidator(_number)]
 Whole = Annotated[int, Field(ge=-LARGEST, le=LARGEST)]
+
+
+Note = dict[Name, Plain]
+"""What a method notes in a round."""
 
 
 class _Strict(BaseModel):
@@ -305,6 +317,9 @@ class Unseen(_Stored):
         }
 
 
+NOTE = TypeAdapter(Note)
+
+
 class Result(_Stored):
     """Everything a run leaves behind."""
 
@@ -325,7 +340,7 @@ class Result(_Stored):
     tuning: Tuning | None = None
     source_changes: list[SourceChange] | None = None
     bytes: dict[Name, dict[Name, Count]]
-    notes: list[dict[Name, Plain]]
+    notes: list[Note]
     warnings: list[Text]
     seconds: dict[Name, Number]
     environment: dict[Name, Line]
@@ -430,6 +445,18 @@ def _complaint(problem: Any, table: object) -> Complaint:  # noqa: ANN401 - pyda
             table = table[part] if isinstance(part, int) and part < len(table) else None
     what = problem["msg"]
     return ".".join(parts), what[:1].lower() + what[1:]
+
+
+def check_note(name: str, value: object) -> None:
+    """Refuse what no result file could hold as soon as a method notes it.
+
+    Raises:
+        ValueError: what is wrong with it, in one line.
+    """
+    try:
+        NOTE.validate_python({"name": name, "value": value})
+    except ValidationError as error:
+        raise ValueError(f"note '{name}': {first_problem(error, {})[1]}") from None
 
 
 def unfit(parts: dict[str, Any]) -> Iterator[Complaint]:

@@ -8,14 +8,16 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from flbench.core.dataset import Dataset
 from flbench.core.state import State
 from flbench.engine.fabric import join_process_group
-from flbench.errors import MissingData, Undefined
+from flbench.errors import MissingData, PluginError, Undefined
 from flbench.federation.loading import load_dataset as load_dataset
 from flbench.results.events import RunInfo
 from flbench.results.files import read_result, skip_path, write_atomically
-from flbench.results.schema import Result
+from flbench.results.schema import Result, first_problem, problem_text
 from flbench.run.checkpoint import CheckpointWriter
 from flbench.run.checkpoint_file import discard, generations
 from flbench.run.newcomers import evaluate_newcomers
@@ -146,7 +148,13 @@ def play(spec: RunSpec, run: Run, state: State, rounds: int, target: Path | None
     with keeper.guarding():  # what fails after the last round loses no round
         state = run_rounds(run, state, rounds, keeper)
         unseen = evaluate_newcomers(run, state) if rounds == suite.rounds else None
-        result = build_result(spec, run, state, unseen)
+        try:
+            result = build_result(spec, run, state, unseen)
+        except ValidationError as error:
+            what = problem_text(*first_problem(error, {}))
+            raise PluginError(
+                f"{described.name}: no result file could hold the run: {what}"
+            ) from error
         if target is not None and join_process_group(spec.engine).is_rank_zero:
             write_atomically(target, result.canonical().encode())
     run.hooks.listen("run_finished", result=result, path=info.path)
