@@ -13,6 +13,7 @@ from flbench import __version__
 from flbench.cli.check import check
 from flbench.cli.data import data
 from flbench.cli.diff import diff
+from flbench.cli.interruption import heed_interruptions
 from flbench.cli.leaderboard import leaderboard
 from flbench.cli.list import list_
 from flbench.cli.new import new
@@ -47,6 +48,7 @@ app.add_typer(show, name="show")
 
 def main() -> None:
     """Entry point of the console script; an error of the user is printed in one line."""
+    heed_interruptions()
     try:
         app()
     except FlbenchError as error:
