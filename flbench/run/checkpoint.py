@@ -236,7 +236,7 @@ def _unpacked(plain: dict[str, Any], tables: Mapping[str, Tensor]) -> Resumed:
         for prefix in ("memory/", "bits/")
     }
     state = State(
-        round=plain["round"],
+        round=int(plain["round"]),
         models=tables["models"],
         membership=Membership(tables["home"], tables.get("weights")),
         memory=prefixed["memory/"],
