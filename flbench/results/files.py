@@ -5,6 +5,7 @@ Reading results imports no torch.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -104,6 +105,9 @@ def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:  # some file systems cannot sync folders
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
     finally:
         os.close(descriptor)
 

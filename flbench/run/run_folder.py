@@ -64,7 +64,7 @@ def _opened(result: Path, tries: int = 5) -> tuple[int, list[Path]]:
 
 def tidy(folder: Path) -> None:
     """Remove what killed runs left in a folder, unless a run is alive there."""
-    with suppress(OSError):  # a folder of somebody else, whose leftovers stay
+    with suppress(OSError):  # it cannot be read, or is not there
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             if _locked(descriptor, fcntl.LOCK_EX):
@@ -99,7 +99,8 @@ def _locked(descriptor: int, kind: int) -> bool:
 def _free(folder: Path) -> None:
     """Remove temporary files, and the checkpoints of results that are complete."""
     for file in sorted(folder.iterdir()):
-        if TEMPORARY.fullmatch(file.name):
-            file.unlink(missing_ok=True)
-        elif re.fullmatch(r"seed-\d+\.json", file.name) and not begun_again(file):
-            discard(checkpoint_path(file))
+        with suppress(OSError):  # it is somebody else's, and stays
+            if TEMPORARY.fullmatch(file.name):
+                file.unlink(missing_ok=True)
+            elif re.fullmatch(r"seed-\d+\.json", file.name) and not begun_again(file):
+                discard(checkpoint_path(file))

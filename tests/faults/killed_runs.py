@@ -74,6 +74,10 @@ def names(count: int) -> list[str]:
     return found
 
 
+SEARCHED = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
+"""Folders in which the server looks for modules, as this process does."""
+
+
 @dataclass
 class Server:
     """The process that forks; see `fork_server.py`."""
@@ -84,7 +88,11 @@ class Server:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(HERE), "OMP_NUM_THREADS": "1"},
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join([str(HERE), *SEARCHED]),
+                "OMP_NUM_THREADS": "1",
+            },
         )
     )
 

@@ -587,6 +587,9 @@ def test_a_worker_plays_in_the_folder_of_the_sweep_with_its_environment(
     refused = run_remotely(wrong.to_json(), str(tmp_path), {}, {})
     assert (refused.what, refused.code) == (FAILED, 1)
     assert refused.why.startswith("unknown parameter 'x'")
+    changed = run_remotely(asked.to_json(), str(tmp_path), {}, {"fedavg": "0" * 12})
+    assert (changed.what, changed.code) == (FAILED, 1)
+    assert changed.why.startswith("the code of fedavg is not that of the sweep")
 
 
 # --- the view -----------------------------------------------------------------------------------
