@@ -16,6 +16,7 @@ from flbench import __version__
 from flbench.cli.check import check
 from flbench.cli.data import data
 from flbench.cli.diff import diff
+from flbench.cli.interruption import heed_interruptions
 from flbench.cli.leaderboard import leaderboard
 from flbench.cli.list import list_
 from flbench.cli.new import new
@@ -56,6 +57,7 @@ app.add_typer(show, name="show")
 
 def main() -> None:
     """Entry point of the console script; an error of the user is printed in one line."""
+    heed_interruptions()
     for stream in (sys.stdout, sys.stderr):  # a terminal may lack characters that are printed
         if isinstance(stream, TextIOWrapper) and stream.errors != "backslashreplace":
             stream.reconfigure(errors="backslashreplace")

@@ -46,7 +46,9 @@ def run_request(
         list[str],
         typer.Option("--suite", "-s", help="suite or TOML file; repeat, or separate by commas"),
     ],
-    seed: Annotated[int | None, typer.Option(min=0, help="run this one seed [default: 0]")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=2**53, help="run this one seed [default: 0]")
+    ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="run seeds 0..N-1")] = None,
     rounds: Annotated[
         int | None, typer.Option(min=1, help="rounds, instead of the suite's")
@@ -83,6 +85,13 @@ def run_request(
     ] = None,
     threads: Threads = 1,
     resume: Annotated[bool, typer.Option("--resume", help="go on from the checkpoint")] = False,
+    changed_source: Annotated[
+        bool,
+        typer.Option(
+            "--changed-source",
+            help="with --resume: go on although a plugin's code has changed; the result says so",
+        ),
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="recompute a complete result")] = False,
     sink: Annotated[
         list[str] | None,
@@ -120,6 +129,7 @@ def run_request(
             threads=threads,
         ),
         resume=resume,
+        changed_source=changed_source,
         force=force,
         sinks=names(sink or []),
         metrics=names(metric or []),

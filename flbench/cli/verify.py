@@ -43,6 +43,8 @@ def verify(
         raise UserError(
             "--write calls a file reproduced, which takes all its rounds: drop --rounds"
         )
+    if write and result.source_changes:
+        raise UserError(f"{file}: the code changed within the run: it can never be reproduced")
     console = Console()
     with console.waiting("importing torch and lightning"):
         from flbench.datasets import data_root as locate
@@ -51,7 +53,7 @@ def verify(
 
     sound(file, result)
     if not result.is_digested:
-        console.say(f"{file} has {told_digest(result)}")
+        console.say(f"{file}: {told_digest(result)}")
     try:
         came = replay(result, wanted, locate(data_root), console)
     finally:

@@ -163,8 +163,9 @@ def trained(texts: Iterable[str]) -> ByteLevelBPETokenizer:
 
 
 def cut(line: str) -> list[str]:
-    """A line, in pieces where a word (or a gap) of it is very long: learning takes time that grows
-    with the square of a word's length.
+    """A line, in pieces where a word (or a gap) of it is very long.
+
+    Pairs are learnt in a time that grows with the square of a word's length.
 
     Example:
         >>> [len(piece) for piece in cut("a" * 5000)], cut("two words")

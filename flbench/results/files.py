@@ -5,6 +5,7 @@ Reading results imports no torch.
 
 from __future__ import annotations
 
+import errno
 import fnmatch
 import hashlib
 import json
@@ -84,20 +85,30 @@ def write_atomically(path: Path, data: bytes) -> None:
     atomic_write(path, lambda temporary: temporary.write_bytes(data))
 
 
-def atomic_write(path: Path, write: Callable[[Path], object]) -> None:
+def atomic_write(path: Path, write: Callable[[Path], object], former: Path | None = None) -> None:
     """Let a file be written under a temporary name, then move it into place.
+
+    After a power cut the file is there too: it and the names in its folder are on the disk before
+    this returns.
+
+    Args:
+        former: where the file that is there is moved to; None = it is replaced.
 
     Raises:
         MachineError: it cannot be written; names the path and what can be done.
     """
     with naming(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         os.close(handle)
         try:
             write(Path(temporary))
             os.chmod(temporary, 0o666 & ~umask())
+            _sync(Path(temporary))
+            if former is not None and path.is_file():
+                os.replace(path, former)
             os.replace(temporary, path)
+            _sync(path.parent)
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
@@ -142,6 +153,27 @@ def _rescued(path: Path, text: str) -> str:
             return f"the result is saved as {folder / name}: move it there"
     sys.stdout.write(text)
     return "the result is on standard output: keep it as that file"
+
+
+def make_folder(folder: Path) -> list[Path]:
+    """Make a folder and those above it; returns those that were not there, the deepest first."""
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for one in missing:
+        _sync(one.parent)
+    return missing
+
+
+def _sync(path: Path) -> None:
+    """Have a file, or the names in a folder, written to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:  # some file systems cannot sync folders
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def read_result(path: Path) -> Result:

@@ -198,6 +198,8 @@ def test_bad_input_is_one_line_and_writes_nothing(
         ("run", "-p", "fedavg", "-s", "noisy-noniid", "--set", "clients"),
         ("run", "-p", "fedavg", "-s", "noisy-noniid", "--rounds", "0"),
         ("jump",),
+        ("run", "-p", "fedavg", "-s", "iid", "--changed-source"),
+        ("run", "-p", "fedavg", "-s", "iid", "--seed", "100000000000000000"),
     ],
 )
 def test_usage_errors_exit_with_2(args: tuple[str, ...], tmp_path: Path, typed: Typed) -> None:

@@ -189,6 +189,20 @@ def test_one_number_that_was_changed_is_found(
     assert read_result(Path(file)).status == "reproduced"
 
 
+def test_a_run_of_two_codes_is_never_called_reproduced(
+    result: Result, typed: Typed, tmp_path: Path
+) -> None:
+    def edit(table: dict[str, Any]) -> None:
+        change = {"round": 1, "plugin": "fedavg", "before": "a", "after": "b"}
+        table["source_changes"] = [change]
+
+    file = kept(result, tmp_path, edit)
+    code, _, err = typed("verify", file, "--write")
+    assert code == 1
+    assert err.startswith(f"flbench: {file}: the code changed within the run")
+    assert read_result(Path(file)).status == "self-reported"
+
+
 @pytest.mark.slow
 def test_only_a_whole_run_that_agrees_is_called_reproduced(
     result: Result, typed: Typed, there: object, tmp_path: Path

@@ -1,0 +1,52 @@
+"""Inject faults, and report what came of them.
+
+    python -m tests.faults checkpoints [--each N] [--results FILE]
+    python -m tests.faults kills [--count N] [--results FILE]
+
+Results are appended to FILE, so a harness that was stopped goes on; its report lies beside it. The
+exit code is 1 if anything went wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "support"), str(HERE.parent / "support" / "light")]
+
+
+def main() -> int:
+    """Inject what has no result yet, and print the report."""
+    parser = argparse.ArgumentParser("python -m tests.faults", description=__doc__)
+    parser.add_argument("what", choices=("checkpoints", "kills"))
+    parser.add_argument("--each", type=int, default=6, help="checkpoints: of each kind and method")
+    parser.add_argument("--count", type=int, default=300, help="kills: how many")
+    parser.add_argument("--results", type=Path, help="default: build/faults/<what>.jsonl")
+    given = parser.parse_args()
+    file = given.results or Path("build") / "faults" / f"{given.what}.jsonl"
+    from ledger import injected, report
+
+    if given.what == "checkpoints":
+        import damaged_checkpoints as harness
+
+        names = harness.names(given.each)
+    else:
+        import killed_runs as harness  # type: ignore[no-redef]
+
+        names = harness.names(given.count)
+    found = []
+    for number, fault in enumerate(injected(names, harness.inject, file), start=1):
+        found.append(fault)
+        if fault.wrong or number % 100 == 0:
+            wrong = f": {fault.name}: {fault.wrong}: {fault.message}" if fault.wrong else ""
+            print(f"{number}/{len(names)}{wrong}", flush=True)
+    text = report(given.what, found)
+    file.with_suffix(".md").write_text(text, encoding="utf-8")
+    print(text, end="")
+    return int(any(fault.wrong for fault in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
