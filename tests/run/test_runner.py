@@ -302,10 +302,10 @@ def test_a_run_that_fails_after_its_last_round_keeps_it(
     job, load = job_of(tmp_path, rounds=3), giving(toy_dataset())
     monkeypatch.setattr(checkpoint, "SHARE", 10**9)  # only the first round is written in time
 
-    def full(path: Path, data: bytes) -> None:
+    def full(path: Path, result: object) -> None:
         raise OSError("disk full")
 
-    with patch.object(runner, "write_atomically", full), pytest.raises(OSError, match="disk full"):
+    with patch.object(runner, "save_result", full), pytest.raises(OSError, match="disk full"):
         execute(job, load)
     with patch.object(rounds, "run_round", side_effect=AssertionError):
         kept = execute(replace(job, resume=True), load)
