@@ -157,19 +157,21 @@ def load_checkpoint(
         UserError: it is of another format, of another run or of other code.
     """
     messages: list[str] = []
+    begin_anew = f"; to start over, delete {' and '.join(map(str, generations(path)))}"
     for file in generations(path):
         try:
             found = _load(file, store, origin, changed_source)
         except Damaged as error:
             messages.append(str(error))
             continue
+        except UserError as error:
+            raise UserError(f"{error}{begin_anew}") from None
         where = f"; goes on from {file.name}, round {found.state.round}"
         spoken = [f"{message}{where}" for message in messages]
         if file != path and not messages:
             spoken = [f"{path}: is not there{where}"]
         return found._replace(messages=[*spoken, *found.messages])
-    files = " and ".join(str(file) for file in generations(path))
-    raise Damaged(f"{'; '.join(messages)}; to start over, delete {files}")
+    raise Damaged(f"{'; '.join(messages)}{begin_anew}")
 
 
 def _load(file: Path, store: RowStore, origin: Origin, changed_source: bool) -> Resumed:
@@ -209,7 +211,7 @@ def _refuse_another_run(file: Path, found: Mapping[str, Any], origin: Origin) ->
     for what, (came, expected) in pairs.items():
         if came != expected:
             other = f"a checkpoint of another {what}: expected {expected}, found {came}"
-            raise UserError(f"{file}: {other}; delete it to start over")
+            raise UserError(f"{file}: {other}")
 
 
 def _changed_code(
@@ -223,8 +225,8 @@ def _changed_code(
     if changes and not consented:
         told = ", ".join(f"{name} ({old} then, {new} now)" for name, old, new in changes)
         raise UserError(
-            f"{file}: the code has changed since: {told}; restore it, or delete the file to start"
-            " over, or mix both with --resume --changed-source, which the result will say"
+            f"{file}: the code has changed since: {told}; restore it, or mix both with --resume"
+            " --changed-source, which the result will say"
         )
     return changes
 

@@ -130,6 +130,6 @@ def _format(path: Path) -> str | None:
 
 def _other_format(path: Path, found: str | None) -> UserError:
     return UserError(
-        f"{path}: expected checkpoint format {FORMAT}, found {found}; delete the file to start"
-        " over, or resume with the version of flbench that wrote it"
+        f"{path}: expected checkpoint format {FORMAT}, found {found}; resume with the version of"
+        " flbench that wrote it"
     )

@@ -130,7 +130,7 @@ def arm(fault: dict[str, Any], folder: Path) -> None:
         os.fsync, os.replace = counted(os.fsync), counted(os.replace)
         os.unlink, os.open = counted(os.unlink), counted(os.open)
         checkpoint_file.save_file = counted(checkpoint_file.save_file, torn=True)
-        Path.write_bytes = counted(Path.write_bytes, torn=True)  # type: ignore[method-assign]
+        Path.write_bytes = counted(Path.write_bytes, torn=True)
     else:
         train = sequential.Sequential._train
 
@@ -141,7 +141,7 @@ def arm(fault: dict[str, Any], folder: Path) -> None:
                     strike()
             return train(self, *given)
 
-        sequential.Sequential._train = trained  # type: ignore[method-assign]
+        sequential.Sequential._train = trained
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from random import Random
 from typing import Any
 from zlib import crc32
 
-from ledger import Fault
+from fault_record import Fault
 
 from flbench.results.schema import VOLATILE
 

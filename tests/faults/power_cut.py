@@ -80,7 +80,7 @@ class Disk:
             mkdir(path, *given, **named)
             self.folders[os.stat(path).st_ino] = Folder({})
 
-        os.fsync, os.open, os.mkdir = synced, opened, made_folder  # type: ignore[assignment]
+        os.fsync, os.open, os.mkdir = synced, opened, made_folder
 
     def cut(self, chance: Random | None) -> None:
         """Leave what a power cut would; `chance` keeps some of what was not synced."""

@@ -13,7 +13,7 @@ import damaged_checkpoints
 import killed_runs
 import pytest
 from damage import DAMAGES
-from ledger import Fault, injected, report
+from fault_record import Fault, injected, report
 from power_cut import Disk
 
 from flbench.results import files
