@@ -200,7 +200,7 @@ def test_changed_code_is_refused_without_consent(path: Path) -> None:
 
 
 def test_with_consent_the_history_says_what_changed_and_keeps_saying_it(path: Path) -> None:
-    state, ledger, history, messages = load(path, CHANGED, changed_source=True)
+    state, ledger, history, messages, _ = load(path, CHANGED, changed_source=True)
     expected = [{"round": 2, "plugin": "toy", "before": "0123", "after": "4567"}]
     assert history.source_changes == expected
     assert len(messages) == 1
