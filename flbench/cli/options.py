@@ -30,7 +30,7 @@ Metrics = Annotated[
         " repeat, or separate by commas",
     ),
 ]
-Threads = Annotated[int, typer.Option(min=1, help="CPU threads of torch")]
+Threads = Annotated[int, typer.Option(min=1, max=1024, help="CPU threads of torch")]
 
 
 def run_request(
@@ -102,6 +102,9 @@ def run_request(
     """The request that the options of `flbench run` make: its arguments are these options."""
     if seed is not None and seeds is not None:
         raise typer.BadParameter("--seed names one seed, --seeds N runs 0..N-1: give one of them")
+    for option, given in (("--plugin", plugin), ("--suite", suite)):
+        if not names(given):
+            raise typer.BadParameter(f"{option} expects a name, got '{' '.join(given)}'")
     if offline and dataset is not None:
         raise typer.BadParameter("--offline-data chooses the data set of each suite: no --dataset")
     return RunRequest(

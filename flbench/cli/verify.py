@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flbench.cli.options import Root
+from flbench.cli.show import told_digest
 from flbench.errors import BadParameter, UserError
 from flbench.submission.verification import COMPUTED_BY, TOLERANCE, replay
 
@@ -51,6 +52,8 @@ def verify(
         from flbench.submission.consistency import sound
 
     sound(file, result)
+    if not result.is_digested:
+        console.say(f"{file}: {told_digest(result)}")
     try:
         came = replay(result, wanted, locate(data_root), console)
     finally:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,11 +27,13 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from flbench.metrics import ClientValues, Outcome, Value, computed, is_taken
+from flbench.metrics import METRICS, ClientValues, Outcome, Value, computed, is_taken, metrics_of
 from flbench.results.score_encoding import Floats, decode
 
-SCHEMA = 2
-VOLATILE = ("seconds", "environment")
+SCHEMA = 3
+DIGESTED = 3
+"""Files of this version or a later one have a digest."""
+VOLATILE = ("digest", "seconds", "environment")
 """Keys that differ between two runs of the same thing."""
 LARGEST = 2**53
 """Whole numbers up to here are exact everywhere."""
@@ -317,11 +320,19 @@ class Unseen(_Stored):
         }
 
 
+def _with_digest(schema: dict[str, Any]) -> None:
+    """Add the digest to the schema: it is of the file, and no field of a result."""
+    digest = {"pattern": "^[0-9a-f]{64}$", "title": "Digest", "type": "string"}
+    schema["properties"]["digest"] = digest
+
+
 NOTE = TypeAdapter(Note)
 
 
 class Result(_Stored):
     """Everything a run leaves behind."""
+
+    model_config = ConfigDict(json_schema_extra=_with_digest)
 
     schema_version: int = Field(default=SCHEMA, ge=1)
     status: Literal["self-reported", "reproduced"] = "self-reported"
@@ -400,12 +411,28 @@ class Result(_Stored):
         for name in ("client_metrics", "source_changes"):
             if getattr(self, name) is None:  # as in files from before it
                 table.pop(name, None)
-        lines = (
-            f"{json.dumps(key)}: "
-            + json.dumps(table[key], sort_keys=True, allow_nan=False, separators=(",", ":"))
-            for key in sorted(table)
-        )
-        return "{\n" + ",\n".join(lines) + "\n}\n"
+        lines = {
+            key: json.dumps(value, sort_keys=True, allow_nan=False, separators=(",", ":"))
+            for key, value in table.items()
+        }
+        if self.is_digested:
+            lines["digest"] = json.dumps(digest_of(_text_of(lines)))
+        return _text_of(lines)
+
+    @property
+    def is_digested(self) -> bool:
+        """Whether its file has a digest, which was checked when it was read."""
+        return self.schema_version >= DIGESTED
+
+
+def digest_of(rest: str) -> str:
+    """The digest of a file: the SHA-256 of its text without the line of the digest, in hex."""
+    return hashlib.sha256(rest.encode()).hexdigest()
+
+
+def _text_of(lines: Mapping[str, str]) -> str:
+    """The text of a file, by its keys."""
+    return "{\n" + ",\n".join(f"{json.dumps(key)}: {lines[key]}" for key in sorted(lines)) + "\n}\n"
 
 
 class Skip(_Stored):
@@ -577,6 +604,10 @@ def _summary(result: Result) -> Iterator[Complaint]:
             yield "summary.accuracy_mean", f"{what}, got {accuracy:.6f}"
     if cost is not None and (cost < 0 or cost > LARGEST):
         yield "summary.mb_per_client", f"0 to {LARGEST} expected, got {cost}"
+    asked = [one for label in result.client_metrics or {} for one in metrics_of(label, None)]
+    known = {one.name for one in (*METRICS, *asked)}
+    for name in sorted(result.summary.keys() - known):
+        yield f"summary.{name}", "the name of a metric expected"
 
 
 def _curves(result: Result) -> Iterator[Complaint]:

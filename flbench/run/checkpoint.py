@@ -23,7 +23,7 @@ from torch import Tensor
 from flbench.core.model_bank import ModelBank, RowStore, all_finite
 from flbench.core.state import Membership, State
 from flbench.engine.communication import CommunicationLedger
-from flbench.errors import UserError, in_one_line
+from flbench.errors import MachineError, UserError, in_one_line
 from flbench.results.schema import Fingerprint
 from flbench.run.checkpoint_file import Damaged, generations, read_content, write_file
 from flbench.run.history import History
@@ -73,11 +73,20 @@ class Packed(NamedTuple):
 
 
 class CheckpointWriter:
-    """Keeps the last whole round of a run at `path`; None = nowhere."""
+    """Keeps the last whole round of a run at `path`; None = nowhere.
 
-    def __init__(self, path: Path | None, origin: Origin) -> None:
+    What cannot be written is no error: `warn` is told once, and the run goes on.
+    """
+
+    def __init__(
+        self,
+        path: Path | None,
+        origin: Origin,
+        warn: Callable[[str], None] = lambda message: None,
+    ) -> None:
         self.path = path
         self.origin = origin
+        self._warn: Callable[[str], None] | None = warn
         self._pending: Packed | None = None
         self._written = -float("inf")
         self._took = 0.0
@@ -96,7 +105,12 @@ class CheckpointWriter:
         if self.path is None or self._pending is None:
             return
         began = time.monotonic()
-        write(self.path, self._pending)
+        try:
+            write(self.path, self._pending)
+        except MachineError as error:
+            if self._warn is not None:
+                self._warn(f"{error}; the run goes on, but could not be resumed")
+            self._warn = None
         self._pending, self._written = None, time.monotonic()
         self._took = self._written - began
 

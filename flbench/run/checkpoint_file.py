@@ -49,8 +49,8 @@ def generations(path: Path) -> list[Path]:
 
 def discard(path: Path) -> None:
     """Remove a checkpoint, the generation before first: the newest is whole to the end."""
-    previous(path).unlink(missing_ok=True)
-    path.unlink(missing_ok=True)
+    for file in reversed(generations(path)):
+        file.unlink(missing_ok=True)
 
 
 def write_file(path: Path, tensors: Mapping[str, Tensor], content: str) -> None:

@@ -81,7 +81,7 @@ def run_rounds(
         keeper: keeps whole rounds; None = at the checkpoint of the run.
     """
     last = run.suite.rounds if last is None else last
-    keeper = keeper or CheckpointWriter(run.checkpoint, run.origin)
+    keeper = keeper or CheckpointWriter(run.checkpoint, run.origin, run.services.say)
     with keeper.guarding(), run.hooks.watching():
         while state.round < last:
             with run.services.clock("total"):

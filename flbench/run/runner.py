@@ -16,7 +16,7 @@ from flbench.engine.fabric import join_process_group
 from flbench.errors import MissingData, PluginError, Undefined
 from flbench.federation.loading import load_dataset as load_dataset
 from flbench.results.events import RunInfo
-from flbench.results.files import read_result, skip_path, write_atomically
+from flbench.results.files import read_result, save_result, skip_path, write_atomically
 from flbench.results.schema import Result, first_problem, problem_text
 from flbench.run.checkpoint import CheckpointWriter
 from flbench.run.checkpoint_file import discard, generations
@@ -144,7 +144,7 @@ def play(spec: RunSpec, run: Run, state: State, rounds: int, target: Path | None
         path=str(target or ""),
     )
     run.hooks.listen("run_started", info=info)
-    keeper = CheckpointWriter(run.checkpoint, run.origin)
+    keeper = CheckpointWriter(run.checkpoint, run.origin, run.services.say)
     with keeper.guarding():  # what fails after the last round loses no round
         state = run_rounds(run, state, rounds, keeper)
         unseen = evaluate_newcomers(run, state) if rounds == suite.rounds else None
@@ -156,6 +156,6 @@ def play(spec: RunSpec, run: Run, state: State, rounds: int, target: Path | None
                 f"{described.name}: no result file could hold the run: {what}"
             ) from error
         if target is not None and join_process_group(spec.engine).is_rank_zero:
-            write_atomically(target, result.canonical().encode())
+            save_result(target, result)
     run.hooks.listen("run_finished", result=result, path=info.path)
     return result

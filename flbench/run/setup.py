@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
@@ -59,6 +59,12 @@ def prepare(
     refuse_within_one_network(spec.suite, spec.method)
     hooks = HookCaller((spec.suite.name, spec.suite), spec.method.layers, spec.sinks, spec.say)
     federation = divide(spec.suite, hooks, dataset, spec.seed)
+    owned, wanted = federation.visible.splits.get("server", ((),))[0], spec.suite.server_samples
+    if len(owned) < wanted:
+        spec.say(
+            f"the server owns {len(owned)} samples, not {wanted} (server_samples): as many of each"
+            " label, and a tenth of all samples or a quarter of the test pool at most"
+        )
     if order is not None:
         federation = federation.relabelled(order)
     context, weights = build_executor(spec, hooks, federation, tuple(dataset.x.shape[1:]))
@@ -94,7 +100,7 @@ def build_executor(
     build = partial(build_network, spec.suite, shape, federation.classes, spec.seed)
     services.draw = partial(fresh_row, build, space.row.clone(), layout)
     complete = replace(context, layout=layout, initial=space.row.clone())
-    return complete, _hash(context.initial)
+    return complete, _hash([context.initial])
 
 
 def simulated_clock(spec: RunSpec, federation: Federation) -> SimulatedClock | None:
@@ -118,7 +124,7 @@ def build_run(
         config=spec.fingerprint,
         suite=suite.hash(),
         initial_weights=weights,
-        cohorts=_hash(*[cohort(suite, seed, r + 1) for r in range(suite.rounds)]),
+        cohorts=_hash(cohort(suite, seed, r + 1) for r in announced(suite.rounds, spec.say)),
         **federation.fingerprint,
     )
     return Run(
@@ -138,6 +144,14 @@ def build_run(
         judged=context.executor.samples.called(torch.tensor(suite.judged)),
         metrics=client_metrics(spec, hooks, context),
     )
+
+
+def announced(rounds: int, say: Callable[[str], None]) -> Iterator[int]:
+    """The numbers 0 to `rounds` - 1; many are announced, and how far it is."""
+    for number in range(rounds):
+        if rounds >= MANY and number % (rounds // 10) == 0:
+            say(f"draws the cohorts of {rounds:,} rounds: {number / rounds:.0%}")
+        yield number
 
 
 def code_of(spec: RunSpec) -> dict[str, str]:
@@ -248,6 +262,8 @@ def shared(executor: Sequential) -> Sequential:
     return executor if ranks.size == 1 else DistributedExecutor(executor, ranks)
 
 
+MANY = 100_000
+"""Rounds whose cohorts take seconds to draw."""
 SMALL = 2_000_000
 """Parameters below which one client's batch leaves an accelerator idle."""
 
@@ -302,7 +318,7 @@ def first_state(run: Run, *, resume: bool = False, changed_source: bool = False)
     )
 
 
-def _hash(*tensors: Tensor) -> str:
+def _hash(tensors: Iterable[Tensor]) -> str:
     digest = hashlib.sha256()
     for tensor in tensors:
         digest.update(tensor.cpu().numpy().tobytes())

@@ -13,7 +13,7 @@ import torch
 from toy import Play, player
 
 from flbench.core.state import Scores
-from flbench.errors import UserError
+from flbench.errors import MachineError, UserError
 from flbench.results.files import (
     read_result,
     read_results,
@@ -46,6 +46,12 @@ def changed(result: Result, **changes: Any) -> str:
     return json.dumps({**table, **changes})
 
 
+def older(table: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """A file's table as version 2 had it, which has no digest."""
+    rest = {key: value for key, value in table.items() if key != "digest"}
+    return {**rest, "schema_version": 2, **changes}
+
+
 RARE = {"client_metrics", "source_changes"}
 """Keys that a file has only where there is something to say."""
 
@@ -55,10 +61,12 @@ def test_canonical_text_has_one_sorted_line_per_top_level_key(result: Result) ->
     first, *lines, last, nothing = text.split("\n")
     assert (first, last, nothing) == ("{", "}", "")
     keys = [json.loads("{" + line.removesuffix(",") + "}").popitem()[0] for line in lines]
-    assert keys == sorted({*Result.model_fields} - RARE), "as in files from before them"
+    assert keys == sorted({*Result.model_fields, "digest"} - RARE), "as in files from before them"
     assert all(line.endswith(",") for line in lines[:-1])
     assert not lines[-1].endswith(",")
-    assert json.loads(text) == result.model_dump(mode="json", exclude=RARE)
+    table = json.loads(text)
+    del table["digest"]
+    assert table == result.model_dump(mode="json", exclude=RARE)
 
 
 def test_canonical_text_is_sorted_in_depth(result: Result) -> None:
@@ -83,7 +91,7 @@ def test_two_runs_of_the_same_thing_differ_in_the_volatile_keys_only(
 ) -> None:
     same = {"seconds": {}, "environment": {}}
     again = play_toy("fedavg").result
-    assert set(same) == set(VOLATILE)
+    assert {*same, "digest"} == set(VOLATILE)
     one, other = (r.model_copy(update=same).canonical() for r in (result, again))
     assert one == other
     seeded = play_toy("fedavg", seed=1).result.model_copy(update=same)
@@ -125,11 +133,20 @@ def test_a_written_file_is_whole_and_alone_and_its_folders_are_made(tmp_path: Pa
     write_atomically(path, b"two")
     assert path.read_bytes() == b"two"
     assert list(path.parent.iterdir()) == [path]
-    assert path.stat().st_mode & 0o777 == 0o644, "others may read it"
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+def test_a_written_file_honours_the_umask(umask: int, mode: int, tmp_path: Path) -> None:
+    path, before = tmp_path / "seed-0.json", os.umask(umask)
+    try:
+        write_atomically(path, b"one")
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == mode
 
 
 @pytest.mark.parametrize("failing", ["replace", "chmod", "write_bytes"])
-@pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()], ids=repr)
+@pytest.mark.parametrize("error", [OSError(28, "disk full"), KeyboardInterrupt()], ids=repr)
 def test_a_write_that_fails_leaves_nothing_behind(
     failing: str, error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,7 +159,7 @@ def test_a_write_that_fails_leaves_nothing_behind(
         raise error
 
     monkeypatch.setattr(Path if failing == "write_bytes" else os, failing, fail)
-    with pytest.raises(type(error)):
+    with pytest.raises(MachineError if isinstance(error, OSError) else KeyboardInterrupt):
         write_atomically(path, b"new")
     monkeypatch.undo()
     assert len(seen[0]) == 2, "there was a temporary file"
@@ -170,7 +187,7 @@ def test_a_file_that_is_not_there_or_no_json_is_one_line_naming_it(tmp_path: Pat
     assert rejected(path).startswith("cannot be read as a result file: ")
     path.write_text("{ half")
     assert rejected(path).startswith("cannot be read as a result file: ")
-    assert rejected(tmp_path).startswith("cannot be read as a result file: ")
+    assert rejected(tmp_path) == "expected a file, got a folder"
 
 
 def test_a_file_of_another_shape_is_one_line_naming_the_field(
@@ -198,7 +215,7 @@ def test_a_newer_schema_is_refused_whatever_else_the_file_says(
     assert rejected(path) == expected
     path.write_text(json.dumps({"schema_version": SCHEMA + 1}))
     assert rejected(path) == expected
-    path.write_text(changed(result, schema_version=SCHEMA))
+    path.write_text(result.canonical())
     assert read_result(path) == result
 
 
@@ -347,7 +364,7 @@ def test_what_cannot_be_tabled_or_drawn_is_refused(
     field: str, value: object, told: str, scored: dict[str, Any], tmp_path: Path
 ) -> None:
     path = tmp_path / "seed-0.json"
-    path.write_text(json.dumps(scored))
+    path.write_text(json.dumps(older(scored)))
     read_result(path)
     path.write_text(json.dumps(put(scored, field, value)))
     assert rejected(path).startswith(f"no result file: {told}")
@@ -366,7 +383,7 @@ def test_what_a_run_was_told_is_kept_without_what_moves_a_terminal(
     scored: dict[str, Any], tmp_path: Path
 ) -> None:
     path = tmp_path / "seed-0.json"
-    path.write_text(json.dumps({**scored, "warnings": ["a\x1b[31m\tb"]}))
+    path.write_text(json.dumps(older(scored, warnings=["a\x1b[31m\tb"])))
     assert read_result(path).warnings == ["a\ufffd[31m\tb"]
 
 
@@ -406,9 +423,9 @@ def test_a_file_of_version_1_is_still_read(result: Result, tmp_path: Path) -> No
         {"round": round_, "labels": labels} for round_, labels in result.memberships()
     ]
     path = tmp_path / "seed-0.json"
-    path.write_text(json.dumps({**table, "schema_version": 1}))
+    path.write_text(json.dumps(older(table, schema_version=1)))
     read = read_result(path)
-    assert read.schema_version == SCHEMA
+    assert (read.schema_version, read.is_digested) == (2, False)
     assert (read.scores, read.tuning, read.clients.labels) == (None, None, None)
     assert read.memberships() == result.memberships()
     assert read.curves == result.curves

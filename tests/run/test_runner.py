@@ -20,7 +20,15 @@ from flbench.cli.main import main
 from flbench.core.dataset import Dataset
 from flbench.core.hookspecs import hookimpl
 from flbench.engine.options import EngineOptions
-from flbench.errors import BadParameter, Diverged, MissingData, PluginError, Undefined, UserError
+from flbench.errors import (
+    BadParameter,
+    Diverged,
+    MachineError,
+    MissingData,
+    PluginError,
+    Undefined,
+    UserError,
+)
 from flbench.federation.loading import load_dataset
 from flbench.results.files import read_result, result_path, skip_path
 from flbench.results.schema import VOLATILE, Result
@@ -302,10 +310,10 @@ def test_a_run_that_fails_after_its_last_round_keeps_it(
     job, load = job_of(tmp_path, rounds=3), giving(toy_dataset())
     monkeypatch.setattr(checkpoint, "SHARE", 10**9)  # only the first round is written in time
 
-    def full(path: Path, data: bytes) -> None:
-        raise OSError("disk full")
+    def full(path: Path, result: Result) -> None:
+        raise MachineError("disk full")
 
-    with patch.object(runner, "write_atomically", full), pytest.raises(OSError, match="disk full"):
+    with patch.object(runner, "save_result", full), pytest.raises(MachineError, match="disk full"):
         execute(job, load)
     with patch.object(rounds, "run_round", side_effect=AssertionError):
         kept = execute(replace(job, resume=True), load)
