@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from flbench.core.model_bank import ModelBank, RowStore, all_finite
@@ -32,6 +32,8 @@ SHARE = 50
 """It is written when this many times its writing's duration have passed, ..."""
 LONGEST = 600.0
 """... or so many seconds."""
+UNFIT = (AssertionError, AttributeError, LookupError, TypeError, ValueError, SafetensorError)
+"""What reading a file raises that holds something else than a run."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +56,13 @@ class Origin:
 
 
 class Resumed(NamedTuple):
-    """A run as its checkpoint has it, and what a person should know of it."""
+    """A run as its checkpoint has it, what a person should know of it, and the file it was in."""
 
     state: State
     ledger: CommunicationLedger
     history: History
     messages: list[str]
+    file: Path
 
 
 class Packed(NamedTuple):
@@ -171,19 +174,21 @@ def load_checkpoint(
         UserError: it is of another format, of another run or of other code.
     """
     messages: list[str] = []
+    begin_anew = f"; to start over, delete {' and '.join(map(str, generations(path)))}"
     for file in generations(path):
         try:
             found = _load(file, store, origin, changed_source)
         except Damaged as error:
             messages.append(str(error))
             continue
+        except UserError as error:
+            raise UserError(f"{error}{begin_anew}") from None
         where = f"; goes on from {file.name}, round {found.state.round}"
         spoken = [f"{message}{where}" for message in messages]
         if file != path and not messages:
             spoken = [f"{path}: is not there{where}"]
         return found._replace(messages=[*spoken, *found.messages])
-    files = " and ".join(str(file) for file in generations(path))
-    raise Damaged(f"{'; '.join(messages)}; to start over, delete {files}")
+    raise Damaged(f"{'; '.join(messages)}{begin_anew}")
 
 
 def _load(file: Path, store: RowStore, origin: Origin, changed_source: bool) -> Resumed:
@@ -195,12 +200,10 @@ def _load(file: Path, store: RowStore, origin: Origin, changed_source: bool) -> 
         changes = _changed_code(file, plain["origin"], origin, changed_source)
         with safe_open(file, framework="pt") as opened:
             tables = _tables(list(opened.keys()), opened.get_tensor, store)
-        found = _unpacked(plain, tables)
+        found = Resumed(*_unpacked(plain, tables), [], file)
         if not all_finite(found.state.models):
             raise ValueError("a model is not finite")
-    except UserError:
-        raise
-    except Exception as error:  # a digest that fits, of something else
+    except UNFIT as error:  # a digest that fits, of something else
         raise Damaged(f"{file}: no checkpoint of a run ({in_one_line(error)})") from None
     for name, before, after in changes:
         change = {"round": found.state.round, "plugin": name, "before": before, "after": after}
@@ -223,7 +226,7 @@ def _refuse_another_run(file: Path, found: Mapping[str, Any], origin: Origin) ->
     for what, (came, expected) in pairs.items():
         if came != expected:
             other = f"a checkpoint of another {what}: expected {expected}, found {came}"
-            raise UserError(f"{file}: {other}; delete it to start over")
+            raise UserError(f"{file}: {other}")
 
 
 def _changed_code(
@@ -237,13 +240,15 @@ def _changed_code(
     if changes and not consented:
         told = ", ".join(f"{name} ({old} then, {new} now)" for name, old, new in changes)
         raise UserError(
-            f"{file}: the code has changed since: {told}; restore it, or delete the file to start"
-            " over, or mix both with --resume --changed-source, which the result will say"
+            f"{file}: the code has changed since: {told}; restore it, or mix both with --resume"
+            " --changed-source, which the result will say"
         )
     return changes
 
 
-def _unpacked(plain: dict[str, Any], tables: Mapping[str, Tensor]) -> Resumed:
+def _unpacked(
+    plain: dict[str, Any], tables: Mapping[str, Tensor]
+) -> tuple[State, CommunicationLedger, History]:
     """What `pack` packed."""
     prefixed = {
         prefix: {n.removeprefix(prefix): t for n, t in tables.items() if n.startswith(prefix)}
@@ -258,7 +263,7 @@ def _unpacked(plain: dict[str, Any], tables: Mapping[str, Tensor]) -> Resumed:
         seconds=plain["seconds"],
     )
     ledger = CommunicationLedger(len(state.membership.home), plain["bits"], prefixed["bits/"])
-    return Resumed(state, ledger, History.of(plain["history"], tables.get("scores")), [])
+    return state, ledger, History.of(plain["history"], tables.get("scores"))
 
 
 def _part(read: Callable[[str], Tensor], table: str, part: str) -> Tensor:

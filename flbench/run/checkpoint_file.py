@@ -49,8 +49,8 @@ def generations(path: Path) -> list[Path]:
 
 def discard(path: Path) -> None:
     """Remove a checkpoint, the generation before first: the newest is whole to the end."""
-    previous(path).unlink(missing_ok=True)
-    path.unlink(missing_ok=True)
+    for file in reversed(generations(path)):
+        file.unlink(missing_ok=True)
 
 
 def write_file(path: Path, tensors: Mapping[str, Tensor], content: str) -> None:
@@ -130,6 +130,6 @@ def _format(path: Path) -> str | None:
 
 def _other_format(path: Path, found: str | None) -> UserError:
     return UserError(
-        f"{path}: expected checkpoint format {FORMAT}, found {found}; delete the file to start"
-        " over, or resume with the version of flbench that wrote it"
+        f"{path}: expected checkpoint format {FORMAT}, found {found}; resume with the version of"
+        " flbench that wrote it"
     )

@@ -39,9 +39,10 @@ def held(result: Path) -> Iterator[None]:
             " choose another folder with --out"
         ) from None
     try:
-        if _locked(descriptor, fcntl.LOCK_EX):
+        if _alone(descriptor):
             _free(result.parent)
-        _locked(descriptor, fcntl.LOCK_SH)
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_SH)  # waits while another one frees it
         yield
     finally:
         os.close(descriptor)
@@ -67,7 +68,7 @@ def tidy(folder: Path) -> None:
     with suppress(OSError):  # it cannot be read, or is not there
         descriptor = os.open(folder, os.O_RDONLY)
         try:
-            if _locked(descriptor, fcntl.LOCK_EX):
+            if _alone(descriptor):
                 _free(folder)
         finally:
             os.close(descriptor)
@@ -88,9 +89,10 @@ def _try_to_write(result: Path) -> None:
         trial.unlink(missing_ok=True)
 
 
-def _locked(descriptor: int, kind: int) -> bool:
+def _alone(descriptor: int) -> bool:
+    """Whether no live run holds the folder; if so, this process does."""
     try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return False
     return True

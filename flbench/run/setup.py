@@ -291,9 +291,11 @@ def first_state(run: Run, *, resume: bool = False, changed_source: bool = False)
     ranks, path = ProcessGroup.of(run.executor.workspace.fabric), run.checkpoint
     if path is not None and ranks.broadcast_object(resume and bool(generations(path))):
         store, origin = run.services.store, run.origin
-        state, ledger, history, messages = ranks.attempt(
+        state, ledger, history, messages, file = ranks.attempt(
             lambda: load_checkpoint(path, store, origin, changed_source=changed_source)
         )
+        if ranks.is_rank_zero and file != path:
+            path.unlink(missing_ok=True)  # damaged: it must not take the place of the whole one
         run.ledger = run.services.ledger = ledger
         run.history = history
         run.services.seconds.update(history.seconds)

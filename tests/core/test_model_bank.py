@@ -353,7 +353,7 @@ def test_a_large_checkpoint_waits_until_its_writing_is_cheap(
     with pytest.raises(KeyboardInterrupt), keeper.guarding():
         rounds()
     assert seen == expected
-    again, kept, past, _ = checkpoint.load_checkpoint(path, RowStore(10**6), ORIGIN)
+    again, kept, past, *_ = checkpoint.load_checkpoint(path, RowStore(10**6), ORIGIN)
     assert past.curves == {"loss": [0.5] * 6}
     assert past.warnings == ["later"] * 6
     assert kept.per_client["up"].tolist() == [6 * 4] * ROWS
@@ -371,7 +371,7 @@ def test_a_checkpoint_holds_the_scores_exactly(tmp_path: Path) -> None:
     history = History()
     history.add_scores(1, Scores(values, ids, "clients", ids))
     CheckpointWriter(path, ORIGIN).keep(small_state(), CommunicationLedger(2), history)
-    _, _, again, _ = checkpoint.load_checkpoint(path, RowStore(10**6), ORIGIN)
+    _, _, again, *_ = checkpoint.load_checkpoint(path, RowStore(10**6), ORIGIN)
     assert history.scores is not None
     assert again.scores is not None
     torch.testing.assert_close(again.scores.values, values, rtol=0, atol=0, equal_nan=True)

@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument("--results", type=Path, help="default: build/faults/<what>.jsonl")
     given = parser.parse_args()
     file = given.results or Path("build") / "faults" / f"{given.what}.jsonl"
-    from ledger import injected, report
+    from fault_record import injected, report
 
     if given.what == "checkpoints":
         import damaged_checkpoints as harness

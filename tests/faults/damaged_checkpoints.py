@@ -21,7 +21,7 @@ from zlib import crc32
 
 from damage import DAMAGED, DAMAGES
 from every import TRIALS, Film, run_of
-from ledger import Fault
+from fault_record import Fault
 from toy import Played, player, toy_dataset
 
 from flbench.errors import FlbenchError

@@ -16,7 +16,7 @@ from pathlib import Path
 from random import Random
 from zlib import crc32
 
-from ledger import Fault
+from fault_record import Fault
 from toy import player
 from typed_command import Done, typed
 

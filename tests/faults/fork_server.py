@@ -12,7 +12,6 @@ import json
 import os
 import signal
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -24,7 +23,7 @@ from flbench.cli.main import main
 from flbench.core.state import Stage
 from flbench.engine import sequential
 from flbench.federation.loading import load_dataset
-from flbench.run import checkpoint, checkpoint_file, runner, setup
+from flbench.run import checkpoint, checkpoint_file, rounds, runner, setup
 from flbench.sweeps import launchers
 
 IMPORTED = runner, launchers
@@ -62,8 +61,9 @@ def prepare(asked: dict[str, Any]) -> None:
 
 
 def write_notes(file: Path) -> None:
-    """Note which rounds were written and loaded, when that is done."""
+    """Note which rounds were finished, written and loaded, when that is done."""
     written, loaded = checkpoint.write_file, setup.load_checkpoint
+    evaluated = rounds.evaluate_round
 
     def note(what: str, path: Path, round_: int) -> None:
         with file.open("a") as opened:
@@ -78,7 +78,14 @@ def write_notes(file: Path) -> None:
         note("loaded", path, found.state.round)
         return found
 
+    def evaluate_round(run: Any, state: Any, losses: Any) -> Any:
+        record = evaluated(run, state, losses)
+        if run.checkpoint is not None:
+            note("finished", run.checkpoint, state.round)
+        return record
+
     checkpoint.write_file, setup.load_checkpoint = write_file, load_checkpoint
+    rounds.evaluate_round = evaluate_round
 
 
 def arm(fault: dict[str, Any], folder: Path) -> None:
@@ -121,9 +128,9 @@ def arm(fault: dict[str, Any], folder: Path) -> None:
 
     if fault["at"] == "file":
         os.fsync, os.replace = counted(os.fsync), counted(os.replace)
-        os.unlink, tempfile.mkstemp = counted(os.unlink), counted(tempfile.mkstemp)
+        os.unlink, os.open = counted(os.unlink), counted(os.open)
         checkpoint_file.save_file = counted(checkpoint_file.save_file, torn=True)
-        Path.write_bytes = counted(Path.write_bytes, torn=True)  # type: ignore[method-assign]
+        Path.write_bytes = counted(Path.write_bytes, torn=True)
     else:
         train = sequential.Sequential._train
 
@@ -134,7 +141,7 @@ def arm(fault: dict[str, Any], folder: Path) -> None:
                     strike()
             return train(self, *given)
 
-        sequential.Sequential._train = trained  # type: ignore[method-assign]
+        sequential.Sequential._train = trained
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from zlib import crc32
 
 import numpy as np
 from damaged_results import RUNS, whole
-from ledger import Fault
+from fault_record import Fault
 from typed_command import MARK, Done, files_below, markup_in, typed
 
 from flbench.errors import UserError
@@ -63,7 +63,9 @@ def text(rng: Random, *friendly: str) -> str:
     letters = list(word) or ["x"]
     for _ in range(rng.randint(1, 3)):
         at = rng.randrange(len(letters) + 1)
-        change = rng.choice(["\x00", "a", "0", "-", ".", ",", ":", "=", "+", "[", "]", '"', "\u00e9"])
+        change = rng.choice(
+            ["\x00", "a", "0", "-", ".", ",", ":", "=", "+", "[", "]", '"', "\u00e9"]
+        )
         letters[at : at + rng.randint(0, 2)] = [change]
     return "".join(letters)
 
@@ -147,7 +149,10 @@ def commands(rng: Random) -> list[str]:
     words = [*rng.choice(COMMANDS)]
     if words in (["check"], ["data", "--check"]):  # which start processes and read everything
         return [*words, word(rng) or "x"]
-    return [*words, *(word(rng, "iid", "x", ".", "rows/seed-0.json") for _ in range(rng.randint(0, 3)))]
+    return [
+        *words,
+        *(word(rng, "iid", "x", ".", "rows/seed-0.json") for _ in range(rng.randint(0, 3))),
+    ]
 
 
 def paths(rng: Random) -> list[str]:
@@ -223,7 +228,15 @@ def _npz(rng: Random) -> bytes:
     """Arrays of an odd shape, type or value; perhaps damaged."""
     numbers = np.random.default_rng(rng.randrange(2**32))
     types = ["float32", "float64", "float16", "int64", "uint8", "int8", "bool", "complex64", "U3"]
-    shapes: list[tuple[int, ...]] = [(40, 3), (40, 8, 8), (40, 1, 8, 8), (40, 8, 8, 3), (40,), (0, 3), ()]
+    shapes: list[tuple[int, ...]] = [
+        (40, 3),
+        (40, 8, 8),
+        (40, 1, 8, 8),
+        (40, 8, 8, 3),
+        (40,),
+        (0, 3),
+        (),
+    ]
     x = (numbers.random(rng.choice(shapes)) * rng.choice([1, 255, 1e300])).astype("float64")
     with np.errstate(all="ignore"):
         x = x.astype(rng.choice(types)) if rng.random() < 0.6 else x
@@ -267,7 +280,9 @@ def result_files(rng: Random) -> list[str]:
     del table["digest"]
     for _ in range(rng.randint(1, 3)):
         _change(table, rng)
-    lines = {key: json.dumps(one, separators=(",", ":"), sort_keys=True) for key, one in table.items()}
+    lines = {
+        key: json.dumps(one, separators=(",", ":"), sort_keys=True) for key, one in table.items()
+    }
     lines["digest"] = '""'
     lines["digest"] = json.dumps(digest_of(file_text(lines)))
     file = Path("rows/seed-0.json")
@@ -295,7 +310,22 @@ def _change(table: Any, rng: Random) -> None:
         if isinstance(table[key], (dict, list)) and table[key] and rng.random() < 0.8:
             table = table[key]
             continue
-        values = [None, True, 0, 1, -1, 0.5, 1e300, 2**53, 2**70, [], {}, [[]], text(rng), text(rng)]
+        values = [
+            None,
+            True,
+            0,
+            1,
+            -1,
+            0.5,
+            1e300,
+            2**53,
+            2**70,
+            [],
+            {},
+            [[]],
+            text(rng),
+            text(rng),
+        ]
         if rng.random() < 0.1:
             del table[key]
         elif isinstance(table, dict) and rng.random() < 0.2:
@@ -371,7 +401,11 @@ def inject(name: str) -> Fault:
         with bounded():
             done = typed(*words)
         fault = _judged(name, kind, done, top, there)
-        return fault if not fault.wrong else Fault(**{**vars(fault), "message": f"{words}: {fault.message}"})
+        return (
+            fault
+            if not fault.wrong
+            else Fault(**{**vars(fault), "message": f"{words}: {fault.message}"})
+        )
     finally:
         os.chdir(before)
         shutil.rmtree(top)

@@ -23,7 +23,7 @@ from random import Random
 from typing import Any
 from zlib import crc32
 
-from ledger import Fault
+from fault_record import Fault
 
 from flbench.results.schema import VOLATILE
 
@@ -159,7 +159,7 @@ class Place:
         return Ended(code, messages, time.monotonic() - began)
 
     def noted(self, what: str) -> dict[str, int]:
-        """The last round of each checkpoint that was written, or loaded."""
+        """The last round that was finished, written or loaded, by checkpoint."""
         if not self.notes.is_file():
             return {}
         rows = [json.loads(line) for line in self.notes.read_text().splitlines()]
@@ -200,6 +200,17 @@ def send(process: int, name: str) -> None:
         except ProcessLookupError:  # it has ended
             return
         time.sleep(0.003)
+
+
+def begun(place: Place, what: str) -> dict[str, int]:
+    """The last round that was finished or written, of each run that has no result yet."""
+    found = place.noted(what)
+    return {path: r for path, r in found.items() if not result_of(Path(path)).is_file()}
+
+
+def result_of(checkpoint: Path) -> Path:
+    """Where the result of a checkpoint lies."""
+    return checkpoint.with_name(f"{checkpoint.name.partition('.')[0]}.json")
 
 
 def command(mode: str, method: str) -> list[str]:
@@ -248,7 +259,7 @@ def inject(name: str) -> Fault:
         words = command(mode, method)
         forced = ["--force"] if mode == "again" else []
         killed = place.type(*words, *forced, fault=fault, share=rng.choice([0, 50]))
-        kept = place.noted("written")
+        kept, finished = begun(place, "written"), begun(place, "finished")
         if mode == "two":
             time.sleep(0.5)  # the other process ends when it hears of it
         before = set(place.others())
@@ -271,8 +282,8 @@ def inject(name: str) -> Fault:
         wrong = "another result"
     elif left:
         wrong, message = "something is left", f"{left}, before {sorted(before)}"
-    elif behind := {p: r for p, r in loaded.items() if kept.get(p, 0) > r}:
+    elif behind := {path: r for path, r in kept.items() if loaded.get(path, 0) < r}:
         wrong, message = "a checkpoint is lost", str(behind)
     outcome = "complete before" if killed.code == 0 else "resumed" if loaded else "from the start"
-    rounds = sum(max(0, kept.get(path, 0) - r) for path, r in loaded.items())
+    rounds = sum(round_ - loaded.get(path, 0) for path, round_ in finished.items())
     return Fault(name, f"{mode}, {sent}", outcome, wrong, lost, rounds, message if wrong else "")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -61,7 +60,7 @@ class Disk:
 
     def listen(self) -> None:
         """Follow what this process syncs and makes."""
-        fsync, mkstemp, mkdir = os.fsync, tempfile.mkstemp, os.mkdir
+        fsync, open_, mkdir = os.fsync, os.open, os.mkdir
 
         def synced(descriptor: int) -> None:
             fsync(descriptor)
@@ -71,16 +70,17 @@ class Disk:
             elif path.is_relative_to(self.root):
                 self.files.setdefault(path.stat().st_ino, File()).content = path.read_bytes()
 
-        def made(*given: Any, **named: Any) -> tuple[int, str]:
-            descriptor, name = mkstemp(*given, **named)
-            self.files[os.fstat(descriptor).st_ino] = File()  # numbers are used again
-            return descriptor, name
+        def opened(path: Any, flags: int, *given: Any, **named: Any) -> int:
+            descriptor = open_(path, flags, *given, **named)
+            if flags & os.O_CREAT:
+                self.files[os.fstat(descriptor).st_ino] = File()  # numbers are used again
+            return descriptor
 
         def made_folder(path: Any, *given: Any, **named: Any) -> None:
             mkdir(path, *given, **named)
             self.folders[os.stat(path).st_ino] = Folder({})
 
-        os.fsync, tempfile.mkstemp, os.mkdir = synced, made, made_folder  # type: ignore[assignment]
+        os.fsync, os.open, os.mkdir = synced, opened, made_folder
 
     def cut(self, chance: Random | None) -> None:
         """Leave what a power cut would; `chance` keeps some of what was not synced."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ledger import Fault
+from fault_record import Fault
 
 LONG = 20
 """Seconds that a command may take."""

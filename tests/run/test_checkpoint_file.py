@@ -166,7 +166,7 @@ def test_another_format_is_refused_by_its_name(found: str | None, path: Path) ->
         seal(path)
     line = refused(path)
     assert line.startswith(f"{path}: expected checkpoint format 3, found {found or 'none'};")
-    assert "delete the file" in line
+    assert line.endswith(f"; to start over, delete {path} and {previous(path)}")
 
 
 @pytest.mark.parametrize(
@@ -185,9 +185,9 @@ def test_another_run_is_refused_by_what_differs(
 ) -> None:
     told = {"method": ORIGIN.method, "seed": ORIGIN.seed} | change
     marks = MARKS.model_copy(update={k: v for k, v in change.items() if k not in ORIGIN.plain()})
-    line = refused(path, Origin(told["method"], told["seed"], marks, ORIGIN.sources))  # type: ignore[arg-type]
+    line = refused(path, Origin(told["method"], told["seed"], marks, ORIGIN.sources))
     assert line.startswith(f"{path}: a checkpoint of another {named}")
-    assert line.endswith("; delete it to start over")
+    assert line.endswith(f"; to start over, delete {path} and {previous(path)}")
 
 
 CHANGED = Origin("toy", 0, MARKS, {"toy": "4567", "flbench": "1.0"})
@@ -200,7 +200,7 @@ def test_changed_code_is_refused_without_consent(path: Path) -> None:
 
 
 def test_with_consent_the_history_says_what_changed_and_keeps_saying_it(path: Path) -> None:
-    state, ledger, history, messages = load(path, CHANGED, changed_source=True)
+    state, ledger, history, messages, _ = load(path, CHANGED, changed_source=True)
     expected = [{"round": 2, "plugin": "toy", "before": "0123", "after": "4567"}]
     assert history.source_changes == expected
     assert len(messages) == 1

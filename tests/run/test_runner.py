@@ -20,12 +20,20 @@ from flbench.cli.main import main
 from flbench.core.dataset import Dataset
 from flbench.core.hookspecs import hookimpl
 from flbench.engine.options import EngineOptions
-from flbench.errors import BadParameter, Diverged, MissingData, PluginError, Undefined, UserError
+from flbench.errors import (
+    BadParameter,
+    Diverged,
+    MachineError,
+    MissingData,
+    PluginError,
+    Undefined,
+    UserError,
+)
 from flbench.federation.loading import load_dataset
 from flbench.results.files import read_result, result_path, skip_path
 from flbench.results.schema import VOLATILE, Result
 from flbench.run import checkpoint, rounds, runner
-from flbench.run.checkpoint_file import generations
+from flbench.run.checkpoint_file import generations, previous
 from flbench.run.composition import MethodStack, compose
 from flbench.run.result import refuse_unfit
 from flbench.run.runner import execute, resolve_dataset
@@ -302,15 +310,31 @@ def test_a_run_that_fails_after_its_last_round_keeps_it(
     job, load = job_of(tmp_path, rounds=3), giving(toy_dataset())
     monkeypatch.setattr(checkpoint, "SHARE", 10**9)  # only the first round is written in time
 
-    def full(path: Path, result: object) -> None:
-        raise OSError("disk full")
+    def full(path: Path, result: Result) -> None:
+        raise MachineError("disk full")
 
-    with patch.object(runner, "save_result", full), pytest.raises(OSError, match="disk full"):
+    with patch.object(runner, "save_result", full), pytest.raises(MachineError, match="disk full"):
         execute(job, load)
     with patch.object(rounds, "run_round", side_effect=AssertionError):
         kept = execute(replace(job, resume=True), load)
     assert len(kept.curves["accuracy"]) == 3
     assert [path.name for path in job.path.parent.iterdir()] == ["seed-0.json"]
+
+
+def test_a_damaged_checkpoint_never_takes_the_place_of_the_whole_one(tmp_path: Path) -> None:
+    job, load = job_of(tmp_path, rounds=4), giving(toy_dataset())
+    with pytest.raises(KeyboardInterrupt):
+        execute(replace(job, sinks=(("stop", Stop(2)),)), load)
+    job.checkpoint.write_bytes(b"damaged")
+    left: list[list[Path]] = []
+
+    class Seen:
+        @hookimpl
+        def run_started(self) -> None:
+            left.append(generations(job.checkpoint))
+
+    execute(replace(job, resume=True, sinks=(("seen", Seen()),)), load)
+    assert left == [[previous(job.checkpoint)]]
 
 
 def test_what_a_killed_run_left_beside_its_result_goes_when_it_is_found_complete(
