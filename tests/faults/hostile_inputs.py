@@ -15,6 +15,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -37,15 +38,17 @@ MEMORY = 12 * 2**30
 """Bytes of address space that a harness may take; what does not fit must be one line."""
 NASTY = (
     "", " ", ",", ".", "..", "../..", "/", "~", "-", "--", "=", ":", "::", "a=b", "a:b", "[", "[]",
-    "{}", "{a=1}", "[1,2", "none", "true", "nan", "inf", "-inf", "1e309", "-1", "0", "1", "2", "3.5",
-    "9" * 25, "9" * 5000, "0x10", "1_000", "a" * 300, "a" * 5000, "\n", "a\nb", "\t", "\x1b[31m",
+    "{}", "{a=1}", "[1,2", "none", "true", "nan", "inf", "-inf", "1e309", "-1", "0", "1", "2",
+    "3.5", "9" * 25, "9" * 5000, "0x10", "1_000", "a" * 300, "a" * 5000, "\n", "a\nb", "\t",
+    "\x1b[31m",
     "\u00e9", "\u202e", "\udc80", "\U0001f600", "%s", "{0}", "$HOME", "`id`", "'", '"', "\\", MARK,
     f"<script>{MARK}</script>", "iid", "fedavg", "fedavg+fedavg", "oracle+fedavgm", "ifca+pfedlia",
     "digits", "digits:", "digits:x", "npz:", "npz:x.npz", "images:.", "images:.@0", "images:.@9999",
     "text:.", "text:/dev", "rotated:digits", "rotated:rotated:digits", "rotated:", "label-swap:iid",
-    "torchmetrics.Accuracy", "torchmetrics.nothing", "torchmetrics.classification.MulticlassF1Score",
-    "f1", "top-k:k=0", "top-k:k=99999999999", "auroc:average=", "__class__", "name", "version", "on",
-    "os.system", "csv", "wandb ", "suite.local", "local", "local.epochs", "model", "model.hidden",
+    "torchmetrics.Accuracy", "torchmetrics.nothing", "torchmetrics.classification.MulticlassAUROC",
+    "f1", "top-k:k=0", "top-k:k=99999999999", "auroc:average=", "__class__", "name", "version",
+    "on", "os.system", "csv", "wandb ", "suite.local", "local", "local.epochs", "model",
+    "model.hidden",
     "partition.name", "iid.toml", "./x.toml", "...toml", "/dev/null", "/dev/zero", "/proc/self/mem",
     "[[[[[[[[[[[[[[[[[[[[", "1979-05-27", "'''", "2**63", str(2**63), str(-(2**63) - 1), str(2**31),
 )  # fmt: skip
@@ -55,10 +58,10 @@ NASTY = (
 def text(rng: Random, *friendly: str) -> str:
     """A hostile text: nasty, friendly, or one that was changed."""
     kind = rng.random()
-    if friendly and kind < 0.25:
+    if friendly and kind < 0.5:
         return rng.choice(friendly)
-    word = rng.choice(friendly if friendly and kind < 0.5 else NASTY)
-    if kind < 0.8:
+    word = rng.choice(friendly if friendly and kind < 0.65 else NASTY)
+    if 0.65 <= kind < 0.85:
         return word
     letters = list(word) or ["x"]
     for _ in range(rng.randint(1, 3)):
@@ -137,10 +140,11 @@ def options(rng: Random) -> list[str]:
 COMMANDS = (
     ["show", "result"], ["show", "method"], ["show", "suite"], ["show"], ["diff"], ["plot"],
     ["leaderboard", "--html", "--results"], ["leaderboard", "--no-figures", "--results"],
-    ["submit", "--check"], ["submit", "--results"], ["verify"], ["list"], ["data"], ["data", "--check"],
-    ["new"], ["new", "--kind"], ["new", "x", "--author"], ["new", "x", "--paper"], ["sync"],
-    ["sweep", "--launcher", "print", "-s", "iid", "-p"], ["sweep", "--launcher"], ["study"], ["tune"],
-    ["reproduce"], ["check"], ["--version"], [],
+    ["submit", "--check"], ["submit", "--results"], ["verify"], ["list"], ["data"],
+    ["data", "--check"], ["new"], ["new", "--kind"], ["new", "x", "--author"], ["new", "x", "--paper"],
+    ["sync"],
+    ["sweep", "--launcher", "print", "-s", "iid", "-p"], ["sweep", "--launcher"], ["study"],
+    ["tune"], ["reproduce"], ["check"], ["--version"], [],
 )  # fmt: skip
 
 
@@ -401,11 +405,7 @@ def inject(name: str) -> Fault:
         with bounded():
             done = typed(*words)
         fault = _judged(name, kind, done, top, there)
-        return (
-            fault
-            if not fault.wrong
-            else Fault(**{**vars(fault), "message": f"{words}: {fault.message}"})
-        )
+        return replace(fault, message=f"{words}: {fault.message}") if fault.wrong else fault
     finally:
         os.chdir(before)
         shutil.rmtree(top)
