@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import errno
 import os
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -125,14 +124,14 @@ REMEDIES = {
     errno.ENOMEM: "close other programs, or choose a smaller network, data set or --bank-budget",
 }
 """What a person can do, by the number of a system error."""
-NUMBERS = (r"\(os error (\d+)\)", r"^\[Errno (\d+)\]", r"[Ee]rror code (\d+)", r"\((\d+)\)$")
-"""How safetensors and torch write the number of a system error, whose class they do not keep."""
 MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "std::bad_alloc")
 """How torch says that memory is not there."""
 
 
 def number_of(error: BaseException) -> int | None:
     """The number of the system error behind an error, None where there is none.
+
+    safetensors and torch keep its words alone.
 
     Example:
         >>> number_of(OSError(28, "No space left on device"))
@@ -149,9 +148,7 @@ def number_of(error: BaseException) -> int | None:
     text = text_of(error)
     if any(words in text for words in MEMORY):
         return errno.ENOMEM
-    found = (re.search(pattern, text) for pattern in NUMBERS)
-    number = next((int(one[1]) for one in found if one), None)
-    return number if number in REMEDIES else None
+    return next((number for number in REMEDIES if os.strerror(number) in text), None)
 
 
 def machine_error(error: BaseException, path: Path | None = None) -> MachineError | None:

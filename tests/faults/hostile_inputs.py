@@ -141,8 +141,8 @@ COMMANDS = (
     ["show", "result"], ["show", "method"], ["show", "suite"], ["show"], ["diff"], ["plot"],
     ["leaderboard", "--html", "--results"], ["leaderboard", "--no-figures", "--results"],
     ["submit", "--check"], ["submit", "--results"], ["verify"], ["list"], ["data"],
-    ["data", "--check"], ["new"], ["new", "--kind"], ["new", "x", "--author"], ["new", "x", "--paper"],
-    ["sync"],
+    ["data", "--check"], ["new"], ["new", "--kind"], ["new", "x", "--author"],
+    ["new", "x", "--paper"], ["sync"],
     ["sweep", "--launcher", "print", "-s", "iid", "-p"], ["sweep", "--launcher"], ["study"],
     ["tune"], ["reproduce"], ["check"], ["--version"], [],
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -14,11 +15,13 @@ from toy import Play, player
 
 from flbench.core.state import Scores
 from flbench.errors import MachineError, UserError
+from flbench.results import files
 from flbench.results.files import (
     read_result,
     read_results,
     read_skips,
     result_path,
+    save_result,
     slug,
     write_atomically,
 )
@@ -541,3 +544,136 @@ def test_the_schema_in_the_docs_is_the_models() -> None:
     told = (docs / "results.md").read_text(encoding="utf-8")
     assert [name for name in Result.model_fields if f"`{name}`" not in told] == []
     assert [name for name in VOLATILE if f"`{name}`" not in told] == []
+
+
+# --- the digest ---------------------------------------------------------------------------------
+
+
+def test_a_file_that_was_changed_is_refused(result: Result, tmp_path: Path) -> None:
+    path, text = tmp_path / "seed-0.json", result.canonical()
+    path.write_text(text)
+    assert read_result(path).is_digested
+    note = "the file was damaged or edited; take the one the run wrote"
+    for changed_text in (text.replace("0.", "0.0", 1), text + "\n", text.replace("\n", "\r\n")):
+        path.write_bytes(changed_text.encode())
+        assert rejected(path) == f"'digest': it is not that of the text: {note}"
+    lines = text.splitlines(keepends=True)
+    (line,) = [one for one in lines if one.startswith('"digest"')]
+    moved = "".join([lines[0], line, *(one for one in lines[1:] if one != line)])
+    assert json.loads(moved) == json.loads(text)
+    path.write_text(moved)
+    assert rejected(path).startswith("'digest': it is not that of the text")
+    for lost in (text.replace(line, ""), json.dumps(json.loads(text))):
+        path.write_text(lost)
+        assert rejected(path).startswith("'digest': expected in a line of its own")
+
+
+def test_no_bit_of_a_file_can_be_flipped(result: Result, tmp_path: Path) -> None:
+    path, data = tmp_path / "seed-0.json", result.canonical().encode()
+    for bit in range(5, 8 * len(data), 8 * len(data) // 60):
+        at, mask = divmod(bit, 8)
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1 << mask]) + data[at + 1 :])
+        with pytest.raises(UserError):
+            read_result(path)
+
+
+def test_a_digest_is_checked_whatever_the_version(result: Result, tmp_path: Path) -> None:
+    path = tmp_path / "seed-0.json"
+    path.write_text(result.canonical().replace('"schema_version": 3', '"schema_version": 2'))
+    assert rejected(path).startswith("'digest': it is not that of the text")
+    path.write_text(result.model_copy(update={"schema_version": 2}).canonical())
+    assert not read_result(path).is_digested
+
+
+def test_a_summary_holds_metrics_and_nothing_else(result: Result, tmp_path: Path) -> None:
+    table = older(json.loads(result.canonical()))
+    table["summary"]["accuracy_boosted"] = 1.0
+    path = tmp_path / "seed-0.json"
+    path.write_text(json.dumps(table))
+    told = "no result file: 'summary.accuracy_boosted': the name of a metric expected"
+    assert rejected(path) == told
+
+
+# --- what is read at all ------------------------------------------------------------------------
+
+
+def test_a_pipe_or_a_large_file_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "seed-0.json")
+    assert rejected(tmp_path / "seed-0.json") == "expected a file, got a pipe"
+    monkeypatch.setattr(files, "LARGEST", 99)
+    (tmp_path / "seed-1.json").write_text(" " * 100)
+    assert rejected(tmp_path / "seed-1.json") == "expected at most 99 bytes"
+
+
+def test_a_folder_that_cannot_be_read_hides_no_file(
+    result: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed in (0, 1):
+        write_atomically(tmp_path / f"{seed}" / f"seed-{seed}.json", result.canonical().encode())
+    scandir = os.scandir
+
+    def forbidden(folder: Path) -> Any:
+        if Path(folder).name == "1":
+            raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", forbidden)
+    with pytest.raises(MachineError, match=r"/1: Permission denied; choose a path for which"):
+        list(read_results(tmp_path))
+
+
+# --- a result that cannot be written ------------------------------------------------------------
+
+
+@pytest.fixture
+def full(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Path]:
+    """Disks on which nothing can be written; the first one is that of the run."""
+    disks = [tmp_path / "out"]
+
+    def replaced(source: str, target: Path) -> None:
+        if any(target.is_relative_to(disk) for disk in disks):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace(source, target)
+
+    replace = os.replace
+    monkeypatch.setattr(os, "replace", replaced)
+    monkeypatch.setattr(files, "WAIT", 0)
+    monkeypatch.setattr(files.tempfile, "gettempdir", lambda: str(tmp_path / "temporary"))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return disks
+
+
+def test_a_result_is_saved_elsewhere_or_printed(
+    full: list[Path], result: Result, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "out" / "s" / "seed-0.json"
+    for folder in ("here", "temporary"):
+        with pytest.raises(MachineError, match=f"No space.*saved as {tmp_path / folder}"):
+            save_result(path, result)
+        (kept,) = (tmp_path / folder).iterdir()
+        assert read_result(kept) == result
+        full.append(tmp_path / folder)
+    with pytest.raises(MachineError, match="on standard output"):
+        save_result(path, result)
+    assert capsys.readouterr().out == result.canonical()
+
+
+def test_the_writing_of_a_result_is_retried(
+    full: list[Path], result: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "out" / "seed-0.json"
+    monkeypatch.setattr(files.time, "sleep", lambda seconds: full.clear())
+    save_result(path, result)
+    assert read_result(path) == result
+
+
+def test_a_result_that_could_not_be_read_is_written_and_told(
+    result: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "LARGEST", 99)
+    with pytest.raises(UserError, match=r"is written, but has .* bytes, and flbench reads at most"):
+        save_result(tmp_path / "seed-0.json", result)
+    assert (tmp_path / "seed-0.json").read_text() == result.canonical()
