@@ -290,7 +290,7 @@ def result_files(rng: Random) -> list[str]:
     lines["digest"] = '""'
     lines["digest"] = json.dumps(digest_of(file_text(lines)))
     file = Path("rows/seed-0.json")
-    file.write_text(file_text(lines), encoding="utf-8")
+    file.write_text(file_text(lines), encoding="utf-8", errors="replace")
     return rng.choice(
         [
             ["show", "result", str(file)],
@@ -346,7 +346,8 @@ def trace_files(rng: Random) -> list[str]:
     Path("t.csv").write_text("client,up\n" + "\n".join(rows), encoding="utf-8", errors="replace")
     found = (ROOT / "benchmarks" / "iid.toml").read_text(encoding="utf-8")
     speed = '{ trace = "t.csv" }' if rng.random() < 0.7 else value(rng)
-    Path("x.toml").write_text(f"{found}\n[clock]\nup = {speed}\n", encoding="utf-8")
+    whole_text = f"{found}\n[clock]\nup = {speed}\n"
+    Path("x.toml").write_text(whole_text, encoding="utf-8", errors="replace")
     return ["run", "-p", "fedavg", *SMALL, "-s", "./x.toml"]
 
 

@@ -554,7 +554,7 @@ def test_a_file_that_was_changed_is_refused(result: Result, tmp_path: Path) -> N
     path.write_text(text)
     assert read_result(path).is_digested
     note = "the file was damaged or edited; take the one the run wrote"
-    for changed_text in (text.replace("0.", "0.0", 1), text + "\n", text.replace("\n", "\r\n")):
+    for changed_text in (text.replace("0.", "0.0", 1), text + "\n", text.replace("[", "[ ", 1)):
         path.write_bytes(changed_text.encode())
         assert rejected(path) == f"'digest': it is not that of the text: {note}"
     lines = text.splitlines(keepends=True)
@@ -563,8 +563,9 @@ def test_a_file_that_was_changed_is_refused(result: Result, tmp_path: Path) -> N
     assert json.loads(moved) == json.loads(text)
     path.write_text(moved)
     assert rejected(path).startswith("'digest': it is not that of the text")
-    for lost in (text.replace(line, ""), json.dumps(json.loads(text))):
-        path.write_text(lost)
+    layouts = json.dumps(json.loads(text)), text.replace("\n", "\r\n")
+    for lost in (text.replace(line, ""), *layouts):
+        path.write_bytes(lost.encode())
         assert rejected(path).startswith("'digest': expected in a line of its own")
 
 
