@@ -40,7 +40,7 @@ RETRIES = 3
 """How often the writing of a result is begun again."""
 WAIT = 0.5
 """Seconds before it is begun again."""
-DIGEST_LINE = re.compile(r'^"digest": "([0-9a-f]{64})",\n', re.MULTILINE)
+DIGEST = re.compile(r'(?<=\n"digest": ")[0-9a-f]{64}(?=",\n)')
 
 
 def skip_path(result: Path) -> Path:
@@ -232,10 +232,10 @@ def read_bounded(path: Path, most: int) -> bytes:
 
 def _refuse_changed(path: Path, text: str) -> None:
     """Refuse a text that is not what its digest was made of."""
-    line = DIGEST_LINE.search(text)
-    if line is None:
+    found = DIGEST.search(text)
+    if found is None:
         what = f"'digest': expected in a line of its own, as version {DIGESTED} writes it"
-    elif digest_of(text[: line.start()] + text[line.end() :]) != line[1]:
+    elif digest_of(text[: found.start()] + text[found.end() :]) != found[0]:
         what = "'digest': it is not that of the text"
     else:
         return

@@ -416,8 +416,9 @@ class Result(_Stored):
             for key, value in table.items()
         }
         if self.is_digested:
-            lines["digest"] = json.dumps(digest_of(_text_of(lines)))
-        return _text_of(lines)
+            lines["digest"] = '""'
+            lines["digest"] = json.dumps(digest_of(file_text(lines)))
+        return file_text(lines)
 
     @property
     def is_digested(self) -> bool:
@@ -425,12 +426,12 @@ class Result(_Stored):
         return self.schema_version >= DIGESTED
 
 
-def digest_of(rest: str) -> str:
-    """The digest of a file: the SHA-256 of its text without the line of the digest, in hex."""
-    return hashlib.sha256(rest.encode()).hexdigest()
+def digest_of(text: str) -> str:
+    """The digest of a file: the SHA-256, in hex, of its text with an empty digest."""
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _text_of(lines: Mapping[str, str]) -> str:
+def file_text(lines: Mapping[str, str]) -> str:
     """The text of a file, by its keys."""
     return "{\n" + ",\n".join(f"{json.dumps(key)}: {lines[key]}" for key in sorted(lines)) + "\n}\n"
 

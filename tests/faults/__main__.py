@@ -2,6 +2,8 @@
 
     python -m tests.faults checkpoints [--each N] [--results FILE]
     python -m tests.faults kills [--count N] [--results FILE]
+    python -m tests.faults results [--count N] [--results FILE]
+    python -m tests.faults inputs [--count N] [--results FILE]
 
 Results are appended to FILE, so a harness that was stopped goes on; its report lies beside it. The
 exit code is 1 if anything went wrong.
@@ -12,19 +14,23 @@ from __future__ import annotations
 import argparse
 import platform
 import sys
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "support"), str(HERE.parent / "support" / "light")]
 
+MODULES = {"kills": "killed_runs", "results": "damaged_results", "inputs": "hostile_inputs"}
+COUNTS = {"kills": 300, "results": 5_000, "inputs": 100_000}
+
 
 def main() -> int:
     """Inject what has no result yet, and print the report."""
     parser = argparse.ArgumentParser("python -m tests.faults", description=__doc__)
-    parser.add_argument("what", choices=("checkpoints", "kills"))
+    parser.add_argument("what", choices=("checkpoints", *COUNTS))
     parser.add_argument("--each", type=int, default=6, help="checkpoints: of each kind and method")
-    parser.add_argument("--count", type=int, default=300, help="kills: how many")
+    parser.add_argument("--count", type=int, help=f"of others: how many {COUNTS}")
     parser.add_argument("--results", type=Path, help="default: build/faults/<what>.jsonl")
     given = parser.parse_args()
     file = given.results or Path("build") / "faults" / f"{given.what}.jsonl"
@@ -35,9 +41,8 @@ def main() -> int:
 
         names = harness.names(given.each)
     else:
-        import killed_runs as harness
-
-        names = harness.names(given.count)
+        harness = import_module(MODULES[given.what])
+        names = harness.names(given.count or COUNTS[given.what])
     found = []
     for number, fault in enumerate(injected(names, harness.inject, file), start=1):
         found.append(fault)
