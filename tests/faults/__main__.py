@@ -12,8 +12,10 @@ exit code is 1 if anything went wrong.
 from __future__ import annotations
 
 import argparse
+import platform
 import sys
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -47,10 +49,17 @@ def main() -> int:
         if fault.wrong or number % 100 == 0:
             wrong = f": {fault.name}: {fault.wrong}: {fault.message}" if fault.wrong else ""
             print(f"{number}/{len(names)}{wrong}", flush=True)
-    text = report(given.what, found)
+    text = report(f"python -m tests.faults {given.what}", found) + computed_by()
     file.with_suffix(".md").write_text(text, encoding="utf-8")
     print(text, end="")
     return int(any(fault.wrong for fault in found))
+
+
+def computed_by() -> str:
+    """What the faults were injected into, in one line."""
+    packages = [f"{name} {version(name)}" for name in ("flbench", "torch", "safetensors")]
+    python = f"Python {platform.python_version()}"
+    return f"\n{', '.join([*packages, python, platform.system()])}.\n"
 
 
 if __name__ == "__main__":
