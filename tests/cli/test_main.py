@@ -303,6 +303,7 @@ def test_standard_output_that_is_full_is_one_line(
     assert one_line(1, (tmp_path / "errors").read_text()).startswith(told)
 
 
+@pytest.mark.slow
 def test_standard_error_that_is_full_ends_nothing_and_is_told_once(
     main_with: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -316,6 +317,7 @@ def test_standard_error_that_is_full_ends_nothing_and_is_told_once(
     assert lines[-1].startswith("flbench: messages were lost, as standard error could not be")
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_is_no_error(main_with: Callable[..., int], tmp_path: Path) -> None:
     reads, writes = os.pipe()
     os.close(reads)
@@ -334,6 +336,7 @@ def test_a_stream_that_takes_ascii_gets_ascii(
     assert paths[1].read_text() == ""
 
 
+@pytest.mark.slow
 def test_memory_that_is_not_there_is_one_line(typed: Typed) -> None:
     set_ = ("--set", "model.hidden=4294967296", "--set", "clients=4")
     line = one_line(*typed("run", "-p", "fedavg", "-s", "iid", *set_))
@@ -374,6 +377,7 @@ def test_no_name_at_all_is_refused(words: tuple[str, ...], command: Command) -> 
     assert "expects a name, got" in done.stderr
 
 
+@pytest.mark.slow
 def test_an_accelerator_that_is_not_there_is_one_line(typed: Typed) -> None:
     words = ("run", "-p", "fedavg", "-s", "iid", "--set", "clients=4", "--accelerator", "tpu")
     assert "--accelerator tpu: " in one_line(*typed(*words))
@@ -390,6 +394,7 @@ def test_many_rounds_are_announced() -> None:
     assert len(said) == 10
 
 
+@pytest.mark.slow
 def test_server_samples_that_are_not_there_are_told(command: Command) -> None:
     words = ("run", "-p", "fedavg", "-s", "iid", "--set", "clients=4", "--rounds", "1")
     told = "the server owns 170 samples, not 900 (server_samples)"
@@ -397,6 +402,7 @@ def test_server_samples_that_are_not_there_are_told(command: Command) -> None:
     assert "the server owns" not in command(*words, "--set", "server_samples=100").stderr
 
 
+@pytest.mark.slow
 def test_a_batch_of_one_before_batchnorm_is_one_line(command: Command) -> None:
     words = ("--set", "model.norm=true", "--set", "local.batch_size=1", "--set", "clients=4")
     done = command("run", "-p", "fedavg", "-s", "iid", "--rounds", "1", *words)
