@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import errno
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 
 class FlbenchError(Exception):
@@ -95,3 +99,81 @@ def in_one_line(error: BaseException) -> str:
         ("KeyError: 'gone'", 'AssertionError')
     """
     return ": ".join(filter(None, (type(error).__name__, text_of(error))))
+
+
+class MachineError(UserError):
+    """What the machine refuses: a file that cannot be read or written, memory that is not there."""
+
+
+REMEDIES = {
+    errno.ENOSPC: "free some space, or choose another folder",
+    errno.EDQUOT: "free some space, or choose another folder",
+    errno.EFBIG: "raise the limit on the size of files (ulimit -f)",
+    errno.EROFS: "choose a folder that can be written to",
+    errno.EACCES: "choose a path for which you have the permission",
+    errno.EPERM: "choose a path for which you have the permission",
+    errno.ENOTDIR: "a part of the path is a file: choose another path",
+    errno.EEXIST: "a file is in the place of a folder: move it away, or choose another path",
+    errno.EISDIR: "a folder is in the place of a file: move it away, or choose another path",
+    errno.ENOTEMPTY: "a folder is in the place of a file: move it away, or choose another path",
+    errno.ENOENT: "check the path",
+    errno.ENAMETOOLONG: "choose a shorter path",
+    errno.ELOOP: "choose a path without links that lead back",
+    errno.EMFILE: "raise the limit on open files (ulimit -n)",
+    errno.ENFILE: "raise the limit on open files (ulimit -n)",
+    errno.ENOMEM: "close other programs, or choose a smaller network, data set or --bank-budget",
+}
+"""What a person can do, by the number of a system error."""
+MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "std::bad_alloc")
+"""How torch says that memory is not there."""
+
+
+def number_of(error: BaseException) -> int | None:
+    """The number of the system error behind an error, None where there is none.
+
+    safetensors and torch keep its words alone.
+
+    Example:
+        >>> number_of(OSError(28, "No space left on device"))
+        28
+        >>> number_of(RuntimeError("I/O error: No space left on device (os error 28)"))
+        28
+    """
+    if isinstance(error, MemoryError):
+        return errno.ENOMEM
+    if isinstance(error, OSError):
+        return error.errno
+    if not isinstance(error, RuntimeError) and type(error).__name__ != "SafetensorError":
+        return None
+    text = text_of(error)
+    if any(words in text for words in MEMORY):
+        return errno.ENOMEM
+    return next((number for number in REMEDIES if os.strerror(number) in text), None)
+
+
+def machine_error(error: BaseException, path: Path | None = None) -> MachineError | None:
+    """What the machine refuses as one line with path and remedy; None where it is another error.
+
+    Args:
+        path: the file that is read or written; None = the one that the error names.
+    """
+    number = number_of(error)
+    if number is None and not isinstance(error, OSError):
+        return None
+    name = str(path or getattr(error, "filename", None) or "")
+    said = os.strerror(number) if number else text_of(error)
+    remedy = REMEDIES.get(number or 0, "")
+    return MachineError(f"{f'{name}: ' if name else ''}{said}{f'; {remedy}' if remedy else ''}")
+
+
+@contextmanager
+def naming(path: Path | None = None) -> Iterator[None]:
+    """A block that reads or writes a file: what the machine refuses there is a MachineError."""
+    try:
+        yield
+    except FlbenchError:
+        raise
+    except Exception as error:
+        if (found := machine_error(error, path)) is None:
+            raise
+        raise found from error

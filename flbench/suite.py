@@ -28,14 +28,17 @@ from flbench.core.clock_settings import ClockSettings, with_traces
 from flbench.core.hookspecs import hookimpl
 from flbench.core.local_training import LocalTraining
 from flbench.core.parameters import checked, parse
-from flbench.errors import BadParameter, UnknownName, UserError
+from flbench.errors import BadParameter, UnknownName, UserError, text_of
 from flbench.plugin.registry import find, load_entry
+from flbench.results.files import read_bounded
 
 if TYPE_CHECKING:
     import numpy as np
 
     from flbench.core.dataset import Indices, Partition
 
+LARGEST = 2**20
+"""Bytes of a suite's file."""
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
 DESCRIPTIVE = {"summary", "changes", "paper", "printed", "target", "offline_dataset", "metrics"}
@@ -198,6 +201,15 @@ class Suite(BaseModel):
             judged(ids, training_clients(clients, unseen))
         return tuple(sorted(set(ids)))
 
+    @field_validator("headline")
+    @classmethod
+    def _something_validates(cls, headline: str, info: ValidationInfo) -> str:
+        if headline == "validation" and info.data.get("validation_fraction") == 0:
+            raise PydanticCustomError(
+                "headline", "'last' expected, as validation_fraction is 0: no round could be chosen"
+            )
+        return headline
+
     @hookimpl(specname="partition")
     def split(
         self, labels: Indices, domains: Indices | None, clients: int, rng: np.random.Generator
@@ -293,15 +305,23 @@ def load_suite(
         BadParameter: a field does not fit its type.
     """
     path = Path(name) if name.endswith(".toml") else Path(load_entry(find("suites", name)))
+    if path.stem.startswith("."):
+        raise BadParameter(
+            f"suite '{name}': expected a name that does not begin with a dot, as it names a folder"
+        )
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise BadParameter(f"suite '{name}': cannot read {path}: {error}") from None
+        table = tomllib.loads(read_bounded(path, LARGEST).decode())
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadParameter(f"suite '{name}': cannot read {path}: {text_of(error)}") from None
     table["name"] = path.stem
-    sections = table.pop("on", {})
-    dataset = dataset or table.get("dataset", "")
+    sections, dataset = table.pop("on", {}), dataset or table.get("dataset", "")
     table["dataset"] = dataset
-    _merge(table, sections.get(dataset, {}))
+    if not isinstance(dataset, str):
+        raise BadParameter(f"suite '{name}': 'dataset': expected a name, got {dataset!r}")
+    section = sections.get(dataset, {}) if isinstance(sections, dict) else sections
+    if not isinstance(section, dict):
+        raise BadParameter(f"suite '{name}': expected tables [on.DATASET], got on = {sections!r}")
+    _merge(table, section)
     return build_suite(name, table, overrides, path.parent)
 
 

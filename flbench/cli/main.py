@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from typing import Annotated
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from io import TextIOWrapper
+from typing import Annotated, Any, TextIO, cast
 
 import typer
 
@@ -13,6 +16,7 @@ from flbench import __version__
 from flbench.cli.check import check
 from flbench.cli.data import data
 from flbench.cli.diff import diff
+from flbench.cli.interruption import heed_interruptions
 from flbench.cli.leaderboard import leaderboard
 from flbench.cli.list import list_
 from flbench.cli.new import new
@@ -27,7 +31,13 @@ from flbench.cli.sweep import sweep
 from flbench.cli.sync import sync
 from flbench.cli.tune import tune
 from flbench.cli.verify import verify
-from flbench.errors import DEBUG, FlbenchError, Interrupted, ProcessDied
+from flbench.errors import (
+    DEBUG,
+    FlbenchError,
+    Interrupted,
+    ProcessDied,
+    machine_error,
+)
 
 app = typer.Typer(
     help="Benchmark suite for personalised and clustered federated learning.",
@@ -47,24 +57,102 @@ app.add_typer(show, name="show")
 
 def main() -> None:
     """Entry point of the console script; an error of the user is printed in one line."""
+    heed_interruptions()
+    for stream in (sys.stdout, sys.stderr):  # a terminal may lack characters that are printed
+        if isinstance(stream, TextIOWrapper) and stream.errors != "backslashreplace":
+            stream.reconfigure(errors="backslashreplace")
+    output, errors = NamedStream(sys.stdout, "standard output"), TolerantStream(sys.stderr)
+    with redirect_stdout(cast("TextIO", output)), redirect_stderr(cast("TextIO", errors)):
+        code = exit_code(app)
+        code = code or exit_code(lambda: write_rest(errors))
+    sys.exit(code)
+
+
+def exit_code(command: Callable[[], object]) -> int:
+    """Run a command; what it raises is printed in one line. Returns the exit code."""
     try:
-        app()
-    except FlbenchError as error:
-        if os.environ.get(DEBUG):
-            traceback.print_exception(error)
-        print(f"flbench: {error}", file=sys.stderr)
-        if isinstance(
-            error, ProcessDied
-        ):  # threads that wait for the dead process cannot be joined
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(error.exit_code)
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        print("flbench: interrupted", file=sys.stderr)
-        sys.exit(Interrupted.exit_code)
+        command()
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except BrokenPipeError:
-        sys.exit(1)
+        return 1
+    except KeyboardInterrupt:
+        return told(Interrupted("interrupted"))
+    except FlbenchError as error:
+        return told(error)
+    except Exception as error:
+        if (found := machine_error(error)) is None:
+            raise
+        found.__cause__ = error
+        return told(found)
+    return 0
+
+
+def told(error: FlbenchError) -> int:
+    """Print an error in one line; returns its exit code."""
+    if os.environ.get(DEBUG):
+        traceback.print_exception(error)
+    print(f"flbench: {error}", file=sys.stderr)
+    if isinstance(error, ProcessDied):  # threads that wait for the dead process cannot be joined
+        with suppress(OSError):
+            sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(error.exit_code)
+    return error.exit_code
+
+
+def write_rest(errors: TolerantStream) -> None:
+    """Write what is not written yet, and whether messages were lost."""
+    if errors.lost is not None:
+        reason = machine_error(errors.lost)
+        print(f"flbench: messages were lost, as standard error could not be written: {reason}")
+    sys.stdout.flush()
+
+
+class NamedStream:
+    """Standard output that may fail: the error has a name, and what comes after it is dropped."""
+
+    def __init__(self, stream: TextIO, name: str) -> None:
+        self._stream = stream
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the stream has
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write a text."""
+        self._attempt(lambda: self._stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        """Write what is not written yet."""
+        self._attempt(self._stream.flush)
+
+    def _attempt(self, act: Callable[[], object]) -> None:
+        try:
+            act()
+        except OSError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+            self._failed(error)
+
+    def _failed(self, error: OSError) -> None:
+        error.filename = self._name
+        raise error
+
+
+class TolerantStream(NamedStream):
+    """Standard error that may fail: what cannot be written is lost, and the command goes on.
+
+    Attributes:
+        lost: why something was lost; None = nothing was.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream, "standard error")
+        self.lost: OSError | None = None
+
+    def _failed(self, error: OSError) -> None:
+        self.lost = error
 
 
 @app.callback(invoke_without_command=True)

@@ -30,7 +30,7 @@ Metrics = Annotated[
         " repeat, or separate by commas",
     ),
 ]
-Threads = Annotated[int, typer.Option(min=1, help="CPU threads of torch")]
+Threads = Annotated[int, typer.Option(min=1, max=1024, help="CPU threads of torch")]
 
 
 def run_request(
@@ -46,7 +46,9 @@ def run_request(
         list[str],
         typer.Option("--suite", "-s", help="suite or TOML file; repeat, or separate by commas"),
     ],
-    seed: Annotated[int | None, typer.Option(min=0, help="run this one seed [default: 0]")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=2**53, help="run this one seed [default: 0]")
+    ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="run seeds 0..N-1")] = None,
     rounds: Annotated[
         int | None, typer.Option(min=1, help="rounds, instead of the suite's")
@@ -83,6 +85,13 @@ def run_request(
     ] = None,
     threads: Threads = 1,
     resume: Annotated[bool, typer.Option("--resume", help="go on from the checkpoint")] = False,
+    changed_source: Annotated[
+        bool,
+        typer.Option(
+            "--changed-source",
+            help="with --resume: go on although a plugin's code has changed; the result says so",
+        ),
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="recompute a complete result")] = False,
     sink: Annotated[
         list[str] | None,
@@ -93,6 +102,9 @@ def run_request(
     """The request that the options of `flbench run` make: its arguments are these options."""
     if seed is not None and seeds is not None:
         raise typer.BadParameter("--seed names one seed, --seeds N runs 0..N-1: give one of them")
+    for option, given in (("--plugin", plugin), ("--suite", suite)):
+        if not names(given):
+            raise typer.BadParameter(f"{option} expects a name, got '{' '.join(given)}'")
     if offline and dataset is not None:
         raise typer.BadParameter("--offline-data chooses the data set of each suite: no --dataset")
     return RunRequest(
@@ -117,6 +129,7 @@ def run_request(
             threads=threads,
         ),
         resume=resume,
+        changed_source=changed_source,
         force=force,
         sinks=names(sink or []),
         metrics=names(metric or []),

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
 from flbench.cli.options import takes_request
 from flbench.engine.processes import rank_zero_output
 from flbench.errors import Diverged, Interrupted, MissingData, ProcessDied, Undefined
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 @takes_request
 def run(request: RunRequest) -> None:
     """Run methods on suites and write one result file per method, suite and seed."""
+    if request.changed_source and not request.resume:
+        raise typer.BadParameter("--changed-source goes with --resume")
     from flbench.terminal.console import Console
 
     with rank_zero_output(request.engine.devices, request.engine.nodes):
@@ -68,7 +72,9 @@ def run_all(request: RunRequest, cells: Sequence[Cell], console: Console) -> Non
 
 def how_to_go_on(checkpoint: Path, request: RunRequest) -> str:
     """What is kept of a run that was stopped, and what to type to go on."""
-    if not checkpoint.is_file():
+    from flbench.run.checkpoint_file import generations
+
+    if not generations(checkpoint):
         return " before the first round was complete; nothing is kept"
     again = command(replace(request, resume=True, force=False))
     return f"; the last whole round is kept, go on with: {again}"

@@ -147,6 +147,7 @@ def show_result(file: Path) -> None:
     marks = result.fingerprint
     print(f"{result.method.name} on {result.suite['name']} ({result.dataset}), seed {result.seed}")
     print(f"{result.status}, suite version {result.suite['version']}")
+    print(f"  {told_digest(result)}")
     if result.not_judged:
         print(f"not judged: {told_clients(result.not_judged)}")
     for plugin in result.method.plugins:
@@ -171,6 +172,13 @@ def show_result(file: Path) -> None:
         print(f"scores: {shape} {result.scores.columns}, round {result.scores.round}")
     for message in result.warnings:
         print(f"note: {message}")
+
+
+def told_digest(result: Result) -> str:
+    """Whether the digest of a file that was read could be checked."""
+    return (
+        "its digest agrees" if result.is_digested else "no digest: the file is older than digests"
+    )
 
 
 def _client_metrics(result: Result) -> Iterator[tuple[str, str]]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flbench.cli.options import Root
+from flbench.cli.show import told_digest
 from flbench.errors import BadParameter, UserError
 from flbench.submission.verification import COMPUTED_BY, TOLERANCE, replay
 
@@ -43,6 +44,8 @@ def verify(
         raise UserError(
             "--write calls a file reproduced, which takes all its rounds: drop --rounds"
         )
+    if write and result.source_changes:
+        raise UserError(f"{file}: the code changed within the run: it can never be reproduced")
     console = Console()
     with console.waiting("importing torch and lightning"):
         from flbench.datasets import data_root as locate
@@ -50,6 +53,8 @@ def verify(
         from flbench.submission.consistency import sound
 
     sound(file, result)
+    if not result.is_digested:
+        console.say(f"{file}: {told_digest(result)}")
     try:
         came = replay(result, wanted, locate(data_root), console)
     finally:

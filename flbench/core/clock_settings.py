@@ -12,6 +12,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from flbench.errors import BadParameter
+from flbench.results.files import LARGEST, read_bounded
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 EXPECTED = (
@@ -143,9 +144,9 @@ def read_trace(path: Path, column: str) -> list[float]:
         BadParameter: the file is not there, or is another one.
     """
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = {int(row["client"]): float(row[column]) for row in csv.DictReader(file)}
-    except (OSError, KeyError, TypeError, ValueError) as error:
+        lines = read_bounded(path, LARGEST).decode().splitlines()
+        rows = {int(row["client"]): float(row[column]) for row in csv.DictReader(lines)}
+    except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
         expected = f"expected CSV with the columns client and {column}"
         raise BadParameter(f"{path}: {expected}, one row per client ({error!r})") from None
     missing = next((client for client in range(len(rows)) if client not in rows), None)

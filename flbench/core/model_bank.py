@@ -194,6 +194,7 @@ class ModelBank(Tensor):
         if "mask" in parts:
             bank._common = (read("mask").to(store.device), read("values").to(store.device))
             bank._written = set(read("apart").tolist())
+            bank._unchecked.append(bank._common[1])
         return bank
 
     def _write(self, index: int, row: Tensor) -> None:

@@ -108,6 +108,7 @@ def parse(text: str) -> object:
     if text.lower() in ("none", "null"):
         return None
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        table = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):  # also numbers of too many digits, and lists too deep
         return {"True": True, "False": False}.get(text, text)
+    return table["value"] if len(table) == 1 else text

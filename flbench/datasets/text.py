@@ -10,6 +10,7 @@ pairs learnt from the texts themselves, small enough for a network that two core
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -21,12 +22,17 @@ import torch
 from flbench.core.dataset import Dataset, DatasetInfo
 from flbench.datasets.files import Found, absent, present
 from flbench.errors import MissingData, UserError, text_of
+from flbench.results.files import read_bounded
 
 if TYPE_CHECKING:
     from tokenizers import ByteLevelBPETokenizer
 
 LANGUAGES = {"no": ("no.txt", "nb.txt"), "sv": ("sv.txt",), "da": ("da.txt",)}
 PAIRS = 2000
+LONGEST_WORD = 2000
+"""Characters of a word that pairs are learnt from in one piece."""
+LARGEST = 2**30
+"""Bytes of a text."""
 CONTEXT = 64
 GPT2_FILES = ("gpt2_tokenizer/vocab.json", "gpt2_tokenizer/merges.txt")
 
@@ -151,9 +157,23 @@ def trained(texts: Iterable[str]) -> ByteLevelBPETokenizer:
     from tokenizers import ByteLevelBPETokenizer
 
     tokenizer = ByteLevelBPETokenizer()
-    lines = (line for text in texts for line in text.splitlines())
+    lines = (piece for text in texts for line in text.splitlines() for piece in cut(line))
     tokenizer.train_from_iterator(lines, vocab_size=PAIRS, show_progress=False)
     return tokenizer
+
+
+def cut(line: str) -> list[str]:
+    """A line, in pieces where a word (or a gap) of it is very long.
+
+    Pairs are learnt in a time that grows with the square of a word's length.
+
+    Example:
+        >>> [len(piece) for piece in cut("a" * 5000)], cut("two words")
+        ([2000, 2000, 1000], ['two words'])
+    """
+    longest = max((len(run[0]) for run in re.finditer(r"\S+|\s+", line)), default=0)
+    size = LONGEST_WORD if longest > LONGEST_WORD else max(len(line), 1)
+    return [line[start : start + size] for start in range(0, len(line), size)]
 
 
 def fetch(root: Path) -> None:
@@ -196,7 +216,7 @@ FOUND = {
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_bounded(path, LARGEST).decode().replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: expected UTF-8 text: {error}") from None
 

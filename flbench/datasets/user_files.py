@@ -65,9 +65,11 @@ def as_samples(path: Path, key: str, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array.astype(np.int64))
     if array.dtype.kind != "f":
         raise damaged(path, f"{key} must be numbers, got {array.dtype}")
+    with np.errstate(over="ignore"):  # what is too large is infinite then
+        array = array.astype(np.float32, copy=False)
     if not np.isfinite(array.min()) or not np.isfinite(array.max()):
-        raise damaged(path, f"{key} holds numbers that are not finite")
-    return torch.from_numpy(array.astype(np.float32, copy=False))
+        raise damaged(path, f"{key} holds numbers that are not finite in float32")
+    return torch.from_numpy(array)
 
 
 def numbered(path: Path, what: str, y: Tensor) -> Tensor:

@@ -82,7 +82,7 @@ def open_fabric(engine: EngineOptions) -> Fabric:
                 precision=engine.precision,  # type: ignore[arg-type] # checked above
                 strategy=IndependentDDPStrategy() if asked > 1 else "auto",
             )
-        except (MisconfigurationException, RuntimeError, ValueError) as error:
+        except (MisconfigurationException, ImportError, RuntimeError, ValueError) as error:
             devices = f" --devices {engine.devices}" if asked > 1 else ""
             text = " ".join(str(error).split())
             raise UserError(f"--accelerator {engine.accelerator}{devices}: {text}") from None

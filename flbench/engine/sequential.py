@@ -25,7 +25,7 @@ from flbench.core.types import Extras
 from flbench.engine.batches import orders, steps, subset
 from flbench.engine.cross_evaluation import mean_loss
 from flbench.engine.workspace import Workspace
-from flbench.errors import FlbenchError, PluginError, Undefined, in_one_line
+from flbench.errors import FlbenchError, PluginError, Undefined, UserError, in_one_line, text_of
 from flbench.federation.federation import Samples
 
 
@@ -40,6 +40,8 @@ class Outcome:
     report: Report = field(default_factory=Report)
 
 
+ONE_VALUE = "Expected more than 1 value per channel"
+"""What torch says of a batch of one sample before BatchNorm."""
 IDLE = Outcome(0, torch.nan, torch.nan, torch.nan)
 """A candidate that was not trained."""
 
@@ -96,6 +98,11 @@ class Sequential:
                 except FlbenchError:
                     raise
                 except (Exception, SystemExit) as error:
+                    if ONE_VALUE in text_of(error):
+                        raise UserError(
+                            f"round {round_}: client {clients[i]}: a batch has one sample, which"
+                            " BatchNorm cannot be trained on: set local.batch_size to 2 or more"
+                        ) from error
                     raise PluginError(
                         f"round {round_}: {self.workspace.module.provided_by}: client {clients[i]}"
                         f" failed in stage '{stage.label}': {in_one_line(error)}"

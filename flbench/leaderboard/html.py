@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
+from hashlib import sha256
 from html import escape
 from pathlib import Path
 from statistics import mean
@@ -27,14 +29,22 @@ def html(found: Sequence[Table]) -> str:
     for at, table in enumerate(found):
         sections += _section(table, str(at))
         curves[str(at)] = {str(place): curve for place, curve in _curves(table)}
+    style, script = _asset("page.css"), _asset("page.js")
     return Template(_asset("page.html")).substitute(
-        style=_asset("page.css"),
+        style=style,
+        style_hash=csp_source(style),
         how=_marked(HOW_TO_READ),
         filters="\n".join(_filters(found)),
         tables="".join(f"{line}\n" for line in sections),
         curves=json.dumps(curves, separators=(",", ":")).replace("<", "\\u003c"),
-        script=_asset("page.js"),
+        script=script,
+        script_hash=csp_source(script),
     )
+
+
+def csp_source(text: str) -> str:
+    """A text as a source of a Content-Security-Policy: this one may be in the page, no other."""
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
 
 def _asset(name: str) -> str:

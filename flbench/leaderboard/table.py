@@ -217,8 +217,14 @@ class TableRow(ResultGroup):
 
     @property
     def status(self) -> str:
-        """`self-reported` or `reproduced`, both where seeds differ; or `outdated`."""
-        return "outdated" if self.outdated else ", ".join(sorted({r.status for r in self.results}))
+        """`self-reported` or `reproduced`, both where seeds differ; or `outdated`.
+
+        `not reproducible` where the code changed within a run.
+        """
+        if self.outdated:
+            return "outdated"
+        found = {"not reproducible" if r.source_changes else r.status for r in self.results}
+        return ", ".join(sorted(found))
 
 
 def _compared(

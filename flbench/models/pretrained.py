@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from flbench.errors import MissingData, UserError
-
-UNREADABLE = (
-    OSError, EOFError, KeyError, RuntimeError, ValueError,
-    pickle.UnpicklingError, SafetensorError,
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -61,7 +54,7 @@ class PretrainedWeights:
                 if path.suffix == ".safetensors"
                 else torch.load(path, map_location="cpu", weights_only=True)
             )
-        except UNREADABLE as error:
+        except Exception as error:  # the unpickler raises anything where a file is none of its own
             raise self.unfit(path, f"a file that cannot be read ({type(error).__name__})") from None
         if not isinstance(held, Mapping):
             raise self.unfit(path, f"a {type(held).__name__}")

@@ -312,10 +312,12 @@ def _is_core(plugin: object) -> bool:
 def _guarded(
     name: str, hook: str, function: Callable[..., Any], acting: Acting, warn: Callable[[str], None]
 ) -> Callable[..., HookResult | None]:
-    """A hook whose errors are one line; in a sink's hook they are a warning."""
+    """A hook whose errors are one line; in a sink's hook the first one is a warning."""
+    warned = False
 
     @functools.wraps(function)
     def call(*args: object) -> HookResult | None:
+        nonlocal warned
         try:
             with acting():
                 value = function(*args)
@@ -324,7 +326,9 @@ def _guarded(
         except BaseException as error:  # SystemExit as well
             if hook not in LISTENERS:
                 raise _in_one_line(name, hook, error) from error
-            warn(f"{name}.{hook} failed ({in_one_line(error)}); the run goes on")
+            if not warned:
+                warn(f"{name}.{hook} failed ({in_one_line(error)}); the run goes on")
+            warned = True
             return None
         return None if value is None else HookResult(name, value)
 

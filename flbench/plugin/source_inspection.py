@@ -5,10 +5,13 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
+import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
+from types import ModuleType
+from weakref import WeakKeyDictionary
 
 
 def source_path(module: str) -> Path | None:
@@ -99,6 +102,22 @@ def source_hash(module: str) -> str:
     for text in sorted(hashlib.sha256(path.read_bytes()).digest() for path in files):
         digest.update(text)
     return digest.hexdigest()[:12] if files else ""
+
+
+_LOADED: WeakKeyDictionary[ModuleType, str] = WeakKeyDictionary()
+
+
+def loaded_source(module: str) -> str:
+    """The hash of a module as it was when this process first asked: of the code that runs.
+
+    The files may change afterwards; what is imported does not.
+    """
+    loaded = sys.modules.get(module)
+    if loaded is None:
+        return source_hash(module)
+    if loaded not in _LOADED:
+        _LOADED[loaded] = source_hash(module)
+    return _LOADED[loaded]
 
 
 def _needed(module: ast.Module, package: str) -> Iterator[str]:

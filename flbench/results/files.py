@@ -5,22 +5,42 @@ Reading results imports no torch.
 
 from __future__ import annotations
 
+import errno
+import fnmatch
 import hashlib
 import json
 import os
 import re
+import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import ValidationError
 
-from flbench.errors import UserError
-from flbench.results.schema import SCHEMA, Result, Skip, first_problem, problem_text
+from flbench.errors import MachineError, UserError, naming
+from flbench.results.schema import (
+    DIGESTED,
+    SCHEMA,
+    Result,
+    Skip,
+    digest_of,
+    first_problem,
+    problem_text,
+)
 
 LONGEST = 60
 """Bytes of a name in a file's name; a file system takes 255 of all together."""
+LARGEST = 16 * 2**20
+"""Bytes of a file that is read; 1,000 clients that move in each of 5,000 rounds need less."""
+RETRIES = 3
+"""How often the writing of a result is begun again."""
+WAIT = 0.5
+"""Seconds before it is begun again."""
+DIGEST = re.compile(r'(?<=\n"digest": ")[0-9a-f]{64}(?=",\n)')
 
 
 def skip_path(result: Path) -> Path:
@@ -30,7 +50,7 @@ def skip_path(result: Path) -> Path:
 
 def read_skips(folder: Path) -> Iterator[Skip]:
     """All reasons below a folder, in path order."""
-    for path in sorted(folder.rglob("skipped.json")):
+    for path in files_below(folder, "skipped.json"):
         yield _read(Skip, path, "reason")
 
 
@@ -65,25 +85,102 @@ def write_atomically(path: Path, data: bytes) -> None:
     atomic_write(path, lambda temporary: temporary.write_bytes(data))
 
 
-def atomic_write(path: Path, write: Callable[[Path], object]) -> None:
-    """Let a file be written under a temporary name, then move it into place."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
+def atomic_write(path: Path, write: Callable[[Path], object], former: Path | None = None) -> None:
+    """Let a file be written under a temporary name, then move it into place.
+
+    After a power cut the file is there too: it and the names in its folder are on the disk before
+    this returns.
+
+    Args:
+        former: where the file that is there is moved to; None = it is replaced.
+
+    Raises:
+        MachineError: it cannot be written; names the path and what can be done.
+    """
+    with naming(path):
+        make_folder(path.parent)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        os.close(handle)
+        try:
+            write(Path(temporary))
+            os.chmod(temporary, 0o666 & ~umask())
+            _sync(Path(temporary))
+            if former is not None and path.is_file():
+                os.replace(path, former)
+            os.replace(temporary, path)
+            _sync(path.parent)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+
+def umask() -> int:
+    """The permissions that new files do not get."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def save_result(path: Path, result: Result) -> None:
+    """Write a result; if that fails several times, write it elsewhere, or else print it.
+
+    Raises:
+        MachineError: it is not at its place; names where it is instead.
+    """
+    text = result.canonical()
+    for last in (*[False] * RETRIES, True):
+        try:
+            write_atomically(path, text.encode())
+        except MachineError as error:
+            if last:
+                raise MachineError(f"{error}; {_rescued(path, text)}") from error
+            time.sleep(WAIT)
+        else:
+            break
+    if len(text) > LARGEST:
+        raise UserError(
+            f"{path} is written, but has {len(text):,} bytes, and flbench reads at most"
+            f" {LARGEST:,}: let the method note less (ctx.note)"
+        )
+
+
+def _rescued(path: Path, text: str) -> str:
+    """Write a result where it can be saved, or print it; where it is, in words."""
+    name = f"flbench-{slug('-'.join(path.parts[-5:-1]))}-{path.name}"
+    for folder in (Path.cwd(), Path(tempfile.gettempdir())):
+        with suppress(MachineError):
+            write_atomically(folder / name, text.encode())
+            return f"the result is saved as {folder / name}: move it there"
+    sys.stdout.write(text)
+    return "the result is on standard output: keep it as that file"
+
+
+def make_folder(folder: Path) -> list[Path]:
+    """Make a folder and those above it; returns those that were not there, the deepest first."""
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for one in missing:
+        _sync(one.parent)
+    return missing
+
+
+def _sync(path: Path) -> None:
+    """Have a file, or the names in a folder, written to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        write(Path(temporary))
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        os.fsync(descriptor)
+    except OSError as error:  # some file systems cannot sync folders
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def read_result(path: Path) -> Result:
     """Read and validate a result file.
 
     Raises:
-        UserError: it is no result file of a version this flbench knows.
+        UserError: it is no result file of a version this flbench knows, or was damaged or edited.
     """
     return _read(Result, path, "result")
 
@@ -93,7 +190,8 @@ Kind = TypeVar("Kind", Result, Skip)
 
 def _read(kind: type[Kind], path: Path, name: str) -> Kind:
     try:
-        table = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
+        text = read_bounded(path, LARGEST).decode()
+        table = json.loads(text, parse_constant=_no_constant)
     except RecursionError:
         raise UserError(f"{path}: cannot be read as a {name} file: too deep") from None
     except (OSError, ValueError) as error:
@@ -104,17 +202,66 @@ def _read(kind: type[Kind], path: Path, name: str) -> Kind:
             f"{path}: schema version {version}, expected at most {SCHEMA}; upgrade flbench"
         )
     if version == 1:  # version 2 only adds to it
-        table["schema_version"] = SCHEMA
+        table["schema_version"] = 2
     try:
-        return kind.model_validate(table)
+        found = kind.model_validate(table)
     except ValidationError as error:
         raise UserError(
             f"{path}: no {name} file: {problem_text(*first_problem(error, table))}"
         ) from None
+    if isinstance(found, Result) and (found.is_digested or "digest" in table):
+        _refuse_changed(path, text)
+    return found
+
+
+def read_bounded(path: Path, most: int) -> bytes:
+    """The bytes of a regular file.
+
+    Raises:
+        UserError: it is none, but a folder or a pipe, which may never end; or it is too large.
+        OSError: it cannot be read.
+    """
+    if not path.is_file() and path.exists():
+        raise UserError(f"{path}: expected a file, got a {'folder' if path.is_dir() else 'pipe'}")
+    with path.open("rb") as file:
+        found = file.read(most + 1)
+    if len(found) > most:
+        raise UserError(f"{path}: expected at most {most:,} bytes")
+    return found
+
+
+def _refuse_changed(path: Path, text: str) -> None:
+    """Refuse a text that is not what its digest was made of."""
+    found = DIGEST.search(text)
+    if found is None:
+        what = f"'digest': expected in a line of its own, as version {DIGESTED} writes it"
+    elif digest_of(text[: found.start()] + text[found.end() :]) != found[0]:
+        what = "'digest': it is not that of the text"
+    else:
+        return
+    raise UserError(f"{path}: {what}: the file was damaged or edited; take the one the run wrote")
 
 
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is no number")
+
+
+def files_below(folder: Path, pattern: str) -> list[Path]:
+    """The paths below a folder whose names fit a pattern, sorted; links are not followed.
+
+    Raises:
+        MachineError: a folder cannot be read, so that files would be missing.
+    """
+    found = []
+    with naming():
+        for where, folders, files in os.walk(folder, onerror=_raise):
+            found += [Path(where, name) for name in fnmatch.filter([*folders, *files], pattern)]
+    return sorted(found)
+
+
+def _raise(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):  # no folder has no files
+        raise error
 
 
 def result_files(paths: Iterable[Path]) -> list[Path]:
@@ -124,12 +271,12 @@ def result_files(paths: Iterable[Path]) -> list[Path]:
     """
     found: dict[Path, None] = {}
     for path in paths:
-        below = sorted(path.rglob("seed-*.json")) if path.is_dir() else []
+        below = files_below(path, "seed-*.json") if path.is_dir() else []
         found |= dict.fromkeys(below or [path])
     return list(found)
 
 
 def read_results(folder: Path) -> Iterator[tuple[Path, Result]]:
     """All result files below a folder, in path order."""
-    for path in sorted(folder.rglob("seed-*.json")):
+    for path in files_below(folder, "seed-*.json"):
         yield path, read_result(path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,14 +16,24 @@ from math import isfinite
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
-from flbench.metrics import ClientValues, Outcome, Value, computed, is_taken
+from flbench.metrics import METRICS, ClientValues, Outcome, Value, computed, is_taken, metrics_of
 from flbench.results.score_encoding import Floats, decode
 
-SCHEMA = 2
-VOLATILE = ("seconds", "environment")
+SCHEMA = 3
+DIGESTED = 3
+"""Files of this version or a later one have a digest."""
+VOLATILE = ("digest", "seconds", "environment")
 """Keys that differ between two runs of the same thing."""
 LARGEST = 2**53
 """Whole numbers up to here are exact everywhere."""
@@ -57,24 +68,27 @@ def _name(value: str) -> str:
     return _line(value)
 
 
-def _plain(value: Any, depth: int = 0) -> Any:  # noqa: ANN401 - whatever JSON holds
+def _plain(value: Any, depth: int = 0, key: str = "") -> Any:  # noqa: ANN401 - whatever JSON holds
     """Any JSON value whose numbers, texts and depth are within reason."""
+    problem = ""
     if depth > DEEPEST:
-        raise PydanticCustomError("plain", f"at most {DEEPEST} levels expected")
-    if isinstance(value, str):
+        problem = f"at most {DEEPEST} levels expected"
+    elif isinstance(value, str):
         if BARRED.search(value):
-            raise PydanticCustomError("plain", "text without control characters expected")
+            problem = "text without control characters expected"
     elif isinstance(value, Mapping):
-        for key, one in value.items():
-            _line(str(key))
-            _plain(one, depth + 1)
+        for name, one in value.items():
+            _plain(one, depth + 1, _line(str(name)))
     elif isinstance(value, (list, tuple)):
         for one in value:
-            _plain(one, depth + 1)
+            _plain(one, depth + 1, key)
     elif isinstance(value, int) and abs(value) > LARGEST:
-        raise PydanticCustomError("plain", f"numbers up to {LARGEST} expected")
+        problem = f"numbers up to {LARGEST} expected"
     elif isinstance(value, float) and not isfinite(value):
-        raise PydanticCustomError("plain", "finite numbers expected")
+        problem = "finite numbers expected"
+    if problem:
+        where = f" in '{key}'" if key else ""
+        raise PydanticCustomError("plain", "{problem}", {"problem": f"{problem}{where}"})
     return value
 
 
@@ -97,6 +111,10 @@ Group = Annotated[int, Field(ge=-1, le=2**31)]
 Label = Annotated[int, Field(ge=0, lt=10_000)]
 Number = Annotated[float, AfterValidator(_number)]
 Whole = Annotated[int, Field(ge=-LARGEST, le=LARGEST)]
+
+
+Note = dict[Name, Plain]
+"""What a method notes in a round."""
 
 
 class _Strict(BaseModel):
@@ -265,6 +283,21 @@ class Tuning(_Stored):
     score: Line
 
 
+class SourceChange(_Stored):
+    """Other code in the middle of a run: the person resumed it with `--changed-source`.
+
+    Attributes:
+        round: the last round of the code before.
+        plugin: what has changed.
+        before: hash of its source files, as `after`; of flbench its version.
+    """
+
+    round: Count
+    plugin: Name
+    before: Line
+    after: Line
+
+
 class Unseen(_Stored):
     """Clients that joined after the last round, index = newcomer.
 
@@ -287,8 +320,19 @@ class Unseen(_Stored):
         }
 
 
+def _with_digest(schema: dict[str, Any]) -> None:
+    """Add the digest to the schema: it is of the file, and no field of a result."""
+    digest = {"pattern": "^[0-9a-f]{64}$", "title": "Digest", "type": "string"}
+    schema["properties"]["digest"] = digest
+
+
+NOTE = TypeAdapter(Note)
+
+
 class Result(_Stored):
     """Everything a run leaves behind."""
+
+    model_config = ConfigDict(json_schema_extra=_with_digest)
 
     schema_version: int = Field(default=SCHEMA, ge=1)
     status: Literal["self-reported", "reproduced"] = "self-reported"
@@ -305,8 +349,9 @@ class Result(_Stored):
     membership: list[Change]
     scores: ScoreMatrix | None = None
     tuning: Tuning | None = None
+    source_changes: list[SourceChange] | None = None
     bytes: dict[Name, dict[Name, Count]]
-    notes: list[dict[Name, Plain]]
+    notes: list[Note]
     warnings: list[Text]
     seconds: dict[Name, Number]
     environment: dict[Name, Line]
@@ -363,14 +408,32 @@ class Result(_Stored):
         """The file's text; as it was read, it is without the fields that its file lacks."""
         # not mode="json", which would turn NaN into null unseen
         table = self.model_dump(exclude_unset=as_read)
-        if self.client_metrics is None:  # as in files from before it
-            table.pop("client_metrics", None)
-        lines = (
-            f"{json.dumps(key)}: "
-            + json.dumps(table[key], sort_keys=True, allow_nan=False, separators=(",", ":"))
-            for key in sorted(table)
-        )
-        return "{\n" + ",\n".join(lines) + "\n}\n"
+        for name in ("client_metrics", "source_changes"):
+            if getattr(self, name) is None:  # as in files from before it
+                table.pop(name, None)
+        lines = {
+            key: json.dumps(value, sort_keys=True, allow_nan=False, separators=(",", ":"))
+            for key, value in table.items()
+        }
+        if self.is_digested:
+            lines["digest"] = '""'
+            lines["digest"] = json.dumps(digest_of(file_text(lines)))
+        return file_text(lines)
+
+    @property
+    def is_digested(self) -> bool:
+        """Whether its file has a digest, which was checked when it was read."""
+        return self.schema_version >= DIGESTED
+
+
+def digest_of(text: str) -> str:
+    """The digest of a file: the SHA-256, in hex, of its text with an empty digest."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def file_text(lines: Mapping[str, str]) -> str:
+    """The text of a file, by its keys."""
+    return "{\n" + ",\n".join(f"{json.dumps(key)}: {lines[key]}" for key in sorted(lines)) + "\n}\n"
 
 
 class Skip(_Stored):
@@ -394,7 +457,11 @@ class Skip(_Stored):
 
 def first_problem(error: ValidationError, table: object) -> Complaint:
     """The first problem with what was validated, a table or list."""
-    problem = error.errors()[0]
+    return _complaint(error.errors()[0], table)
+
+
+def _complaint(problem: Any, table: object) -> Complaint:  # noqa: ANN401 - pydantic's description
+    """What pydantic says of a field of a table or list."""
     parts: list[str] = []
     for part in problem["loc"]:
         if not isinstance(table, (dict, list)):
@@ -406,6 +473,28 @@ def first_problem(error: ValidationError, table: object) -> Complaint:
             table = table[part] if isinstance(part, int) and part < len(table) else None
     what = problem["msg"]
     return ".".join(parts), what[:1].lower() + what[1:]
+
+
+def check_note(name: str, value: object) -> None:
+    """Refuse what no result file could hold as soon as a method notes it.
+
+    Raises:
+        ValueError: what is wrong with it, in one line.
+    """
+    try:
+        NOTE.validate_python({"name": name, "value": value})
+    except ValidationError as error:
+        raise ValueError(f"note '{name}': {first_problem(error, {})[1]}") from None
+
+
+def unfit(parts: dict[str, Any]) -> Iterator[Complaint]:
+    """What is wrong with parts of a result-to-be, its suite among them; others may be missing."""
+    try:
+        Result.model_validate(parts)
+    except ValidationError as error:
+        missing = [one for one in error.errors() if one["type"] == "missing"]
+        yield from (_complaint(one, parts) for one in error.errors() if one not in missing)
+    yield from _settings(parts["suite"])
 
 
 def problem_text(field: str, what: str) -> str:
@@ -433,6 +522,10 @@ def _settings(suite: Mapping[str, Any]) -> Iterator[Complaint]:
 def contradictions(result: Result) -> Iterator[Complaint]:
     """What does not fit together in a result."""
     yield from _settings(result.suite)
+    if result.source_changes is not None and not result.source_changes:
+        yield "source_changes", "at least one entry, or nothing, expected"
+    if result.source_changes and result.status == "reproduced":
+        yield "status", "self-reported expected, as the code changed within the run"
     if not result.clients.test:
         yield "clients.test", "at least one client expected"
     yield from _arrays("clients", result.clients)
@@ -512,6 +605,10 @@ def _summary(result: Result) -> Iterator[Complaint]:
             yield "summary.accuracy_mean", f"{what}, got {accuracy:.6f}"
     if cost is not None and (cost < 0 or cost > LARGEST):
         yield "summary.mb_per_client", f"0 to {LARGEST} expected, got {cost}"
+    asked = [one for label in result.client_metrics or {} for one in metrics_of(label, None)]
+    known = {one.name for one in (*METRICS, *asked)}
+    for name in sorted(result.summary.keys() - known):
+        yield f"summary.{name}", "the name of a metric expected"
 
 
 def _curves(result: Result) -> Iterator[Complaint]:

@@ -3,37 +3,66 @@
 A checkpoint is written under a temporary name and then moved into place, so the file always holds a
 whole round. It is written when writing takes at most a fiftieth of the time since the last one, and
 when an error or the user stops the run. Only a killed process loses whole rounds: at most fifty
-times the duration of writing, or ten minutes.
+times the duration of writing, or ten minutes. `checkpoint_file.py` says what keeps it from damage.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from flbench.core.model_bank import ModelBank, RowStore
+from flbench.core.model_bank import ModelBank, RowStore, all_finite
 from flbench.core.state import Membership, State
 from flbench.engine.communication import CommunicationLedger
-from flbench.errors import UserError
-from flbench.results.files import atomic_write
+from flbench.errors import MachineError, UserError, in_one_line
 from flbench.results.schema import Fingerprint
+from flbench.run.checkpoint_file import Damaged, generations, read_content, write_file
 from flbench.run.history import History
 
-FORMAT = "2"
-"""Version of the format, raised whenever a checkpoint can no longer be read as before."""
 SHARE = 50
 """It is written when this many times its writing's duration have passed, ..."""
 LONGEST = 600.0
 """... or so many seconds."""
+UNFIT = (AssertionError, AttributeError, LookupError, TypeError, ValueError, SafetensorError)
+"""What reading a file raises that holds something else than a run."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Which run a checkpoint is of, and the code that computes it.
+
+    Attributes:
+        sources: of each plugin a hash of its source files, and the version of flbench; what is
+            not known is "".
+    """
+
+    method: str
+    seed: int
+    marks: Fingerprint
+    sources: Mapping[str, str]
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON-plain data."""
+        return {**vars(self), "marks": self.marks.model_dump(), "sources": dict(self.sources)}
+
+
+class Resumed(NamedTuple):
+    """A run as its checkpoint has it, what a person should know of it, and the file it was in."""
+
+    state: State
+    ledger: CommunicationLedger
+    history: History
+    messages: list[str]
+    file: Path
 
 
 class Packed(NamedTuple):
@@ -46,12 +75,18 @@ class Packed(NamedTuple):
 class CheckpointWriter:
     """Keeps the last whole round of a run at `path`; None = nowhere.
 
-    A run that goes on from it must agree with `marks`.
+    What cannot be written is no error: `warn` is told once, and the run goes on.
     """
 
-    def __init__(self, path: Path | None, marks: Fingerprint) -> None:
+    def __init__(
+        self,
+        path: Path | None,
+        origin: Origin,
+        warn: Callable[[str], None] = lambda message: None,
+    ) -> None:
         self.path = path
-        self.marks = marks
+        self.origin = origin
+        self._warn: Callable[[str], None] | None = warn
         self._pending: Packed | None = None
         self._written = -float("inf")
         self._took = 0.0
@@ -60,7 +95,7 @@ class CheckpointWriter:
         """Write a whole round, now or when it is due."""
         if self.path is None:
             return
-        self._pending = pack(state, ledger, history, self.marks)
+        self._pending = pack(state, ledger, history, self.origin)
         waited = time.monotonic() - self._written
         if waited >= min(SHARE * self._took, LONGEST):
             self.flush()
@@ -70,7 +105,12 @@ class CheckpointWriter:
         if self.path is None or self._pending is None:
             return
         began = time.monotonic()
-        write(self.path, self._pending)
+        try:
+            write(self.path, self._pending)
+        except MachineError as error:
+            if self._warn is not None:
+                self._warn(f"{error}; the run goes on, but could not be resumed")
+            self._warn = None
         self._pending, self._written = None, time.monotonic()
         self._took = self._written - began
 
@@ -84,7 +124,7 @@ class CheckpointWriter:
             raise
 
 
-def pack(state: State, ledger: CommunicationLedger, history: History, marks: Fingerprint) -> Packed:
+def pack(state: State, ledger: CommunicationLedger, history: History, origin: Origin) -> Packed:
     """Everything the next round needs; nothing but what the round to come changes is copied."""
     tables = {"models": state.models, "home": state.membership.home}
     if state.membership.weights is not None:
@@ -99,7 +139,7 @@ def pack(state: State, ledger: CommunicationLedger, history: History, marks: Fin
         "scopes": dict(state.scopes),
         "bits": {way: dict(items) for way, items in ledger.bits.items()},
         "history": history.copy().plain(),
-        "fingerprint": marks.model_dump(),
+        "origin": origin.plain(),
     }
     return Packed(tables, plain)
 
@@ -118,41 +158,104 @@ def write(path: Path, packed: Packed) -> None:
         if tensor.untyped_storage().data_ptr() in seen:
             owned[name] = tensor.clone()
         seen.add(tensor.untyped_storage().data_ptr())
-    metadata = {"format": FORMAT, "flbench": json.dumps(packed.plain)}
-    atomic_write(path, lambda temporary: save_file(owned, temporary, metadata=metadata))
+    write_file(path, owned, json.dumps(packed.plain))
 
 
 def load_checkpoint(
-    path: Path, store: RowStore, marks: Fingerprint
-) -> tuple[State, CommunicationLedger, History]:
-    """Read a checkpoint; models and memory go to the store, row by row where they are banks.
+    path: Path, store: RowStore, origin: Origin, *, changed_source: bool = False
+) -> Resumed:
+    """Read the newest generation that is whole; models and memory go to the store row by row.
+
+    Args:
+        changed_source: go on although the code has changed; the history says so.
 
     Raises:
-        UserError: the file is no checkpoint, or one of another format or of another run.
+        Damaged: no generation is whole.
+        UserError: it is of another format, of another run or of other code.
     """
+    messages: list[str] = []
+    begin_anew = f"; to start over, delete {' and '.join(map(str, generations(path)))}"
+    for file in generations(path):
+        try:
+            found = _load(file, store, origin, changed_source)
+        except Damaged as error:
+            messages.append(str(error))
+            continue
+        except UserError as error:
+            raise UserError(f"{error}{begin_anew}") from None
+        where = f"; goes on from {file.name}, round {found.state.round}"
+        spoken = [f"{message}{where}" for message in messages]
+        if file != path and not messages:
+            spoken = [f"{path}: is not there{where}"]
+        return found._replace(messages=[*spoken, *found.messages])
+    raise Damaged(f"{'; '.join(messages)}{begin_anew}")
+
+
+def _load(file: Path, store: RowStore, origin: Origin, changed_source: bool) -> Resumed:
+    """Read one generation."""
+    content = read_content(file)
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata()
-            found = metadata.get("format", "none")
-            if "flbench" in metadata and found != FORMAT:
-                raise UserError(
-                    f"{path}: expected checkpoint format {FORMAT}, found {found}; delete the file"
-                    " to start over, or resume with the version of flbench that wrote it"
-                )
-            plain = json.loads(metadata["flbench"])
-            for name, value in marks.model_dump().items():
-                if plain["fingerprint"].get(name) != value:
-                    problem = f"its {name} is not this run's"
-                    raise UserError(f"{path}: {problem}; delete it to start over")
-            tables = _tables(list(file.keys()), file.get_tensor, store)
-    except (SafetensorError, OSError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: no checkpoint ({error}); delete it to start over") from None
+        plain = json.loads(content)
+        _refuse_another_run(file, plain["origin"], origin)
+        changes = _changed_code(file, plain["origin"], origin, changed_source)
+        with safe_open(file, framework="pt") as opened:
+            tables = _tables(list(opened.keys()), opened.get_tensor, store)
+        found = Resumed(*_unpacked(plain, tables), [], file)
+        if not all_finite(found.state.models):
+            raise ValueError("a model is not finite")
+    except UNFIT as error:  # a digest that fits, of something else
+        raise Damaged(f"{file}: no checkpoint of a run ({in_one_line(error)})") from None
+    for name, before, after in changes:
+        change = {"round": found.state.round, "plugin": name, "before": before, "after": after}
+        found.history.source_changes.append(change)
+        text = f"goes on with other code of {name} from round {found.state.round + 1} on"
+        found.messages.append(f"{text}; the result says so and can never be `reproduced`")
+    return found
+
+
+def _refuse_another_run(file: Path, found: Mapping[str, Any], origin: Origin) -> None:
+    """Refuse the checkpoint of another run, naming the first thing in which it differs."""
+    pairs: dict[str, tuple[object, object]] = {
+        "suite or other settings of it": (found["marks"]["suite"], origin.marks.suite),
+        "method": (found["method"], origin.method),
+        "seed": (found["seed"], origin.seed),
+        "configuration": (found["marks"]["config"], origin.marks.config),
+    }
+    for name in ("data", "partition", "initial_weights", "cohorts"):
+        pairs[name.replace("_", " ")] = found["marks"][name], getattr(origin.marks, name)
+    for what, (came, expected) in pairs.items():
+        if came != expected:
+            other = f"a checkpoint of another {what}: expected {expected}, found {came}"
+            raise UserError(f"{file}: {other}")
+
+
+def _changed_code(
+    file: Path, found: Mapping[str, Any], origin: Origin, consented: bool
+) -> list[tuple[str, str, str]]:
+    """The code that has changed: name, before, after; refused without consent."""
+    before, after = found["sources"], origin.sources
+    names = sorted(before.keys() | after.keys())
+    pairs = [(name, before.get(name, ""), after.get(name, "")) for name in names]
+    changes = [pair for pair in pairs if pair[1] != pair[2]]
+    if changes and not consented:
+        told = ", ".join(f"{name} ({old} then, {new} now)" for name, old, new in changes)
+        raise UserError(
+            f"{file}: the code has changed since: {told}; restore it, or mix both with --resume"
+            " --changed-source, which the result will say"
+        )
+    return changes
+
+
+def _unpacked(
+    plain: dict[str, Any], tables: Mapping[str, Tensor]
+) -> tuple[State, CommunicationLedger, History]:
+    """What `pack` packed."""
     prefixed = {
         prefix: {n.removeprefix(prefix): t for n, t in tables.items() if n.startswith(prefix)}
         for prefix in ("memory/", "bits/")
     }
     state = State(
-        round=plain["round"],
+        round=int(plain["round"]),
         models=tables["models"],
         membership=Membership(tables["home"], tables.get("weights")),
         memory=prefixed["memory/"],

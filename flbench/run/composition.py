@@ -7,14 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import Any
 
+from pydantic import ValidationError
+
 from flbench.core import hookspecs
 from flbench.core.hookspecs import implemented_hooks
 from flbench.core.parameters import Parameter, Presets, checked, declared
 from flbench.errors import BadParameter, PluginError, UnknownName, UserError, in_one_line, text_of
 from flbench.plugin.isolation import IsolatedPlugin
 from flbench.plugin.registry import Entry, find, load_entry
-from flbench.plugin.source_inspection import source_hash
-from flbench.results.schema import Method, Plugin
+from flbench.plugin.source_inspection import loaded_source
+from flbench.results.schema import Method, Plugin, problem_text
 from flbench.suite import suite_field, suite_fields
 
 
@@ -121,7 +123,15 @@ class LoadedMethod:
         acting = [pair for pair in built if implemented_hooks(type(pair[1]))] or built[:1]
         layers = tuple((entry.name, plugin) for entry, plugin in acting)
         within = [name for name, one in layers if not getattr(one, "across_networks", False)]
-        return MethodStack(layers, _description(acting), tuple(within))
+        try:
+            described = _description(acting)
+        except ValidationError as error:
+            problem = error.errors()[0]
+            field, what = ".".join(map(str, problem["loc"])), problem["msg"]
+            raise BadParameter(
+                f"method '{self.text}': no result file could hold it: {problem_text(field, what)}"
+            ) from None
+        return MethodStack(layers, described, tuple(within))
 
 
 def load_method(text: str) -> LoadedMethod:
@@ -174,7 +184,7 @@ def _description(acting: Sequence[tuple[Entry, Any]]) -> Method:
                 name=entry.name,
                 distribution=entry.distribution,
                 version=entry.version,
-                source=source_hash(entry.module()),
+                source=loaded_source(entry.module()),
                 **{flag: bool(getattr(plugin, flag, False)) for flag in FLAGS},
             )
             for entry, plugin in acting

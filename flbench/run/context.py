@@ -21,6 +21,7 @@ from flbench.engine.cross_evaluation import cross_evaluate, features_of, forward
 from flbench.engine.sequential import Sequential
 from flbench.errors import Undefined, UserError
 from flbench.federation.federation import Samples
+from flbench.results.schema import check_note
 
 
 @dataclass
@@ -154,6 +155,7 @@ class RunContext(Context):
         self.services.ledger.send_models(clients, models)
 
     def note(self, name: str, value: Plain) -> None:
+        check_note(name, value)
         self.services.notes[name] = value
 
     def warn(self, message: str) -> None:

@@ -96,6 +96,8 @@ class History:
         membership: rounds at which the groups changed, with the labels from then on.
         chosen: the evaluation with the best validation accuracy so far, the first of equals.
         scores: the last of the largest score matrices.
+        source_changes: where the run was resumed with other code: the last round of the code
+            before, the plugin, and both hashes.
     """
 
     curves: dict[str, list[float | None]] = field(default_factory=dict)
@@ -106,6 +108,7 @@ class History:
     warnings: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     scores: KeptScores | None = None
+    source_changes: list[dict[str, Any]] = field(default_factory=list)
 
     def add_round(self, metrics: dict[str, float | None], evaluation: Evaluation | None) -> None:
         """Append one round."""
@@ -197,6 +200,7 @@ class History:
             notes=list(self.notes),
             warnings=list(self.warnings),
             seconds=dict(self.seconds),
+            source_changes=list(self.source_changes),
         )
 
     def plain(self) -> dict[str, Any]:

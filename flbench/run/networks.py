@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from flbench.core.networks import SeveralNetworks
 from flbench.core.parameters import checked
 from flbench.core.seeding import rng, torch_seed
-from flbench.errors import Undefined
+from flbench.errors import FlbenchError, PluginError, Undefined, in_one_line
 from flbench.plugin.isolation import SHARED, IsolatedPlugin
 from flbench.plugin.registry import find, load_entry
 from flbench.run.composition import MethodStack
@@ -40,11 +40,17 @@ def build_alone(
 ) -> nn.Module:
     """One network; arguments as of `build_network`."""
     build = load_entry(find("models", model.name))
-    params = checked(f"model '{model.name}'", build, model.params, skip=2)
+    owner = f"model '{model.name}'"
+    params = checked(owner, build, model.params, skip=2)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(seed, "init", *([index] if index else [])))
-        with IsolatedPlugin(model.name).acting(f"model '{model.name}'", quiet=SHARED):
-            net: nn.Module = build(shape, classes, **params)
+        with IsolatedPlugin(model.name).acting(owner, quiet=SHARED):
+            try:
+                net: nn.Module = build(shape, classes, **params)
+            except FlbenchError:
+                raise
+            except (Exception, SystemExit) as error:
+                raise PluginError(f"{owner} raised {in_one_line(error)}") from error
     return net
 
 

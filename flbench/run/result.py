@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
+from typing import Any
 
 import torch
 
@@ -12,6 +13,7 @@ from flbench.core.state import State
 from flbench.engine.communication import DIRECTIONS
 from flbench.engine.distributed import DistributedExecutor
 from flbench.engine.process_group import ProcessGroup
+from flbench.errors import BadParameter
 from flbench.metrics import computed, flis_compat
 from flbench.results.schema import (
     Change,
@@ -20,7 +22,10 @@ from flbench.results.schema import (
     Result,
     ScoreMatrix,
     Skip,
+    SourceChange,
     Unseen,
+    problem_text,
+    unfit,
 )
 from flbench.results.score_encoding import encode
 from flbench.run.evaluation import selection_quality
@@ -40,6 +45,30 @@ def skipped(job: RunSpec, reason: str) -> Skip:
         method=job.method.described,
         reason=reason,
     )
+
+
+def refuse_unfit(job: RunSpec) -> None:
+    """Refuse a run that no result file could hold, before it begins.
+
+    Raises:
+        BadParameter: the first thing that does not fit.
+    """
+    suite = job.suite
+    asked = [{"name": one.name, "params": one.params} for one in suite.metrics]
+    unknown: dict[str, Any] = {"package": "", "higher_is_better": None, "values": []}
+    parts = {
+        "suite": {"name": suite.name, "paper": suite.paper, **suite.settings()},
+        "dataset": suite.dataset,
+        "method": job.method.described,
+        "seed": job.seed,
+        "client_metrics": {
+            metric.label: {**one, **unknown}
+            for metric, one in zip(suite.metrics, asked, strict=True)
+        },
+        "tuning": job.tuning,
+    }
+    for field, what in unfit(parts):
+        raise BadParameter(f"no result file could hold this run: {problem_text(field, what)}")
 
 
 def build_result(job: RunSpec, run: Run, state: State, unseen: Unseen | None = None) -> Result:
@@ -83,6 +112,7 @@ def build_result(job: RunSpec, run: Run, state: State, unseen: Unseen | None = N
         membership=[Change(**change) for change in history.changes()],
         scores=None if history.scores is None else _encoded(history.scores),
         tuning=job.tuning,
+        source_changes=[SourceChange(**change) for change in history.source_changes] or None,
         bytes={way: dict(run.ledger.totals[way]) for way in DIRECTIONS},
         notes=history.notes,
         warnings=history.warnings + run.services.drain()[1] + _undefined(run, found),

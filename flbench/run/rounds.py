@@ -30,7 +30,7 @@ from flbench.metrics import measured
 from flbench.plugin.hooks import HookCaller
 from flbench.results.events import RoundRecord
 from flbench.results.schema import Fingerprint
-from flbench.run.checkpoint import CheckpointWriter
+from flbench.run.checkpoint import CheckpointWriter, Origin
 from flbench.run.context import RunContext, RunServices
 from flbench.run.evaluation import evaluate_judged, selection_quality
 from flbench.run.history import Evaluation, History
@@ -59,21 +59,29 @@ class Run:
     groups: Tensor | None
     ledger: CommunicationLedger
     history: History
-    marks: Fingerprint
+    origin: Origin
     newcomers: Newcomers | None = None
     checkpoint: Path | None = None
     judged: Tensor | None = None
     metrics: ClientMetrics | None = None
 
+    @property
+    def marks(self) -> Fingerprint:
+        """What makes two results comparable."""
+        return self.origin.marks
 
-def run_rounds(run: Run, state: State, last: int | None = None) -> State:
+
+def run_rounds(
+    run: Run, state: State, last: int | None = None, keeper: CheckpointWriter | None = None
+) -> State:
     """Run the rounds that are left; the history and the ledger are in `run`.
 
     Args:
         last: stop after this round, which is the last one for the sinks; None = the suite's.
+        keeper: keeps whole rounds; None = at the checkpoint of the run.
     """
     last = run.suite.rounds if last is None else last
-    keeper = CheckpointWriter(run.checkpoint, run.marks)
+    keeper = keeper or CheckpointWriter(run.checkpoint, run.origin, run.services.say)
     with keeper.guarding(), run.hooks.watching():
         while state.round < last:
             with run.services.clock("total"):

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+
+from pydantic import ValidationError
 
 from flbench.core.dataset import Dataset
 from flbench.core.state import State
 from flbench.engine.fabric import join_process_group
-from flbench.errors import MissingData, Undefined
+from flbench.errors import MissingData, PluginError, Undefined
 from flbench.federation.loading import load_dataset as load_dataset
 from flbench.results.events import RunInfo
-from flbench.results.files import read_result, skip_path, write_atomically
-from flbench.results.schema import Result
+from flbench.results.files import read_result, save_result, skip_path, write_atomically
+from flbench.results.schema import Result, first_problem, problem_text
+from flbench.run.checkpoint import CheckpointWriter
+from flbench.run.checkpoint_file import discard, generations
 from flbench.run.newcomers import evaluate_newcomers
 from flbench.run.result import build_result, skipped
 from flbench.run.rounds import Run, run_rounds
+from flbench.run.run_folder import begun_again, held, tidy
 from flbench.run.setup import prepare
 from flbench.run.spec import RunSpec
 
@@ -51,7 +58,16 @@ def resolve_dataset(
 
 def is_complete(spec: RunSpec) -> bool:
     """Whether the result is there and will do; of several processes the first one looks for all."""
-    return join_process_group(spec.engine).broadcast_object(spec.path.is_file() and not spec.force)
+    return join_process_group(spec.engine).broadcast_object(complete(spec))
+
+
+def complete(spec: RunSpec) -> bool:
+    """Whether a result is there and will do.
+
+    It will not if it is to be computed again, or if a run that does so is to be resumed.
+    """
+    there = spec.path.is_file() and not spec.force
+    return there and not (spec.resume and begun_again(spec.path))
 
 
 def execute(spec: RunSpec, load: Callable[[str, Path], Dataset] = load_dataset) -> Result:
@@ -66,15 +82,29 @@ def execute(spec: RunSpec, load: Callable[[str, Path], Dataset] = load_dataset) 
     if not first:
         spec = replace(spec, sinks=(), say=lambda message: None)
     if is_complete(spec):
-        result = read_result(spec.path)
-        code = [plugin.source for plugin in result.method.plugins]
-        changed = code != [plugin.source for plugin in spec.method.described.plugins] and all(code)
-        complete = "complete, but its method's code has changed since" if changed else "complete"
-        if lacking := spec.lacking(result):
-            complete += f"{',' if changed else ''} without {', '.join(lacking)}"
-        spec.say(f"{spec.path} is {complete}; --force computes it again")
-        return result
-    if spec.checkpoint.is_file() and not spec.resume:
+        if first:
+            tidy(spec.path.parent)
+        return told_of(spec, read_result(spec.path))
+    with ExitStack() as stack:
+        holding = partial(stack.enter_context, held(spec.path)) if first else lambda: None
+        join_process_group(spec.engine).attempt(holding)
+        return _compute(spec, load, first)
+
+
+def told_of(spec: RunSpec, result: Result) -> Result:
+    """A complete result, after a line that says what it has not."""
+    code = [plugin.source for plugin in result.method.plugins]
+    changed = code != [plugin.source for plugin in spec.method.described.plugins] and all(code)
+    complete = "complete, but its method's code has changed since" if changed else "complete"
+    if lacking := spec.lacking(result):
+        complete += f"{',' if changed else ''} without {', '.join(lacking)}"
+    spec.say(f"{spec.path} is {complete}; --force computes it again")
+    return result
+
+
+def _compute(spec: RunSpec, load: Callable[[str, Path], Dataset], first: bool) -> Result:
+    """Do a run in its folder; `first` is the process that writes."""
+    if generations(spec.checkpoint) and not spec.resume:
         spec.say(f"{spec.title}: starts over; --resume would go on from its checkpoint")
     dataset = load(spec.suite.dataset, spec.data_root)
     try:
@@ -82,11 +112,11 @@ def execute(spec: RunSpec, load: Callable[[str, Path], Dataset] = load_dataset) 
         result = play(spec, run, state, spec.suite.rounds, spec.path)
     except Undefined as error:
         if first:
-            spec.checkpoint.unlink(missing_ok=True)
+            discard(spec.checkpoint)
             write_atomically(skip_path(spec.path), skipped(spec, str(error)).canonical().encode())
         raise
     if first:
-        spec.checkpoint.unlink(missing_ok=True)
+        discard(spec.checkpoint)
         skip_path(spec.path).unlink(missing_ok=True)
     return result
 
@@ -114,10 +144,18 @@ def play(spec: RunSpec, run: Run, state: State, rounds: int, target: Path | None
         path=str(target or ""),
     )
     run.hooks.listen("run_started", info=info)
-    state = run_rounds(run, state, rounds)
-    unseen = evaluate_newcomers(run, state) if rounds == suite.rounds else None
-    result = build_result(spec, run, state, unseen)
-    if target is not None and join_process_group(spec.engine).is_rank_zero:
-        write_atomically(target, result.canonical().encode())
+    keeper = CheckpointWriter(run.checkpoint, run.origin, run.services.say)
+    with keeper.guarding():  # what fails after the last round loses no round
+        state = run_rounds(run, state, rounds, keeper)
+        unseen = evaluate_newcomers(run, state) if rounds == suite.rounds else None
+        try:
+            result = build_result(spec, run, state, unseen)
+        except ValidationError as error:
+            what = problem_text(*first_problem(error, {}))
+            raise PluginError(
+                f"{described.name}: no result file could hold the run: {what}"
+            ) from error
+        if target is not None and join_process_group(spec.engine).is_rank_zero:
+            save_result(target, result)
     run.hooks.listen("run_finished", result=result, path=info.path)
     return result

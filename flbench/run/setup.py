@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib.metadata import version
 
 import torch
 from torch import Tensor, nn
@@ -31,8 +32,11 @@ from flbench.federation.build import divide
 from flbench.federation.federation import Federation, Samples, label_counts
 from flbench.metrics import is_taken
 from flbench.plugin.hooks import HookCaller
+from flbench.plugin.registry import find
+from flbench.plugin.source_inspection import loaded_source
 from flbench.results.schema import Fingerprint
-from flbench.run.checkpoint import load_checkpoint
+from flbench.run.checkpoint import Origin, load_checkpoint
+from flbench.run.checkpoint_file import generations
 from flbench.run.context import RunContext, RunServices
 from flbench.run.history import History
 from flbench.run.networks import build_network as build_network
@@ -55,11 +59,17 @@ def prepare(
     refuse_within_one_network(spec.suite, spec.method)
     hooks = HookCaller((spec.suite.name, spec.suite), spec.method.layers, spec.sinks, spec.say)
     federation = divide(spec.suite, hooks, dataset, spec.seed)
+    owned, wanted = federation.visible.splits.get("server", ((),))[0], spec.suite.server_samples
+    if len(owned) < wanted:
+        spec.say(
+            f"the server owns {len(owned)} samples, not {wanted} (server_samples): as many of each"
+            " label, and a tenth of all samples or a quarter of the test pool at most"
+        )
     if order is not None:
         federation = federation.relabelled(order)
     context, weights = build_executor(spec, hooks, federation, tuple(dataset.x.shape[1:]))
     run = build_run(spec, hooks, federation, context, weights)
-    state = first_state(run, resume=spec.resume)
+    state = first_state(run, resume=spec.resume, changed_source=spec.changed_source)
     if not ProcessGroup.of(context.executor.workspace.fabric).is_rank_zero:
         run.checkpoint = None  # rank 0 keeps it
     return run, state
@@ -90,7 +100,7 @@ def build_executor(
     build = partial(build_network, spec.suite, shape, federation.classes, spec.seed)
     services.draw = partial(fresh_row, build, space.row.clone(), layout)
     complete = replace(context, layout=layout, initial=space.row.clone())
-    return complete, _hash(context.initial)
+    return complete, _hash([context.initial])
 
 
 def simulated_clock(spec: RunSpec, federation: Federation) -> SimulatedClock | None:
@@ -114,7 +124,7 @@ def build_run(
         config=spec.fingerprint,
         suite=suite.hash(),
         initial_weights=weights,
-        cohorts=_hash(*[cohort(suite, seed, r + 1) for r in range(suite.rounds)]),
+        cohorts=_hash(cohort(suite, seed, r + 1) for r in announced(suite.rounds, spec.say)),
         **federation.fingerprint,
     )
     return Run(
@@ -129,11 +139,32 @@ def build_run(
         groups=federation.groups,
         ledger=context.services.ledger,
         history=History(),
-        marks=marks,
+        origin=Origin(spec.method.described.name, seed, marks, code_of(spec)),
         checkpoint=spec.checkpoint,
         judged=context.executor.samples.called(torch.tensor(suite.judged)),
         metrics=client_metrics(spec, hooks, context),
     )
+
+
+def announced(rounds: int, say: Callable[[str], None]) -> Iterator[int]:
+    """The numbers 0 to `rounds` - 1; many are announced, and how far it is."""
+    for number in range(rounds):
+        if rounds >= MANY and number % (rounds // 10) == 0:
+            say(f"draws the cohorts of {rounds:,} rounds: {number / rounds:.0%}")
+        yield number
+
+
+def code_of(spec: RunSpec) -> dict[str, str]:
+    """Hashes of the code of the method's plugins and of networks that other packages bring.
+
+    What flbench itself brings has its version.
+    """
+    found = {one.name: one.source for one in spec.method.described.plugins}
+    for network in spec.suite.networks:
+        module = find("models", network.name).module()
+        if not module.startswith("flbench."):
+            found[f"network {network.name}"] = loaded_source(module)
+    return {**found, "flbench": version("flbench")}
 
 
 def client_metrics(spec: RunSpec, hooks: HookCaller, context: RunContext) -> ClientMetrics | None:
@@ -231,6 +262,8 @@ def shared(executor: Sequential) -> Sequential:
     return executor if ranks.size == 1 else DistributedExecutor(executor, ranks)
 
 
+MANY = 100_000
+"""Rounds whose cohorts take seconds to draw."""
 SMALL = 2_000_000
 """Parameters below which one client's batch leaves an accelerator idle."""
 
@@ -251,19 +284,24 @@ def build_module(hooks: HookCaller, net: nn.Module, context: RunContext) -> Clie
         return hooks.client_module(net, context)
 
 
-def first_state(run: Run, *, resume: bool = False) -> State:
+def first_state(run: Run, *, resume: bool = False, changed_source: bool = False) -> State:
     """State(0), from the merged answers of `setup`; or the checkpoint's, ledger and history too."""
     for message in run.hooks.overridden():
         run.services.warn(message)
     ranks, path = ProcessGroup.of(run.executor.workspace.fabric), run.checkpoint
-    if path is not None and ranks.broadcast_object(resume and path.is_file()):
-        state, ledger, history = ranks.attempt(
-            lambda: load_checkpoint(path, run.services.store, run.marks)
+    if path is not None and ranks.broadcast_object(resume and bool(generations(path))):
+        store, origin = run.services.store, run.origin
+        state, ledger, history, messages, file = ranks.attempt(
+            lambda: load_checkpoint(path, store, origin, changed_source=changed_source)
         )
+        if ranks.is_rank_zero and file != path:
+            path.unlink(missing_ok=True)  # damaged: it must not take the place of the whole one
         run.ledger = run.services.ledger = ledger
         run.history = history
         run.services.seconds.update(history.seconds)
         run.services.drain()
+        for message in messages:
+            run.services.say(message)
         return state
     setup = run.hooks.setup(run.context)
     assert setup.models is not None and setup.membership is not None, "checked by the hooks"
@@ -280,7 +318,7 @@ def first_state(run: Run, *, resume: bool = False) -> State:
     )
 
 
-def _hash(*tensors: Tensor) -> str:
+def _hash(tensors: Iterable[Tensor]) -> str:
     digest = hashlib.sha256()
     for tensor in tensors:
         digest.update(tensor.cpu().numpy().tobytes())

@@ -20,6 +20,7 @@ class RunSpec:
     Attributes:
         tuning: how the method's parameters were found, if they were searched for.
         resume: continue from the checkpoint, if there is one.
+        changed_source: also if a plugin's code has changed since; the result says so.
         force: recompute even if the result is there.
     """
 
@@ -31,6 +32,7 @@ class RunSpec:
     engine: EngineOptions = field(default_factory=EngineOptions)
     tuning: Tuning | None = None
     resume: bool = False
+    changed_source: bool = False
     force: bool = False
     sinks: Sequence[tuple[str, object]] = ()
     say: Callable[[str], None] = field(default=lambda message: None)

@@ -216,6 +216,8 @@ def _place(file: File, folder: Folder) -> Iterator[str]:
         yield from _existing_file(file, other)
     if file.result.status != "self-reported":
         yield f"'status': self-reported expected of what arrives, got {file.result.status}"
+    if not file.result.is_digested:
+        yield "it has no digest, as an older flbench wrote it: run it again (--force)"
 
 
 def _existing_file(file: File, other: Path) -> Iterator[str]:

@@ -83,12 +83,12 @@ def run_locally(cells: Sequence[Cell]) -> Running:
 
 def attempt(spec: RunSpec, load: Callable[[str, Path], Dataset]) -> Outcome:
     """Run a cell, whatever comes of it; only a person's stop is raised (`CellInterrupted`)."""
-    from flbench.run.runner import execute, resolve_dataset
+    from flbench.run.runner import complete, execute, resolve_dataset
 
     began = time.monotonic()
     try:
         spec, data = resolve_dataset(spec, load)
-        what = COMPLETE if spec.path.is_file() and not spec.force else DONE
+        what = COMPLETE if complete(spec) else DONE
         result = execute(spec, data)
     except KeyboardInterrupt:
         raise CellInterrupted(spec.checkpoint) from None
@@ -138,7 +138,8 @@ def _spread(ray: Any, cells: Sequence[Cell], workers: int | None) -> Running:  #
             while waiting or running:
                 while waiting and (workers is None or len(running) < workers):
                     cell = waiting.popleft()
-                    task = run.remote(cell.request.to_json(), os.getcwd(), environment)
+                    sources = sources_of(cell.spec)
+                    task = run.remote(cell.request.to_json(), os.getcwd(), environment, sources)
                     running[task] = cell
                 for one in ray.wait(list(running))[0]:
                     yield running.pop(one), received(ray, one)
@@ -185,8 +186,15 @@ def needs(cell: Cell) -> dict[str, int]:
     return {"num_cpus": engine.threads, "num_gpus": int(engine.accelerator in ("cuda", "gpu"))}
 
 
-def run_remotely(request: str, folder: str, environment: Mapping[str, str]) -> Outcome:
-    """Run the cell of a request in JSON in a worker of a cluster, in the folder of the sweep."""
+def run_remotely(
+    request: str, folder: str, environment: Mapping[str, str], sources: Mapping[str, str]
+) -> Outcome:
+    """Run the cell of a request in JSON in a worker of a cluster, in the folder of the sweep.
+
+    Args:
+        sources: the plugins of the sweep, with hashes of their code; a worker with other code
+            would mix two codes in one table.
+    """
     try:
         os.chdir(folder)
     except OSError:
@@ -198,7 +206,16 @@ def run_remotely(request: str, folder: str, environment: Mapping[str, str]) -> O
         (cell,) = resolve(RunRequest.from_json(request), Console())
     except FlbenchError as error:
         return Outcome(FAILED, str(error), error.exit_code)
+    here = sources_of(cell.spec)
+    if other := [name for name in sources if sources[name] != here[name]]:
+        text = f"the code of {', '.join(other)} is not that of the sweep: start the sweep again"
+        return Outcome(FAILED, text, UserError.exit_code)
     return replace(attempt(cell.spec, _loaded), error=None)
+
+
+def sources_of(spec: RunSpec) -> dict[str, str]:
+    """The method's plugins, with hashes of their code."""
+    return {plugin.name: plugin.source for plugin in spec.method.described.plugins}
 
 
 @lru_cache(maxsize=1)

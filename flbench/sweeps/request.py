@@ -55,6 +55,7 @@ class RunRequest:
     tuning: Tuning | None = None
     metrics: tuple[str, ...] = ()
     offline: bool = False
+    changed_source: bool = False
 
     @property
     def root(self) -> Path:
@@ -118,6 +119,7 @@ def resolve(
         from flbench.plugin.registry import find, load_entry
         from flbench.run import runner  # noqa: F401 - so that the wait is over after this block
         from flbench.run.composition import load_method, suite_overrides, without_preset
+        from flbench.run.result import refuse_unfit
         from flbench.run.spec import RunSpec
         from flbench.suite import load_suite, metric_of
 
@@ -162,10 +164,12 @@ def resolve(
                     engine=request.engine,
                     tuning=request.tuning,
                     resume=request.resume,
+                    changed_source=request.changed_source,
                     force=request.force,
                     sinks=tuple(sinks.items()),
                     say=console.say,
                 )
+                refuse_unfit(spec)
                 cells.setdefault(spec.path, Cell(replace(narrow, seeds=(seed,)), spec))
     return list(cells.values())
 
@@ -211,6 +215,7 @@ def _arguments(request: RunRequest) -> Iterator[str]:
             yield from (f"--{name.replace('_', '-')}", str(given))
     flags = {"offline-data": request.offline, "compile": request.engine.compile}
     flags |= {"force": request.force, "resume": request.resume}
+    flags["changed-source"] = request.changed_source
     yield from (f"--{name}" for name, wanted in flags.items() if wanted)
 
 

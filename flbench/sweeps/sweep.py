@@ -30,10 +30,11 @@ def recalled(spec: RunSpec) -> Outcome | None:
     That a method is not defined counts, unless there is a result of another seed beside it.
     """
     from flbench.results.files import read_result, skip_path
+    from flbench.run.runner import complete
 
     if spec.force:
         return None
-    if spec.path.is_file():
+    if complete(spec):
         try:
             return Outcome(COMPLETE, path=spec.path, result=read_result(spec.path))
         except UserError as error:
@@ -52,9 +53,13 @@ def run_missing(
     Raises:
         Interrupted: the person, or a batch system, stops it.
     """
+    from flbench.run.run_folder import tidy
+
     first: dict[Path, Cell] = {}
     same = {cell: first.setdefault(cell.spec.path, cell) for cell in cells}
     outcomes = {one: known for one in first.values() if (known := recalled(one.spec)) is not None}
+    for folder in {one.spec.path.parent for one in outcomes}:
+        tidy(folder)
     waiting = [one for one in first.values() if one not in outcomes]
     if cells:
         progress.tell(f"{summary(outcomes.values(), len(first))}; {len(waiting)} to run")

@@ -110,7 +110,7 @@ class SmallRun:
         run = self.run
         with tempfile.TemporaryDirectory(prefix="flbench-") as folder:
             path = Path(folder) / "checkpoint"
-            write(path, pack(self.state, run.ledger, run.history, run.marks))
+            write(path, pack(self.state, run.ledger, run.history, run.origin))
             return path.read_bytes()
 
     @property

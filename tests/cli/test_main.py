@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import TextIO
+from unittest.mock import Mock
 
 import pytest
 
 from flbench.cli.main import main
 from flbench.results.schema import VOLATILE
+from flbench.run.setup import announced
 
 QUICK = ("--rounds", "3", "--set", "clients=20", "--set", "participation=0.25")
 LIA = ("--set", "warmup=1", "--set", "probe_epochs=1")
@@ -198,6 +203,8 @@ def test_bad_input_is_one_line_and_writes_nothing(
         ("run", "-p", "fedavg", "-s", "noisy-noniid", "--set", "clients"),
         ("run", "-p", "fedavg", "-s", "noisy-noniid", "--rounds", "0"),
         ("jump",),
+        ("run", "-p", "fedavg", "-s", "iid", "--changed-source"),
+        ("run", "-p", "fedavg", "-s", "iid", "--seed", "100000000000000000"),
     ],
 )
 def test_usage_errors_exit_with_2(args: tuple[str, ...], tmp_path: Path, typed: Typed) -> None:
@@ -267,3 +274,137 @@ def test_show_explains_suites_and_methods(
     with pytest.raises(SystemExit):
         main()
     assert "lenet5" in capsys.readouterr().out
+
+
+# --- streams that fail --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def main_with(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Type a command whose streams are those given; gives the exit code."""
+
+    def run(stdout: TextIO, stderr: TextIO, *args: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["flbench", *args])
+        with redirect_stdout(stdout), redirect_stderr(stderr), pytest.raises(SystemExit) as stop:
+            main()
+        stdout.flush()
+        stderr.flush()
+        return int(stop.value.code or 0)
+
+    return run
+
+
+def test_standard_output_that_is_full_is_one_line(
+    main_with: Callable[..., int], tmp_path: Path
+) -> None:
+    with open("/dev/full", "w") as full, open(tmp_path / "errors", "w") as errors:
+        assert main_with(full, errors, "list", "sinks") == 1
+    told = "flbench: standard output: No space left on device; free some space, or choose"
+    assert one_line(1, (tmp_path / "errors").read_text()).startswith(told)
+
+
+@pytest.mark.slow
+def test_standard_error_that_is_full_ends_nothing_and_is_told_once(
+    main_with: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = ("run", "-p", "local-only", "-s", "iid", "--set", "clients=4", "--rounds", "3")
+    with open("/dev/full", "w") as full, open("output", "w") as output:
+        assert main_with(output, full, *run) == 0
+    lines = Path("output").read_text().splitlines()
+    assert lines[-2].endswith("/seed-0.json")
+    assert Path(lines[-2]).is_file()
+    assert lines[-1].startswith("flbench: messages were lost, as standard error could not be")
+
+
+@pytest.mark.slow
+def test_a_reader_that_goes_away_is_no_error(main_with: Callable[..., int], tmp_path: Path) -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    with open(writes, "w") as pipe, open(tmp_path / "errors", "w") as errors:
+        assert main_with(pipe, errors, "list") == 1
+    assert (tmp_path / "errors").read_text() == ""
+
+
+def test_a_stream_that_takes_ascii_gets_ascii(
+    main_with: Callable[..., int], tmp_path: Path
+) -> None:
+    paths = [tmp_path / "output", tmp_path / "errors"]
+    with open(paths[0], "w", encoding="ascii") as output, open(paths[1], "w") as errors:
+        assert main_with(output, errors, "data") == 0
+    assert "fashion-mnist" in paths[0].read_text(encoding="ascii")
+    assert paths[1].read_text() == ""
+
+
+@pytest.mark.slow
+def test_memory_that_is_not_there_is_one_line(typed: Typed) -> None:
+    set_ = ("--set", "model.hidden=4294967296", "--set", "clients=4")
+    line = one_line(*typed("run", "-p", "fedavg", "-s", "iid", *set_))
+    assert line.startswith("flbench: model 'mlp' raised RuntimeError: ")
+    assert "memory" in line
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError(30, "x", "a/b"), "a/b: Read-only file system; choose a folder that can be"),
+        (MemoryError(), "Cannot allocate memory; close other programs"),
+    ],
+    ids=repr,
+)
+def test_what_the_machine_refuses_is_one_line(
+    error: Exception, told: str, typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flbench.cli.list.summary_of", Mock(side_effect=error))
+    assert one_line(*typed("list")).startswith(f"flbench: {told}")
+
+
+def test_an_error_of_flbench_itself_keeps_its_traceback(
+    typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flbench.cli.list.summary_of", Mock(side_effect=ZeroDivisionError))
+    with pytest.raises(ZeroDivisionError):
+        typed("list")
+
+
+# --- what is silent or unbounded ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [("-p", ",", "-s", "iid"), ("-p", "fedavg", "-s", "")])
+def test_no_name_at_all_is_refused(words: tuple[str, ...], command: Command) -> None:
+    done = command("run", *words)
+    assert done.returncode == 2
+    assert "expects a name, got" in done.stderr
+
+
+@pytest.mark.slow
+def test_an_accelerator_that_is_not_there_is_one_line(typed: Typed) -> None:
+    words = ("run", "-p", "fedavg", "-s", "iid", "--set", "clients=4", "--accelerator", "tpu")
+    assert "--accelerator tpu: " in one_line(*typed(*words))
+
+
+def test_many_rounds_are_announced() -> None:
+    said: list[str] = []
+    rounds = announced(200_000, said.append)
+    assert (next(rounds), said) == (0, ["draws the cohorts of 200,000 rounds: 0%"])
+    assert list(rounds) == list(range(1, 200_000))
+    assert said[-1].endswith(": 90%")
+    assert len(said) == 10
+    assert list(announced(3, said.append)) == [0, 1, 2]
+    assert len(said) == 10
+
+
+@pytest.mark.slow
+def test_server_samples_that_are_not_there_are_told(command: Command) -> None:
+    words = ("run", "-p", "fedavg", "-s", "iid", "--set", "clients=4", "--rounds", "1")
+    told = "the server owns 170 samples, not 900 (server_samples)"
+    assert told in command(*words, "--set", "server_samples=900").stderr
+    assert "the server owns" not in command(*words, "--set", "server_samples=100").stderr
+
+
+@pytest.mark.slow
+def test_a_batch_of_one_before_batchnorm_is_one_line(command: Command) -> None:
+    words = ("--set", "model.norm=true", "--set", "local.batch_size=1", "--set", "clients=4")
+    done = command("run", "-p", "fedavg", "-s", "iid", "--rounds", "1", *words)
+    assert "a batch has one sample, which BatchNorm cannot be trained on: set" in done.stderr
+    assert done.returncode == 1

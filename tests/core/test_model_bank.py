@@ -15,8 +15,6 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from safetensors import safe_open
-from safetensors.torch import save_file
 from toy import Play, composition, toy_dataset
 
 from flbench import Setup, State, hookimpl
@@ -25,10 +23,10 @@ from flbench.core.state import Membership, Scores
 from flbench.engine import batchnorm
 from flbench.engine.communication import CommunicationLedger
 from flbench.engine.options import EngineOptions
-from flbench.errors import PluginError, UserError
+from flbench.errors import PluginError
 from flbench.results.schema import Fingerprint
 from flbench.run import checkpoint
-from flbench.run.checkpoint import CheckpointWriter
+from flbench.run.checkpoint import CheckpointWriter, Origin
 from flbench.run.history import History
 
 ROWS, WIDTH = 5, 4
@@ -293,6 +291,7 @@ def test_buffers_of_ones_own_are_kept_row_by_row() -> None:
 MARKS = Fingerprint(
     config="c", suite="s", initial_weights="w", cohorts="h", data="d", partition="p"
 )
+ORIGIN = Origin("toy", 0, MARKS, {})
 
 
 def test_a_checkpoint_holds_equal_rows_once_and_gives_the_bank_back(tmp_path: Path) -> None:
@@ -302,10 +301,10 @@ def test_a_checkpoint_holds_equal_rows_once_and_gives_the_bank_back(tmp_path: Pa
     bank[2] = torch.randn(WIDTH)
     memory = {"m.table": bank.clone(), "m.plain": torch.arange(3)}
     state = State(3, bank, Membership(torch.arange(ROWS)), memory, {"m.table": "client"})
-    keeper = CheckpointWriter(tmp_path / "a.safetensors", MARKS)
+    keeper = CheckpointWriter(tmp_path / "a.safetensors", ORIGIN)
     keeper.keep(state, CommunicationLedger(ROWS), History())
     store = RowStore(0, tmp_path)
-    again, _, _ = checkpoint.load_checkpoint(tmp_path / "a.safetensors", store, MARKS)
+    again, *_ = checkpoint.load_checkpoint(tmp_path / "a.safetensors", store, ORIGIN)
     assert isinstance(again.models, ModelBank)
     assert len(again.models.stored) == len(bank.stored) == 4
     for one, other in ((again.models, bank), (again.memory["m.table"], bank)):
@@ -315,7 +314,7 @@ def test_a_checkpoint_holds_equal_rows_once_and_gives_the_bank_back(tmp_path: Pa
 
 
 def rounds_on_disk(path: Path) -> int:
-    return checkpoint.load_checkpoint(path, RowStore(10**6), MARKS)[0].round
+    return checkpoint.load_checkpoint(path, RowStore(10**6), ORIGIN)[0].round
 
 
 @pytest.mark.parametrize(
@@ -337,7 +336,7 @@ def test_a_large_checkpoint_waits_until_its_writing_is_cheap(
         write(*arguments)
 
     monkeypatch.setattr(checkpoint, "write", slow)
-    keeper, ledger, history = CheckpointWriter(path, MARKS), CommunicationLedger(ROWS), History()
+    keeper, ledger, history = CheckpointWriter(path, ORIGIN), CommunicationLedger(ROWS), History()
     seen = []
 
     def rounds() -> None:
@@ -354,7 +353,7 @@ def test_a_large_checkpoint_waits_until_its_writing_is_cheap(
     with pytest.raises(KeyboardInterrupt), keeper.guarding():
         rounds()
     assert seen == expected
-    again, kept, past = checkpoint.load_checkpoint(path, RowStore(10**6), MARKS)
+    again, kept, past, *_ = checkpoint.load_checkpoint(path, RowStore(10**6), ORIGIN)
     assert past.curves == {"loss": [0.5] * 6}
     assert past.warnings == ["later"] * 6
     assert kept.per_client["up"].tolist() == [6 * 4] * ROWS
@@ -371,8 +370,8 @@ def test_a_checkpoint_holds_the_scores_exactly(tmp_path: Path) -> None:
     values = torch.tensor([[0.1, float("nan")], [1 / 3, -7.0]], dtype=torch.float64)
     history = History()
     history.add_scores(1, Scores(values, ids, "clients", ids))
-    CheckpointWriter(path, MARKS).keep(small_state(), CommunicationLedger(2), history)
-    _, _, again = checkpoint.load_checkpoint(path, RowStore(10**6), MARKS)
+    CheckpointWriter(path, ORIGIN).keep(small_state(), CommunicationLedger(2), history)
+    _, _, again, *_ = checkpoint.load_checkpoint(path, RowStore(10**6), ORIGIN)
     assert history.scores is not None
     assert again.scores is not None
     torch.testing.assert_close(again.scores.values, values, rtol=0, atol=0, equal_nan=True)
@@ -380,27 +379,8 @@ def test_a_checkpoint_holds_the_scores_exactly(tmp_path: Path) -> None:
     assert one == other
 
 
-@pytest.mark.parametrize("found", ["1", None])
-def test_a_checkpoint_of_another_format_is_refused_in_one_line(
-    found: str | None, tmp_path: Path
-) -> None:
-    path = tmp_path / "a.safetensors"
-    CheckpointWriter(path, MARKS).keep(small_state(), CommunicationLedger(2), History())
-    assert rounds_on_disk(path) == 1
-    with safe_open(path, framework="pt") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        metadata = {**file.metadata(), "format": found}
-    save_file(tensors, path, metadata={k: v for k, v in metadata.items() if v is not None})
-    with pytest.raises(UserError) as caught:
-        rounds_on_disk(path)
-    message = str(caught.value)
-    assert message.startswith(f"{path}: expected checkpoint format 2, found {found or 'none'};")
-    assert "delete the file" in message
-    assert "\n" not in message
-
-
 def test_nothing_is_kept_where_nothing_is_asked_for() -> None:
-    keeper = CheckpointWriter(None, MARKS)
+    keeper = CheckpointWriter(None, ORIGIN)
     keeper.keep(
         State(1, torch.zeros(1, 2), Membership(torch.zeros(2).long())),
         CommunicationLedger(2),

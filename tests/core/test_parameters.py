@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -110,7 +111,8 @@ def message(error: type[UserError], call: Any, *args: Any, **kwargs: Any) -> str
         ("none", None), ("None", None), ("null", None),
         ("peer", "peer"), ("signed_sqrt", "signed_sqrt"), ("'3'", "3"), ('"none"', "none"),
         ("fashion-mnist", "fashion-mnist"), ("a=b", "a=b"), ("", ""), ("007", "007"),
-        ("[1, 2]", [1, 2]), ("{ groups = 3 }", {"groups": 3}),
+        ("[1, 2]", [1, 2]), ("{ groups = 3 }", {"groups": 3}), ("1\nx = 2", "1\nx = 2"),
+        ("9" * 5000, "9" * 5000), ("[" * 5000, "[" * 5000),
     ],
 )  # fmt: skip
 def test_the_right_side_of_set_is_a_toml_value_none_or_text(text: str, value: object) -> None:
@@ -413,6 +415,48 @@ def test_a_suite_that_is_not_there_or_no_toml_is_one_clear_line(tmp_path: Path) 
     assert "line 1" in text
     broken.write_text("version = 1\n", encoding="utf-8")
     assert "'summary' is missing" in message(BadParameter, load_suite, str(broken))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("on = 3", "expected tables [on.DATASET], got on = 3"),
+        ("on.digits = 3\ndataset = 'digits'", "expected tables [on.DATASET], got on = {"),
+        ("dataset = ['a']", "'dataset': expected a name, got ['a']"),
+        ("x = " + "[" * 9000, "cannot read"),
+        ("x = " + "9" * 9000, "cannot read"),
+    ],
+    ids=["on", "section", "dataset", "deep", "long"],
+)
+def test_a_suite_of_another_shape_is_one_clear_line(text: str, told: str, tmp_path: Path) -> None:
+    file = tmp_path / "odd.toml"
+    file.write_text(text, encoding="utf-8")
+    assert told in message(BadParameter, load_suite, str(file))
+
+
+@pytest.mark.parametrize("name", ["...toml", ".toml", "..toml"])
+def test_a_suite_cannot_have_the_name_of_the_folder_above(
+    name: str, suite_file: str, tmp_path: Path
+) -> None:
+    file = tmp_path / name
+    file.write_text(Path(suite_file).read_text(encoding="utf-8"), encoding="utf-8")
+    assert "does not begin with a dot" in message(BadParameter, load_suite, str(file))
+
+
+def test_a_suite_is_a_file_and_no_large_one(tmp_path: Path) -> None:
+    pipe, large = tmp_path / "pipe.toml", tmp_path / "large.toml"
+    os.mkfifo(pipe)
+    assert "expected a file, got a pipe" in message(UserError, load_suite, str(pipe))
+    large.write_text("#" * (2**20 + 1), encoding="utf-8")
+    assert "at most 1,048,576 bytes" in message(UserError, load_suite, str(large))
+
+
+def test_a_round_is_validated_on_something(suite_file: str) -> None:
+    both = {"headline": "validation", "validation_fraction": 0}
+    told = message(BadParameter, load_suite, suite_file, None, both)
+    assert "'headline': 'last' expected, as validation_fraction is 0" in told
+    for key, value in both.items():
+        assert load_suite(suite_file, None, {key: value})
 
 
 def test_a_partition_s_parameters_are_checked_when_it_is_asked(suite_file: str) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -214,6 +215,35 @@ def test_other_bytes_than_utf8_are_one_line(tmp_path: Path) -> None:
     told = said(lambda: load_dataset("nordic", tmp_path))
     assert told.startswith(f"{folder / 'da.txt'}: expected UTF-8 text: ")
     assert said(lambda: load_dataset(f"text:{folder}", tmp_path)) == told
+
+
+def test_a_text_is_no_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.txt")
+    told = said(lambda: load_dataset(f"text:{tmp_path}", tmp_path))
+    assert told == f"{tmp_path / 'a.txt'}: expected a file, got a pipe"
+
+
+@pytest.mark.parametrize("letters", ["a", "abc", " ", "7"])
+def test_a_long_word_is_learnt_in_pieces(letters: str) -> None:
+    line = letters * (10_000 // len(letters))
+    assert "".join(texts.cut(line)) == line
+    assert max(map(len, texts.cut(line))) == texts.LONGEST_WORD
+    assert texts.cut("") == []
+    whole = "a word " * 2000
+    assert texts.cut(whole) == [whole], "what has gaps is learnt as before"
+
+
+def test_a_word_of_200_kb_is_learnt_at_once() -> None:
+    """The cost is counted, not timed: it grows with the square of the longest word."""
+    learnt: list[int] = []
+
+    class Counting:
+        def train_from_iterator(self, lines: Any, **options: Any) -> None:
+            learnt.extend(len(line) ** 2 for line in lines)
+
+    with patch("tokenizers.ByteLevelBPETokenizer", Counting):
+        texts.trained(["x" * 200_000])
+    assert sum(learnt) == 200_000 * texts.LONGEST_WORD
 
 
 def test_any_folder_of_texts_is_a_data_set_with_a_domain_per_file(

@@ -149,6 +149,8 @@ INFINITE = np.where(np.arange(36).reshape(12, 3) == 8, np.inf, 0)
         ({"x_train": NAN}, "x_train holds numbers that are not finite"),
         ({"x_train": INFINITE}, "x_train holds numbers that are not finite"),
         ({"x_train": -INFINITE}, "x_train holds numbers that are not finite"),
+        ({"x_train": np.full((12, 3), 1e300)}, "x_train holds .* not finite in float32"),
+        ({"x_train": np.full((12, 3), -1e300)}, "x_train holds .* not finite in float32"),
         ({"x_test": np.zeros(6)}, r"x_test must be samples of one or more numbers, got \(6,\)"),
         ({"x_train": np.zeros((12, 0))}, "x_train must be samples of one or more numbers"),
         ({"x_train": np.zeros((12, 3), bool)}, "x_train must be numbers, got bool"),

@@ -165,6 +165,16 @@ def test_links_lead_somewhere() -> None:
             assert target.startswith("https://") or here.exists(), f"{page.name}: {target}"
 
 
+def test_every_fault_names_tests_that_exist() -> None:
+    text = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    rows = [line.split("|") for line in text.splitlines() if line.startswith("| ")][1:]
+    assert rows
+    for _, fault, outcome, tests, _ in rows:
+        assert fault.strip() and outcome.strip()
+        named = re.findall(r"`(tests/\S+\.py)`", tests)
+        assert named and all((ROOT / name).is_file() for name in named), fault
+
+
 @pytest.mark.slow
 def test_the_leaderboard_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)

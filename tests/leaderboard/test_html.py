@@ -15,11 +15,12 @@ from made_results import made as listed
 from made_results import write
 from toy import Typed, player
 
-from flbench.leaderboard.html import html
+from flbench.leaderboard.html import csp_source, html
 from flbench.leaderboard.table import Table, tables
 from flbench.results.files import result_path, write_atomically
 from flbench.results.schema import Result, Tuning
 
+TAGS = ("style", "script")
 EVIL = '<img src=x onerror="document.title=1">&amp;</script>'
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
@@ -146,13 +147,19 @@ const press = (key) => document.dispatchEvent(new KeyboardEvent("keydown", {key}
 """
 
 
+def with_script(page: str, script: str, allowed: bool = True) -> str:
+    """The page with one more script at its end, which its policy allows or does not."""
+    if allowed:
+        page = page.replace("script-src ", f"script-src {csp_source(script)} ", 1)
+    return page.replace("</body>", f"<script>{script}</script></body>")
+
+
 def in_browser(page: str, folder: Path, script: str) -> Any:
     """What a script in the page says, run by a headless Chromium without a network."""
     assert CHROMIUM is not None
     code = f"(() => {{{PRELUDE}{script}\ndocument.body.dataset.said = JSON.stringify(said); }})();"
-    tail = f"<script>{code}</script>"
     path = folder / "page.html"
-    path.write_text(page.replace("</body>", f"{tail}</body>"), encoding="utf-8")
+    path.write_text(with_script(page, code), encoding="utf-8")
     done = subprocess.run(
         [
             CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
@@ -245,6 +252,31 @@ def test_what_a_result_file_holds_does_nothing_in_a_browser(
 
 @needs_browser
 @pytest.mark.slow
+def test_a_script_that_is_not_the_pages_is_not_run(found: list[Table], tmp_path: Path) -> None:
+    evil = "document.body.dataset.evil = 'evil'"
+    said = in_browser(
+        with_script(html(found), evil, allowed=False),
+        tmp_path,
+        "said.push(document.body.dataset.evil ?? 'nothing', visible());",
+    )
+    assert said == ["nothing", 5]
+
+
+def test_the_policy_allows_the_pages_own_style_and_script_alone(found: list[Table]) -> None:
+    page = html(found)
+    (policy,) = re.findall(r'Security-Policy" content="([^"]*)"', page)
+    style, script = (re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL) for tag in TAGS)
+    assert policy == (
+        f"default-src 'none'; style-src {csp_source(style[0])}; script-src {csp_source(script[0])};"
+        " form-action 'none'; base-uri 'none'"
+    )
+    assert len(style) == len(script) == 1
+    assert " style=" not in page
+    assert " on" not in {f" {name[:2]}" for _, attrs in Seen(page).tags for name in attrs}
+
+
+@needs_browser
+@pytest.mark.slow
 def test_the_page_of_all_committed_results_is_alive(tmp_path: Path) -> None:
     root = Path(__file__).parents[2] / "leaderboard" / "results"
     found = tables(root)
@@ -253,7 +285,7 @@ def test_the_page_of_all_committed_results_is_alive(tmp_path: Path) -> None:
     tail = "document.body.dataset.said = document.getElementById('count').textContent"
     assert CHROMIUM is not None
     path = tmp_path / "page.html"
-    path.write_text(page.replace("</body>", f"<script>{tail}</script></body>"), encoding="utf-8")
+    path.write_text(with_script(page, tail), encoding="utf-8")
     done = subprocess.run(
         [
             CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",

@@ -14,7 +14,7 @@ from flbench.core.parameters import parse
 from flbench.leaderboard.grouping import distances, grouped
 from flbench.leaderboard.suite_info import command, departures, suite_of
 from flbench.leaderboard.table import Table, tables
-from flbench.results.schema import Result, Tuning
+from flbench.results.schema import Result, SourceChange, Tuning
 from flbench.suite import load_suite
 
 PATHO = {"name": "pathological-noniid", "version": 2}
@@ -79,6 +79,13 @@ def test_a_table_knows_what_is_installed(tmp_path: Path) -> None:
     assert second.tuning == search
     assert third.status == "outdated"
     assert third.rank is None
+
+
+def test_a_row_with_a_run_of_two_codes_is_not_reproducible(tmp_path: Path) -> None:
+    change = SourceChange(round=1, plugin="fedavg", before="a", after="b")
+    mixed = made(seed=1).model_copy(update={"source_changes": [change]})
+    table = only(tmp_path, made(status="reproduced"), mixed)
+    assert table.rows[0].status == "not reproducible, reproduced"
 
 
 def test_the_papers_number_belongs_to_the_row_at_defaults(tmp_path: Path) -> None:

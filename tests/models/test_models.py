@@ -344,12 +344,13 @@ def test_a_missing_file_of_weights_is_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["text.pth", "text.safetensors", "cut.pth", "code.pth", "list.pth"]
+    "name", ["text.pth", "text.safetensors", "text of lines.pth", "cut.pth", "code.pth", "list.pth"]
 )
 def test_a_file_that_holds_something_else_is_one_line(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     if name.startswith("text"):
-        path.write_text("no weights, but a text that is long enough", encoding="utf-8")
+        line = "root:x:0:0:root\n" if "lines" in name else "no weights, but a text, long enough"
+        path.write_text(line * 20, encoding="utf-8")
     elif name.startswith("list"):
         torch.save([torch.zeros(2)], path)
     elif name.startswith("code"):

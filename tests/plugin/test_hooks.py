@@ -293,7 +293,7 @@ def test_a_sink_that_raises_is_reported_and_the_run_goes_on(play_toy: Play) -> N
     hears = Hears()
     played = play_toy("fedavg", sinks=(("hears", hears), ("boom", Boom())))
     text = "boom.round_finished failed (OSError: disk full); the run goes on"
-    assert played.said == [text] * 3
+    assert played.said == [text], "the first time only"
     assert played.state.round == 3
     assert hears.heard == played.run.history.curves["accuracy"]
     assert played.run.history.last == play_toy("fedavg").run.history.last
@@ -302,7 +302,7 @@ def test_a_sink_that_raises_is_reported_and_the_run_goes_on(play_toy: Play) -> N
 @pytest.mark.slow
 def test_a_sink_that_fails_leaves_no_trace_in_the_result(play_toy: Play) -> None:
     played, quiet = play_toy("fedavg", sinks=(("boom", Boom()),)), play_toy("fedavg")
-    assert len(played.said) == 3
+    assert len(played.said) == 1
     assert played.result.warnings == quiet.result.warnings == []
 
 

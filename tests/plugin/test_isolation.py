@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import random
 import re
@@ -31,7 +32,7 @@ from flbench import ClientModule, UserError, hookimpl, one_model_per_client
 from flbench.errors import BadParameter, Diverged, PluginError, in_one_line, text_of
 from flbench.plugin.isolation import EVERYTHING, GENERATORS, IsolatedPlugin, restore, snapshot
 from flbench.plugin.registry import entries
-from flbench.plugin.source_inspection import source_hash
+from flbench.plugin.source_inspection import loaded_source, source_hash
 from flbench.results.schema import Result
 from flbench.run.composition import compose
 from flbench.run.import_probe import tried
@@ -556,6 +557,24 @@ def test_a_mark_is_of_the_files_that_are_imported(
     assert source_hash("acme_m.other") != alone, "its package runs as well"
     assert source_hash("nowhere_to_be_found") == source_hash("math") == ""
     assert source_hash("acme_m.method") != source_hash("acme_m.other") != ""
+
+
+def test_the_mark_is_of_the_code_that_runs_not_of_what_the_file_says_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "later_m.py"
+    file.write_text("x = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = importlib.import_module("later_m")
+    first = loaded_source("later_m")
+    assert first == source_hash("later_m") != ""
+    file.write_text("x = 22\n")
+    assert (loaded_source("later_m"), before.x) == (first, 1)
+    del sys.modules["later_m"]
+    assert loaded_source("later_m") == source_hash("later_m") != first, "not imported: as it is"
+    assert importlib.import_module("later_m").x == 22
+    assert loaded_source("later_m") == source_hash("later_m")
+    del sys.modules["later_m"]
 
 
 def test_the_mark_is_no_part_of_a_fingerprint(play_toy: Play) -> None:

@@ -68,5 +68,5 @@ def test_a_checkpoint_of_another_method_is_refused(tmp_path: Path) -> None:
     job = replace(run_of(player(tmp_path / "one"), "fedavg").job, resume=True)
     job.checkpoint.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(film.checkpoint(2), job.checkpoint)
-    with pytest.raises(UserError, match="its config is not this run's"):
+    with pytest.raises(UserError, match="another method: expected fedavg, found fedprox"):
         prepare(job, toy_dataset())

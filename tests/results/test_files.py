@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -13,12 +14,14 @@ import torch
 from toy import Play, player
 
 from flbench.core.state import Scores
-from flbench.errors import UserError
+from flbench.errors import MachineError, UserError
+from flbench.results import files
 from flbench.results.files import (
     read_result,
     read_results,
     read_skips,
     result_path,
+    save_result,
     slug,
     write_atomically,
 )
@@ -46,15 +49,27 @@ def changed(result: Result, **changes: Any) -> str:
     return json.dumps({**table, **changes})
 
 
+def older(table: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """A file's table as version 2 had it, which has no digest."""
+    rest = {key: value for key, value in table.items() if key != "digest"}
+    return {**rest, "schema_version": 2, **changes}
+
+
+RARE = {"client_metrics", "source_changes"}
+"""Keys that a file has only where there is something to say."""
+
+
 def test_canonical_text_has_one_sorted_line_per_top_level_key(result: Result) -> None:
     text = result.canonical()
     first, *lines, last, nothing = text.split("\n")
     assert (first, last, nothing) == ("{", "}", "")
     keys = [json.loads("{" + line.removesuffix(",") + "}").popitem()[0] for line in lines]
-    assert keys == sorted({*Result.model_fields} - {"client_metrics"}), "nobody asked for any"
+    assert keys == sorted({*Result.model_fields, "digest"} - RARE), "as in files from before them"
     assert all(line.endswith(",") for line in lines[:-1])
     assert not lines[-1].endswith(",")
-    assert json.loads(text) == result.model_dump(mode="json", exclude={"client_metrics"})
+    table = json.loads(text)
+    del table["digest"]
+    assert table == result.model_dump(mode="json", exclude=RARE)
 
 
 def test_canonical_text_is_sorted_in_depth(result: Result) -> None:
@@ -79,7 +94,7 @@ def test_two_runs_of_the_same_thing_differ_in_the_volatile_keys_only(
 ) -> None:
     same = {"seconds": {}, "environment": {}}
     again = play_toy("fedavg").result
-    assert set(same) == set(VOLATILE)
+    assert {*same, "digest"} == set(VOLATILE)
     one, other = (r.model_copy(update=same).canonical() for r in (result, again))
     assert one == other
     seeded = play_toy("fedavg", seed=1).result.model_copy(update=same)
@@ -121,11 +136,20 @@ def test_a_written_file_is_whole_and_alone_and_its_folders_are_made(tmp_path: Pa
     write_atomically(path, b"two")
     assert path.read_bytes() == b"two"
     assert list(path.parent.iterdir()) == [path]
-    assert path.stat().st_mode & 0o777 == 0o644, "others may read it"
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+def test_a_written_file_honours_the_umask(umask: int, mode: int, tmp_path: Path) -> None:
+    path, before = tmp_path / "seed-0.json", os.umask(umask)
+    try:
+        write_atomically(path, b"one")
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == mode
 
 
 @pytest.mark.parametrize("failing", ["replace", "chmod", "write_bytes"])
-@pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()], ids=repr)
+@pytest.mark.parametrize("error", [OSError(28, "disk full"), KeyboardInterrupt()], ids=repr)
 def test_a_write_that_fails_leaves_nothing_behind(
     failing: str, error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,7 +162,7 @@ def test_a_write_that_fails_leaves_nothing_behind(
         raise error
 
     monkeypatch.setattr(Path if failing == "write_bytes" else os, failing, fail)
-    with pytest.raises(type(error)):
+    with pytest.raises(MachineError if isinstance(error, OSError) else KeyboardInterrupt):
         write_atomically(path, b"new")
     monkeypatch.undo()
     assert len(seen[0]) == 2, "there was a temporary file"
@@ -166,7 +190,7 @@ def test_a_file_that_is_not_there_or_no_json_is_one_line_naming_it(tmp_path: Pat
     assert rejected(path).startswith("cannot be read as a result file: ")
     path.write_text("{ half")
     assert rejected(path).startswith("cannot be read as a result file: ")
-    assert rejected(tmp_path).startswith("cannot be read as a result file: ")
+    assert rejected(tmp_path) == "expected a file, got a folder"
 
 
 def test_a_file_of_another_shape_is_one_line_naming_the_field(
@@ -194,7 +218,7 @@ def test_a_newer_schema_is_refused_whatever_else_the_file_says(
     assert rejected(path) == expected
     path.write_text(json.dumps({"schema_version": SCHEMA + 1}))
     assert rejected(path) == expected
-    path.write_text(changed(result, schema_version=SCHEMA))
+    path.write_text(result.canonical())
     assert read_result(path) == result
 
 
@@ -343,7 +367,7 @@ def test_what_cannot_be_tabled_or_drawn_is_refused(
     field: str, value: object, told: str, scored: dict[str, Any], tmp_path: Path
 ) -> None:
     path = tmp_path / "seed-0.json"
-    path.write_text(json.dumps(scored))
+    path.write_text(json.dumps(older(scored)))
     read_result(path)
     path.write_text(json.dumps(put(scored, field, value)))
     assert rejected(path).startswith(f"no result file: {told}")
@@ -362,7 +386,7 @@ def test_what_a_run_was_told_is_kept_without_what_moves_a_terminal(
     scored: dict[str, Any], tmp_path: Path
 ) -> None:
     path = tmp_path / "seed-0.json"
-    path.write_text(json.dumps({**scored, "warnings": ["a\x1b[31m\tb"]}))
+    path.write_text(json.dumps(older(scored, warnings=["a\x1b[31m\tb"])))
     assert read_result(path).warnings == ["a\ufffd[31m\tb"]
 
 
@@ -402,9 +426,9 @@ def test_a_file_of_version_1_is_still_read(result: Result, tmp_path: Path) -> No
         {"round": round_, "labels": labels} for round_, labels in result.memberships()
     ]
     path = tmp_path / "seed-0.json"
-    path.write_text(json.dumps({**table, "schema_version": 1}))
+    path.write_text(json.dumps(older(table, schema_version=1)))
     read = read_result(path)
-    assert read.schema_version == SCHEMA
+    assert (read.schema_version, read.is_digested) == (2, False)
     assert (read.scores, read.tuning, read.clients.labels) == (None, None, None)
     assert read.memberships() == result.memberships()
     assert read.curves == result.curves
@@ -520,3 +544,137 @@ def test_the_schema_in_the_docs_is_the_models() -> None:
     told = (docs / "results.md").read_text(encoding="utf-8")
     assert [name for name in Result.model_fields if f"`{name}`" not in told] == []
     assert [name for name in VOLATILE if f"`{name}`" not in told] == []
+
+
+# --- the digest ---------------------------------------------------------------------------------
+
+
+def test_a_file_that_was_changed_is_refused(result: Result, tmp_path: Path) -> None:
+    path, text = tmp_path / "seed-0.json", result.canonical()
+    path.write_text(text)
+    assert read_result(path).is_digested
+    note = "the file was damaged or edited; take the one the run wrote"
+    for changed_text in (text.replace("0.", "0.0", 1), text + "\n", text.replace("[", "[ ", 1)):
+        path.write_bytes(changed_text.encode())
+        assert rejected(path) == f"'digest': it is not that of the text: {note}"
+    lines = text.splitlines(keepends=True)
+    (line,) = [one for one in lines if one.startswith('"digest"')]
+    moved = "".join([lines[0], line, *(one for one in lines[1:] if one != line)])
+    assert json.loads(moved) == json.loads(text)
+    path.write_text(moved)
+    assert rejected(path).startswith("'digest': it is not that of the text")
+    layouts = json.dumps(json.loads(text)), text.replace("\n", "\r\n")
+    for lost in (text.replace(line, ""), *layouts):
+        path.write_bytes(lost.encode())
+        assert rejected(path).startswith("'digest': expected in a line of its own")
+
+
+def test_no_bit_of_a_file_can_be_flipped(result: Result, tmp_path: Path) -> None:
+    path, data = tmp_path / "seed-0.json", result.canonical().encode()
+    for bit in range(5, 8 * len(data), 8 * len(data) // 60):
+        at, mask = divmod(bit, 8)
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1 << mask]) + data[at + 1 :])
+        with pytest.raises(UserError):
+            read_result(path)
+
+
+def test_a_digest_is_checked_whatever_the_version(result: Result, tmp_path: Path) -> None:
+    path = tmp_path / "seed-0.json"
+    path.write_text(result.canonical().replace('"schema_version": 3', '"schema_version": 2'))
+    assert rejected(path).startswith("'digest': it is not that of the text")
+    path.write_text(result.model_copy(update={"schema_version": 2}).canonical())
+    assert not read_result(path).is_digested
+
+
+def test_a_summary_holds_metrics_and_nothing_else(result: Result, tmp_path: Path) -> None:
+    table = older(json.loads(result.canonical()))
+    table["summary"]["accuracy_boosted"] = 1.0
+    path = tmp_path / "seed-0.json"
+    path.write_text(json.dumps(table))
+    told = "no result file: 'summary.accuracy_boosted': the name of a metric expected"
+    assert rejected(path) == told
+
+
+# --- what is read at all ------------------------------------------------------------------------
+
+
+def test_a_pipe_or_a_large_file_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "seed-0.json")
+    assert rejected(tmp_path / "seed-0.json") == "expected a file, got a pipe"
+    monkeypatch.setattr(files, "LARGEST", 99)
+    (tmp_path / "seed-1.json").write_text(" " * 100)
+    assert rejected(tmp_path / "seed-1.json") == "expected at most 99 bytes"
+
+
+def test_a_folder_that_cannot_be_read_hides_no_file(
+    result: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed in (0, 1):
+        write_atomically(tmp_path / f"{seed}" / f"seed-{seed}.json", result.canonical().encode())
+    scandir = os.scandir
+
+    def forbidden(folder: Path) -> Any:
+        if Path(folder).name == "1":
+            raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", forbidden)
+    with pytest.raises(MachineError, match=r"/1: Permission denied; choose a path for which"):
+        list(read_results(tmp_path))
+
+
+# --- a result that cannot be written ------------------------------------------------------------
+
+
+@pytest.fixture
+def full(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Path]:
+    """Disks on which nothing can be written; the first one is that of the run."""
+    disks = [tmp_path / "out"]
+
+    def replaced(source: str, target: Path) -> None:
+        if any(target.is_relative_to(disk) for disk in disks):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace(source, target)
+
+    replace = os.replace
+    monkeypatch.setattr(os, "replace", replaced)
+    monkeypatch.setattr(files, "WAIT", 0)
+    monkeypatch.setattr(files.tempfile, "gettempdir", lambda: str(tmp_path / "temporary"))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return disks
+
+
+def test_a_result_is_saved_elsewhere_or_printed(
+    full: list[Path], result: Result, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "out" / "s" / "seed-0.json"
+    for folder in ("here", "temporary"):
+        with pytest.raises(MachineError, match=f"No space.*saved as {tmp_path / folder}"):
+            save_result(path, result)
+        (kept,) = (tmp_path / folder).iterdir()
+        assert read_result(kept) == result
+        full.append(tmp_path / folder)
+    with pytest.raises(MachineError, match="on standard output"):
+        save_result(path, result)
+    assert capsys.readouterr().out == result.canonical()
+
+
+def test_the_writing_of_a_result_is_retried(
+    full: list[Path], result: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "out" / "seed-0.json"
+    monkeypatch.setattr(files.time, "sleep", lambda seconds: full.clear())
+    save_result(path, result)
+    assert read_result(path) == result
+
+
+def test_a_result_that_could_not_be_read_is_written_and_told(
+    result: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "LARGEST", 99)
+    with pytest.raises(UserError, match=r"is written, but has .* bytes, and flbench reads at most"):
+        save_result(tmp_path / "seed-0.json", result)
+    assert (tmp_path / "seed-0.json").read_text() == result.canonical()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 from every import TRIALS, Film, resumed, run_of, same_state, stable
@@ -13,7 +13,8 @@ from ledger_formulas import batchnorm
 from toy import player, seeded
 
 from flbench import State
-from flbench.run import setup
+from flbench.errors import MachineError
+from flbench.run import checkpoint, setup
 
 pytestmark = pytest.mark.slow  # every method, played several times
 
@@ -122,3 +123,13 @@ def test_a_run_cut_in_the_middle_ends_in_the_same_bytes(name: str, tmp_path: Pat
         again = resumed(whole, film.checkpoint(cut.after), tmp_path / "again")
     assert same_state(again.state, whole.state)
     assert stable(again) == stable(whole)
+
+
+def test_a_checkpoint_that_cannot_be_written_is_told_once_and_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = player(tmp_path / "whole")("fedavg")
+    monkeypatch.setattr(checkpoint, "write", Mock(side_effect=MachineError("a: full")))
+    played = player(tmp_path / "full")("fedavg")
+    assert played.said == ["a: full; the run goes on, but could not be resumed"]
+    assert played.stable == whole.stable

@@ -178,11 +178,8 @@ def stable(text: str) -> dict[str, Any]:
 def test_a_checkpoint_of_other_data_is_refused(play_toy: Play) -> None:
     job = play_toy("fedavg").job
     assert job.checkpoint.is_file()
-    with pytest.raises(UserError, match="its data is not this run's; delete it to start over"):
+    with pytest.raises(UserError, match=r"a checkpoint of another data: .*; to start over, delete"):
         prepare(replace(job, resume=True), toy_dataset(seed=5))
-    job.checkpoint.write_bytes(b"half")
-    with pytest.raises(UserError, match="no checkpoint"):
-        prepare(replace(job, resume=True), toy_dataset())
 
 
 @pytest.mark.slow

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -13,16 +14,28 @@ from unittest.mock import patch
 import pytest
 import torch
 from small import resumed
-from toy import Play, bad, toy_dataset, toy_suite
+from toy import Play, bad, refused, toy_dataset, toy_suite
 
 from flbench.cli.main import main
 from flbench.core.dataset import Dataset
+from flbench.core.hookspecs import hookimpl
 from flbench.engine.options import EngineOptions
-from flbench.errors import BadParameter, Diverged, MissingData, Undefined
+from flbench.errors import (
+    BadParameter,
+    Diverged,
+    MachineError,
+    MissingData,
+    PluginError,
+    Undefined,
+    UserError,
+)
 from flbench.federation.loading import load_dataset
 from flbench.results.files import read_result, result_path, skip_path
-from flbench.run import runner
+from flbench.results.schema import VOLATILE, Result
+from flbench.run import checkpoint, rounds, runner
+from flbench.run.checkpoint_file import generations, previous
 from flbench.run.composition import MethodStack, compose
+from flbench.run.result import refuse_unfit
 from flbench.run.runner import execute, resolve_dataset
 from flbench.run.setup import prepare
 from flbench.run.spec import RunSpec
@@ -286,6 +299,169 @@ def test_a_checkpoint_knows_the_time_until_then(play_toy: Play) -> None:
     kept = run.services.seconds
     assert kept["total"] >= kept["train"] + kept["evaluate"] > 0
     assert kept["train"] == whole.run.services.seconds["train"]
+
+
+# --- nothing is lost, nothing is left ----------------------------------------------------------
+
+
+def test_a_run_that_fails_after_its_last_round_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, load = job_of(tmp_path, rounds=3), giving(toy_dataset())
+    monkeypatch.setattr(checkpoint, "SHARE", 10**9)  # only the first round is written in time
+
+    def full(path: Path, result: Result) -> None:
+        raise MachineError("disk full")
+
+    with patch.object(runner, "save_result", full), pytest.raises(MachineError, match="disk full"):
+        execute(job, load)
+    with patch.object(rounds, "run_round", side_effect=AssertionError):
+        kept = execute(replace(job, resume=True), load)
+    assert len(kept.curves["accuracy"]) == 3
+    assert [path.name for path in job.path.parent.iterdir()] == ["seed-0.json"]
+
+
+def test_a_damaged_checkpoint_never_takes_the_place_of_the_whole_one(tmp_path: Path) -> None:
+    job, load = job_of(tmp_path, rounds=4), giving(toy_dataset())
+    with pytest.raises(KeyboardInterrupt):
+        execute(replace(job, sinks=(("stop", Stop(2)),)), load)
+    job.checkpoint.write_bytes(b"damaged")
+    left: list[list[Path]] = []
+
+    class Seen:
+        @hookimpl
+        def run_started(self) -> None:
+            left.append(generations(job.checkpoint))
+
+    execute(replace(job, resume=True, sinks=(("seen", Seen()),)), load)
+    assert left == [[previous(job.checkpoint)]]
+
+
+def test_what_a_killed_run_left_beside_its_result_goes_when_it_is_found_complete(
+    tmp_path: Path,
+) -> None:
+    job, load = job_of(tmp_path), giving(toy_dataset())
+    with patch.object(runner, "discard"):  # killed between the two
+        execute(job, load)
+    (job.path.parent / ".seed-0.json.abcdefgh").touch()
+    assert generations(job.checkpoint)
+    execute(job, load)
+    assert [path.name for path in job.path.parent.iterdir()] == ["seed-0.json"]
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Ends a run after a round, as a person would."""
+
+    after: int
+
+    @hookimpl
+    def round_finished(self, record: Any) -> None:
+        if record.round == self.after:
+            raise KeyboardInterrupt
+
+
+def test_a_forced_run_that_was_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
+    job, load = job_of(tmp_path, rounds=2), giving(toy_dataset())
+    first = execute(job, load)
+    os.utime(job.path, ns=(0, 0))
+    with pytest.raises(KeyboardInterrupt):
+        execute(replace(job, force=True, sinks=(("stop", Stop(1)),)), load)
+    assert read_result(job.path) == first, "it stays until the new one is written"
+    seen = Recorder()
+    again = execute(replace(job, resume=True, sinks=(("seen", seen),)), load)
+    assert seen.rounds == [2]
+    assert stable(again) == stable(first)
+
+
+@dataclass
+class Recorder:
+    """Listens to the rounds of a run."""
+
+    rounds: list[int] = field(default_factory=list)
+
+    @hookimpl
+    def round_finished(self, record: Any) -> None:
+        self.rounds.append(record.round)
+
+
+def stable(result: Result) -> dict[str, Any]:
+    return result.model_dump(exclude=set(VOLATILE))
+
+
+def sourced(method: MethodStack, source: str) -> MethodStack:
+    """The same method, as if its files were others."""
+    plugins = [one.model_copy(update={"source": source}) for one in method.described.plugins]
+    return replace(method, described=method.described.model_copy(update={"plugins": plugins}))
+
+
+def test_changed_code_is_refused_or_told_by_the_result(tmp_path: Path) -> None:
+    job, load = job_of(tmp_path, rounds=3), giving(toy_dataset())
+    with pytest.raises(KeyboardInterrupt):
+        execute(replace(job, sinks=(("stop", Stop(2)),)), load)
+    other = replace(job, method=sourced(job.method, "0" * 12), resume=True)
+    with pytest.raises(UserError, match=r"the code has changed since: fedavg \(\w{12} then, 0{12}"):
+        execute(other, load)
+    result = execute(replace(other, changed_source=True), load)
+    (change,) = result.source_changes or ()
+    assert (change.round, change.plugin, change.after) == (2, "fedavg", "0" * 12)
+    assert read_result(job.path) == result
+    text = result.canonical().replace("self-reported", "reproduced")
+    job.path.write_text(text)
+    with pytest.raises(UserError, match="'status': self-reported expected"):
+        read_result(job.path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"dataset": "npz:" + "x" * 200}, "'dataset': one line"),
+        ({"dataset": "npz:a\nb"}, "'dataset': one line"),
+        ({"name": "x" * 201}, "'suite.name': one line"),
+        ({"version": 2**60}, "'suite.version': numbers up to"),
+        ({"local.batch_size": 10**16}, "'suite.local': numbers up to .* in 'batch_size'"),
+        ({"test_samples": 2**63 - 1}, "'suite.test_samples': numbers up to"),
+        ({"partition.min_size": 2**63 - 1}, "'suite.partition': numbers up to .* in 'min_size'"),
+        ({"metrics": ["f1:average=" + "x" * 200]}, "'client_metrics.f1"),
+    ],
+)
+def test_what_no_result_could_hold_is_refused_before_anything_runs(
+    changes: dict[str, Any], named: str, tmp_path: Path
+) -> None:
+    job = job_of(tmp_path, **changes)
+    with pytest.raises(BadParameter, match=f"^no result file could hold this run: {named}") as at:
+        refuse_unfit(job)
+    assert "\n" not in str(at.value)
+
+
+def test_a_seed_that_no_result_could_hold_is_refused(tmp_path: Path) -> None:
+    refuse_unfit(job_of(tmp_path))
+    with pytest.raises(BadParameter, match="'seed': input should be less than or equal"):
+        refuse_unfit(replace(job_of(tmp_path), seed=10**17))
+
+
+def test_a_note_that_no_result_could_hold_is_refused_when_it_is_made(play_toy: Play) -> None:
+    def plan(ctx: Any) -> None:
+        ctx.note("large", [2**60])
+
+    line = refused(play_toy, bad(plan=lambda self, ctx: plan(ctx)))
+    assert line.startswith("round 1: bad.plan raised ValueError: note 'large': numbers up to")
+
+
+def test_numbers_that_no_result_could_hold_are_one_line(tmp_path: Path) -> None:
+    job = job_of(tmp_path)
+    with (
+        patch("flbench.run.result.mean_kld", return_value=1e200),
+        pytest.raises(PluginError, match="no result file could hold the run: 'summary"),
+    ):
+        execute(job, giving(toy_dataset()))
+    assert job.checkpoint.is_file()
+
+
+@pytest.mark.parametrize(("method", "name"), [("clusterfl", "k"), ("dc-pfl", "t_start")])
+def test_a_parameter_that_no_result_could_hold_is_refused(method: str, name: str) -> None:
+    with pytest.raises(BadParameter, match=f"'params.{name}': numbers up to"):
+        compose(method, {name: 2**63 - 1})
 
 
 # --- the command line ---------------------------------------------------------------------------

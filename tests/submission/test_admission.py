@@ -320,11 +320,13 @@ def test_a_good_file_has_no_problem_and_all_of_a_bad_one_are_told(
     assert asked(path, board) == []
     bad = edited(runs["zero"], into("summary.ari", 1.0))
     bad = edited(bad, into("status", "reproduced"))
+    bad = edited(bad, into("schema_version", 2))
     path.write_text(bad.canonical() + "\n", encoding="utf-8")
-    first, second, third = asked(path, board)
+    first, second, third, fourth = asked(path, board)
     assert first.startswith("its bytes are not those that flbench writes")
     assert second.startswith("'summary.ari'")
     assert third.startswith("'status'")
+    assert fourth.startswith("it has no digest")
 
 
 def test_what_is_no_result_is_told(board: Path, tmp_path: Path, runs: dict[str, Result]) -> None:
@@ -488,8 +490,8 @@ def test_fields_that_are_younger_than_a_file_change_no_byte_of_it(
 ) -> None:
     path = kept(runs["zero"], tmp_path)
     assert read_result(path).canonical(as_read=True) == runs["zero"].canonical()
-    table = json.loads(path.read_text())
-    for name in ("tuning", "scores"):
+    table = json.loads(path.read_text()) | {"schema_version": 2}
+    for name in ("tuning", "scores", "digest"):
         del table[name]
     del table["method"]["plugins"][0]["baseline"]
     path.write_text(json.dumps(table))

@@ -118,7 +118,7 @@ def test_a_file_of_version_1_is_verified(
     result = play_toy("fedavg").result
     file = Path(kept(result, tmp_path))
     table = json.loads(file.read_text())
-    for name in ("scores", "tuning"):
+    for name in ("scores", "tuning", "digest"):
         del table[name]
     for name in ("churn", "ece"):
         del table["summary"][name]
@@ -187,6 +187,20 @@ def test_one_number_that_was_changed_is_found(
     assert "other numbers by round: within tolerance, 0." in out
     assert "it agrees" in out.splitlines()
     assert read_result(Path(file)).status == "reproduced"
+
+
+def test_a_run_of_two_codes_is_never_called_reproduced(
+    result: Result, typed: Typed, tmp_path: Path
+) -> None:
+    def edit(table: dict[str, Any]) -> None:
+        change = {"round": 1, "plugin": "fedavg", "before": "a", "after": "b"}
+        table["source_changes"] = [change]
+
+    file = kept(result, tmp_path, edit)
+    code, _, err = typed("verify", file, "--write")
+    assert code == 1
+    assert err.startswith(f"flbench: {file}: the code changed within the run")
+    assert read_result(Path(file)).status == "self-reported"
 
 
 @pytest.mark.slow

@@ -233,7 +233,7 @@ def test_a_request_survives_as_text_and_as_a_command() -> None:
     asked = RunRequest(
         ("fedavg", "pfedlia+fedavgm"), ("iid",), (0, 1), dict(zip("abcde", VALUES, strict=False)),
         "flis", 3, "digits", Path("a root"), Path("an out"), engine, True, True, ("csv",),
-        metrics=("f1", "auroc:average=weighted:bins=9"),
+        metrics=("f1", "auroc:average=weighted:bins=9"), changed_source=True,
     )  # fmt: skip
     assert request_of(shlex.split(command(asked))[2:]) == asked
     tuning = Tuning(budget=3, tried=2, seeds=[1000], score="accuracy_validation")
@@ -577,16 +577,19 @@ def test_a_worker_plays_in_the_folder_of_the_sweep_with_its_environment(
     monkeypatch.chdir("/")
     monkeypatch.setenv("FLBENCH_DATA", "elsewhere")
     asked = request_of(("--plugin", "fedavg", "--suite", "iid", *QUICK, "--resume"))
-    outcome = run_remotely(asked.to_json(), str(tmp_path), {"FLBENCH_DATA": "here"})
+    outcome = run_remotely(asked.to_json(), str(tmp_path), {"FLBENCH_DATA": "here"}, {})
     assert outcome.result is not None
     assert (tmp_path / str(outcome.path)).is_file()
     assert os.environ["FLBENCH_DATA"] == "here"
-    missing = run_remotely(asked.to_json(), str(tmp_path / "none"), {})
+    missing = run_remotely(asked.to_json(), str(tmp_path / "none"), {}, {})
     assert missing.why.startswith("the machine of a worker does not have /")
     wrong = replace(asked, settings={**asked.settings, "x": 1})
-    refused = run_remotely(wrong.to_json(), str(tmp_path), {})
+    refused = run_remotely(wrong.to_json(), str(tmp_path), {}, {})
     assert (refused.what, refused.code) == (FAILED, 1)
     assert refused.why.startswith("unknown parameter 'x'")
+    changed = run_remotely(asked.to_json(), str(tmp_path), {}, {"fedavg": "0" * 12})
+    assert (changed.what, changed.code) == (FAILED, 1)
+    assert changed.why.startswith("the code of fedavg is not that of the sweep")
 
 
 # --- the view -----------------------------------------------------------------------------------

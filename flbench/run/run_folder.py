@@ -1,0 +1,108 @@
+"""The folder of a run's files: held while a run is alive, freed of what killed runs left there.
+
+A live run holds a shared lock on the folder (`flock`), which ends with its process, however that
+ends. Whoever gets the folder alone knows that no live run writes there. Where a file system has no
+such locks, nothing is removed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from flbench.errors import UserError
+from flbench.results.files import checkpoint_path, make_folder
+from flbench.run.checkpoint_file import discard, generations
+
+TEMPORARY = re.compile(r"\.((seed-\d+|skipped)\.[\w.]+\.|bank-)[a-z0-9_]{8}")
+"""Names of files that a run writes before they are whole."""
+
+
+@contextmanager
+def held(result: Path) -> Iterator[None]:
+    """Hold the folder of a result while the run is alive; it is made, tried and freed first.
+
+    A folder that is empty in the end is removed, and those above it that were made for it.
+
+    Raises:
+        UserError: nothing can be written there.
+    """
+    try:
+        descriptor, made = _opened(result)
+    except OSError as error:
+        raise UserError(
+            f"{error.filename or result.parent}: nothing can be written here ({error.strerror});"
+            " choose another folder with --out"
+        ) from None
+    try:
+        if _alone(descriptor):
+            _free(result.parent)
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_SH)  # waits while another one frees it
+        yield
+    finally:
+        os.close(descriptor)
+        for folder in made:
+            with suppress(OSError):  # not empty
+                folder.rmdir()
+
+
+def _opened(result: Path, tries: int = 5) -> tuple[int, list[Path]]:
+    """The folder of a result, open, and the folders that were made for it."""
+    made = make_folder(result.parent)
+    try:
+        _try_to_write(result)
+        return os.open(result.parent, os.O_RDONLY), made
+    except FileNotFoundError:  # another run has failed, and removed the empty folder
+        if not tries:
+            raise
+    return _opened(result, tries - 1)
+
+
+def tidy(folder: Path) -> None:
+    """Remove what killed runs left in a folder, unless a run is alive there."""
+    with suppress(OSError):  # it cannot be read, or is not there
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            if _alone(descriptor):
+                _free(folder)
+        finally:
+            os.close(descriptor)
+
+
+def begun_again(result: Path) -> bool:
+    """Whether a checkpoint is younger than the result: of a run that computes it again."""
+    files = [file.stat().st_mtime_ns for file in generations(checkpoint_path(result))]
+    return bool(files) and max(files) > result.stat().st_mtime_ns
+
+
+def _try_to_write(result: Path) -> None:
+    """Write and remove a file whose name is as long as the longest of a run."""
+    trial = result.with_name(f".{checkpoint_path(result).stem}.previous.safetensors.trial")
+    try:
+        trial.write_bytes(b"flbench")
+    finally:
+        trial.unlink(missing_ok=True)
+
+
+def _alone(descriptor: int) -> bool:
+    """Whether no live run holds the folder; if so, this process does."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _free(folder: Path) -> None:
+    """Remove temporary files, and the checkpoints of results that are complete."""
+    for file in sorted(folder.iterdir()):
+        with suppress(OSError):  # it is somebody else's, and stays
+            if TEMPORARY.fullmatch(file.name):
+                file.unlink(missing_ok=True)
+            elif re.fullmatch(r"seed-\d+\.json", file.name) and not begun_again(file):
+                discard(checkpoint_path(file))

@@ -1,0 +1,89 @@
+"""One Ctrl-C ends a command in order, two at once; one that hits a callback is not lost."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from flbench.cli.interruption import AGAIN
+
+pytestmark = pytest.mark.slow  # starts processes
+
+BEGIN = """
+import atexit, os, signal, time, weakref
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from flbench.cli.interruption import heed_interruptions
+heed_interruptions()
+def press(): os.kill(os.getpid(), signal.SIGINT); time.sleep(0.05)
+"""
+
+
+def ended(code: str) -> tuple[int, str]:
+    """Exit code and messages of a program."""
+    done = subprocess.run(
+        [sys.executable, "-c", BEGIN + textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stderr
+
+
+def test_the_first_is_raised_and_the_second_ends_the_process_at_once() -> None:
+    code, messages = ended("""
+        try:
+            press()
+        except KeyboardInterrupt:
+            os.write(2, b"saved\\n")
+        press()
+        os.write(2, b"never\\n")
+    """)
+    assert (code, messages) == (130, "saved\n" + AGAIN.decode())
+
+
+def test_also_while_the_interpreter_ends() -> None:
+    code, messages = ended("""
+        atexit.register(press)
+        try:
+            press()
+        except KeyboardInterrupt:
+            pass
+    """)
+    assert (code, messages) == (130, AGAIN.decode())
+
+
+def test_one_that_hits_a_callback_comes_again() -> None:
+    code, messages = ended("""
+        class Row: pass
+        row = Row()
+        weakref.finalize(row, press)
+        try:
+            del row
+            time.sleep(5)
+        except KeyboardInterrupt:
+            os.write(2, b"saved\\n")
+    """)
+    assert (code, messages) == (0, "saved\n")
+
+
+def test_where_it_is_ignored_it_stays_ignored() -> None:
+    code, messages = ended("""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        heed_interruptions()
+        press(); press()
+        os.write(2, b"goes on\\n")
+    """)
+    assert (code, messages) == (0, "goes on\n")
+
+
+def test_other_errors_of_callbacks_are_printed() -> None:
+    code, messages = ended("""
+        class Row:
+            def __del__(self): 1 / 0
+        Row()
+    """)
+    assert code == 0
+    assert "ZeroDivisionError" in messages

@@ -1,0 +1,175 @@
+"""A small part of what `python -m tests.faults` does; and that it finds what it looks for."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import damaged_checkpoints
+import killed_runs
+import pytest
+from damage import DAMAGES
+from fault_record import Fault, injected, report
+from power_cut import Disk
+
+from flbench.results import files
+from flbench.results.files import atomic_write, write_atomically
+from flbench.run import checkpoint, checkpoint_file
+from flbench.run.checkpoint_file import previous, safe_open
+
+# --- checkpoints --------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fedavg", "pfedlia-peer"])
+def test_damaged_checkpoints_give_no_wrong_result(method: str) -> None:
+    chosen = [name for name in damaged_checkpoints.names(3) if name.startswith(f"{method}/")]
+    assert len(chosen) == 3 * len(DAMAGES) + len(damaged_checkpoints.SWAPS)
+    found = [damaged_checkpoints.inject(name) for name in chosen[:: 2 if method == "fedavg" else 5]]
+    assert [(one.name, one.wrong, one.message) for one in found if one.wrong] == []
+    assert {one.outcome for one in found} >= {"refused", "previous used"}
+
+
+@pytest.mark.slow
+def test_without_a_digest_damage_is_found_to_go_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The harness can fail."""
+
+    def unchecked(path: Path) -> str:
+        with safe_open(path, framework="pt") as file:
+            content: str = file.metadata()[checkpoint_file.CONTENT]
+        return content
+
+    monkeypatch.setattr(checkpoint, "read_content", unchecked)
+    kinds = ("zeroed tail", "altered content", "bit in header", "bit anywhere")
+    names = [f"scaffold/{kind}/absent/{number}" for kind in kinds for number in range(3)]
+    wrong = {damaged_checkpoints.inject(name).wrong for name in names}
+    assert wrong >= {"a wrong result", "cause not named"} or "traceback" in wrong
+
+
+# --- kills and power cuts -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def forks() -> Iterator[None]:
+    """The server of the killed runs, ended after the test."""
+    yield
+    atexit.unregister(killed_runs.server().close)
+    killed_runs.server().close()
+    killed_runs.server.cache_clear()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("forks")
+def test_killed_runs_end_in_the_same_bytes() -> None:
+    kinds = ("cut/probe/3", "int twice/file/9", "kill/file/20", "lenient cut/file/31")
+    names = [f"run/pfedlia/{kind}" for kind in kinds]
+    found = [killed_runs.inject(name) for name in names]
+    assert [(one.name, one.wrong, one.message) for one in found if one.wrong] == []
+
+
+class Cut(BaseException):
+    """The power is gone."""
+
+
+@pytest.fixture
+def operations(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Functions of the file system may be replaced in a test."""
+    for name in ("fsync", "replace", "mkdir", "open"):
+        monkeypatch.setattr(os, name, getattr(os, name))
+    return iter(())
+
+
+def cut_at(operation: int, disk: Disk, chance: Random | None) -> None:
+    """Cut the power before the file operation of a number."""
+    disk.listen()
+    left = [operation]
+
+    def counted(call: Any) -> Any:
+        def one(*given: Any, **named: Any) -> Any:
+            left[0] -= 1
+            if left[0] == 0:
+                disk.cut(chance)
+                raise Cut
+            return call(*given, **named)
+
+        return one
+
+    os.fsync, os.replace, os.open = counted(os.fsync), counted(os.replace), counted(os.open)
+
+
+def after_a_cut(folder: Path, operation: int, chance: Random | None) -> tuple[set[bytes], bool]:
+    """What is in place after a power cut in the second write, and whether that was complete."""
+    path = folder / "a" / "b" / "seed-0.json"
+    write_atomically(path, b"old")
+    cut_at(operation, Disk(folder), chance)
+    try:
+        atomic_write(path, lambda temporary: temporary.write_bytes(b"new"), former=previous(path))
+    except Cut:
+        return {one.read_bytes() for one in (path, previous(path)) if one.is_file()}, False
+    return {path.read_bytes()}, True
+
+
+@pytest.mark.parametrize("operation", range(1, 10))
+@pytest.mark.parametrize("seed", [None, *range(5)])
+@pytest.mark.usefixtures("operations")
+def test_a_power_cut_leaves_the_old_file_or_the_new(
+    operation: int, seed: int | None, tmp_path: Path
+) -> None:
+    there, complete = after_a_cut(tmp_path, operation, None if seed is None else Random(seed))
+    assert there <= {b"old", b"new"}
+    assert there
+    assert complete == (operation > 7), "three opens, two syncs, two names"
+
+
+@pytest.mark.usefixtures("operations")
+def test_a_file_that_is_not_synced_is_found_to_be_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The simulation can fail: without syncing, names come without their content."""
+    monkeypatch.setattr(files, "_sync", lambda path: None)
+    folders = [tmp_path / str(seed) for seed in range(12)]
+    found = set[bytes]()
+    for seed, folder in enumerate(folders):
+        path = folder / "seed-0.json"
+        write_atomically(path, b"old")
+        disk = Disk(folder)
+        disk.listen()
+        write_atomically(path, b"new")
+        disk.cut(Random(seed))
+        found |= {path.read_bytes()}
+    assert found - {b"old", b"new"}
+
+
+@pytest.mark.usefixtures("operations")
+def test_what_is_complete_is_there_after_a_power_cut(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    disk.listen()
+    path = tmp_path / "a" / "b" / "seed-0.json"
+    write_atomically(path, b"whole")
+    disk.cut(None)
+    assert path.read_bytes() == b"whole"
+    assert [one for one in tmp_path.rglob("*") if one.is_file()] == [path]
+
+
+# --- the report ---------------------------------------------------------------------------------
+
+
+def test_a_harness_that_was_stopped_goes_on(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def inject(name: str) -> Fault:
+        asked.append(name)
+        return Fault(name, "kind", "refused", "traceback" if name == "b" else "", lost=len(asked))
+
+    file = tmp_path / "a" / "faults.jsonl"
+    assert [one.name for one in injected(["a", "b"], inject, file)] == ["a", "b"]
+    found = list(injected(["a", "b", "c"], inject, file))
+    assert asked == ["a", "b", "c"]
+    text = report("title", found)
+    assert "| kind | 3 | 2 | 3 | 6 |" in text
+    assert "| all | 3 | 2 | 3 | 6 |" in text
+    assert "- b: traceback" in text

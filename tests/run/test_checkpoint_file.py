@@ -1,0 +1,218 @@
+"""Damaged, foreign and older checkpoints: each is refused by its cause, or the one before is used.
+
+`python -m tests.faults checkpoints` damages many more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from flbench.core.model_bank import RowStore
+from flbench.core.state import Membership, State
+from flbench.engine.communication import CommunicationLedger
+from flbench.errors import UserError
+from flbench.results.schema import Fingerprint
+from flbench.run.checkpoint import CheckpointWriter, Origin, Resumed, load_checkpoint
+from flbench.run.checkpoint_file import Damaged, discard, generations, previous, seal
+from flbench.run.history import History
+
+MARKS = Fingerprint(
+    config="c", suite="s", initial_weights="w", cohorts="h", data="d", partition="p"
+)
+ORIGIN = Origin("toy", 0, MARKS, {"toy": "0123", "flbench": "1.0"})
+
+
+def written(path: Path, round_: int = 1, origin: Origin = ORIGIN) -> Path:
+    state = State(round_, torch.rand(1, 2), Membership(torch.zeros(2).long()))
+    CheckpointWriter(path, origin).keep(state, CommunicationLedger(2), History())
+    return path
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A checkpoint of two generations, rounds 1 and 2."""
+    return written(written(tmp_path / "seed-0.checkpoint.safetensors"), 2)
+
+
+def load(path: Path, origin: Origin = ORIGIN, *, changed_source: bool = False) -> Resumed:
+    return load_checkpoint(path, RowStore(10**6), origin, changed_source=changed_source)
+
+
+def refused(path: Path, origin: Origin = ORIGIN) -> str:
+    with pytest.raises(UserError) as caught:
+        load(path, origin)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def bit(path: Path, place: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[place // 8] ^= 1 << place % 8
+    path.write_bytes(data)
+
+
+def zeroed_tail(path: Path) -> None:
+    size = path.stat().st_size
+    os.truncate(path, size - 9)
+    os.truncate(path, size)
+
+
+def half(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def rewritten(path: Path, tensor: float | None = None, sealed: bool = True, **more: str) -> None:
+    """Write a checkpoint anew with other entries in its header, or with a number in its models."""
+    with safe_open(path, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        header = {**file.metadata(), **more}
+    if tensor is not None:
+        tensors["models"][0, 0] = tensor
+    save_file(tensors, path, metadata=header)
+    if sealed:
+        seal(path)
+
+
+DAMAGES: dict[str, Callable[[Path], None]] = {
+    "a bit of the header's length": lambda path: bit(path, 3),
+    "a high bit of the header's length": lambda path: bit(path, 62),
+    "a bit of the header": lambda path: bit(path, 8 * 60),
+    "the last bit": lambda path: bit(path, 8 * path.stat().st_size - 1),
+    "a zeroed tail": zeroed_tail,
+    "half of it": half,
+    "nothing": lambda path: os.truncate(path, 0),
+    "seven bytes": lambda path: os.truncate(path, 7),
+    "another file": lambda path: path.write_bytes(b'{"no": "checkpoint"}' * 9) and None,
+    "a model that is not finite": lambda path: rewritten(path, float("nan"), sealed=False),
+    "the same with a digest that fits": lambda path: rewritten(path, float("nan")),
+    "no content, with a digest that fits": lambda path: rewritten(path, flbench="{}"),
+    "no JSON, with a digest that fits": lambda path: rewritten(path, flbench="[1"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(name: str, path: Path) -> None:
+    DAMAGES[name](path)
+    found = load(path)
+    assert found.state.round == 1
+    (message,) = found.messages
+    assert message.startswith(f"{path}: ")
+    assert message.endswith(f"; goes on from {previous(path).name}, round 1")
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_without_another_one_the_damage_is_named(name: str, path: Path) -> None:
+    previous(path).unlink()
+    DAMAGES[name](path)
+    with pytest.raises(Damaged) as caught:
+        load(path)
+    line = str(caught.value)
+    assert line.startswith((f"{path}: damaged checkpoint (", f"{path}: no checkpoint of a run ("))
+    assert line.endswith(f"; to start over, delete {path}")
+    assert "\n" not in line
+
+
+def test_every_bit_counts(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.safetensors")
+    whole = path.read_bytes()
+    for place in range(0, 8 * len(whole), 101):
+        bit(path, place)
+        with pytest.raises(Damaged):
+            load(path)
+        path.write_bytes(whole)
+    assert load(path).state.round == 1
+
+
+def test_of_two_damaged_ones_both_are_named(path: Path) -> None:
+    half(path)
+    zeroed_tail(previous(path))
+    line = refused(path)
+    assert line.count("damaged checkpoint") == 2
+    assert line.endswith(f"; to start over, delete {path} and {previous(path)}")
+
+
+def test_a_power_cut_between_two_names_leaves_the_one_before(path: Path) -> None:
+    path.unlink()
+    found = load(path)
+    assert (found.state.round, len(found.messages)) == (1, 1)
+    assert generations(path) == [previous(path)]
+    discard(path)
+    assert not list(path.parent.iterdir())
+
+
+def test_a_whole_checkpoint_has_nothing_to_say(path: Path) -> None:
+    found = load(path)
+    assert (found.state.round, found.messages) == (2, [])
+    assert sorted(path.parent.iterdir()) == sorted(generations(path))
+
+
+@pytest.mark.parametrize("found", ["1", "2", "4", None])
+def test_another_format_is_refused_by_its_name(found: str | None, path: Path) -> None:
+    with safe_open(path, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        header = {**file.metadata(), "format": found}
+    older = found in (None, "1", "2")
+    kept = {k: v for k, v in header.items() if v is not None and not (older and k == "digest")}
+    save_file(tensors, path, metadata=kept)
+    if not older:
+        seal(path)
+    line = refused(path)
+    assert line.startswith(f"{path}: expected checkpoint format 3, found {found or 'none'};")
+    assert line.endswith(f"; to start over, delete {path} and {previous(path)}")
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"method": "other"}, "method: expected other, found toy"),
+        ({"seed": 7}, "seed: expected 7, found 0"),
+        *(({name: "other"}, name.replace("_", " ")) for name in ("data", "partition", "cohorts")),
+        ({"suite": "other"}, "suite or other settings of it: expected other, found s"),
+        ({"config": "other"}, "configuration"),
+        ({"initial_weights": "other"}, "initial weights"),
+    ],
+)
+def test_another_run_is_refused_by_what_differs(
+    change: dict[str, object], named: str, path: Path
+) -> None:
+    told = {"method": ORIGIN.method, "seed": ORIGIN.seed} | change
+    marks = MARKS.model_copy(update={k: v for k, v in change.items() if k not in ORIGIN.plain()})
+    line = refused(path, Origin(told["method"], told["seed"], marks, ORIGIN.sources))
+    assert line.startswith(f"{path}: a checkpoint of another {named}")
+    assert line.endswith(f"; to start over, delete {path} and {previous(path)}")
+
+
+CHANGED = Origin("toy", 0, MARKS, {"toy": "4567", "flbench": "1.0"})
+
+
+def test_changed_code_is_refused_without_consent(path: Path) -> None:
+    line = refused(path, CHANGED)
+    assert line.startswith(f"{path}: the code has changed since: toy (0123 then, 4567 now);")
+    assert "--resume --changed-source" in line
+
+
+def test_with_consent_the_history_says_what_changed_and_keeps_saying_it(path: Path) -> None:
+    state, ledger, history, messages, _ = load(path, CHANGED, changed_source=True)
+    expected = [{"round": 2, "plugin": "toy", "before": "0123", "after": "4567"}]
+    assert history.source_changes == expected
+    assert len(messages) == 1
+    CheckpointWriter(path, CHANGED).keep(state, ledger, history)
+    assert load(path, CHANGED).history.source_changes == expected
+
+
+def test_the_content_cannot_pass_for_the_digest(tmp_path: Path) -> None:
+    history = History(notes=[{"round": 1, "name": f'"digest":"{"0" * 64}"', "value": 1}])
+    path = tmp_path / "a.safetensors"
+    state = State(1, torch.zeros(1, 2), Membership(torch.zeros(2).long()))
+    CheckpointWriter(path, ORIGIN).keep(state, CommunicationLedger(2), history)
+    assert load(path).history.notes == history.notes
+    with safe_open(path, framework="pt") as file:
+        assert json.loads(file.metadata()["flbench"])["round"] == 1
