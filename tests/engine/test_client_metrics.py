@@ -36,6 +36,7 @@ from flbench.engine.client_metrics import ClientMetric, ClientMetrics, Stream, f
 from flbench.engine.cross_evaluation import Pooled, evaluate_model
 from flbench.errors import BadParameter, PluginError, UnknownName, UserError
 from flbench.metrics import ClientValues, Outcome, computed, is_taken, measured, metrics_of
+from flbench.results.schema import VOLATILE
 from flbench.run.evaluation import only
 from flbench.run.rounds import run_rounds
 from flbench.run.setup import prepare
@@ -210,7 +211,7 @@ ASKED = ("auroc", "ece")
 def stable(played: Any) -> dict[str, Any]:
     """What of a result does not differ from machine to machine."""
     table = json.loads(played.result.canonical())
-    return {key: value for key, value in table.items() if key not in ("seconds", "environment")}
+    return {key: value for key, value in table.items() if key not in VOLATILE}
 
 
 def without(table: dict[str, Any], label: str) -> dict[str, Any]:
