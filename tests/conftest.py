@@ -18,6 +18,7 @@ from toy import Play, Typed, player
 
 from flbench.cli.main import main
 from flbench.models import mlp
+from flbench.run import checkpoint
 
 fabric._load_external_callbacks = functools.cache(fabric._load_external_callbacks)
 """Fabric reads the metadata of all installed packages whenever it is made: once is enough here."""
@@ -30,6 +31,15 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [LIGHT, os.environ.get("
 def play_toy(tmp_path: Path) -> Play:
     """See `toy.player`."""
     return player(tmp_path)
+
+
+@pytest.fixture
+def checkpoint_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs write a checkpoint after every round, however short, so that they can be cut anywhere.
+
+    Otherwise they write the first, and others as time passes.
+    """
+    monkeypatch.setattr(checkpoint, "SHARE", 0)
 
 
 @pytest.fixture(scope="module")

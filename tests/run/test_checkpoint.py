@@ -15,7 +15,7 @@ from toy import player, seeded
 from flbench import State
 from flbench.run import setup
 
-pytestmark = pytest.mark.slow  # every method, played several times
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("checkpoint_every_round")]
 
 LIA = {"warmup": 2, "probe_epochs": 2}
 SPLITS = {"eps1": 9, "eps2": 0, "start_round": 1}
