@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import sys
 import time
@@ -97,6 +98,12 @@ def pytest_configure(config: pytest.Config) -> None:
     from lightning.fabric import fabric  # after flbench, see core/torchvision_compat.py
 
     fabric._load_external_callbacks = functools.cache(fabric._load_external_callbacks)
+
+
+def pytest_collection_finish() -> None:
+    """Garbage collections need not look at what is imported and collected: it stays."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -63,7 +63,7 @@ def _results(calls: Sequence[Call]) -> list[Any]:
         for call in calls:
             receiver, sender = context.Pipe(duplex=False)
             process = context.Process(target=_work, args=(sender, *call), daemon=True)
-            with _empty_main_module():
+            with empty_main_module():
                 process.start()
             sender.close()
             started.append((process, receiver))
@@ -75,7 +75,7 @@ def _results(calls: Sequence[Call]) -> list[Any]:
 
 
 @contextmanager
-def _empty_main_module() -> Iterator[None]:
+def empty_main_module() -> Iterator[None]:
     """Keep fresh processes from running this script, which may have no `__main__` guard."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
