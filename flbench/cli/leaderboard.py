@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +20,10 @@ def leaderboard(
     ),
     out: Annotated[Path, typer.Option(help="folder of the pages")] = Path("leaderboard"),
     check: Annotated[bool, typer.Option("--check", help="only check that it is current")] = False,
+    suite: Annotated[
+        list[str] | None,
+        typer.Option(help="only the page and the figure of this suite (repeatable)"),
+    ] = None,
     figures: Annotated[
         bool, typer.Option("--figures/--no-figures", help="draw; or leave figures as they are")
     ] = True,
@@ -26,7 +31,7 @@ def leaderboard(
         bool, typer.Option("--html", help="one web page, index.html, and nothing else")
     ] = False,
 ) -> None:
-    """Generate the leaderboard from result files: an index, a page per suite, figures."""
+    """Generate the leaderboard from result files: index, a page and figure per suite, overview."""
     if not results.is_dir():
         raise UserError(f"--results: expected a folder of result files, there is no '{results}'")
     if html:
@@ -35,12 +40,19 @@ def leaderboard(
     from flbench.leaderboard.build import board, differences
     from flbench.results.files import write_atomically
 
-    files = board(results, out, figures)
-    found = differences(out, files, figures)
+    suites = suite or []
+    files = board(results, out, figures, suites)
+    found = differences(out, files, figures, whole=not suites)
+    older = found.pop("older", [])
     if check and found:
         changed = "; ".join(f"{what}: {_shortened(names)}" for what, names in found.items())
-        raise UserError(f"{out} is not what {results} gives; run flbench leaderboard ({changed})")
+        words = shlex.join(["flbench", "leaderboard", *(f"--suite={name}" for name in suites)])
+        raise UserError(f"{out} is not what {results} gives; run {words} ({changed})")
     if check:
+        if older:
+            print(
+                f"older than the rows: {_shortened(older)}; a maintainer runs flbench leaderboard"
+            )
         return
     for name, data in files.items():
         write_atomically(out / name, data)

@@ -70,7 +70,8 @@ def _next(files: Sequence[File], into: Path) -> Iterator[str]:
     yield f"{len(files)} files are in place; now type:"
     is_default = into == DEFAULT_FOLDER
     words = [] if is_default else ["--results", str(into), "--out", str(into.parent)]
-    yield f"    {shlex.join(['flbench', 'leaderboard', *words])}"
+    suites = sorted({f"--suite={file.result.suite['name']}" for file in files})
+    yield f"    {shlex.join(['flbench', 'leaderboard', *suites, *words])}"
     yield f"    {shlex.join(['git', 'add', str(into.parent)])}"
     rows = {(f.result.method.name, f.result.suite["name"], f.result.dataset) for f in files}
     names = ", ".join(f"{method} on {suite} ({data})" for method, suite, data in sorted(rows))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -65,7 +66,8 @@ def verify(
     if write:
         done = result.model_copy(update={"status": "reproduced"})
         write_atomically(file, done.canonical(as_read=True).encode())
-        print(f"{file} is called reproduced; now type: flbench leaderboard")
+        words = shlex.join(["flbench", "leaderboard", f"--suite={result.suite['name']}"])
+        print(f"{file} is called reproduced; now type: {words}")
 
 
 def _rounds(result: Result, wanted: int | None) -> int:

@@ -12,3 +12,4 @@ from flbench.figures.memberships import memberships as memberships
 from flbench.figures.pareto import pareto as pareto
 from flbench.figures.partition import partition as partition
 from flbench.figures.score_matrix import scores as scores
+from flbench.figures.stacking import stacked as stacked

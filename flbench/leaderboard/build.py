@@ -3,32 +3,40 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from flbench.errors import UserError
 from flbench.leaderboard.links import linked
-from flbench.leaderboard.pages import MARK, index, page_of, suite_page
+from flbench.leaderboard.pages import MARK, index, overview, page_of, suite_page
 from flbench.leaderboard.statistics import blocks
 from flbench.leaderboard.table import is_alone, tables
-from flbench.leaderboard.table_figures import Drawing, across, drawings
+from flbench.leaderboard.table_figures import SHOWCASE, Drawing, across, drawings, showcase
 
 INDEX = "README.md"
+OVERVIEW = "overview.md"
 FINDINGS = "findings.md"
 FIGURES = "figures"
 HEAD = 400
 """Characters of a page in which it says that it was generated."""
 
 
-def board(results: Path, out: Path, draw: bool = True) -> dict[str, bytes]:
-    """Every file of the leaderboard, by its path below `out`; of that, only `findings.md` is read.
+def board(
+    results: Path, out: Path, draw: bool = True, suites: Collection[str] = ()
+) -> dict[str, bytes]:
+    """Files of the leaderboard, by their path below `out`; of that, only `findings.md` is read.
 
-    If figures are not drawn, pages show those that lie in `out` already.
+    All files; or, if suites are named, the index and what belongs to these suites. If figures are
+    not drawn, pages show those that lie in `out` already.
 
     Raises:
-        UserError: files that cannot be read, or cannot share a table; or suites, a page.
+        UserError: files that cannot be read, or cannot share a table; or suites, a page; or a suite
+            is named that has no results.
     """
     found = linked(tables(results), out)
+    named = list(dict.fromkeys(table.suite for table in found))
+    if unknown := [suite for suite in suites if suite not in named]:
+        raise UserError(f"{results}: no results of suite '{unknown[0]}'; there are of {named}")
     files: dict[str, bytes] = {}
 
     def there(wanted: Sequence[Drawing]) -> list[Drawing]:
@@ -42,26 +50,35 @@ def board(results: Path, out: Path, draw: bool = True) -> dict[str, bytes]:
                 kept.append(one)
         return kept
 
-    pictures = {table.title: there(drawings(table, is_alone(table, found))) for table in found}
     way = Path(os.path.relpath(results, out)).as_posix()
-    for suite in dict.fromkeys(table.suite for table in found):
+    for suite in suites or named:
         own = [table for table in found if table.suite == suite]
         if page_of(suite) in files:
             raise UserError(
                 f"{results}: two suites would share the page {page_of(suite)}, one of them"
                 f" '{suite}'; give one another name"
             )
+        pictures = {one.title: there(drawings(one, is_alone(one, found))) for one in own}
         files[page_of(suite)] = suite_page(own, way, pictures).encode()
     findings = out / FINDINGS
     text = findings.read_text(encoding="utf-8") if findings.is_file() else ""
-    ranked = blocks(
-        {
-            table.title: {row.method: row.mean for row in table.ranked if row.default}
-            for table in found
-        }
-    )
-    files[INDEX] = index(found, ranked, text, there(across(ranked))).encode()
+    files[INDEX] = index(found, text).encode()
+    if not suites:
+        ranked = blocks(
+            {
+                table.title: {row.method: row.mean for row in table.ranked if row.default}
+                for table in found
+            }
+        )
+        count = sum(len(row.results) for table in found for row in table.rows)
+        pictures_of_all = there([*across(ranked), *showcase(found)])
+        files[OVERVIEW] = overview(found, ranked, pictures_of_all, count).encode()
     return dict(sorted(files.items()))
+
+
+def is_overview(name: str) -> bool:
+    """Whether a file depends on the rows of all tables, so that a new row need not write it."""
+    return name == OVERVIEW or ("--" not in name and name.endswith(".svg"))
 
 
 def _leftovers(out: Path, files: Mapping[str, bytes]) -> list[str]:
@@ -71,23 +88,32 @@ def _leftovers(out: Path, files: Mapping[str, bytes]) -> list[str]:
         for path in sorted(out.glob("*.md"))
         if MARK in path.read_text(encoding="utf-8", errors="replace")[:HEAD]
     ]
-    for pattern in ("*--*.svg", "critical-difference*.svg"):
+    for pattern in ("*--*.svg", "critical-difference*.svg", SHOWCASE):
         found += sorted((out / FIGURES).glob(pattern))
     names = [path.relative_to(out).as_posix() for path in found]
     return [name for name in names if name not in files]
 
 
-def differences(out: Path, files: Mapping[str, bytes], whole: bool = True) -> dict[str, list[str]]:
-    """What is not as it should be: "missing", "differ" and "left over", each with its files.
+def differences(
+    out: Path, files: Mapping[str, bytes], figures: bool = True, whole: bool = True
+) -> dict[str, list[str]]:
+    """What is not as it should be: "missing", "differ", "left over" and "older", with their files.
 
-    `whole` says whether figures are among the files of the board.
+    "Older" are files of the overview: they are generated again after rows have been added, not
+    with each of them. `figures` says whether figures are among the files, `whole` whether the
+    files are all of the leaderboard, so that no others should lie there.
     """
+    left = _leftovers(out, files) if whole else []
     missing = [name for name in files if not (out / name).is_file()]
-    differ = [
+    changed = [
         name
         for name, data in files.items()
         if name not in missing and (out / name).read_bytes() != data
     ]
-    left = [name for name in _leftovers(out, files) if whole or name.endswith(".md")]
-    found = {"missing": missing, "differ": differ, "left over": left}
+    found = {
+        "missing": missing,
+        "differ": [name for name in changed if not is_overview(name)],
+        "left over": [name for name in left if figures or name.endswith(".md")],
+        "older": [name for name in changed if is_overview(name)],
+    }
     return {what: names for what, names in found.items() if names}

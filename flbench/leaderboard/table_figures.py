@@ -1,4 +1,4 @@
-"""Drawings: which figures belong to a table, and which of its rows they show."""
+"""Drawings: the figures of a table, which rows they show, and the figures across tables."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from flbench.results.files import slug
 
 MOST = 12
 """Rows in a figure."""
+MAIN_JOB = ("noisy-noniid", "digits")
+"""Suite and data set of the command that the README shows."""
+SHOWCASE = "accuracy-against-traffic.svg"
 
 
 @dataclass(frozen=True)
@@ -36,25 +39,59 @@ def shown(table: Table) -> list[TableRow]:
 
 
 def drawings(table: Table, alone: bool = True) -> list[Drawing]:
-    """The figures of a table; unless it is alone (`is_alone`), their names hold its fingerprint."""
+    """The figures of a table: its partition, which no new row changes, and all about its rows.
+
+    Unless the table is alone (`is_alone`), their names hold its fingerprint.
+    """
     from flbench import figures
 
     about = f"{table.suite} on {table.dataset}"
-    parts = [slug(table.suite), slug(table.dataset), *([] if alone else [table.fingerprint])]
-    rows = [(row.name, row.results) for row in shown(table)]
+    name = "--".join(
+        [slug(table.suite), slug(table.dataset), *([] if alone else [table.fingerprint])]
+    )
     every = [(row.name, row.results) for row in table.main]
-    kinds = [
-        ("curves", "test accuracy and loss, round by round", figures.curves, rows),
-        ("pareto", "accuracy against traffic", figures.pareto, rows),
-        ("clients", "accuracy of every client", figures.clients, rows),
-        ("partition", "who holds how much of which label", figures.partition, every),
-        ("scores", "scores that groups were made from", figures.scores, every),
-        ("memberships", "groups, round by round", figures.memberships, every),
-    ]
     return [
-        Drawing("--".join([*parts, kind]) + ".svg", f"{about}: {alt}", partial(draw, which, about))
-        for kind, alt, draw, which in kinds
+        Drawing(
+            f"{name}--partition.svg",
+            f"{about}: who holds how much of which label",
+            partial(figures.partition, every, about),
+        ),
+        Drawing(
+            f"{name}--rows.svg",
+            f"{about}: accuracy by round, against traffic and by client; scores and groups",
+            partial(_rows, table, about),
+        ),
     ]
+
+
+def _rows(table: Table, about: str) -> bytes | None:
+    """All that can be drawn of the rows of a table, in one file."""
+    from flbench import figures
+
+    best = [(row.name, row.results) for row in shown(table)]
+    every = [(row.name, row.results) for row in table.main]
+    parts = [
+        figures.curves(best, about),
+        figures.pareto(best, about),
+        figures.clients(best, about),
+        figures.scores(every, about),
+        figures.memberships(every, about),
+    ]
+    return figures.stacked([part for part in parts if part is not None])
+
+
+def showcase(found: Sequence[Table]) -> list[Drawing]:
+    """Accuracy against traffic on the table of the main job, which the README shows."""
+    from flbench import figures
+
+    drawn = []
+    for table in found:
+        if (table.suite, table.dataset) == MAIN_JOB:
+            about = f"{table.suite} on {table.dataset}"
+            rows = [(row.name, row.results) for row in shown(table)]
+            draw = partial(figures.pareto, rows, about)
+            drawn.append(Drawing(SHOWCASE, f"{about}: accuracy against traffic", draw))
+    return drawn[:1]
 
 
 def across(blocks: Sequence[Block]) -> list[Drawing]:

@@ -146,7 +146,7 @@ def test_names_seeds_and_parameters_combine(command: Command, tmp_path: Path) ->
     assert "accuracy_mean" in shown
     board = command("leaderboard", "--results", "results", "--out", "board", "--no-figures")
     assert board.returncode == 0, board.stderr
-    assert "| pfedlia" in (tmp_path / "board" / "README.md").read_text()
+    assert "| pfedlia" in (tmp_path / "board" / "overview.md").read_text()
     check = ("leaderboard", "--results", "results", "--out", "board", "--no-figures", "--check")
     assert command(*check).returncode == 0
     (tmp_path / "board" / "README.md").write_text("by hand")

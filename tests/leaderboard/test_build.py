@@ -12,7 +12,7 @@ from made_results import made, write
 
 from flbench import figures
 from flbench.cli.main import main
-from flbench.leaderboard.build import board, differences
+from flbench.leaderboard.build import board, differences, is_overview
 from flbench.leaderboard.table import tables
 from flbench.leaderboard.table_figures import MOST, shown
 
@@ -30,7 +30,8 @@ class Fake:
     def drawn(self, kind: str, able: bool) -> Any:
         def draw(*args: Any) -> bytes | None:
             self.calls.setdefault(kind, []).append(args)
-            return f"<svg>{kind}</svg>".encode() if able else None
+            size = 'xmlns="http://www.w3.org/2000/svg" viewBox="0 0 30 20"'
+            return f"<svg {size}><desc>{kind}</desc></svg>".encode() if able else None
 
         return draw
 
@@ -51,30 +52,28 @@ def three(folder: Path) -> Path:
 def test_the_board_is_an_index_a_page_per_suite_and_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fake = Fake(monkeypatch, "curves", "scores", "critical_difference")
+    fake = Fake(monkeypatch, "curves", "scores", "partition", "critical_difference")
     files = board(three(tmp_path / "results"), tmp_path)
     assert sorted(files) == [
         "README.md",
         "figures/critical-difference.svg",
-        "figures/one--toy--curves.svg",
-        "figures/one--toy--scores.svg",
-        "figures/two--toy--curves.svg",
-        "figures/two--toy--scores.svg",
+        "figures/one--toy--partition.svg",
+        "figures/one--toy--rows.svg",
+        "figures/two--toy--partition.svg",
+        "figures/two--toy--rows.svg",
         "one.md",
+        "overview.md",
         "two.md",
     ]
-    assert files["figures/one--toy--scores.svg"] == b"<svg>scores</svg>"
+    parts = re.findall(r"<desc>(.*?)</desc>", files["figures/one--toy--rows.svg"].decode())
+    assert parts == ["curves", "scores"], "what cannot be drawn is not shown"
     page = files["one.md"].decode()
-    assert (
-        "![one on toy: test accuracy and loss, round by round](figures/one--toy--curves.svg)"
-        in page
-    )
-    assert "pareto" not in page, "what cannot be drawn is not shown"
+    assert "](figures/one--toy--rows.svg)" in page
     assert "](results/11111111/one/toy/a/c-a-11111111)" in page
-    index = files["README.md"].decode()
-    assert "](figures/critical-difference.svg)" in index
-    assert "Average ranks of 3 methods over the 2 tables that hold all of them" in index
-    assert "| a | 1.00 |\n| b | 2.00 |\n| c | 3.00 |" in index
+    across = files["overview.md"].decode()
+    assert "](figures/critical-difference.svg)" in across
+    assert "Average ranks of 3 methods over the 2 tables that hold all of them" in across
+    assert "| a | 1.00 |\n| b | 2.00 |\n| c | 3.00 |" in across
     ((ranks, distance, blocks, _),) = fake.calls["critical_difference"]
     assert ranks == {"a": 1.0, "b": 2.0, "c": 3.0}
     assert distance == pytest.approx(2.343 * (12 / 12) ** 0.5, abs=1e-3)
@@ -110,8 +109,8 @@ def test_tables_of_one_suite_and_data_set_have_figures_of_their_own(
     results = write(tmp_path / "results", made(), made(mark="01234567"))
     files = board(results, tmp_path)
     assert [name for name in files if name.endswith(".svg")] == [
-        "figures/toy--toy--01234567--curves.svg",
-        "figures/toy--toy--5u1te000--curves.svg",
+        "figures/toy--toy--01234567--rows.svg",
+        "figures/toy--toy--5u1te000--rows.svg",
     ]
     assert all(name in files["toy.md"].decode() for name in files if name.endswith(".svg"))
 
@@ -121,14 +120,41 @@ def test_the_same_files_give_the_same_bytes(tmp_path: Path) -> None:
     results = three(tmp_path / "results")
     files = board(results, tmp_path / "board")
     assert files == board(results, tmp_path / "board")
-    assert len([name for name in files if name.endswith(".svg")]) >= 5, "really drawn"
+    assert len([name for name in files if name.endswith(".svg")]) >= 3, "really drawn"
     for name, data in files.items():
         assert data.startswith(b"<?xml" if name.endswith(".svg") else b"# ")
         assert str(tmp_path).encode() not in data
 
 
-def test_an_empty_folder_is_an_index_alone(tmp_path: Path) -> None:
-    assert list(board(tmp_path / "none", tmp_path)) == ["README.md"]
+def test_an_empty_folder_is_an_index_and_an_overview(tmp_path: Path) -> None:
+    assert list(board(tmp_path / "none", tmp_path)) == ["README.md", "overview.md"]
+
+
+def test_a_row_touches_one_page_and_one_figure(tmp_path: Path) -> None:
+    """So two pull requests with rows of different suites change no file in common."""
+    results = three(tmp_path / "results")
+    before = board(results, tmp_path)
+    write(results, made(0.95, method="d", mark="1" * 8, suite={"name": "one"}))
+    after = board(results, tmp_path)
+    changed = [name for name in after if after[name] != before.get(name)]
+    strict = [name for name in changed if not is_overview(name)]
+    assert strict == ["figures/one--toy--rows.svg", "one.md"]
+    assert "overview.md" in changed
+    only = board(results, tmp_path, suites=["one"])
+    assert only == {name: data for name, data in after.items() if name in only}
+    assert {*strict, "README.md"} <= set(only)
+    assert not [name for name in only if is_overview(name) or "two" in name]
+
+
+def test_the_readme_shows_a_figure_of_the_main_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Fake(monkeypatch, "pareto")
+    named = {"name": "noisy-noniid"}
+    results = write(tmp_path / "results", made(dataset="digits", suite=named))
+    files = board(results, tmp_path)
+    assert "figures/accuracy-against-traffic.svg" in files
+    assert "](figures/accuracy-against-traffic.svg)" in files["overview.md"].decode()
 
 
 # --- the command ----------------------------------------------------------------------------------
@@ -160,7 +186,7 @@ def typed(
 
 
 def test_what_was_written_is_current(typed: Typed) -> None:
-    assert typed() == (0, "wrote 6 files, board/README.md first\n")
+    assert typed() == (0, "wrote 7 files, board/README.md first\n")
     assert typed("--check") == (0, "")
     assert "](../results/11111111/one/" in (typed.folder / "board/one.md").read_text()
 
@@ -170,16 +196,16 @@ def test_check_names_what_is_missing_differs_or_is_left_over(typed: Typed) -> No
     typed()
     board = typed.folder / "board"
     (board / "one.md").write_text("by hand")
-    (board / "figures/two--toy--curves.svg").unlink()
-    (board / "figures/three--toy--curves.svg").write_text("<svg/>")
+    (board / "figures/two--toy--rows.svg").unlink()
+    (board / "figures/three--toy--rows.svg").write_text("<svg/>")
     (board / "three.md").write_text((board / "two.md").read_text())
     (board / "notes.md").write_text("mine")
     (board / "figures/mine.svg").write_text("<svg/>")
     assert typed("--check") == (
         1,
         "flbench: board is not what results gives; run flbench leaderboard"
-        " (missing: figures/two--toy--curves.svg; differ: one.md;"
-        " left over: three.md, figures/three--toy--curves.svg)\n",
+        " (missing: figures/two--toy--rows.svg; differ: one.md;"
+        " left over: three.md, figures/three--toy--rows.svg)\n",
     )
     assert typed()[0] == 0
     assert typed("--check") == (0, ""), "left-overs are gone"
@@ -188,10 +214,26 @@ def test_check_names_what_is_missing_differs_or_is_left_over(typed: Typed) -> No
     assert (board / "figures/mine.svg").exists()
 
 
+def test_one_suite_is_written_and_an_overview_may_be_older(typed: Typed) -> None:
+    typed()
+    write(typed.folder / "results", made(0.95, method="d", mark="1" * 8, suite={"name": "one"}))
+    code, said = typed("--check", "--suite", "one")
+    assert code == 1
+    assert "run flbench leaderboard --suite=one (differ: one.md)" in said
+    assert typed("--suite", "one")[0] == 0
+    assert typed("--check") == (
+        0, "older than the rows: overview.md; a maintainer runs flbench leaderboard\n",
+    )  # fmt: skip
+    assert "figures/two--toy--rows.svg" in (typed.folder / "board/two.md").read_text()
+    assert typed("--suite", "three")[0] != 0
+    assert typed()[0] == 0
+    assert typed("--check") == (0, "")
+
+
 def test_a_long_list_is_cut(typed: Typed) -> None:
     code, said = typed("--check")
     assert code == 1
-    assert re.search(r"\(missing: README\.md, (\S+, ){3}one\.md and 1 more\)\n$", said)
+    assert re.search(r"\(missing: README\.md, (\S+, ){3}one\.md and 2 more\)\n$", said)
 
 
 @pytest.mark.slow
@@ -207,20 +249,21 @@ def test_findings_are_taken_as_they_are(typed: Typed) -> None:
 
 @pytest.mark.slow
 def test_without_figures_pages_show_those_that_lie_there(typed: Typed) -> None:
-    assert typed("--no-figures")[1] == "wrote 3 files, board/README.md first\n"
+    assert typed("--no-figures")[1] == "wrote 4 files, board/README.md first\n"
     assert "![" not in (typed.folder / "board/one.md").read_text()
     typed()
-    picture = typed.folder / "board/figures/one--toy--curves.svg"
+    picture = typed.folder / "board/figures/one--toy--rows.svg"
     picture.write_text("another")
     assert typed("--check", "--no-figures") == (0, "")
     typed("--no-figures")
     assert picture.read_text() == "another"
-    assert "one--toy--curves.svg" in (typed.folder / "board/one.md").read_text()
-    assert "(differ: figures/one--toy--curves.svg)" in typed("--check")[1]
+    assert "one--toy--rows.svg" in (typed.folder / "board/one.md").read_text()
+    assert "(differ: figures/one--toy--rows.svg)" in typed("--check")[1]
 
 
 def test_differences_look_at_pages_alone_where_nothing_was_drawn(tmp_path: Path) -> None:
     (tmp_path / "figures").mkdir()
-    (tmp_path / "figures/old--toy--curves.svg").write_text("<svg/>")
+    (tmp_path / "figures/old--toy--rows.svg").write_text("<svg/>")
+    assert differences(tmp_path, {}, figures=False) == {}
     assert differences(tmp_path, {}, whole=False) == {}
-    assert differences(tmp_path, {}) == {"left over": ["figures/old--toy--curves.svg"]}
+    assert differences(tmp_path, {}) == {"left over": ["figures/old--toy--rows.svg"]}

@@ -13,7 +13,7 @@ from flbench.errors import UserError
 from flbench.leaderboard.build import board
 from flbench.leaderboard.grouping import mean_std, rows_of, signed
 from flbench.leaderboard.markdown import anchor, columns, escaped
-from flbench.leaderboard.pages import index, page_of, suite_page
+from flbench.leaderboard.pages import index, overview, page_of, suite_page
 from flbench.leaderboard.table import tables as tables_of
 from flbench.results.files import write_atomically
 from flbench.results.schema import Result, Tuning
@@ -412,28 +412,31 @@ def test_the_index_leads_to_every_table_and_shows_what_was_run(tmp_path: Path) -
         tmp_path, made(0.8), made(0.9, method="b"), skip("c", "c: no"), made(0.7, mark="01234567"),
         made(0.6, dataset="other", mark="8" * 8, method="d"),
     )  # fmt: skip
-    text = index(tables_of(tmp_path), [], "**Mine.** 1 < 2\n", [])
-    assert "\n## Findings\n\n**Mine.** 1 < 2\n\n## Suites\n" in text
+    first = index(tables_of(tmp_path), "**Mine.** 1 < 2\n")
+    assert "\n## Findings\n\n**Mine.** 1 < 2\n\n## Suites\n" in first
+    assert "| [toy](toy.md#toy-on-toy-5u1te000) | toy |" in first
+    text = overview(tables_of(tmp_path), [], [], 4)
     assert "| [toy](toy.md#toy-on-toy-5u1te000) | toy | 2 | 0 | b | 0.9000 |" in text
+    assert "from 4 result files" in text
     heading = "| method | toy, other | toy, toy 01234567 | toy, toy 5u1te000 |"
     assert heading in text
     assert text.endswith(
         "| b | - | - | 0.9000 |\n| c | - | - | undefined |\n| d | 0.6000 | - | - |\n"
         "| fedavg | - | 0.7000 | 0.8000 |\n"
     )
-    assert "## Findings" not in index(tables_of(tmp_path), [], " \n", [])
+    assert "## Findings" not in index(tables_of(tmp_path), " \n")
 
 
 def test_leaders_that_cannot_be_told_apart_are_counted(tmp_path: Path) -> None:
     write(tmp_path, made(0.8), made(0.8, method="b"), made(0.8, method="a"), made(0.1, method="z"))
-    assert "| a and 2 not separable | 0.8000 |" in index(tables_of(tmp_path), [], "", [])
+    assert "| a and 2 not separable | 0.8000 |" in overview(tables_of(tmp_path), [], [], 4)
 
 
 def test_pages_have_sane_names() -> None:
     assert page_of("dirichlet-0.1") == "dirichlet-0.1.md"
     assert page_of("../up/there") == "up-there.md"
-    assert [page_of(name) for name in ("README", "findings", "")] == [
-        "suite-README.md", "suite-findings.md", "suite-.md",
+    assert [page_of(name) for name in ("README", "findings", "overview", "")] == [
+        "suite-README.md", "suite-findings.md", "suite-overview.md", "suite-.md",
     ]  # fmt: skip
     assert anchor("label-swap on label-swap:digits [67e384d1]") == (
         "label-swap-on-label-swapdigits-67e384d1"
@@ -490,7 +493,7 @@ def test_no_name_becomes_markup_in_a_page(tmp_path: Path) -> None:
         write_atomically(tmp_path / f"results/{at}/seed-0.json", one.canonical().encode())
     write(tmp_path / "results", skip("none", ODD))
     files = board(tmp_path / "results", tmp_path / "out", draw=False)
-    assert len(files) == 3
+    assert len(files) == 4
     assert all("/" not in name and not name.startswith(".") for name in files)
     for text in (data.decode() for data in files.values()):
         assert shown in text

@@ -581,7 +581,7 @@ def test_what_is_in_order_is_put_in_place(
     assert code == 0
     assert out.splitlines() == [
         "3 files are in place; now type:",
-        "    flbench leaderboard",
+        "    flbench leaderboard --suite=toy",
         "    git add leaderboard",
         "    git commit -m 'Add results: fedavg on toy (toy), pfedlia on toy (toy)'",
     ]
@@ -623,7 +623,7 @@ def test_another_folder_and_none(typed: Typed, runs: dict[str, Result], tmp_path
     code, out, _ = typed("submit", "out", "--new-table", "--results", "my board/results")
     assert code == 0
     assert out.splitlines()[1:3] == [
-        "    flbench leaderboard --results 'my board/results' --out 'my board'",
+        "    flbench leaderboard --suite=toy --results 'my board/results' --out 'my board'",
         "    git add 'my board'",
     ]
 

@@ -200,7 +200,10 @@ def test_only_a_whole_run_that_agrees_is_called_reproduced(
     assert read_result(Path(file)).status == "self-reported"
     code, out, _ = typed("verify", file, "--write")
     assert code == 0
-    assert out.splitlines()[-1] == f"{file} is called reproduced; now type: flbench leaderboard"
+    assert (
+        out.splitlines()[-1]
+        == f"{file} is called reproduced; now type: flbench leaderboard --suite=toy"
+    )
     done = read_result(Path(file))
     assert Path(file).read_text() == done.canonical(as_read=True) == done.canonical()
     assert done == result.model_copy(update={"status": "reproduced"})
