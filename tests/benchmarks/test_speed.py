@@ -323,6 +323,7 @@ def test_a_part_is_measured_and_written(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_flbench_is_compared_with_the_floor(tmp_path: Path) -> None:
     asked = part.PartRequest(tmp_path, tmp_path, quick=True, peers=False, say=lambda message: None)
     programs = [

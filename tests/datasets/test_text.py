@@ -517,6 +517,7 @@ def test_the_vectorised_executor_agrees_on_text(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_model_per_language_reads_better_than_one_for_all(play_toy: Play, tmp_path: Path) -> None:
     more = {"rounds": 12, "clients": 9}
     alike = run_of(play_toy, tmp_path, "fedavg", **more).result.summary

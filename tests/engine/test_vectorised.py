@@ -233,7 +233,13 @@ NETWORKS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.long] if name == "resnet18" else [])
+        for name in NETWORKS
+    ],
+)
 def test_every_network_agrees(name: str, play_toy: Play) -> None:
     """Ragged clients, several steps, dropout and BatchNorm where there are any."""
     shape, params = NETWORKS[name]

@@ -48,11 +48,8 @@ PLANTED = {law: law.title().replace("-", "") for law in CHECKS}
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_every_built_in_method_conforms(method: str) -> None:
-    edge_cases = LONG_CHECKS - {"vectorised-clients", "two-processes"}
-    conforms(
-        method,
-        VARIANT if method in VARIANTS else [name for name in CHECKS if name not in edge_cases],
-    )
+    usual = [name for name in CHECKS if name not in LONG_CHECKS]
+    conforms(method, VARIANT if method in VARIANTS else usual)
 
 
 @pytest.mark.slow
