@@ -30,6 +30,7 @@ class DPFedAvg:
     paper: ClassVar[str] = "McMahan, Ramage, Talwar, Zhang, ICLR 2018"
     year: ClassVar[int] = 2018
     kind: ClassVar[str] = "global"
+    across_networks: ClassVar[bool] = True
 
     clip: Annotated[float, Gt(0), "S, the largest norm of an update"] = 1.0
     noise: Annotated[float, Ge(0), "z, standard deviation of the sum's noise over S"] = 0.1

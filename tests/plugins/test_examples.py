@@ -464,6 +464,28 @@ def test_fedmd_digests_by_hand(example: Callable[..., Any]) -> None:
     assert example("fedmd").batch_loss(replace(stage, name=""), ctx) is None
 
 
+CODED = {"qsgd": (4, 32), "dp-fedavg": (32, 0), "sign-flip": (32, 0), "top-k": None}
+"""Bits of a scalar, and of a message beside its scalars."""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("examples")
+@pytest.mark.parametrize("name", CODED)
+def test_coders_send_what_the_network_of_a_client_has(name: str, play_toy: Play) -> None:
+    """28 and 44 scalars; a tenth of them is 3 with places of 5 bits, and 5 with places of 6."""
+    played = play_toy(f"fedavg+{name}", rounds=1, participation=1.0, **WIDE)
+    networks = played.run.context.networks
+    assert networks is not None
+    counted = [int((networks == which).sum()) for which in (0, 1)]
+    assert min(counted) > 0
+    bits = CODED[name]
+    sizes = [3 * (32 + 5), 5 * (32 + 6)]
+    if bits is not None:
+        sizes = [scalars * bits[0] + bits[1] for scalars in (28, 44)]
+    total = sum(size * count for size, count in zip(sizes, counted, strict=True))
+    assert played.run.ledger.totals["up"]["model"] == -(-total // 8)
+
+
 class Predictor:
     """A module that predicts the same, whatever it gets."""
 
