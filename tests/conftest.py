@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import sys
 import time
@@ -18,6 +19,7 @@ from toy import Play, Typed, player
 
 from flbench.cli.main import main
 from flbench.models import mlp
+from flbench.run import checkpoint
 
 fabric._load_external_callbacks = functools.cache(fabric._load_external_callbacks)
 """Fabric reads the metadata of all installed packages whenever it is made: once is enough here."""
@@ -30,6 +32,15 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [LIGHT, os.environ.get("
 def play_toy(tmp_path: Path) -> Play:
     """See `toy.player`."""
     return player(tmp_path)
+
+
+@pytest.fixture
+def checkpoint_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs write a checkpoint after every round, however short, so that they can be cut anywhere.
+
+    Otherwise they write the first, and others as time passes.
+    """
+    monkeypatch.setattr(checkpoint, "SHARE", 0)
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +98,12 @@ def pytest_configure(config: pytest.Config) -> None:
     from lightning.fabric import fabric  # after flbench, see core/torchvision_compat.py
 
     fabric._load_external_callbacks = functools.cache(fabric._load_external_callbacks)
+
+
+def pytest_collection_finish() -> None:
+    """Garbage collections need not look at what is imported and collected: it stays."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

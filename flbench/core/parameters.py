@@ -12,6 +12,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from flbench.errors import BadParameter, UnknownName
@@ -70,13 +71,19 @@ def _name(hint: Any) -> str:  # noqa: ANN401 - any annotation
     return hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
 
 
-def declared(target: Callable[..., Any], *, skip: int = 0) -> dict[str, Parameter]:
+def declared(target: Callable[..., Any], *, skip: int = 0) -> Mapping[str, Parameter]:
     """Return the parameters a dataclass or function declares.
 
     Args:
         target: the dataclass or function.
         skip: leading positional arguments that the core fills in.
     """
+    known = isinstance(target, (type, types.FunctionType))  # other callables may have no hash
+    return _declared(target, skip) if known else _declared.__wrapped__(target, skip)
+
+
+@lru_cache(maxsize=256)
+def _declared(target: Callable[..., Any], skip: int) -> Mapping[str, Parameter]:
     hints = typing.get_type_hints(target, include_extras=True)
     found = {}
     for name, entry in list(inspect.signature(target).parameters.items())[skip:]:

@@ -36,3 +36,16 @@ def rng(seed: int, purpose: str, *address: int | str) -> np.random.Generator:
 def torch_seed(seed: int, purpose: str, *address: int | str) -> int:
     """Return a 63-bit seed for torch's own generator (weight initialisation, dropout)."""
     return _digest(seed, purpose, address) >> 65
+
+
+def seed_torch(seed: int) -> None:
+    """Seed torch's own generators, on the CPU and on CUDA devices.
+
+    `torch.manual_seed` also queues a call with its stack trace for every accelerator that is not in
+    use, which takes longer than to build a small network.
+    """
+    import torch
+
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(seed)

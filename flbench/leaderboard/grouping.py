@@ -206,7 +206,8 @@ def refuse_mixed(results: Iterable[tuple[Path, Result]]) -> None:
     """
     first: dict[tuple[object, ...], tuple[Path, object]] = {}
     for path, result in results:
-        judged = [n for at, n in enumerate(result.clients.test) if at not in result.not_judged]
+        aside = set(result.not_judged)
+        judged = [n for at, n in enumerate(result.clients.test) if at not in aside]
         if min(judged, default=0) < 1:
             raise UserError(
                 f"{path}: 'clients.test': expected at least one test sample of each client"

@@ -95,7 +95,8 @@ def source_hash(module: str) -> str:
             if own is not None:
                 files.add(own)
                 package = name if own.name == "__init__.py" else above
-                todo += [one for one in _needed(tree(own), package) if one.split(".")[0] == root]
+                names = _imports(own, own.stat().st_mtime_ns, package)
+                todo += [one for one in names if one.split(".")[0] == root]
         except (SyntaxError, OSError):
             continue
     digest = hashlib.sha256()
@@ -118,6 +119,12 @@ def loaded_source(module: str) -> str:
     if loaded not in _LOADED:
         _LOADED[loaded] = source_hash(module)
     return _LOADED[loaded]
+
+
+@lru_cache(maxsize=256)
+def _imports(path: Path, changed: int, package: str) -> tuple[str, ...]:
+    """Names that a module of a package imports, at any place; see `_needed`."""
+    return tuple(dict.fromkeys(_needed(_tree(path, changed), package)))
 
 
 def _needed(module: ast.Module, package: str) -> Iterator[str]:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from flbench.core.networks import SeveralNetworks
 from flbench.core.parameters import checked
-from flbench.core.seeding import rng, torch_seed
+from flbench.core.seeding import rng, seed_torch, torch_seed
 from flbench.errors import FlbenchError, PluginError, Undefined, in_one_line
 from flbench.plugin.isolation import SHARED, IsolatedPlugin
 from flbench.plugin.registry import find, load_entry
@@ -43,7 +43,7 @@ def build_alone(
     owner = f"model '{model.name}'"
     params = checked(owner, build, model.params, skip=2)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(torch_seed(seed, "init", *([index] if index else [])))
+        seed_torch(torch_seed(seed, "init", *([index] if index else [])))
         with IsolatedPlugin(model.name).acting(owner, quiet=SHARED):
             try:
                 net: nn.Module = build(shape, classes, **params)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib.metadata import version
 from typing import Any
 
@@ -33,6 +34,9 @@ from flbench.run.history import KeptScores
 from flbench.run.rounds import Run
 from flbench.run.spec import RunSpec
 from flbench.toolbox.heterogeneity import mean_kld
+
+_version = cache(version)
+"""The version of an installed package; its metadata are read once."""
 
 
 def skipped(job: RunSpec, reason: str) -> Skip:
@@ -118,7 +122,7 @@ def build_result(job: RunSpec, run: Run, state: State, unseen: Unseen | None = N
         warnings=history.warnings + run.services.drain()[1] + _undefined(run, found),
         seconds={part: round(spent, 3) for part, spent in run.services.seconds.items()},
         environment={
-            **{name: version(name) for name in ("flbench", "lightning", "numpy")},
+            **{name: _version(name) for name in ("flbench", "lightning", "numpy")},
             "python": platform.python_version(),
             "torch": torch.__version__,
             "machine": platform.machine(),

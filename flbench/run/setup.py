@@ -15,7 +15,7 @@ from flbench.core.client import ClientModule
 from flbench.core.dataset import Dataset
 from flbench.core.layout import ParameterLayout
 from flbench.core.model_bank import RowStore
-from flbench.core.seeding import torch_seed
+from flbench.core.seeding import seed_torch, torch_seed
 from flbench.core.state import Memory, State
 from flbench.engine import batchnorm
 from flbench.engine.client_metrics import ClientMetric, ClientMetrics, find_metric
@@ -280,7 +280,7 @@ def automatic(device: torch.device, parameters: int) -> str:
 def build_module(hooks: HookCaller, net: nn.Module, context: RunContext) -> ClientModule:
     """The run's one ClientModule; what a method adds to the network is seeded apart from it."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(torch_seed(context.seed, "init-added"))
+        seed_torch(torch_seed(context.seed, "init-added"))
         return hooks.client_module(net, context)
 
 

@@ -122,11 +122,13 @@ def steady_memory(method: MethodUnderTest) -> None:
                 column.append(size)
 
     suite, recorder = method.suite(rounds=2 * WARM_UP), ("recorder", MemoryRecorder())
+    frozen = gc.get_freeze_count()
     gc.freeze()  # objects that exist already are not counted
     try:
         method.run(suite, extra_plugins=[recorder], record_states=False)
     finally:
-        gc.unfreeze()
+        if not frozen:
+            gc.unfreeze()
     for what, column in sizes.items():
         later = column[WARM_UP:]
         if all(a < b for a, b in pairwise(later)):

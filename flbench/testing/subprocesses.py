@@ -1,10 +1,12 @@
 """Call functions in fresh processes.
 
-Each is forked from a server process that has imported torch already, so it starts at once.
+Each is forked from a server process that has imported the libraries of a run already, so it starts
+at once.
 """
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import socket
@@ -15,6 +17,9 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from types import ModuleType
 from typing import Any
+
+PRELOADED = ["flbench.testing.small_run", "sklearn.cluster", "torch._dynamo"]
+"""What the server imports: what a run needs, also what it would import when it first needs it."""
 
 TIMEOUT = 120.0
 """Seconds to wait for a process."""
@@ -52,13 +57,13 @@ Call = tuple[Callable[..., Any], tuple[object, ...], dict[str, str]]
 
 def _results(calls: Sequence[Call]) -> list[Any]:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["flbench.testing.small_run"])
+    context.set_forkserver_preload(PRELOADED)
     started: list[tuple[ForkServerProcess, Connection]] = []
     try:
         for call in calls:
             receiver, sender = context.Pipe(duplex=False)
             process = context.Process(target=_work, args=(sender, *call), daemon=True)
-            with _empty_main_module():
+            with empty_main_module():
                 process.start()
             sender.close()
             started.append((process, receiver))
@@ -70,7 +75,7 @@ def _results(calls: Sequence[Call]) -> list[Any]:
 
 
 @contextmanager
-def _empty_main_module() -> Iterator[None]:
+def empty_main_module() -> Iterator[None]:
     """Keep fresh processes from running this script, which may have no `__main__` guard."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
@@ -100,6 +105,7 @@ def _work(
     environment: dict[str, str],
 ) -> None:
     """Run in a fresh process: call the function and send its result."""
+    gc.freeze()
     os.environ.update(environment)
     sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
     try:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from flbench.core.layout import ParameterLayout
+from flbench.core.seeding import seed_torch
 
 Loss = Callable[[Tensor, int], Tensor]
 
@@ -78,7 +79,7 @@ class FlatNetwork:
     def initial(self, rng: np.random.Generator) -> Tensor:
         """Initial parameters from a generator of the run (`ctx.rng`), shape (size,)."""
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(rng.integers(2**63)))
+            seed_torch(int(rng.integers(2**63)))
             return self._layout.flatten(self._build())
 
     def __call__(self, flat: Tensor, *arguments: Tensor) -> Tensor:

@@ -312,6 +312,7 @@ def test_every_part_is_a_module(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_part_is_measured_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("w3", "--quick", "--out", str(tmp_path))
     found = json.loads((tmp_path / "speed" / "w3.json").read_text(encoding="utf-8"))
@@ -322,6 +323,7 @@ def test_a_part_is_measured_and_written(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_flbench_is_compared_with_the_floor(tmp_path: Path) -> None:
     asked = part.PartRequest(tmp_path, tmp_path, quick=True, peers=False, say=lambda message: None)
     programs = [
@@ -335,6 +337,7 @@ def test_flbench_is_compared_with_the_floor(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_more_clients_are_compared_with_the_fewest(tmp_path: Path) -> None:
     asked = part.PartRequest(tmp_path, tmp_path, quick=True, peers=False, say=lambda message: None)
     rows = w4.run(asked)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import re
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import TextIO
 from unittest.mock import Mock
 
+import forked
 import pytest
 
 from flbench.cli.main import main
@@ -229,19 +229,17 @@ def test_an_interrupted_run_can_be_resumed_to_the_same_bytes(
     small = ("--rounds", "30", "--set", "clients=10", "--set", "local.epochs=1")
     args = ("run", "-p", "fedavg", "-s", "noisy-noniid", *small)
     assert command(*args, "--out", "whole").returncode == 0
-    typed = [sys.executable, "-m", "flbench", *args]
-    # A test command in the background hands on an ignored SIGINT; a person's shell does not.
-    heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    with subprocess.Popen(
-        typed, cwd=tmp_path, stderr=subprocess.PIPE, text=True, preexec_fn=heard
-    ) as process:
+    process = forked.Command(args, tmp_path)
+    try:
         deadline = time.monotonic() + 120
         while not list(tmp_path.glob("flbench-results/**/*.checkpoint.safetensors")):
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130, errors
+        os.kill(process.pid, signal.SIGINT)
+        code, _, errors = process.finish(60)
+    finally:
+        process.kill()
+    assert code == 130, errors
     last = errors.strip().splitlines()[-1]
     assert last.startswith(
         "flbench: interrupted; the last whole round is kept, go on with: flbench"

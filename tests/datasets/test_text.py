@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import re
@@ -139,11 +140,9 @@ def test_the_same_files_give_the_same_tokens_in_another_process(tmp_path: Path) 
         "print(data.classes, hashlib.sha256(data.x.numpy().tobytes()).hexdigest())"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
-    one, other = (
-        subprocess.run(command, capture_output=True, text=True, check=True) for _ in range(2)
-    )
-    assert one.stdout == other.stdout
+    one = subprocess.run(command, capture_output=True, text=True, check=True)
     data = load_dataset("nordic", tmp_path)
+    assert one.stdout.split()[1] == hashlib.sha256(data.x.numpy().tobytes()).hexdigest()
     again = load_dataset("nordic", tmp_path)
     assert torch.equal(data.x, again.x)
     assert torch.equal(data.y, again.y)
@@ -548,6 +547,7 @@ def test_the_vectorised_executor_agrees_on_text(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_model_per_language_reads_better_than_one_for_all(play_toy: Play, tmp_path: Path) -> None:
     more = {"rounds": 12, "clients": 9}
     alike = run_of(play_toy, tmp_path, "fedavg", **more).result.summary

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from forked import typed
 from PIL import Image
 
 from flbench.core.dataset import Dataset
@@ -385,16 +383,8 @@ def test_label_swap_needs_four_labels(tmp_path: Path) -> None:
 
 def run(tmp_path: Path, *words: str) -> dict[str, object]:
     """Run the command in an empty folder; its result."""
-    done = subprocess.run(
-        [sys.executable, "-m", "flbench", "run", "-p", "fedavg", "--rounds", "1", *words],
-        cwd=tmp_path,
-        env={**os.environ, "COLUMNS": "100", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    code, _, errors = typed(["run", "-p", "fedavg", "--rounds", "1", *words], tmp_path)
+    assert code == 0, errors
     (path,) = (tmp_path / "flbench-results").rglob("seed-0.json")
     found: dict[str, object] = json.loads(path.read_text())
     return found

@@ -75,8 +75,17 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+LONG = ("flbench tune", "flbench study")  # many runs each; small ones are in tests/sweeps
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(one, marks=[pytest.mark.long] if one.startswith(LONG) else [], id=one)
+        for one in COMMANDS
+    ],
+)
 def test_the_documented_commands_work(
     command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, played: Path
 ) -> None:

@@ -96,7 +96,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.wheels
+@pytest.mark.long
 def test_the_tutorial_does_what_it_shows(tmp_path: Path, environment: dict[str, str]) -> None:
     folder = tmp_path / "flbench-kindred"
     folder.mkdir()

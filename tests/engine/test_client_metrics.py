@@ -298,6 +298,7 @@ def test_a_run_that_goes_on_has_the_same_metrics(play_toy: Play, tmp_path: Path)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("checkpoint_every_round")
 def test_a_metric_that_comes_too_late_is_named(play_toy: Play, tmp_path: Path) -> None:
     whole = play_toy("fedavg", headline="validation")
     assert whole.run.history.chosen is not None

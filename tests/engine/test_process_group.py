@@ -22,6 +22,7 @@ from unittest.mock import patch
 import pytest
 import torch
 from every import run_of, same_state, stable
+from forked import Command, typed
 from hypothesis import given
 from hypothesis import strategies as st
 from in_processes import call
@@ -457,6 +458,7 @@ RAGGED = (
 )  # fmt: skip
 LONG = ("-p", "fedavg", *SMALL, "--rounds", "40", "--set", "local.epochs=1")
 START, END = 120, 60
+FLBENCH = ("-m", "flbench", "run")
 
 
 def results(folder: Path) -> dict[str, dict[str, Any]]:
@@ -468,29 +470,18 @@ def results(folder: Path) -> dict[str, dict[str, Any]]:
     }
 
 
-def command(*args: str) -> list[str]:
-    return [sys.executable, "-m", "flbench", "run", *args]
-
-
-def environment(**more: str) -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1", **more}
-
-
 @pytest.mark.slow
 def test_two_processes_leave_the_files_of_one(tmp_path: Path) -> None:
-    done = subprocess.run(
-        command(*RAGGED, "--devices", "2", "--out", "two"), cwd=tmp_path, env=environment(),
-        capture_output=True, text=True, timeout=START + END, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    code, said, cried = typed(["run", *RAGGED, "--devices", "2", "--out", "two"], tmp_path)
+    assert code == 0, cried
     call(*RAGGED, "--out", str(tmp_path / "one"))
     assert results(tmp_path / "two") == results(tmp_path / "one")
     files = [path for path in (tmp_path / "two").rglob("*") if path.is_file()]
     assert len(files) == 3, "no checkpoint is left"
     told = [json.loads(path.read_text(encoding="utf-8"))["environment"] for path in files]
     assert {entry["ranks"] for entry in told} == {"2"}
-    assert done.stderr.count("scaffold on dirichlet-0.1 (digits), seed 0: 3 rounds") == 1
-    assert done.stdout.count("seed-0.json") == 3
+    assert cried.count("scaffold on dirichlet-0.1 (digits), seed 0: 3 rounds") == 1
+    assert said.count("seed-0.json") == 3
 
 
 @pytest.mark.slow
@@ -508,13 +499,14 @@ def test_large_uploads_in_shared_memory_end_in_the_files_of_one(tmp_path: Path) 
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_torchrun_gives_the_same_and_only_one_process_speaks(tmp_path: Path) -> None:
     pair = ("-p", "fedavg,ifca", *SMALL, "--rounds", "2")
     call("-p", "fedavg", *SMALL, "--rounds", "2", "--out", str(tmp_path / "two"))
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     done = subprocess.run(
-        [*launcher, "--standalone", *command(*pair, "--devices", "2", "--out", "two")[1:]],
-        cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=START + END,
+        [*launcher, "--standalone", *FLBENCH, *pair, "--devices", "2", "--out", "two"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=START + END,
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -534,20 +526,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def running(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+def running(tmp_path: Path) -> Iterator[Command]:
     """The long run in two processes, some rounds old."""
-    process = subprocess.Popen(
-        command(*LONG, "--devices", "2", "--out", "out"), cwd=tmp_path, env=environment(),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored behind an &
-    )  # fmt: skip
+    command = Command(["run", *LONG, "--devices", "2", "--out", "out"], tmp_path)
     try:
         waited(lambda: any(tmp_path.rglob("*.safetensors")), START)
-        yield process
+        yield command
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        command.kill()
 
 
 def waited(condition: Callable[[], bool], seconds: float) -> None:
@@ -575,12 +561,14 @@ def runs(pid: int) -> bool:
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="looks for processes in /proc")
 @pytest.mark.parametrize("victim", ["another", "the first"])
 def test_a_killed_process_ends_the_run_which_can_go_on_in_one(
-    victim: str, running: subprocess.Popen[str], whole: Path, tmp_path: Path
+    victim: str, running: Command, whole: Path, tmp_path: Path
 ) -> None:
     (child,) = children(running.pid)
     os.kill(child if victim == "another" else running.pid, signal.SIGKILL)
-    _, cried = running.communicate(timeout=END)
-    assert running.returncode == (4 if victim == "another" else -signal.SIGKILL)
+    code, _, _ = running.finish(END)
+    assert code == (4 if victim == "another" else -signal.SIGKILL)
+    waited(lambda: not runs(child), END)
+    cried = running.errors.read_text(encoding="utf-8")
     last = cried.splitlines()[-1]
     assert last.startswith(
         "flbench: a process of this run died; the last whole round is kept, go on with:"
@@ -588,18 +576,17 @@ def test_a_killed_process_ends_the_run_which_can_go_on_in_one(
     )
     assert last.endswith("--devices 2 --resume")
     assert "Traceback" not in cried
-    waited(lambda: not runs(child), END)
     assert not any((tmp_path / "out").rglob("*.json"))
     call(*LONG, "--out", str(tmp_path / "out"), "--resume")
     assert results(tmp_path / "out") == results(whole)
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_says_so_once(running: subprocess.Popen[str]) -> None:
+def test_an_interrupted_run_says_so_once(running: Command) -> None:
     (child,) = children(running.pid)
     os.killpg(running.pid, signal.SIGINT)
-    _, cried = running.communicate(timeout=END)
-    assert running.returncode == 130
+    code, _, cried = running.finish(END)
+    assert code == 130
     assert cried.count("flbench: interrupted; the last whole round is kept") == 1
     waited(lambda: not runs(child), END)
 
@@ -647,11 +634,8 @@ def test_a_process_that_fails_takes_the_run_with_it(
 ) -> None:
     install(tmp_path / "site", "fails", "[flbench.methods]\nfails = fails:Fails\n", fails=FAILS)
     path = os.pathsep.join([str(tmp_path / "site"), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        command("-p", "fails", *SMALL, "--set", "participation=1", "--devices", "2"),
-        cwd=tmp_path, env=environment(PYTHONPATH=path.strip(os.pathsep), FAILS_AT_ONCE=when),
-        capture_output=True, text=True, timeout=START + END, check=False,
-    )  # fmt: skip
-    assert done.returncode == code
-    assert done.stderr.splitlines()[-1] == f"flbench: {line}"
-    assert "Traceback" not in done.stderr
+    words = ("run", "-p", "fails", *SMALL, "--set", "participation=1", "--devices", "2")
+    ended, _, cried = typed(words, tmp_path, PYTHONPATH=path.strip(os.pathsep), FAILS_AT_ONCE=when)
+    assert ended == code
+    assert cried.splitlines()[-1] == f"flbench: {line}"
+    assert "Traceback" not in cried

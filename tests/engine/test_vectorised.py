@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -232,7 +233,13 @@ NETWORKS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.long] if name == "resnet18" else [])
+        for name in NETWORKS
+    ],
+)
 def test_every_network_agrees(name: str, play_toy: Play) -> None:
     """Ragged clients, several steps, dropout and BatchNorm where there are any."""
     shape, params = NETWORKS[name]
@@ -511,8 +518,15 @@ def test_auto_takes_lanes_on_an_accelerator_for_small_networks_only() -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler, of torch
-def test_a_compiled_network_learns_the_same(play_toy: Play) -> None:
-    """Also where features are caught on their way into the head, which cannot be compiled."""
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.long)])
+def test_a_compiled_network_learns_the_same(
+    backend: str, play_toy: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where features are caught on their way into the head, which cannot be compiled.
+
+    The last part of the compiler writes C++, and another compiler translates that: it takes long.
+    """
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
     one, other = (
         play_toy("fedproto", engine=EngineOptions("sequential", "cpu", compile=compiled), rounds=2)
         for compiled in (False, True)

@@ -26,7 +26,7 @@ PARTS = (
 )  # fmt: skip
 MORE = {
     "engine": ["tests/engine", "tests/run", "tests/plugins"],
-    "run": ["tests/run", "tests/plugins"],
+    "run": ["tests/run", "tests/core/test_model_bank.py", "tests/plugins"],  # it keeps banks
     "toolbox": ["tests/toolbox", "tests/plugins"],
     "core": ["tests/core", "tests/run", "tests/plugins"],
     "federation": ["tests/federation", "tests/run"],

@@ -63,6 +63,7 @@ def test_no_two_methods_have_one_fingerprint(tmp_path: Path) -> None:  # T30
     assert len(marks) == len(METHODS)
 
 
+@pytest.mark.usefixtures("checkpoint_every_round")
 def test_a_checkpoint_of_another_method_is_refused(tmp_path: Path) -> None:
     run_of(player(tmp_path), "fedprox", sinks=(("film", film := Film(tmp_path)),))
     job = replace(run_of(player(tmp_path / "one"), "fedavg").job, resume=True)

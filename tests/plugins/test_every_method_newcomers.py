@@ -318,6 +318,7 @@ def test_a_result_from_before_there_were_newcomers_can_be_read(
     assert read_result(played.job.path).unseen is None
 
 
+@pytest.mark.usefixtures("checkpoint_every_round")
 def test_a_run_interrupted_while_they_join_lets_them_join_again(tmp_path: Path) -> None:
     film = Film(tmp_path)
     played = joined(player(tmp_path), "fesem", sinks=(("film", film),))

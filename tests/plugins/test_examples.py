@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from every import LONG_CHECKS
 from example_plugins import POINTS, create
 from small import Drift
 from torch import nn
@@ -31,13 +32,19 @@ from toy import (
 import flbench as fl
 from flbench.core.state import Message, Stage
 from flbench.run.composition import compose
-from flbench.testing import Check, parametrize_with_checks
+from flbench.testing import MethodCheck, parametrize_with_checks
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("examples")
-@parametrize_with_checks(*POINTS)
-def test_every_example_conforms(check: Check) -> None:
+@pytest.mark.parametrize(
+    "check",
+    [
+        pytest.param(one, id=name, marks=[pytest.mark.long] if one.check in LONG_CHECKS else [])
+        for one, name in ((p.values[0], p.id) for p in parametrize_with_checks(*POINTS).args[1])
+    ],
+)
+def test_every_example_conforms(check: MethodCheck) -> None:
     check()
 
 

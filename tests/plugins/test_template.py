@@ -20,7 +20,7 @@ import pytest
 
 from flbench.cli.new import CREATED_BY_TOOLS, KINDS, METHODS
 
-pytestmark = [pytest.mark.slow, pytest.mark.wheels]
+pytestmark = [pytest.mark.slow, pytest.mark.wheels, pytest.mark.long]
 ROOT = Path(__file__).parents[2]
 TEMPLATE = ROOT / "plugins" / "template"
 

@@ -16,7 +16,7 @@ from flbench import State
 from flbench.errors import MachineError
 from flbench.run import checkpoint, setup
 
-pytestmark = pytest.mark.slow  # every method, played several times
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("checkpoint_every_round")]
 
 LIA = {"warmup": 2, "probe_epochs": 2}
 SPLITS = {"eps1": 9, "eps2": 0, "start_round": 1}

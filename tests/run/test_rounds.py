@@ -148,6 +148,7 @@ def cohort_ids(played: Played, round_: int) -> list[int]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("checkpoint_every_round")
 @pytest.mark.parametrize("name", METHODS)
 def test_resuming_after_a_round_ends_in_the_same_bits(
     name: str, play_toy: Play, tmp_path: Path

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
 from toy import Play, Played, toy_dataset
 
 import flbench as fl
+from flbench.run import checkpoint
 from flbench.run.rounds import cohort, run_rounds
 from flbench.run.setup import prepare
 
@@ -124,7 +126,8 @@ def resumed(whole: Played, folder: Path, after: int) -> Played:
     job = replace(whole.job, out=folder / "again")
     stopped, state = prepare(job, toy_dataset())
     stopped.suite = stopped.suite.model_copy(update={"rounds": after})
-    run_rounds(stopped, state)
+    with patch.object(checkpoint, "SHARE", 0):  # after every round
+        run_rounds(stopped, state)
     run, state = prepare(replace(job, resume=True), toy_dataset())
     assert state.round == after
     return Played(run, run_rounds(run, state), job)

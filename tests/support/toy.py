@@ -27,7 +27,7 @@ from flbench.engine.options import EngineOptions
 from flbench.errors import PluginError, Undefined
 from flbench.federation.federation import Newcomers, Samples
 from flbench.results.schema import Fingerprint, Method, Plugin
-from flbench.run import checkpoint, setup
+from flbench.run import setup
 from flbench.run.composition import MethodStack, compose
 from flbench.run.rounds import run_rounds
 from flbench.run.setup import prepare
@@ -38,7 +38,6 @@ from flbench.testing.small_run import CLIENTS as CLIENTS
 from flbench.testing.small_run import small_dataset, small_suite
 
 torch.set_num_threads(1)
-checkpoint.SHARE = 0  # after every round, however short, so that tests can cut anywhere
 
 GROUPS = 2
 WIDTH = 3 * 3 + 3 + 3 * 4 + 4  # the perceptron: 3 -> 3 -> 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ import in_processes
 import planted_bugs
 import planted_import
 import pytest
-from every import HAPPENED
+from every import HAPPENED, LONG_CHECKS
 from planted_bugs import APART, FURTHER, RIGHT
 from toy import Play, Typed, composition, install
 
@@ -39,7 +39,7 @@ VARIANT = (
     "same-seed-same-bytes", "trained-alone", "relabelled-clients", "resumed-run", "declared-equal",
     "bytes-add-up", "newcomers-served",
 )  # fmt: skip
-"""What is asked of them; all laws are asked of the whole method."""
+"""What is asked of them whenever tests run."""
 
 PLANTED = {law: law.title().replace("-", "") for law in CHECKS}
 """The law, and the class whose mistake it must find."""
@@ -48,8 +48,19 @@ PLANTED = {law: law.title().replace("-", "") for law in CHECKS}
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_every_built_in_method_conforms(method: str) -> None:
-    checks = VARIANT if method in VARIANTS else CHECKS
-    found = list(check_results(method, list(checks)))  # in one test: its runs are shared
+    usual = [name for name in CHECKS if name not in LONG_CHECKS]
+    conforms(method, VARIANT if method in VARIANTS else usual)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("method", METHODS)
+def test_every_built_in_method_passes_every_check(method: str) -> None:
+    conforms(method, list(CHECKS))
+
+
+def conforms(method: str, checks: Sequence[str]) -> None:
+    found = list(check_results(method, checks))  # in one test: its runs are shared
     assert [str(result) for result in found if not result.ok] == []
     fails = method_under_test(method).conformance.fails.keys() & set(checks)
     assert {result.check for result in found if result.state == "xfailed"} == fails
