@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import pytest
@@ -15,6 +15,8 @@ from toy import Play, Played, bad, both, composition, toy_suite
 
 import flbench as fl
 from flbench.errors import UserError
+from flbench.federation.federation import Newcomers, Samples
+from flbench.run.newcomers import evaluate_newcomers
 
 # --- who they are ------------------------------------------------------------------------------
 
@@ -279,3 +281,22 @@ def test_a_newcomer_trains_as_many_epochs_as_it_is_asked_to(
     other = by_hand(played, played.state.models[0], 2, expected, "join")
     torch.testing.assert_close(several[1], other, **close)
     assert torch.equal(common[0], initial) is (expected == 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fedavg", "ifca", "pfedlia"])
+def test_a_newcomer_that_leaves_changes_nothing_for_the_others(method: str, play_toy: Play) -> None:
+    played = joined(play_toy, method)
+    run, guests = played.run, played.run.newcomers
+    assert guests is not None
+    everybody = evaluate_newcomers(run, played.state)
+
+    def staying(pool: Samples) -> Samples:
+        return replace(pool, splits={name: rows[:-1] for name, rows in pool.splits.items()})
+
+    groups = None if guests.groups is None else guests.groups[:-1]
+    run.newcomers = Newcomers(staying(guests.visible), staying(guests.held_out), groups)
+    others = evaluate_newcomers(run, played.state)
+    assert everybody is not None and others is not None
+    for figure in ("correct", "correct_tuned", "test"):
+        assert getattr(others, figure) == getattr(everybody, figure)[:-1]
