@@ -176,9 +176,11 @@ def test_links_lead_somewhere() -> None:
 
 def test_every_fault_names_tests_that_exist() -> None:
     text = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
-    rows = [line.split("|") for line in text.splitlines() if line.startswith("| ")][1:]
+    rows = [line.split("|") for line in text.splitlines() if line.startswith("| ")]
     assert rows
     for _, fault, outcome, tests, _ in rows:
+        if fault == " fault ":
+            continue
         assert fault.strip() and outcome.strip()
         named = re.findall(r"`(tests/\S+\.py)`", tests)
         assert named and all((ROOT / name).is_file() for name in named), fault
