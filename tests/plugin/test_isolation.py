@@ -733,5 +733,6 @@ def test_a_result_of_code_that_has_changed_is_said_to_be_one(
     assert typed(*words)[0] == 0
     assert "seed-0.json is complete; --force" in typed(*words)[2]
     (site / "mine_x.py").write_text(text + "\nMORE = 1\n", encoding="utf-8")
+    monkeypatch.delitem(sys.modules, "mine_x")  # as in another process
     again = typed(*words)[2]
     assert "is complete, but its method's code has changed since; --force" in again

@@ -163,8 +163,9 @@ def test_what_cannot_be_written_does_not_stop_the_run(
     folder.write_text("a file where a folder should be")
     result, played = write(play_toy, "fedavg", sinks=((name, sink()),))
     assert result.summary["round"] == 3
-    assert played.said
-    assert all(text.startswith(f"{name}.") for text in played.said)
+    failures = [text for text in played.said if "starts over" not in text]
+    assert failures
+    assert all(text.startswith(f"{name}.") for text in failures)
 
 
 @pytest.mark.slow
