@@ -22,10 +22,10 @@ from flbench.run.setup import prepare
 from flbench.testing import reproducibility
 
 LONG_CHECKS = {
-    "vectorised-clients", "two-processes", "steady-memory", "normed-network", "one-client",
+    "two-processes", "steady-memory", "normed-network", "one-client",
     "one-sample", "missing-class", "everyone-sampled", "empty-group",
 }  # fmt: skip
-"""Checks of the kit that take longest: of executors and of edge cases."""
+"""Checks of the kit that `tox -e long` makes: of processes, memory and edge cases."""
 
 METHODS = list(entries("methods"))
 """Names of all installed methods, from their metadata: no method is imported."""
