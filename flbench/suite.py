@@ -41,6 +41,8 @@ LARGEST = 2**20
 """Bytes of a suite's file."""
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
+MOST_ROUNDS = 100_000
+"""A result of more would be too large to be read, and the cohorts of all are drawn first."""
 DESCRIPTIVE = {"summary", "changes", "paper", "printed", "target", "offline_dataset", "metrics"}
 """Fields that change no model and no number of another field."""
 
@@ -146,7 +148,7 @@ class Suite(BaseModel):
     participation: Annotated[float, Field(gt=0, le=1)] = Field(
         default=0.1, description="share of the clients sampled per round"
     )
-    rounds: Count = Field(description="number of rounds, R")
+    rounds: int = Field(ge=1, le=MOST_ROUNDS, description="number of rounds, R, at most 100,000")
     local: LocalTraining = Field(default=LocalTraining(), description="local training")
     test_fraction: Fraction = Field(default=0.25, description="share of a client's samples tested")
     validation_fraction: float = Field(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
@@ -124,7 +124,7 @@ def build_run(
         config=spec.fingerprint,
         suite=suite.hash(),
         initial_weights=weights,
-        cohorts=_hash(cohort(suite, seed, r + 1) for r in announced(suite.rounds, spec.say)),
+        cohorts=_hash(cohort(suite, seed, r + 1) for r in range(suite.rounds)),
         **federation.fingerprint,
     )
     return Run(
@@ -144,14 +144,6 @@ def build_run(
         judged=context.executor.samples.called(torch.tensor(suite.judged)),
         metrics=client_metrics(spec, hooks, context),
     )
-
-
-def announced(rounds: int, say: Callable[[str], None]) -> Iterator[int]:
-    """The numbers 0 to `rounds` - 1; many are announced, and how far it is."""
-    for number in range(rounds):
-        if rounds >= MANY and number % (rounds // 10) == 0:
-            say(f"draws the cohorts of {rounds:,} rounds: {number / rounds:.0%}")
-        yield number
 
 
 def code_of(spec: RunSpec) -> dict[str, str]:
@@ -262,8 +254,6 @@ def shared(executor: Sequential) -> Sequential:
     return executor if ranks.size == 1 else DistributedExecutor(executor, ranks)
 
 
-MANY = 100_000
-"""Rounds whose cohorts take seconds to draw."""
 SMALL = 2_000_000
 """Parameters below which one client's batch leaves an accelerator idle."""
 

@@ -20,7 +20,6 @@ import pytest
 
 from flbench.cli.main import main
 from flbench.results.schema import VOLATILE
-from flbench.run.setup import announced
 
 QUICK = ("--rounds", "3", "--set", "clients=20", "--set", "participation=0.25")
 LIA = ("--set", "warmup=1", "--set", "probe_epochs=1")
@@ -381,15 +380,9 @@ def test_an_accelerator_that_is_not_there_is_one_line(typed: Typed) -> None:
     assert "--accelerator tpu: " in one_line(*typed(*words))
 
 
-def test_many_rounds_are_announced() -> None:
-    said: list[str] = []
-    rounds = announced(200_000, said.append)
-    assert (next(rounds), said) == (0, ["draws the cohorts of 200,000 rounds: 0%"])
-    assert list(rounds) == list(range(1, 200_000))
-    assert said[-1].endswith(": 90%")
-    assert len(said) == 10
-    assert list(announced(3, said.append)) == [0, 1, 2]
-    assert len(said) == 10
+@pytest.mark.parametrize("words", [("--rounds", "2147483648"), ("--set", "rounds=100001")])
+def test_rounds_have_a_maximum(words: tuple[str, str], typed: Typed) -> None:
+    assert "'rounds'" in one_line(*typed("run", "-p", "fedavg", "-s", "iid", *words))
 
 
 @pytest.mark.slow
