@@ -21,7 +21,12 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "support"), str(HERE.parent / "support" / "light")]
 
-MODULES = {"kills": "killed_runs", "results": "damaged_results", "inputs": "hostile_inputs"}
+MODULES = {
+    "checkpoints": "damaged_checkpoints",
+    "kills": "killed_runs",
+    "results": "damaged_results",
+    "inputs": "hostile_inputs",
+}
 COUNTS = {"kills": 300, "results": 5_000, "inputs": 100_000}
 
 
@@ -36,19 +41,20 @@ def main() -> int:
     file = given.results or Path("build") / "faults" / f"{given.what}.jsonl"
     from fault_record import injected, report
 
-    if given.what == "checkpoints":
-        import damaged_checkpoints as harness
+    harness = import_module(MODULES[given.what])
+    count = given.each if given.what == "checkpoints" else given.count or COUNTS[given.what]
+    if given.what == "inputs":
+        from coverage_guided import guided
 
-        names = harness.names(given.each)
+        faults = guided(count, list(harness.KINDS), harness.inject, file)
     else:
-        harness = import_module(MODULES[given.what])
-        names = harness.names(given.count or COUNTS[given.what])
+        faults = injected(harness.names(count), harness.inject, file)
     found = []
-    for number, fault in enumerate(injected(names, harness.inject, file), start=1):
+    for number, fault in enumerate(faults, start=1):
         found.append(fault)
         if fault.wrong or number % 100 == 0:
             wrong = f": {fault.name}: {fault.wrong}: {fault.message}" if fault.wrong else ""
-            print(f"{number}/{len(names)}{wrong}", flush=True)
+            print(f"{number}{wrong}", flush=True)
     text = report(f"python -m tests.faults {given.what}", found) + computed_by()
     file.with_suffix(".md").write_text(text, encoding="utf-8")
     print(text, end="")

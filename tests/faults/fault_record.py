@@ -21,6 +21,10 @@ class Fault:
         lost: bytes of results that differ from those of an undisturbed run.
         rounds: rounds that were computed again.
         message: the line that a person reads.
+        seconds: how long it took.
+        megabytes: the most memory that the process had.
+        drawn: random numbers that an input is made of.
+        reached: lines of flbench that no input before had reached.
     """
 
     name: str
@@ -30,23 +34,35 @@ class Fault:
     lost: int = 0
     rounds: int = 0
     message: str = ""
+    seconds: float = 0.0
+    megabytes: int = 0
+    drawn: int = 0
+    reached: int = 0
 
 
-def injected(
-    names: list[str], inject: Callable[[str], Fault], file: Path | None
-) -> Iterator[Fault]:
+def recorded(file: Path) -> dict[str, Fault]:
+    """The faults that a file holds, by name."""
+    if not file.is_file():
+        return {}
+    rows = (json.loads(line) for line in file.read_text(encoding="utf-8").splitlines())
+    return {row["name"]: Fault(**row) for row in rows}
+
+
+def append(fault: Fault, file: Path) -> None:
+    """Add a fault to a file."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a", encoding="utf-8") as opened:
+        opened.write(json.dumps(asdict(fault)) + "\n")
+
+
+def injected(names: list[str], inject: Callable[[str], Fault], file: Path) -> Iterator[Fault]:
     """Inject the faults that the file does not hold yet; each is appended to it."""
-    known: dict[str, Fault] = {}
-    if file is not None and file.is_file():
-        rows = (json.loads(line) for line in file.read_text(encoding="utf-8").splitlines())
-        known = {row["name"]: Fault(**row) for row in rows}
+    known = recorded(file)
     for name in names:
-        if name not in known and file is not None:
+        if name not in known:
             known[name] = inject(name)
-            file.parent.mkdir(parents=True, exist_ok=True)
-            with file.open("a", encoding="utf-8") as opened:
-                opened.write(json.dumps(asdict(known[name])) + "\n")
-        yield known[name] if name in known else inject(name)
+            append(known[name], file)
+        yield known[name]
 
 
 def report(title: str, faults: list[Fault]) -> str:
@@ -63,7 +79,13 @@ def report(title: str, faults: list[Fault]) -> str:
         cells = [kind, len(some), survived, *(counts[one] for one in outcomes)]
         lines.append("| " + " | ".join(map(str, [*cells, sum(one.lost for one in some)])) + " |")
     again = sum(fault.rounds for fault in faults)
-    lines += ["", f"Rounds computed again: {again}."]
+    if again:
+        lines += ["", f"Rounds computed again: {again}."]
+    if longest := max((fault.seconds for fault in faults), default=0):
+        most = max(fault.megabytes for fault in faults)
+        lines += ["", f"The longest took {longest:.1f} s; the most memory was {most:,} MB."]
+    if reached := sum(fault.reached for fault in faults):
+        lines += ["", f"They reached {reached:,} lines of flbench."]
     wrong = [fault for fault in faults if fault.wrong]
     lines += [f"- {fault.name}: {fault.wrong}: {fault.message}" for fault in wrong]
     return "\n".join(lines) + "\n"

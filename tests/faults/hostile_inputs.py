@@ -1,6 +1,7 @@
 """Type hostile words, suites, data files and result files, and see what comes of them.
 
-Every input comes from its name alone. A run is prepared whole (names, suite, data, network,
+Every input comes from its name alone; which come next depends on what they reach
+(`coverage_guided.py`). A run is prepared whole (names, suite, data, network,
 executor), but plays no round. What is refused must be refused in one line and in bounded time, and
 no file may appear outside the folder of the output.
 """
@@ -13,6 +14,8 @@ import re
 import resource
 import shutil
 import tempfile
+import time
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,9 +24,9 @@ from pathlib import Path
 from random import Random
 from typing import Any, NoReturn
 from unittest.mock import patch
-from zlib import crc32
 
 import numpy as np
+from coverage_guided import Draws, Reached
 from damaged_results import RUNS, whole
 from fault_record import Fault
 from typed_command import MARK, Done, files_below, markup_in, typed
@@ -31,7 +34,7 @@ from typed_command import MARK, Done, files_below, markup_in, typed
 from flbench.errors import UserError
 from flbench.results.schema import digest_of, file_text
 from flbench.run import runner
-from flbench.suite import suite_fields
+from flbench.suite import suite_field, suite_fields
 
 ROOT = Path(__file__).parents[2]
 MEMORY = 12 * 2**30
@@ -95,11 +98,32 @@ def keys() -> tuple[str, ...]:
     return (*suite_fields(), *own, "fedavg.x", "ifca.k", "warmup", "suite.clients", "epochs")
 
 
+@cache
+def committed(suite: str) -> dict[str, str]:
+    """The settings of a suite of this repository: dotted key -> value as a text of TOML."""
+    found = {}
+    tables = [("", tomllib.loads((ROOT / f"benchmarks/{suite}.toml").read_text(encoding="utf-8")))]
+    for before, table in tables:
+        for key, one in table.items():
+            if isinstance(one, dict):
+                tables.append((f"{before}{key}.", one))
+            elif suite_field(before + key) or key in ("version", "summary"):
+                found[before + key] = json.dumps(one)
+    return found
+
+
+def one_of_a_suite(rng: Random) -> tuple[str, str]:
+    """A setting that a suite of this repository has."""
+    return rng.choice(list(committed(rng.choice(SUITES)).items()))
+
+
 def settings(rng: Random) -> list[str]:
     """A run with a few settings."""
     words = ["run", "-p", rng.choice(METHODS), "-s", rng.choice(SUITES), *SMALL]
     for _ in range(rng.randint(1, 3)):
-        words += ["--set", f"{word(rng, *keys())}={value(rng)}"]
+        key = rng.choice(keys()) if rng.random() < 0.6 else word(rng, *keys())
+        odd = rng.random() < 0.5
+        words += ["--set", f"{key}={value(rng)}" if odd else "=".join(one_of_a_suite(rng))]
     return words
 
 
@@ -122,18 +146,24 @@ def datasets(rng: Random) -> list[str]:
     return ["run", "-p", "fedavg", "-s", rng.choice(SUITES), *SMALL, "--dataset", name]
 
 
-OPTIONS = (
-    "--seed", "--seeds", "--rounds", "--preset", "--dataset", "--data-root", "--executor",
-    "--accelerator", "--precision", "--bank-budget", "--threads", "--sink", "--metric", "--resume",
-    "--force", "--offline-data", "--set", "--nothing",
-)  # fmt: skip
+OPTIONS: dict[str, tuple[str, ...]] = {
+    "--seed": ("0", "1"), "--seeds": ("1", "2"), "--rounds": ("1", "2"), "--preset": ("paper",),
+    "--dataset": ("digits", "bigrams"), "--data-root": (".",), "--devices": ("1",),
+    "--executor": ("auto", "sequential", "vectorised"), "--accelerator": ("auto", "cpu"),
+    "--precision": ("32-true", "bf16-mixed"), "--bank-budget": ("8GB", "1MB", "100"),
+    "--threads": ("1", "2"), "--sink": ("csv", "wandb"), "--metric": ("f1", "auroc", "ece"),
+    "--set": ("clients=5", "lr=0.1", "epochs=2"), "--nothing": ("x",), "--resume": (),
+    "--force": (), "--offline-data": (), "--changed-source": (),
+}  # fmt: skip
+"""Options of a run and values that they take; those without a value have none."""
 
 
 def options(rng: Random) -> list[str]:
     """A run with odd options."""
     words = ["run", "-p", rng.choice(METHODS), "-s", rng.choice(SUITES), *SMALL]
     for _ in range(rng.randint(1, 3)):
-        words += [rng.choice(OPTIONS), word(rng, "0", "1", "2", "auto", "cpu", "8GB", "f1", "csv")]
+        option = rng.choice(list(OPTIONS))
+        words += [option, *([word(rng, *OPTIONS[option])] if OPTIONS[option] else [])]
     return words
 
 
@@ -177,26 +207,26 @@ def paths(rng: Random) -> list[str]:
 
 def suite_files(rng: Random) -> list[str]:
     """A suite whose file was changed."""
-    name = rng.choice(SUITES)
-    found = (ROOT / "benchmarks" / f"{name}.toml").read_text(encoding="utf-8")
-    lines = found.splitlines(keepends=True)
+    settings = dict(committed(rng.choice(SUITES)))
     for _ in range(rng.randint(1, 4)):
-        at, kind = rng.randrange(len(lines)), rng.random()
-        if kind < 0.45:
-            key, _, _ = lines[at].partition("=")
-            lines[at] = f"{key.strip() or 'x'} = {value(rng)}\n"
-        elif kind < 0.6:
-            lines.insert(at, f"{text(rng, *keys())} = {value(rng)}\n")
-        elif kind < 0.7:
-            lines.insert(at, f"[{text(rng, 'on', 'local', 'clock', 'on.digits', 'partition')}]\n")
+        kind = rng.random()
+        if kind < 0.5:
+            settings.update([one_of_a_suite(rng)])
         elif kind < 0.8:
-            del lines[at]
-            lines = lines or ["\n"]
+            settings[rng.choice(list(settings))] = value(rng)
+        elif kind < 0.9:
+            settings[text(rng, *keys())] = value(rng)
         else:
-            letters = list(lines[at])
-            letters[rng.randrange(len(letters))] = text(rng)
-            lines[at] = "".join(letters)
-    file = rng.choice(["x.toml", "x.toml", "x.toml", "...toml", ".toml", "a b.toml", "-.toml"])
+            settings.pop(rng.choice(list(settings)))
+    lines = [f"{key} = {one}\n" for key, one in settings.items()]
+    if rng.random() < 0.2:
+        at = rng.randrange(len(lines))
+        letters = list(lines[at])
+        letters[rng.randrange(len(letters))] = text(rng)
+        lines[at] = "".join(letters)
+    if rng.random() < 0.1:
+        lines.append(f"[{text(rng, 'on', 'local', 'clock', 'on.digits', 'partition')}]\n")
+    file = rng.choice([*["x.toml"] * 20, "...toml", ".toml", "a b.toml", "-.toml"])
     Path(file).write_text("".join(lines), encoding="utf-8", errors="surrogateescape")
     command = rng.choice([["run", "-p", "fedavg", *SMALL, "-s"], ["show", "suite"]])
     return [*command, f"./{file}"]
@@ -387,10 +417,10 @@ def bounded() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
-def inject(name: str) -> Fault:
+def inject(name: str, reached: Reached | None = None) -> Fault:
     """Type a command with a hostile input, in a folder of its own."""
     kind = name.partition("/")[0]
-    rng = Random(crc32(name.encode()))
+    rng, reached = Draws(name), reached or Reached()
     top = Path(tempfile.mkdtemp(prefix="flbench-faults-"))
     work, before = top / "a" / "b" / "work", Path.cwd()
     work.mkdir(parents=True)
@@ -402,14 +432,46 @@ def inject(name: str) -> Fault:
         words = KINDS[kind](rng)
         if words[:1] == ["run"] and "--out" not in words:
             words += ["--out", "out"]
-        there = files_below(top)
-        with bounded():
+        there, before_it = files_below(top), reached.lines
+        forget_peak()
+        began = time.monotonic()
+        home = {"HOME": str(top / "home"), "MPLCONFIGDIR": str(matplotlib_folder())}
+        with patch.dict(os.environ, home), bounded(), reached.watching():
             done = typed(*words)
-        fault = _judged(name, kind, done, top, there)
+        fault = replace(
+            _judged(name, kind, done, top, there),
+            seconds=round(time.monotonic() - began, 3),
+            megabytes=peak(),
+            drawn=rng.drawn,
+            reached=reached.lines - before_it,
+        )
         return replace(fault, message=f"{words}: {fault.message}") if fault.wrong else fault
     finally:
         os.chdir(before)
         shutil.rmtree(top)
+
+
+@cache
+def matplotlib_folder() -> Path:
+    """Where matplotlib keeps its list of fonts, which is made once."""
+    return Path(tempfile.mkdtemp(prefix="flbench-faults-"))
+
+
+def forget_peak() -> None:
+    """Measure the most memory from now on."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak() -> int:
+    """The most memory that this process had, in MB."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    found = re.search(r"VmHWM:\s+(\d+) kB", status)
+    assert found is not None
+    return int(found[1]) // 1024
+
+
+EXPECTED = r"a/b/work/|home(/\.cache|/\.local(/share)?)?(/wandb|$)"
+"""Where new files may be: where the command is typed, and wandb's own."""
 
 
 def _judged(name: str, kind: str, done: Done, top: Path, there: set[Path]) -> Fault:
@@ -418,7 +480,7 @@ def _judged(name: str, kind: str, done: Done, top: Path, there: set[Path]) -> Fa
     new = files_below(top) - there
     # `new` writes a package where it is told to, `plot` and `submit` into `figures` and a folder.
     own = ("out", "figures", "flbench-x", "leaderboard", "flbench-results")
-    outside = [one for one in new if not one.relative_to(top).as_posix().startswith("a/b/work/")]
+    outside = [one for one in new if not re.match(EXPECTED, one.relative_to(top).as_posix())]
     odd = [one for one in new - set(outside) if one.relative_to(allowed).parts[0] not in own]
     if not fault.wrong and (outside or [one for one in odd if kind not in ("commands",)]):
         return Fault(name, kind, fault.outcome, "file outside", message=str((outside or odd)[:2]))
