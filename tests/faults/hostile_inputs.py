@@ -481,7 +481,8 @@ def _judged(name: str, kind: str, done: Done, top: Path, there: set[Path]) -> Fa
     # `new` writes a package where it is told to, `plot` and `submit` into `figures` and a folder.
     own = ("out", "figures", "flbench-x", "leaderboard", "flbench-results")
     outside = [one for one in new if not re.match(EXPECTED, one.relative_to(top).as_posix())]
-    odd = [one for one in new - set(outside) if one.relative_to(allowed).parts[0] not in own]
+    inside = [one for one in new if one.is_relative_to(allowed)]
+    odd = [one for one in inside if one.relative_to(allowed).parts[0] not in own]
     if not fault.wrong and (outside or [one for one in odd if kind not in ("commands",)]):
         return Fault(name, kind, fault.outcome, "file outside", message=str((outside or odd)[:2]))
     pages = [one for one in new if one.suffix in (".html", ".md", ".svg") and one.is_file()]
