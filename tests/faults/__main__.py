@@ -4,6 +4,7 @@
     python -m tests.faults kills [--count N] [--results FILE]
     python -m tests.faults results [--count N] [--results FILE]
     python -m tests.faults inputs [--count N] [--results FILE]
+    python -m tests.faults determinism [--python PATH ...] [--results FILE]
 
 Results are appended to FILE, so a harness that was stopped goes on; its report lies beside it. The
 exit code is 1 if anything went wrong.
@@ -26,6 +27,7 @@ MODULES = {
     "kills": "killed_runs",
     "results": "damaged_results",
     "inputs": "hostile_inputs",
+    "determinism": "determinism",
 }
 COUNTS = {"kills": 300, "results": 5_000, "inputs": 100_000}
 
@@ -33,16 +35,18 @@ COUNTS = {"kills": 300, "results": 5_000, "inputs": 100_000}
 def main() -> int:
     """Inject what has no result yet, and print the report."""
     parser = argparse.ArgumentParser("python -m tests.faults", description=__doc__)
-    parser.add_argument("what", choices=("checkpoints", *COUNTS))
+    parser.add_argument("what", choices=tuple(MODULES))
     parser.add_argument("--each", type=int, default=6, help="checkpoints: of each kind and method")
     parser.add_argument("--count", type=int, help=f"of others: how many {COUNTS}")
     parser.add_argument("--results", type=Path, help="default: build/faults/<what>.jsonl")
+    parser.add_argument("--python", action="append", default=[], help="determinism: another Python")
     given = parser.parse_args()
     file = given.results or Path("build") / "faults" / f"{given.what}.jsonl"
     from fault_record import injected, report
 
     harness = import_module(MODULES[given.what])
-    count = given.each if given.what == "checkpoints" else given.count or COUNTS[given.what]
+    asked = {"checkpoints": given.each, "determinism": given.python}
+    count = asked.get(given.what, given.count or COUNTS.get(given.what))
     if given.what == "inputs":
         from coverage_guided import guided
 
