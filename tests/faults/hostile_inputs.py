@@ -148,7 +148,7 @@ def datasets(rng: Random) -> list[str]:
 
 OPTIONS: dict[str, tuple[str, ...]] = {
     "--seed": ("0", "1"), "--seeds": ("1", "2"), "--rounds": ("1", "2"), "--preset": ("paper",),
-    "--dataset": ("digits", "bigrams"), "--data-root": (".",), "--devices": ("1",),
+    "--dataset": ("digits", "bigrams"), "--data-root": (".",),
     "--executor": ("auto", "sequential", "vectorised"), "--accelerator": ("auto", "cpu"),
     "--precision": ("32-true", "bf16-mixed"), "--bank-budget": ("8GB", "1MB", "100"),
     "--threads": ("1", "2"), "--sink": ("csv", "wandb"), "--metric": ("f1", "auroc", "ece"),
