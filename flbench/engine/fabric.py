@@ -37,6 +37,8 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 PRECISIONS = ("32-true", "bf16-mixed")
 """Values of `--precision`; not "16-mixed", whose loss scale would pass from client to client."""
+EACH_CORE = 8
+"""Processes that may be started for each core of this machine; each has torch in its memory."""
 START_TIMEOUT = timedelta(minutes=10)
 """How long processes wait for one another at the start."""
 
@@ -135,6 +137,12 @@ class Launcher(_SubprocessScriptLauncher):
             raise UserError(f"{asked}: {' '.join(str(error).split())}") from None
         if environment.creates_processes_externally:
             return function(*args, **kwargs)
+        cores = os.cpu_count() or 1
+        if self.num_processes > EACH_CORE * cores:
+            raise UserError(
+                f"--devices {self.num_processes}: expected at most {EACH_CORE * cores} processes on"
+                f" a machine of {cores} cores"
+            )
         self._call_children_scripts()
         CHILDREN.extend(self.procs)
         connected = threading.Event()
