@@ -30,6 +30,8 @@ Metrics = Annotated[
         " repeat, or separate by commas",
     ),
 ]
+MOST_SEEDS = 10_000
+"""A cell is made for each of them before the first one is run."""
 Threads = Annotated[int, typer.Option(min=1, max=1024, help="CPU threads of torch")]
 
 
@@ -49,7 +51,9 @@ def run_request(
     seed: Annotated[
         int | None, typer.Option(min=0, max=2**53, help="run this one seed [default: 0]")
     ] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="run seeds 0..N-1")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, max=MOST_SEEDS, help="run seeds 0..N-1")
+    ] = None,
     rounds: Annotated[
         int | None, typer.Option(min=1, help="rounds, instead of the suite's")
     ] = None,

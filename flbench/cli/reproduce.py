@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flbench.cli.options import Out, Root, Settings, Threads, read_settings
+from flbench.cli.options import MOST_SEEDS, Out, Root, Settings, Threads, read_settings
 from flbench.engine.options import EngineOptions
 from flbench.errors import UnknownName
 from flbench.sweeps.request import RunRequest
@@ -26,7 +26,7 @@ def reproduce(
     ] = None,
     scale: Annotated[str, typer.Option(help="small, or paper: as the paper did it")] = "small",
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="seeds 0..N-1 [default: the card's]")
+        int | None, typer.Option(min=1, max=MOST_SEEDS, help="seeds 0..N-1 [default: the card's]")
     ] = None,
     dataset: Annotated[str | None, typer.Option(help="this data set alone")] = None,
     settings: Settings = None,

@@ -7,7 +7,16 @@ from typing import Annotated
 
 import typer
 
-from flbench.cli.options import Metrics, Out, Root, Settings, Threads, names, read_settings
+from flbench.cli.options import (
+    MOST_SEEDS,
+    Metrics,
+    Out,
+    Root,
+    Settings,
+    Threads,
+    names,
+    read_settings,
+)
 from flbench.engine.options import EngineOptions
 from flbench.errors import Interrupted
 from flbench.sweeps.request import RunRequest
@@ -15,7 +24,7 @@ from flbench.sweeps.request import RunRequest
 
 def study(
     name: Annotated[str, typer.Argument(help="a study (flbench list studies), or a TOML file")],
-    seeds: Annotated[int, typer.Option(min=1, help="seeds 0..N-1")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, max=MOST_SEEDS, help="seeds 0..N-1")] = 1,
     settings: Settings = None,
     dataset: Annotated[str | None, typer.Option(help="data set, instead of the study's")] = None,
     data_root: Root = None,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flbench.cli.options import Out, Root, Settings, Threads, read_settings
+from flbench.cli.options import MOST_SEEDS, Out, Root, Settings, Threads, read_settings
 from flbench.core.parameters import parse
 from flbench.engine.options import EngineOptions
 from flbench.errors import UserError
@@ -25,13 +25,17 @@ if TYPE_CHECKING:
 def tune(
     method: Annotated[str, typer.Argument(help="a method (flbench list methods)")],
     suite: Annotated[str, typer.Option("--suite", "-s", help="suite or TOML file")],
-    budget: Annotated[int, typer.Option(min=2, help="sets of parameters to try")],
+    budget: Annotated[int, typer.Option(min=2, max=MOST_SEEDS, help="sets of parameters to try")],
     tried: Annotated[
         list[str] | None,
         typer.Option("--try", metavar="KEY=V1,V2", help="values of a parameter; repeatable"),
     ] = None,
-    tuning_seeds: Annotated[int, typer.Option(min=1, help="seeds 1000.. of the trials")] = 2,
-    seeds: Annotated[int, typer.Option(min=1, help="seeds 0..N-1 that are scored")] = 1,
+    tuning_seeds: Annotated[
+        int, typer.Option(min=1, max=MOST_SEEDS, help="seeds 1000.. of the trials")
+    ] = 2,
+    seeds: Annotated[
+        int, typer.Option(min=1, max=MOST_SEEDS, help="seeds 0..N-1 that are scored")
+    ] = 1,
     settings: Settings = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="instead of the suite's")] = None,
     dataset: Annotated[str | None, typer.Option(help="data set, instead of the suite's")] = None,

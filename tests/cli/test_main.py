@@ -380,6 +380,24 @@ def test_an_accelerator_that_is_not_there_is_one_line(typed: Typed) -> None:
     assert "--accelerator tpu: " in one_line(*typed(*words))
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "-p", "fedavg", "-s", "iid", "--seeds"),
+        ("sweep", "-p", "fedavg", "-s", "iid", "--seeds"),
+        ("study", "absent", "--seeds"),
+        ("reproduce", "absent", "--seeds"),
+        ("tune", "fedprox", "-s", "iid", "--budget"),
+        ("tune", "fedprox", "-s", "iid", "--budget", "3", "--tuning-seeds"),
+    ],
+)
+@pytest.mark.parametrize("count", ["10001", "9" * 25])
+def test_cells_have_a_maximum(words: tuple[str, ...], count: str, typed: Typed) -> None:
+    code, errors = typed(*words, count)
+    assert code == 2
+    assert "10000" in errors
+
+
 @pytest.mark.parametrize("words", [("--rounds", "2147483648"), ("--set", "rounds=100001")])
 def test_rounds_have_a_maximum(words: tuple[str, str], typed: Typed) -> None:
     assert "'rounds'" in one_line(*typed("run", "-p", "fedavg", "-s", "iid", *words))

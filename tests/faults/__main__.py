@@ -5,6 +5,7 @@
     python -m tests.faults results [--count N] [--results FILE]
     python -m tests.faults inputs [--count N] [--results FILE]
     python -m tests.faults determinism [--python PATH ...] [--results FILE]
+    python -m tests.faults soak [--results FILE]
 
 Results are appended to FILE, so a harness that was stopped goes on; its report lies beside it. The
 exit code is 1 if anything went wrong.
@@ -28,6 +29,7 @@ MODULES = {
     "results": "damaged_results",
     "inputs": "hostile_inputs",
     "determinism": "determinism",
+    "soak": "soak",
 }
 COUNTS = {"kills": 300, "results": 5_000, "inputs": 100_000}
 
@@ -45,21 +47,24 @@ def main() -> int:
     from fault_record import injected, report
 
     harness = import_module(MODULES[given.what])
-    asked = {"checkpoints": given.each, "determinism": given.python}
-    count = asked.get(given.what, given.count or COUNTS.get(given.what))
+    asked = {"checkpoints": (given.each,), "determinism": (given.python,), "soak": ()}
+    count = given.count or COUNTS.get(given.what, 0)
     if given.what == "inputs":
         from coverage_guided import guided
 
         faults = guided(count, list(harness.KINDS), harness.inject, file)
     else:
-        faults = injected(harness.names(count), harness.inject, file)
+        faults = injected(harness.names(*asked.get(given.what, (count,))), harness.inject, file)
     found = []
     for number, fault in enumerate(faults, start=1):
         found.append(fault)
         if fault.wrong or number % 100 == 0:
             wrong = f": {fault.name}: {fault.wrong}: {fault.message}" if fault.wrong else ""
             print(f"{number}{wrong}", flush=True)
-    text = report(f"python -m tests.faults {given.what}", found) + computed_by()
+    text = report(f"python -m tests.faults {given.what}", found)
+    if given.what == "soak":
+        text += "".join(f"\n- {fault.name}: {fault.message}." for fault in found) + "\n"
+    text += computed_by()
     file.with_suffix(".md").write_text(text, encoding="utf-8")
     print(text, end="")
     return int(any(fault.wrong for fault in found))

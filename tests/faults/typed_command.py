@@ -58,13 +58,13 @@ def _command() -> Any:
     return typer.main.get_command(app)
 
 
-def typed(*words: str) -> Done:
+def typed(*words: str, seconds: int = LONG) -> Done:
     """Type `flbench` and words, as `flbench.cli.main.main` would hear them."""
     from flbench.cli.main import exit_code
 
     output, errors = io.StringIO(), io.StringIO()
     before = signal.signal(signal.SIGALRM, _too_long)
-    signal.alarm(LONG)
+    signal.alarm(seconds)
     code, wrong = None, ""
     try:
         with redirect_stdout(output), redirect_stderr(errors):
