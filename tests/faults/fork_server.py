@@ -11,10 +11,14 @@ import gc
 import json
 import os
 import signal
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from threading import Lock
+from types import SimpleNamespace
 from typing import Any
 
 from power_cut import Disk
@@ -25,6 +29,9 @@ from flbench.engine import sequential
 from flbench.federation.loading import load_dataset
 from flbench.run import checkpoint, checkpoint_file, rounds, runner, setup
 from flbench.sweeps import launchers
+
+# isort: split
+from lightning.fabric.strategies.launchers import subprocess_script
 
 IMPORTED = runner, launchers
 """What a run needs beside; all of it is there before the first fork."""
@@ -53,11 +60,55 @@ def prepare(asked: dict[str, Any]) -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.environ["FLBENCH_FAULT"] = asked["notes"]
     sys.argv = asked["arguments"]
     checkpoint.SHARE = asked["share"]
+    subprocess_script.subprocess = SimpleNamespace(Popen=Forked)
     write_notes(Path(asked["notes"]))
     if asked["fault"]:
         arm(asked["fault"], Path(asked["folder"]))
+
+
+class Forked:
+    """Another process of a run, forked where Lightning would start an interpreter; as `Popen`."""
+
+    def __init__(self, command: list[str], env: dict[str, str], **given: object) -> None:
+        self.returncode: int | None = None
+        self.asked = Lock()  # two threads ask
+        self.pid = os.fork()
+        if not self.pid:
+            os.environ.clear()
+            os.environ.update(env)
+            try:
+                main()
+            except SystemExit as ended:
+                os._exit(int(ended.code or 0))
+            os._exit(1)
+
+    def poll(self) -> int | None:
+        """Its exit code; None = it has not ended."""
+        with self.asked:
+            if self.returncode is None:
+                process, status = os.waitpid(self.pid, os.WNOHANG)
+                self.returncode = os.waitstatus_to_exitcode(status) if process else None
+            return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end."""
+        end = time.monotonic() + (timeout or 1e9)
+        while (code := self.poll()) is None:
+            if time.monotonic() > end:
+                raise subprocess.TimeoutExpired("a forked process", timeout or 0)
+            time.sleep(0.01)
+        return code
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        os.kill(self.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it."""
+        os.kill(self.pid, signal.SIGKILL)
 
 
 def write_notes(file: Path) -> None:

@@ -57,6 +57,17 @@ SIGNALS = ("kill", "term", "int", "int twice", "cut", "lenient cut")
 STAGES = {"pfedlia": "probe", "dc-pfl": "trial"}
 MODES = ("run",) * 14 + ("sweep",) * 4 + ("again",) + ("two",)
 """How often each: a run, a sweep of four cells, a run that is forced, a run of two processes."""
+SWEEPS = ("sweep", "ray")
+PLAIN = {"again": "run", "four": "run", "ray": "sweep"}
+"""What they must give the same results as."""
+AGAIN = {"four": "run", "ray": "sweep"}
+"""How half of them are typed again: in one process."""
+FURTHER = 120
+"""Faults of runs of four processes, and of sweeps of two workers of Ray, which take longer."""
+OF_SEVERAL = ("kill", "main kill", "other kill", "term", "int", "int twice")
+"""What is sent to them: to all, to the process that was typed, or to one that it started."""
+MARK = "FLBENCH_FAULT"
+"""A variable in the environment of every process of a command."""
 LINE = re.compile(r"Traceback|ignored in|Error:")
 
 
@@ -71,6 +82,11 @@ def names(count: int) -> list[str]:
         if method in STAGES and mode in ("run", "again"):
             moments += [STAGES[method]] * 2
         found.append(f"{mode}/{method}/{sent}/{rng.choice(moments)}/{number}")
+    for number in range(FURTHER):
+        rng = Random(f"further {number}")
+        method, mode = rng.choice(list(METHODS)), "ray" if number % 6 == 5 else "four"
+        sent = OF_SEVERAL[(number // 6 + number) % 6]
+        found.append(f"{mode}/{method}/{sent}/begun/{number}")
     return found
 
 
@@ -145,18 +161,20 @@ class Place:
         """Type a command, and let the fault happen to it."""
         fault = fault or {}
         began = time.monotonic()
-        outside = fault.get("at") == "time" and "cut" not in fault["signal"]
+        outside = fault.get("at") in ("time", "begun") and "cut" not in fault["signal"]
         process = server().begin(
             folder=str(self.runs), notes=str(self.notes), share=share,
             arguments=[str(Path(sys.executable).with_name("flbench")), *arguments],
             fault={**fault, "at": "outside"} if outside else fault,
         )  # fmt: skip
         if outside:
+            while fault["at"] == "begun" and alive(process) and not any(self.runs.rglob("seed-*")):
+                time.sleep(0.02)
             time.sleep(fault["when"])
-            send(process, fault["signal"])
+            send(process, fault["signal"], others_of(process, str(self.notes)))
         code = server().end()
         messages = Path(f"{self.notes}.err").read_text(encoding="utf-8", errors="replace")
-        return Ended(code, messages, time.monotonic() - began)
+        return Ended(code, messages, time.monotonic() - began, process)
 
     def noted(self, what: str) -> dict[str, int]:
         """The last round that was finished, written or loaded, by checkpoint."""
@@ -189,10 +207,51 @@ class Ended:
     code: int
     messages: str
     seconds: float
+    process: int
 
 
-def send(process: int, name: str) -> None:
-    """Send a signal to a process, or twice to it and the processes that it started."""
+def alive(process: int) -> bool:
+    """Whether a process has not ended."""
+    return Path(f"/proc/{process}").exists()
+
+
+def others_of(process: int, mark: str) -> list[int]:
+    """The processes that a command has started: by group, or the mark in their environment."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        one = int(path.name)
+        try:
+            marked = f"{MARK}={mark}".encode() in (path / "environ").read_bytes().split(b"\0")
+            if one != process and (marked or os.getpgid(one) == process):
+                found.append(one)
+        except OSError:  # it has ended
+            continue
+    return found
+
+
+def working(processes: list[int]) -> list[int]:
+    """Those that compute: not the processes of Ray beside its workers."""
+    titles = {one: Path(f"/proc/{one}/cmdline").read_text() for one in processes if alive(one)}
+    return [one for one, title in titles.items() if re.search(r"fork_server|ray::run", title)]
+
+
+def ended_in_time(process: int, mark: str, seconds: float = 30) -> bool:
+    """Wait until a command has left no process; those that stay are killed."""
+    end = time.monotonic() + seconds
+    while (left := others_of(process, mark)) and time.monotonic() < end:
+        time.sleep(0.1)
+    for one in left:
+        os.kill(one, signal.SIGKILL)
+    return not left
+
+
+def send(process: int, name: str, others: list[int]) -> None:
+    """Send a signal to a process and those that it started, to one of them, or twice to all."""
+    if name in ("main kill", "other kill"):
+        chosen = [process] if name == "main kill" else working(others)[:1]
+        for one in chosen:
+            os.kill(one, signal.SIGKILL)
+        return
     number = {"kill": signal.SIGKILL, "term": signal.SIGTERM}.get(name, signal.SIGINT)
     for _ in range(2 if name == "int twice" else 1):
         try:
@@ -215,14 +274,16 @@ def result_of(checkpoint: Path) -> Path:
 
 def command(mode: str, method: str) -> list[str]:
     """What is typed."""
-    words = ["sweep" if mode == "sweep" else "run", "-s", "toy.toml"]
-    if mode == "sweep":
+    words = ["sweep" if mode in SWEEPS else "run", "-s", "toy.toml"]
+    if mode in SWEEPS:
         words += ["-p", f"{method},oracle", "--seeds", "2"]
+        words += ["--launcher", "ray", "--workers", "2"] if mode == "ray" else []
     else:
         words += ["-p", method]
     for setting in METHODS[method]:
         words += ["--set", f"{method}.{setting}"]
-    return words + (["--devices", "2", "--accelerator", "cpu"] if mode == "two" else [])
+    processes = {"two": "2", "four": "4"}.get(mode)
+    return words + (["--devices", processes, "--accelerator", "cpu"] if processes else [])
 
 
 def fresh(root: Path) -> Place:
@@ -248,10 +309,10 @@ def inject(name: str) -> Fault:
     """Kill a command, type it again, and compare with the undisturbed results."""
     mode, method, sent, at, number = name.split("/")
     rng = Random(crc32(name.encode()))
-    whole, seconds = undisturbed("run" if mode == "again" else mode, method)
+    whole, seconds = undisturbed(PLAIN.get(mode, mode), method)
     when = {"time": rng.uniform(0, 1.1 * seconds), "file": float(rng.randint(1, 60))}
     fault = {"signal": sent, "at": at, "number": int(number)}
-    fault["when"] = when.get(at, float(rng.randint(1, 12)))
+    fault["when"] = rng.uniform(0, 1) if at == "begun" else when.get(at, float(rng.randint(1, 12)))
     with tempfile.TemporaryDirectory(prefix="flbench-faults-", ignore_cleanup_errors=True) as root:
         place = fresh(Path(root))
         if mode == "again":
@@ -260,10 +321,11 @@ def inject(name: str) -> Fault:
         forced = ["--force"] if mode == "again" else []
         killed = place.type(*words, *forced, fault=fault, share=rng.choice([0, 50]))
         kept, finished = begun(place, "written"), begun(place, "finished")
-        if mode == "two":
-            time.sleep(0.5)  # the other process ends when it hears of it
+        gone = ended_in_time(killed.process, str(place.notes))
         before = set(place.others())
-        ended = place.type(*words, *([] if mode == "sweep" else ["--resume"]))
+        words = command(rng.choice([mode, AGAIN.get(mode, mode)]), method)
+        ended = place.type(*words, *([] if mode in SWEEPS else ["--resume"]))
+        gone = ended_in_time(ended.process, str(place.notes)) and gone
         loaded = place.noted("loaded")
         results, expected = place.results(), Place(whole).results()
         left = place.others()
@@ -278,6 +340,10 @@ def inject(name: str) -> Fault:
         wrong = "more than one line"
     elif ended.code != 0 or LINE.search(ended.messages):
         wrong, message = "not resumed", ended.messages[-400:]
+    elif not gone:
+        wrong = "processes are left"
+    elif mode == "ray" and sent == "other kill" and killed.code != 0:
+        wrong = "not retried"
     elif lost:
         wrong = "another result"
     elif left:
