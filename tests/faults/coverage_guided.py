@@ -88,14 +88,20 @@ class Reached:
 def guided(
     count: int, kinds: Sequence[str], inject: Callable[[str, Reached], Fault], file: Path
 ) -> Iterator[Fault]:
-    """Inject `count` inputs, those that `file` holds among them; new ones are appended to it."""
+    """Inject `count` inputs, those that `file` holds among them; new ones are appended to it.
+
+    What went wrong is injected again: it may have been mended.
+    """
     reached = Reached()
     known = recorded(file)
     corpus: dict[str, list[Fault]] = {kind: [] for kind in kinds}
-    for fault in known.values():
+    for fault in list(known.values()):
         if fault.reached:
             corpus[fault.kind].append(fault)
             inject(fault.name, reached)
+        if fault.wrong:
+            known[fault.name] = inject(fault.name, reached)
+            append(known[fault.name], file)
     yield from known.values()
     number = len(known)
     while len(known) < count:

@@ -56,10 +56,10 @@ def append(fault: Fault, file: Path) -> None:
 
 
 def injected(names: list[str], inject: Callable[[str], Fault], file: Path) -> Iterator[Fault]:
-    """Inject the faults that the file does not hold yet; each is appended to it."""
+    """Inject the faults that the file does not hold yet, or that went wrong; each is appended."""
     known = recorded(file)
     for name in names:
-        if name not in known:
+        if name not in known or known[name].wrong:
             known[name] = inject(name)
             append(known[name], file)
         yield known[name]
