@@ -222,7 +222,8 @@ def others_of(process: int, mark: str) -> list[int]:
         one = int(path.name)
         try:
             marked = f"{MARK}={mark}".encode() in (path / "environ").read_bytes().split(b"\0")
-            if one != process and (marked or os.getpgid(one) == process):
+            ended = ") Z " in (path / "stat").read_text()
+            if one != process and not ended and (marked or os.getpgid(one) == process):
                 found.append(one)
         except OSError:  # it has ended
             continue
@@ -235,14 +236,15 @@ def working(processes: list[int]) -> list[int]:
     return [one for one, title in titles.items() if re.search(r"fork_server|ray::run", title)]
 
 
-def ended_in_time(process: int, mark: str, seconds: float = 30) -> bool:
-    """Wait until a command has left no process; those that stay are killed."""
+def left_by(process: int, mark: str, seconds: float = 30) -> list[str]:
+    """Wait for the processes of a command that has ended; those that stay are killed and named."""
     end = time.monotonic() + seconds
     while (left := others_of(process, mark)) and time.monotonic() < end:
         time.sleep(0.1)
-    for one in left:
+    titles = [Path(f"/proc/{one}/cmdline").read_text()[:80] for one in left if alive(one)]
+    for one in filter(alive, left):
         os.kill(one, signal.SIGKILL)
-    return not left
+    return titles
 
 
 def send(process: int, name: str, others: list[int]) -> None:
@@ -321,11 +323,11 @@ def inject(name: str) -> Fault:
         forced = ["--force"] if mode == "again" else []
         killed = place.type(*words, *forced, fault=fault, share=rng.choice([0, 50]))
         kept, finished = begun(place, "written"), begun(place, "finished")
-        gone = ended_in_time(killed.process, str(place.notes))
+        running = left_by(killed.process, str(place.notes))
         before = set(place.others())
         words = command(rng.choice([mode, AGAIN.get(mode, mode)]), method)
         ended = place.type(*words, *([] if mode in SWEEPS else ["--resume"]))
-        gone = ended_in_time(ended.process, str(place.notes)) and gone
+        running += left_by(ended.process, str(place.notes))
         loaded = place.noted("loaded")
         results, expected = place.results(), Place(whole).results()
         left = place.others()
@@ -340,8 +342,8 @@ def inject(name: str) -> Fault:
         wrong = "more than one line"
     elif ended.code != 0 or LINE.search(ended.messages):
         wrong, message = "not resumed", ended.messages[-400:]
-    elif not gone:
-        wrong = "processes are left"
+    elif running:
+        wrong, message = "processes are left", str(running)
     elif mode == "ray" and sent == "other kill" and killed.code != 0:
         wrong = "not retried"
     elif lost:

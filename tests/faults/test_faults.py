@@ -13,7 +13,7 @@ import damaged_checkpoints
 import killed_runs
 import pytest
 from damage import DAMAGES
-from fault_record import Fault, injected, report
+from fault_record import Fault, injected, recorded, report
 from power_cut import Disk
 
 from flbench.results import files
@@ -168,8 +168,9 @@ def test_a_harness_that_was_stopped_goes_on(tmp_path: Path) -> None:
     file = tmp_path / "a" / "faults.jsonl"
     assert [one.name for one in injected(["a", "b"], inject, file)] == ["a", "b"]
     found = list(injected(["a", "b", "c"], inject, file))
-    assert asked == ["a", "b", "c"]
+    assert asked == ["a", "b", "b", "c"], "what went wrong is injected again"
     text = report("title", found)
-    assert "| kind | 3 | 2 | 3 | 6 |" in text
-    assert "| all | 3 | 2 | 3 | 6 |" in text
+    assert "| kind | 3 | 2 | 3 | 8 |" in text
+    assert "| all | 3 | 2 | 3 | 8 |" in text
     assert "- b: traceback" in text
+    assert recorded(file) == {one.name: one for one in found}
