@@ -17,7 +17,7 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -418,9 +418,9 @@ def bounded() -> Iterator[None]:
 
 
 def inject(name: str, reached: Reached | None = None) -> Fault:
-    """Type a command with a hostile input, in a folder of its own."""
+    """Type a command with a hostile input, in a folder of its own; `reached` watches it."""
     kind = name.partition("/")[0]
-    rng, reached = Draws(name), reached or Reached()
+    rng, lines = Draws(name), reached.lines if reached else 0
     top = Path(tempfile.mkdtemp(prefix="flbench-faults-"))
     work, before = top / "a" / "b" / "work", Path.cwd()
     work.mkdir(parents=True)
@@ -432,18 +432,22 @@ def inject(name: str, reached: Reached | None = None) -> Fault:
         words = KINDS[kind](rng)
         if words[:1] == ["run"] and "--out" not in words:
             words += ["--out", "out"]
-        there, before_it = files_below(top), reached.lines
+        there = files_below(top)
         forget_peak()
         began = time.monotonic()
         home = {"HOME": str(top / "home"), "MPLCONFIGDIR": str(matplotlib_folder())}
-        with patch.dict(os.environ, home), bounded(), reached.watching():
+        with (
+            patch.dict(os.environ, home),
+            bounded(),
+            reached.watching() if reached else nullcontext(),
+        ):
             done = typed(*words)
         fault = replace(
             _judged(name, kind, done, top, there),
             seconds=round(time.monotonic() - began, 3),
             megabytes=peak(),
             drawn=rng.drawn,
-            reached=reached.lines - before_it,
+            reached=reached.lines - lines if reached else 0,
         )
         return replace(fault, message=f"{words}: {fault.message}") if fault.wrong else fault
     finally:
