@@ -66,6 +66,7 @@ FURTHER = 120
 """Faults of runs of four processes, and of sweeps of two workers of Ray, which take longer."""
 OF_SEVERAL = ("kill", "main kill", "other kill", "term", "int", "int twice")
 """What is sent to them: to all, to the process that was typed, or to one that it started."""
+AGENT = "Agent"
 MARK = "FLBENCH_FAULT"
 """A variable in the environment of every process of a command."""
 LINE = re.compile(r"Traceback|ignored in|Error:")
@@ -232,19 +233,29 @@ def others_of(process: int, mark: str) -> list[int]:
 
 def working(processes: list[int]) -> list[int]:
     """Those that compute: not the processes of Ray beside its workers."""
-    titles = {one: Path(f"/proc/{one}/cmdline").read_text() for one in processes if alive(one)}
-    return [one for one, title in titles.items() if re.search(r"fork_server|ray::run", title)]
+    return [one for one in processes if re.search(r"fork_server|ray::run", title_of(one))]
 
 
 def left_by(process: int, mark: str, seconds: float = 30) -> list[str]:
-    """Wait for the processes of a command that has ended; those that stay are killed and named."""
-    end = time.monotonic() + seconds
-    while (left := others_of(process, mark)) and time.monotonic() < end:
+    """Wait for the processes of a command that has ended; those that stay are killed and named.
+
+    Agents of Ray that collect statistics may stay if Ray was killed while it began.
+    """
+    end, left = time.monotonic() + seconds, {0: ""}
+    while any(AGENT not in title for title in left.values()) and time.monotonic() < end:
         time.sleep(0.1)
-    titles = [Path(f"/proc/{one}/cmdline").read_text()[:80] for one in left if alive(one)]
+        left = {one: title_of(one) for one in others_of(process, mark)}
     for one in filter(alive, left):
         os.kill(one, signal.SIGKILL)
-    return titles
+    return [title for title in left.values() if AGENT not in title]
+
+
+def title_of(process: int) -> str:
+    """The words of a process."""
+    try:
+        return Path(f"/proc/{process}/cmdline").read_text().strip("\0")
+    except OSError:  # it has ended
+        return AGENT
 
 
 def send(process: int, name: str, others: list[int]) -> None:
