@@ -184,7 +184,7 @@ def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
         logits: shape (b, C), or (b, T, C).
         y: labels, shape (b,), or next tokens, shape (b, T).
     """
-    return F.cross_entropy(logits.movedim(-1, 1), y)
+    return F.cross_entropy(logits if logits.dim() == 2 else logits.movedim(-1, 1), y)
 
 
 class ClientModule(LightningModule):
