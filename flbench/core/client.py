@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from flbench.core import deferred_torchmetrics as deferred_torchmetrics
 from flbench.core import torchvision_compat as torchvision_compat
 from flbench.core.layout import ParameterLayout, trained_parameters
 from flbench.core.local_training import LocalTraining
@@ -25,7 +26,7 @@ from flbench.core.types import Extras
 from flbench.errors import Undefined
 
 # isort: split
-from lightning.pytorch import LightningModule  # after torchvision_compat, which it needs
+from lightning.pytorch import LightningModule  # after the two that it needs
 
 
 @dataclass(frozen=True)
