@@ -83,7 +83,7 @@ def names(count: int) -> list[str]:
         if method in STAGES and mode in ("run", "again"):
             moments += [STAGES[method]] * 2
         found.append(f"{mode}/{method}/{sent}/{rng.choice(moments)}/{number}")
-    for number in range(FURTHER):
+    for number in sorted(range(FURTHER), key=lambda number: number % 6 == 5):  # Ray last
         rng = Random(f"further {number}")
         method, mode = rng.choice(list(METHODS)), "ray" if number % 6 == 5 else "four"
         sent = OF_SEVERAL[(number // 6 + number) % 6]

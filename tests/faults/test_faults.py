@@ -71,6 +71,22 @@ def test_killed_runs_end_in_the_same_bytes() -> None:
     assert [(one.name, one.wrong, one.message) for one in found if one.wrong] == []
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("forks")
+def test_killed_runs_of_four_processes_end_in_the_same_bytes() -> None:
+    found = [killed_runs.inject(f"four/pfedlia/{sent}/begun/0") for sent in ("other kill", "int")]
+    assert [(one.name, one.wrong, one.message) for one in found if one.wrong] == []
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.usefixtures("forks")
+def test_a_killed_worker_of_ray_is_replaced() -> None:
+    pytest.importorskip("ray")
+    found = killed_runs.inject("ray/pfedlia/other kill/begun/0")
+    assert (found.wrong, found.message) == ("", "")
+
+
 class Cut(BaseException):
     """The power is gone."""
 
