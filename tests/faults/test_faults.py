@@ -66,15 +66,8 @@ def forks() -> Iterator[None]:
 @pytest.mark.usefixtures("forks")
 def test_killed_runs_end_in_the_same_bytes() -> None:
     kinds = ("cut/probe/3", "int twice/file/9", "kill/file/20", "lenient cut/file/31")
-    names = [f"run/pfedlia/{kind}" for kind in kinds]
+    names = [f"run/pfedlia/{kind}" for kind in kinds] + ["four/pfedlia/other kill/begun/0"]
     found = [killed_runs.inject(name) for name in names]
-    assert [(one.name, one.wrong, one.message) for one in found if one.wrong] == []
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("forks")
-def test_killed_runs_of_four_processes_end_in_the_same_bytes() -> None:
-    found = [killed_runs.inject(f"four/pfedlia/{sent}/begun/0") for sent in ("other kill", "int")]
     assert [(one.name, one.wrong, one.message) for one in found if one.wrong] == []
 
 
