@@ -62,7 +62,7 @@ PLAIN = {"again": "run", "four": "run", "ray": "sweep"}
 """What they must give the same results as."""
 AGAIN = {"four": "run", "ray": "sweep"}
 """How half of them are typed again: in one process."""
-FURTHER = 120
+FURTHER = 72
 """Faults of runs of four processes, and of sweeps of two workers of Ray, which take longer."""
 OF_SEVERAL = ("kill", "main kill", "other kill", "term", "int", "int twice")
 """What is sent to them: to all, to the process that was typed, or to one that it started."""
