@@ -182,7 +182,7 @@ def commands(rng: Random) -> list[str]:
     """Any command with odd arguments."""
     words = [*rng.choice(COMMANDS)]
     if words in (["check"], ["data", "--check"]):  # which start processes and read everything
-        return [*words, word(rng) or "x"]
+        return [*words, f"x{word(rng)}"]  # no method or data set that is there
     return [
         *words,
         *(word(rng, "iid", "x", ".", "rows/seed-0.json") for _ in range(rng.randint(0, 3))),
