@@ -228,8 +228,7 @@ class Crew:
         if self.deaths[cell] > RETRIES:
             why = f"its worker died ({how}), the last of {self.deaths[cell]}"
             return Outcome(FAILED, why, 1, cell.spec.title, cell.spec.path)
-        title = cell.spec.title
-        self.progress.tell(f"{title}: its worker died ({how}); it goes on in another one")
+        self.progress.tell(f"{cell.title}: its worker died ({how}); it goes on in another one")
         self.waiting.appendleft(cell)
         return None
 
