@@ -6,11 +6,12 @@ nothing is computed, so that it can be forked safely. It ends when nobody is lef
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerProcess
@@ -46,13 +47,23 @@ def start_server(preloaded: Sequence[str] = ()) -> None:
 def fork(
     function: Callable[..., object], *arguments: object, preloaded: Sequence[str] = ()
 ) -> ForkServerProcess:
-    """Call a function of a module in a process that the server forks."""
+    """Call a function of a module in a process that the server forks, in this environment."""
     start_server(preloaded)
     context = multiprocessing.get_context("forkserver")
-    process = context.Process(target=function, args=arguments)
+    process = context.Process(target=_call, args=(os.environ.copy(), function, arguments))
     with _empty_main_module():
         process.start()
     return process
+
+
+def _call(
+    environment: Mapping[str, str], function: Callable[..., object], arguments: Sequence[object]
+) -> None:
+    """Run in the new process."""
+    gc.freeze()  # what is imported stays
+    os.environ.clear()
+    os.environ.update(environment)
+    function(*arguments)
 
 
 @contextmanager

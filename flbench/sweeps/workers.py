@@ -8,7 +8,6 @@ SIGTERM, and they keep the last whole round. A worker whose sweep has died ends 
 
 from __future__ import annotations
 
-import gc
 import io
 import multiprocessing
 import os
@@ -17,7 +16,7 @@ import signal
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, redirect_stderr, suppress
 from dataclasses import dataclass, replace
 from multiprocessing import connection, parent_process
@@ -168,7 +167,7 @@ class Crew:
     def started(self) -> Worker:
         """A new worker."""
         ours, theirs = multiprocessing.Pipe()
-        process = fork(serve, theirs, dict(os.environ), preloaded=PRELOADED)
+        process = fork(serve, theirs, preloaded=PRELOADED)
         theirs.close()
         self.workers.append(Worker(process, ours, RunBar(self.progress)))
         return self.workers[-1]
@@ -250,12 +249,9 @@ class Crew:
 # --- a worker -------------------------------------------------------------------------------------
 
 
-def serve(pipe: Connection, environment: Mapping[str, str]) -> None:
+def serve(pipe: Connection) -> None:
     """Run in a worker: run the cells that come, until there are no more."""
-    gc.freeze()
     Thread(target=_end_with_sweep, daemon=True).start()
-    os.environ.clear()
-    os.environ.update(environment)
     reporter = Reporter(pipe)
     sys.stdout = sys.stderr = reporter.lines
     raise_lost_interruptions()

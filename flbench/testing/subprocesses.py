@@ -6,7 +6,6 @@ at once.
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
 import os
 import socket
@@ -90,7 +89,6 @@ def _work(
     environment: dict[str, str],
 ) -> None:
     """Run in a fresh process: call the function and send its result."""
-    gc.freeze()
     os.environ.update(environment)
     sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
     try:
