@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import os
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -23,9 +22,6 @@ from flbench.run import checkpoint
 
 fabric._load_external_callbacks = functools.cache(fabric._load_external_callbacks)
 """Fabric reads the metadata of all installed packages whenever it is made: once is enough here."""
-
-LIGHT = str(Path(__file__).parent / "support" / "light")
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [LIGHT, os.environ.get("PYTHONPATH")]))
 
 
 @pytest.fixture

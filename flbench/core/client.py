@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from flbench.core import deferred_torchmetrics as deferred_torchmetrics
 from flbench.core import torchvision_compat as torchvision_compat
 from flbench.core.layout import ParameterLayout, trained_parameters
 from flbench.core.local_training import LocalTraining
@@ -25,7 +26,7 @@ from flbench.core.types import Extras
 from flbench.errors import Undefined
 
 # isort: split
-from lightning.pytorch import LightningModule  # after torchvision_compat, which it needs
+from lightning.pytorch import LightningModule  # after the two that it needs
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,7 @@ def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
         logits: shape (b, C), or (b, T, C).
         y: labels, shape (b,), or next tokens, shape (b, T).
     """
-    return F.cross_entropy(logits.movedim(-1, 1), y)
+    return F.cross_entropy(logits if logits.dim() == 2 else logits.movedim(-1, 1), y)
 
 
 class ClientModule(LightningModule):

@@ -7,15 +7,19 @@ domains, such as Digit-5, where their files are missing.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from flbench.core.dataset import Dataset, DatasetInfo
 
+Values = npt.NDArray[Any]
 ABOUT = {
     "digits": DatasetInfo(
         source="E. Alpaydin, C. Kaynak, UCI Optical Recognition of Handwritten Digits, test part",
@@ -29,11 +33,26 @@ DOMAINS = ("plain", "shifted", "blurred", "textured", "faint")
 
 def digits(root: Path) -> Dataset:
     """Handwritten digits, 1,797 images of 8x8, from scikit-learn; no network needed."""
+    pixels, labels = pixels_and_labels()
+    x = torch.as_tensor(pixels, dtype=torch.float32).view(-1, 1, 8, 8) / 16
+    return Dataset("digits", x, torch.as_tensor(labels, dtype=torch.int64), 10)
+
+
+def pixels_and_labels(file: str = "datasets/data/digits.csv.gz") -> tuple[Values, Values]:
+    """Pixels from 0 to 16, shape (1797, 64), and labels, shape (1797,).
+
+    Importing scikit-learn takes longer than many runs on digits, so its file is read instead,
+    where it lies in the installed package.
+    """
+    found = find_spec("sklearn")
+    path = Path(found.origin).parent / file if found and found.origin else Path(file)
+    if path.is_file():
+        table = np.loadtxt(path, delimiter=",")
+        return table[:, :-1], table[:, -1]
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
-    x = torch.as_tensor(bunch.images, dtype=torch.float32)[:, None] / 16
-    return Dataset("digits", x, torch.as_tensor(bunch.target, dtype=torch.int64), 10)
+    return bunch.data, bunch.target
 
 
 def digits_shift(root: Path) -> Dataset:

@@ -15,7 +15,7 @@ from flbench.core.client import LocalWork
 from flbench.core.state import Dispatched, Stage, Upload
 from flbench.core.types import Extras
 from flbench.engine.process_group import ProcessGroup, assign
-from flbench.engine.sequential import Sequential, common_extras, stack_kept
+from flbench.engine.sequential import Kind, Sequential, common_extras, stack_kept
 
 FIELDS = ("samples", "steps", "loss", "loss_start", "loss_end", "chosen")
 """Fields of an upload that are small: a few numbers per client."""
@@ -40,11 +40,9 @@ class DistributedExecutor(Sequential):
         own = torch.tensor(assigned[self.group.rank], dtype=torch.int64)
         own_start = select_clients(start, own)
         own_stage = stage.select(own)
-        upload = self.group.attempt(lambda: self.inner.fit(own_start, own_stage, work, round_))
-        fields = {name: getattr(upload, name) for name in FIELDS}
-        types = {name: (tuple(t.shape[1:]), t.dtype) for name, t in upload.extras.items()}
-        kept = {name: table.cpu() for name, table in upload.kept.items()}
-        everyone = self.group.all_gather_object((fields, types, kept))
+        upload, everyone = self.group.attempt_and_tell(
+            lambda: self.inner.fit(own_start, own_stage, work, round_), small_fields
+        )
         order = torch.tensor([position for own in assigned for position in own]).argsort()
         params, device = self.group.stack(upload.params, assigned), self.workspace.device
         busy = [share for share, own in zip(everyone, assigned, strict=True) if own]
@@ -62,6 +60,13 @@ class DistributedExecutor(Sequential):
             kept=gathered([kept for _, _, kept in busy], order, stage, round_),
             **{name: torch.cat([share[0][name] for share in everyone])[order] for name in FIELDS},
         )
+
+
+def small_fields(upload: Upload) -> tuple[Extras, dict[str, Kind], Extras]:
+    """A few numbers per client, the types of what they send, and what they keep."""
+    fields = {name: getattr(upload, name) for name in FIELDS}
+    types = {name: (tuple(t.shape[1:]), t.dtype) for name, t in upload.extras.items()}
+    return fields, types, {name: table.cpu() for name, table in upload.kept.items()}
 
 
 def gathered(tables: Sequence[Extras], order: Tensor, stage: Stage, round_: int) -> Extras:

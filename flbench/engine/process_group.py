@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import os
+import pickle
 import platform
 import shutil
 import tempfile
@@ -29,8 +30,11 @@ if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
 T = TypeVar("T")
+Told = TypeVar("Told")
+LENGTH, SMALL = 8, 2**13
+"""Bytes that say how long an object is, and bytes of an object that are sent with them."""
 BLOCK = 2**24
-"""Bytes of a broadcast."""
+"""Bytes of a broadcast; smaller tables are gathered at once."""
 SHARED = 2**25
 """Bytes from which processes of one machine use shared memory instead of broadcasts."""
 MEMORY = "/dev/shm"
@@ -85,19 +89,36 @@ class ProcessGroup:
         Raises:
             FlbenchError: the error of the first process that failed.
         """
+        return self.attempt_and_tell(work, lambda done: None)[0]
+
+    def attempt_and_tell(
+        self, work: Callable[[], T], tell: Callable[[T], Told]
+    ) -> tuple[T, list[Told]]:
+        """As `attempt`, and let all processes know something small of each process's part.
+
+        Args:
+            tell: what the others must know of the finished work.
+
+        Returns:
+            What the work returned, and what every process told, by rank.
+        """
         if self.size == 1:
-            return work()
+            done = work()
+            return done, [tell(done)]
         failure: tuple[type[FlbenchError], str] | None = None
+        told: Told | None = None
         try:
             done = work()
+            told = tell(done)
         except ProcessDied:
             raise
         except FlbenchError as error:
             failure = type(error), str(error)
-        for failed in self.all_gather_object(failure):
+        heard = self.all_gather_object((failure, told))
+        for failed, _ in heard:
             if failed is not None:
                 raise _rebuilt(*failed)
-        return done
+        return done, [part for _, part in heard]  # type: ignore[misc] # nobody failed: all told
 
     def broadcast_object(self, value: T) -> T:
         """The value of rank 0."""
@@ -107,9 +128,18 @@ class ProcessGroup:
         """The small values of all processes, by rank."""
         if self.size == 1:
             return [value]
-        values: list[T | None] = [None] * self.size
-        _communicate(lambda: dist.all_gather_object(values, value, group=_group()))
-        return values  # type: ignore[return-value] # every entry is filled
+        own = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+        head = torch.zeros(LENGTH + SMALL, dtype=torch.uint8)
+        head[:LENGTH].view(torch.int64)[0] = len(own)
+        head[LENGTH : LENGTH + len(own)] = own[:SMALL]
+        heads = self.all_gather(head)
+        sizes = heads[:, :LENGTH].contiguous().view(torch.int64).flatten().tolist()
+        if max(sizes) > SMALL:  # once more, for what did not fit
+            rest = torch.zeros(max(sizes) - SMALL, dtype=torch.uint8)
+            rest[: max(0, len(own) - SMALL)] = own[SMALL:]
+            heads = torch.cat([heads, self.all_gather(rest)], dim=1)
+        table = heads[:, LENGTH:].numpy()
+        return [pickle.loads(row[:size]) for row, size in zip(table, sizes, strict=True)]
 
     def all_gather(self, table: Tensor) -> Tensor:
         """The tensors of all processes, of one shape and type, stacked on the CPU: (size, ...)."""
@@ -149,6 +179,13 @@ class ProcessGroup:
                 self.all_gather_object(None)  # wait until all processes have written
                 return shared
         rows = torch.empty(shape, dtype=own.dtype)
+        if like.nbytes <= BLOCK:
+            most = max(map(len, positions))
+            padded = own.new_zeros(most, *own.shape[1:])
+            padded[: len(own)] = own
+            for block, places in zip(self.all_gather(padded), positions, strict=True):
+                rows[list(places)] = block[: len(places)]
+            return rows
         step = max(1, BLOCK // max(1, own[:1].nbytes or rows[:1].nbytes))
         for source, source_positions in enumerate(positions):
             for at in range(0, len(source_positions), step):

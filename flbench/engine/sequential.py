@@ -125,29 +125,28 @@ class Sequential:
     ) -> Outcome:
         """Train one model on a client's rows of the pool; the workspace holds it afterwards."""
         space, pool = self.workspace, self.samples
-        module, fabric, optimizer = space.module, space.fabric, space.optimizer
+        module, fabric = space.module, space.fabric
         name = pool.name(client)
         space.seed(torch_seed(self.seed, "dropout", round_, name, stage.label))
         space.load(row)
         module.start, module.received = row, Received(received, TRAINING)
         loss_start = mean_loss(space, pool.x[rows], pool.y[rows]) if stage.losses else torch.nan
-        module.train()
-        loss_sum = torch.zeros((), dtype=torch.float64, device=space.device)
-        step_count = 0
+        space.training_mode()
+        losses: list[Tensor] = []
         with learning_rate(space, schedule, round_):
             phases = work.phases(module, schedule.whole_epochs)
             plans = [self._steps(len(rows), phase) for phase in phases]
             left = most_steps(schedule, phases, plans)
             for number, (phase, batches) in enumerate(zip(phases, plans, strict=True)):
-                optimizer.state.clear()
+                space.step.forget()
                 start_phase(module, phase, number)
                 trained = both(phase.mask, mask, space.device)
                 address = (round_, name, stage.label, number)
                 phase_steps = 0
                 for order in orders(len(rows), phase.epochs, self.seed, *address):
-                    shuffled = rows[torch.as_tensor(order)]
-                    x, y = pool.x[shuffled], pool.y[shuffled]
-                    for step in batches[: left - step_count]:
+                    shuffled = rows.index_select(0, torch.as_tensor(order))
+                    x, y = pool.x.index_select(0, shuffled), pool.y.index_select(0, shuffled)
+                    for step in batches[: left - len(losses)]:
                         parts = [(x[cut], y[cut]) for cut in step]
                         batch = parts[0] if len(parts) == 1 else tuple(parts)
                         before = None if trained is None else space.snapshot()
@@ -157,19 +156,18 @@ class Sequential:
                                 loss = loss + term(module)
                         space.clear_gradients()
                         fabric.backward(loss)
-                        optimizer.step()
+                        space.step()
                         if before is not None and trained is not None:
                             space.restore_frozen(before, trained)
-                        loss_sum += loss.detach()
+                        losses.append(loss.detach())
                         phase_steps += 1
-                        step_count += 1
             at_end = mean_loss(space, pool.x[rows], pool.y[rows]) if stage.losses else torch.nan
-            module.steps = step_count
+            module.steps = len(losses)
             report = self._report(rows, work)
-        self._refuse_lost_loss(step_count, work)
+        self._refuse_lost_loss(len(losses), work)
         return Outcome(
-            steps=step_count,
-            loss=float(loss_sum) / step_count if step_count else torch.nan,
+            steps=len(losses),
+            loss=mean_in_order(losses),
             loss_start=loss_start,
             loss_end=at_end,
             report=report,
@@ -237,6 +235,14 @@ def joined(tables: Sequence[Extras], verb: str) -> Extras:
         if names.count(name) > 1:
             raise PluginError(f"each of two methods {verb} '{name}': rename it in one of them")
     return {name: value.detach().clone() for table in tables for name, value in table.items()}
+
+
+def mean_in_order(losses: Sequence[Tensor]) -> float:
+    """The mean of scalars, added in their order in double precision; NaN of none."""
+    total = 0.0
+    for loss in torch.stack(list(losses)).tolist() if losses else ():
+        total += loss  # not `sum`, which compensates for rounding from Python 3.12 on
+    return total / len(losses) if losses else torch.nan
 
 
 def most_steps(

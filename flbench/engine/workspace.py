@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from flbench.core.client import ClientModule
 from flbench.core.layout import ParameterLayout
 from flbench.engine.dropout import replace_dropout
+from flbench.engine.optimizer_step import OptimizerStep
 from flbench.errors import PluginError
 
 
@@ -22,6 +23,7 @@ class Workspace:
 
     Attributes:
         row: the flat tensor of which the module's tensors are views, shape (W,).
+        step: the optimiser's step.
 
     Raises:
         PluginError: `configure_optimizers` does not return one optimiser.
@@ -39,11 +41,13 @@ class Workspace:
         self.module = module
         module.layout = layout
         self.optimizer = optimizer
+        self.step = OptimizerStep(optimizer)
         self.has_batchnorm = any(
             isinstance(child, nn.modules.batchnorm._BatchNorm) for child in module.modules()
         )
         self.row = torch.empty(layout.width, device=fabric.device)
         self._parameters = list(module.parameters())
+        self._parts = list(module.modules())
         self._counters: list[tuple[slice, Tensor]] = []
         self._bind()
 
@@ -88,6 +92,11 @@ class Workspace:
     def restore_frozen(self, before: Tensor, trained: Tensor) -> None:
         """Restore the scalars outside the mask `trained` from the snapshot `before`, shape (W,)."""
         self.load(torch.where(trained, self.snapshot(), before))
+
+    def training_mode(self) -> None:
+        """Set the module and its parts to training mode."""
+        if not all(part.training for part in self._parts):
+            self.module.train()
 
     def clear_gradients(self) -> None:
         """Clear the gradients; faster than `optimizer.zero_grad`, which runs profiling hooks."""

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from flbench.datasets import data_root
-from flbench.datasets.digits import digits, digits_shift
+from flbench.datasets.digits import digits, digits_shift, pixels_and_labels
 from flbench.datasets.torchvision_sets import fashion_mnist
 from flbench.errors import BadParameter, MissingData, UnknownName, UserError
 from flbench.federation.loading import load_dataset
@@ -46,6 +46,12 @@ def test_digits_are_1797_images_of_8x8_between_0_and_1(tmp_path: Path) -> None:
     counted = torch.bincount(data.y).tolist()
     assert counted == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
     assert list(tmp_path.iterdir()) == [], "nothing is downloaded or cached"
+
+
+@pytest.mark.slow
+def test_digits_are_those_that_scikit_learn_loads() -> None:
+    for ours, theirs in zip(pixels_and_labels(), pixels_and_labels("elsewhere"), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_digits_are_the_same_each_time_and_found_by_name(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import in_threads
 import pytest
 import torch
 from every import run_of, same_state, stable
@@ -115,19 +117,40 @@ def work_of(executor: Sequential, candidates: int = 2) -> tuple[Dispatched, Stag
     return start, Stage("train", clients, 2, losses=True)
 
 
+class Packed(Fake):
+    """A process whose objects are sent as bytes in tables, as those of real ones."""
+
+    def all_gather_object(self, value: Any) -> list[Any]:
+        return ProcessGroup.all_gather_object(self, value)
+
+    def all_gather(self, table: torch.Tensor) -> torch.Tensor:
+        return torch.stack(Fake.all_gather_object(self, table))
+
+
+@pytest.mark.parametrize("longest", [0, 1, 100, 101, 10_000])
+def test_objects_of_any_length_arrive(longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_group, "SMALL", 100 + len(pickle.dumps("")))
+    monkeypatch.setattr(in_threads, "Fake", Packed)
+    words = ["a", "b" * longest, ""]
+    heard = together(3, lambda group: group.all_gather_object(words[group.rank]))
+    assert heard == [words] * 3
+
+
 def desks() -> set[Path]:
     """What lies in shared memory by our name."""
     return set(Path(process_group.MEMORY).glob("flbench-*"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["told", "shared", "no room", "several machines"])
+@pytest.mark.parametrize("way", ["at once", "in blocks", "shared", "no room", "several machines"])
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 7])
 def test_an_upload_is_the_same_bits_however_clients_are_dealt(
     size: int, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Told to one another, or written to one table in the memory of one machine."""
-    monkeypatch.setattr(process_group, "SHARED", 10**9 if way == "told" else 0)
+    monkeypatch.setattr(process_group, "SHARED", 10**9 if way in ("at once", "in blocks") else 0)
+    if way != "at once":
+        monkeypatch.setattr(process_group, "BLOCK", 0)
     before, heard, told = desks(), [], Fake.broadcast
     monkeypatch.setattr(Fake, "broadcast", lambda *a: heard.append(a[1].numel()) or told(*a))
     if way == "no room":
@@ -143,7 +166,7 @@ def test_an_upload_is_the_same_bits_however_clients_are_dealt(
         lambda ranks: DistributedExecutor(run.executor, ranks).fit(start, stage, LocalWork(), 5),
     )
     assert len(set(whole.samples.tolist())) > 1, "clients differ in size"
-    assert size == 1 or any(heard) == (way != "shared")
+    assert size == 1 or any(heard) == (way not in ("shared", "at once"))
     assert desks() == before, "nothing is left in shared memory"
     for end in ends:
         pairs = [(getattr(end, name), getattr(whole, name)) for name in (

@@ -24,6 +24,7 @@ from flbench import (
 )
 from flbench.engine.batches import orders, steps
 from flbench.engine.cross_evaluation import Pooled, cross_evaluate, evaluate_model, logits_of
+from flbench.engine.sequential import mean_in_order
 from flbench.errors import Diverged, PluginError
 from flbench.run.rounds import cohort
 from flbench.toolbox.aggregation import weighted_mean
@@ -344,3 +345,10 @@ def test_clients_upload_the_same_extras(
     suite = toy_suite(participation=1.0)
     with pytest.raises(PluginError, match="clients differ in what they upload: mood"):
         play_toy(method, rounds=1, suite=suite, executor=executor)
+
+
+def test_losses_are_added_in_order_in_double_precision() -> None:
+    values = [1.0, 2.0**-53, 2.0**-53]  # each of the small ones is lost; both together would not be
+    assert mean_in_order([torch.tensor(value, dtype=torch.float64) for value in values]) == 1 / 3
+    assert mean_in_order([torch.tensor(16777216.0), torch.tensor(1.0)]) == 8388608.5
+    assert mean_in_order([]) != mean_in_order([]), "NaN"

@@ -1,0 +1,71 @@
+"""torchmetrics is there, whatever of it is asked for, and is not imported before."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = "torchvision", "transformers", "scipy.signal", "matplotlib"
+USE = {
+    "a class": "from torchmetrics import Accuracy; Accuracy(task='binary')",
+    "a class of a part": "from torchmetrics.text import BLEUScore; BLEUScore()",
+    "a function": "from torchmetrics.functional import accuracy; assert callable(accuracy)",
+    "a part": "import torchmetrics; assert torchmetrics.image.PeakSignalNoiseRatio",
+    "everything": "from torchmetrics import *; assert MeanMetric().compute() != 0",
+    "a list of names": "import torchmetrics; assert 'MeanMetric' in dir(torchmetrics)",
+    "its source": "import inspect, torchmetrics; assert inspect.getsource(torchmetrics)",
+    "a figure": (
+        "import torch; from torchmetrics.classification import BinaryAccuracy as A; m = A();"
+        "m(torch.tensor([0, 1]), torch.tensor([1, 1])); m.plot()"
+    ),
+    "its version": "import torchmetrics as t; assert t.__version__.startswith('1.')",
+}
+
+"""Uses for which none of the heavy packages is needed."""
+
+
+def python(code: str) -> str:
+    """What a new process prints."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.slow
+def test_the_client_module_imports_nothing_that_is_heavy() -> None:
+    code = f"import flbench.core.client, sys; print(*[m for m in {HEAVY} if m in sys.modules])"
+    assert python(code) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("use", ["a class", "a function", "a figure"])
+def test_it_works_first_thing_in_a_process(use: str) -> None:
+    assert python(f"import flbench.core.client; {USE[use]}") == ""
+
+
+@pytest.mark.slow
+def test_all_of_it_works_in_one_process() -> None:
+    assert python("\n".join(["import flbench.core.client", *USE.values()])) == ""
+
+
+@pytest.mark.slow
+def test_what_it_does_not_have_is_an_error() -> None:
+    code = "import flbench.core.client, torchmetrics; print(hasattr(torchmetrics, 'nothing'))"
+    assert python(code) == "False"
+
+
+@pytest.mark.slow
+def test_an_imported_or_another_version_is_left_alone() -> None:
+    imported = (
+        "import flbench.core.torchvision_compat, torchmetrics, flbench.core.client;"
+        "print(type(torchmetrics).__name__)"
+    )
+    assert python(imported) == "module"
+    other = (
+        "from importlib import metadata; found = metadata.version;"
+        "metadata.version = lambda name: '2.0.0' if name == 'torchmetrics' else found(name);"
+        "import flbench.core.client, torchmetrics; print(type(torchmetrics).__name__)"
+    )
+    assert python(other) == "module"
