@@ -58,7 +58,11 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
 def typed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Typed:
-    """Type a command in an empty folder; gives exit code, standard output and standard error."""
+    """Type a command in an empty folder; gives exit code, standard output and standard error.
+
+    It believes that there is one CPU, so that it runs in this process unless it says --workers.
+    """
+    monkeypatch.setattr("joblib.cpu_count", lambda: 1)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FLBENCH_DATA", str(tmp_path / "empty"))
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from types import FrameType
 
 from flbench.engine.processes import is_rank_zero
 from flbench.errors import Interrupted
+from flbench.sweeps.launchers import raise_lost_interruptions
 
 AGAIN = b"flbench: interrupted again; ended at once\n"
-SOON = 0.01
-"""Seconds after which an interruption that was lost is raised again."""
 
 
 def heed_interruptions() -> None:
@@ -24,7 +22,7 @@ def heed_interruptions() -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _first)
-        sys.unraisablehook = _raise_again
+        raise_lost_interruptions()
 
 
 def _first(number: int, frame: FrameType | None) -> None:
@@ -36,12 +34,3 @@ def _second(number: int, frame: FrameType | None) -> None:
     if is_rank_zero():
         os.write(2, AGAIN)
     os._exit(Interrupted.exit_code)
-
-
-def _raise_again(lost: sys.UnraisableHookArgs) -> None:
-    """Raise an interruption again that hit code which cannot raise; others are printed."""
-    if not issubclass(lost.exc_type, KeyboardInterrupt):
-        sys.__unraisablehook__(lost)
-        return
-    signal.signal(signal.SIGALRM, signal.default_int_handler)
-    signal.setitimer(signal.ITIMER_REAL, SOON)

@@ -32,6 +32,13 @@ Metrics = Annotated[
 ]
 MOST_SEEDS = 10_000
 """A cell is made for each of them before the first one is run."""
+Workers = Annotated[
+    str,
+    typer.Option(
+        metavar="N|auto",
+        help="runs at once, each in a process of its own; auto: as many as CPUs and memory hold",
+    ),
+]
 Threads = Annotated[int, typer.Option(min=1, max=1024, help="CPU threads of torch")]
 
 
@@ -157,6 +164,15 @@ def takes_request(command: Callable[..., None]) -> Callable[..., None]:
 def names(values: Sequence[str]) -> tuple[str, ...]:
     """Names given one by one, or several separated by commas."""
     return tuple(name.strip() for value in values for name in value.split(",") if name.strip())
+
+
+def read_workers(text: str) -> int | None:
+    """The number that `--workers` gives; None = auto."""
+    if text == "auto":
+        return None
+    if not text.isdecimal() or int(text) == 0:
+        raise typer.BadParameter(f"--workers expects a number from 1, or auto, got '{text}'")
+    return int(text)
 
 
 def read_settings(pairs: Sequence[str] | None) -> dict[str, object]:

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flbench.cli.options import MOST_SEEDS, Out, Root, Settings, Threads, read_settings
+from flbench.cli.options import (
+    MOST_SEEDS,
+    Out,
+    Root,
+    Settings,
+    Threads,
+    Workers,
+    read_settings,
+    read_workers,
+)
 from flbench.engine.options import EngineOptions
 from flbench.errors import UnknownName
 from flbench.sweeps.request import RunRequest
@@ -33,6 +43,7 @@ def reproduce(
     data_root: Root = None,
     out: Out = Path("flbench-results"),
     threads: Threads = 1,
+    workers: Workers = "auto",
     no_run: Annotated[bool, typer.Option("--no-run", help="only compare what is there")] = False,
     markdown: Annotated[
         bool, typer.Option("--markdown", help="the paper's page of docs/, from what is there")
@@ -59,7 +70,11 @@ def reproduce(
     with progress.waiting("importing torch and lightning"):
         from flbench.papers.reproduction import findings, planned
         from flbench.sweeps.sweep import run_missing
+        from flbench.sweeps.workers import prepare_workers, run_in_workers
 
+    number = read_workers(workers)
+    if not no_run:
+        prepare_workers(number)
     request = RunRequest(
         settings=read_settings(settings),
         dataset=dataset,
@@ -69,7 +84,8 @@ def reproduce(
     )
     plans = {name: planned(grid, scale, request, seeds, progress) for name, grid in chosen.items()}
     every = [cell for part in plans.values() for plan in part for cell in plan.cells]
-    outcomes = {} if no_run else run_missing(every, progress)
+    launch = partial(run_in_workers, progress=progress, workers=number)
+    outcomes = {} if no_run else run_missing(every, progress, launch)
     total: Counter[str] = Counter()
     for name, grid in chosen.items():
         found = findings(grid, plans[name], outcomes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -14,8 +15,10 @@ from flbench.cli.options import (
     Root,
     Settings,
     Threads,
+    Workers,
     names,
     read_settings,
+    read_workers,
 )
 from flbench.engine.options import EngineOptions
 from flbench.errors import Interrupted
@@ -33,10 +36,13 @@ def study(
     resume: Annotated[bool, typer.Option("--resume", help="go on from a checkpoint")] = False,
     force: Annotated[bool, typer.Option("--force", help="compute complete cells again")] = False,
     metric: Metrics = None,
+    workers: Workers = "auto",
 ) -> None:
     """Run a study: a grid of runs, or a measurement; cells that are complete are not run again."""
-    from flbench.terminal.console import Console
+    from flbench.sweeps.workers import prepare_workers, run_in_workers
+    from flbench.terminal.console import SweepProgress
 
+    number = read_workers(workers)
     request = RunRequest(
         seeds=tuple(range(seeds)),
         settings=read_settings(settings),
@@ -49,14 +55,14 @@ def study(
         metrics=names(metric or []),
     )
 
-    console = Console()
-    with console.waiting("importing torch and lightning"):
+    progress = SweepProgress()
+    prepare_workers(number)
+    with progress.waiting("importing torch and lightning"):
         from flbench.sweeps.study import run_study
         from flbench.terminal.tables import print_rows
+    launch = partial(run_in_workers, progress=progress, workers=number)
     try:
-        rows = run_study(name, request, console)
+        rows = run_study(name, request, progress, launch)
     except KeyboardInterrupt:
         raise Interrupted("interrupted; complete cells are kept, type the same again") from None
-    finally:
-        console.close()
     print_rows(name, rows)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flbench.cli.options import takes_request
+from flbench.cli.options import Workers, read_workers, takes_request
 from flbench.errors import UnknownName, UserError
-from flbench.sweeps.launchers import FAILED, run_locally, run_on_ray
+from flbench.sweeps.launchers import FAILED, run_on_ray
 from flbench.sweeps.request import Cell, RunRequest, resolve
 from flbench.sweeps.sweep import Outcomes, recalled, run_missing, summary
 
@@ -28,9 +28,7 @@ def sweep(
     launcher: Annotated[
         str, typer.Option(help="local, ray, or print (the commands, one a line)")
     ] = "local",
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="ray: cells at once [default: as many as fit]")
-    ] = None,
+    workers: Workers = "auto",
     address: Annotated[
         str | None, typer.Option(help="ray: a cluster [default: start one on this machine]")
     ] = None,
@@ -43,8 +41,10 @@ def sweep(
     """
     if launcher not in LAUNCHERS:
         raise UnknownName("launcher", launcher, LAUNCHERS, listed="there are")
-    if launcher != "ray" and (workers or address):
-        raise typer.BadParameter("--workers and --address belong to --launcher ray")
+    if launcher != "ray" and address:
+        raise typer.BadParameter("--address belongs to --launcher ray")
+    number = read_workers(workers)
+    from flbench.sweeps.workers import prepare_workers, run_in_workers
     from flbench.terminal.console import SweepProgress
 
     progress = SweepProgress()
@@ -52,13 +52,16 @@ def sweep(
         raise UserError(
             "--devices, --nodes: here a cell is one process; --launcher print gives the commands"
         )
+    if launcher == "local":
+        prepare_workers(number)
     cells = resolve(replace(request, resume=True), progress)
     if launcher == "print":
         print_commands(cells, progress)
         return
-    launch = partial(run_on_ray, workers=workers, address=address)
-    outcomes = run_missing(cells, progress, launch if launcher == "ray" else run_locally)
-    conclude(outcomes, progress)
+    launch = partial(run_in_workers, progress=progress, workers=number)
+    if launcher == "ray":
+        launch = partial(run_on_ray, workers=number, address=address)
+    conclude(run_missing(cells, progress, launch), progress)
 
 
 def print_commands(cells: Sequence[Cell], progress: SweepProgress) -> None:

@@ -5,13 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flbench.cli.options import MOST_SEEDS, Out, Root, Settings, Threads, read_settings
+from flbench.cli.options import (
+    MOST_SEEDS,
+    Out,
+    Root,
+    Settings,
+    Threads,
+    Workers,
+    read_settings,
+    read_workers,
+)
 from flbench.core.parameters import parse
 from flbench.engine.options import EngineOptions
 from flbench.errors import UserError
@@ -43,11 +52,15 @@ def tune(
     out: Out = Path("flbench-results"),
     trials: Annotated[Path, typer.Option(help="folder of the trials")] = Path("flbench-tuning"),
     threads: Threads = 1,
+    workers: Workers = "auto",
 ) -> None:
     """Search a method's parameters on tuning seeds; score the best, and the defaults, on others."""
+    from flbench.sweeps.workers import prepare_workers, run_in_workers
     from flbench.terminal.console import SweepProgress
 
-    progress = SweepProgress()
+    progress, number = SweepProgress(), read_workers(workers)
+    prepare_workers(number)
+    launch = partial(run_in_workers, progress=progress, workers=number)
     with progress.waiting("importing torch and lightning"):
         from flbench.cli.sweep import conclude
         from flbench.run.composition import load_method
@@ -86,7 +99,7 @@ def tune(
     numbers = list(range(FIRST_SEED, FIRST_SEED + tuning_seeds))
     wanted = [cells(point, numbers, trials) for point in drawn]
     progress.tell(f"{len(drawn)} sets of {', '.join(grid)}; {tuning_seeds} tuning seeds each")
-    outcomes = run_missing([cell for trial in wanted for cell in trial], progress)
+    outcomes = run_missing([cell for trial in wanted for cell in trial], progress, launch)
     scores = [score_of([outcomes[cell] for cell in trial]) for trial in wanted]
     judged = sorted(map(Trial, drawn, scores), key=order)
     report = _write(judged, method, wanted[0][0])
@@ -101,7 +114,7 @@ def tune(
 
     found = Tuning(budget=budget, tried=len(drawn), seeds=numbers, score=SCORE)
     scored = [*cells({}, range(seeds), out), *cells(best.params, range(seeds), out, found)]
-    conclude(run_missing(scored, progress), progress)
+    conclude(run_missing(scored, progress, launch), progress)
 
 
 def _values(pair: str) -> tuple[str, list[Any]]:

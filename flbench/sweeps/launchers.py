@@ -1,6 +1,7 @@
 """Launchers: where cells run, and what becomes of them.
 
-A cell runs in this process, or as a task of a Ray cluster, whose workers get its request as text.
+A cell runs in this process, in a worker process of this machine (`workers.py`), or as a task of a
+Ray cluster. Workers get its request as text.
 """
 
 from __future__ import annotations
@@ -8,12 +9,13 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +25,12 @@ from flbench.sweeps.request import Cell, RunRequest, resolve
 if TYPE_CHECKING:
     from flbench.core.dataset import Dataset
     from flbench.results.schema import Result
+    from flbench.run.composition import LoadedMethod
     from flbench.run.spec import RunSpec
+    from flbench.terminal.console import Console
 
+SOON = 0.01
+"""Seconds after which an interruption that was lost is raised again."""
 PASSED_TO_WORKERS = ("FLBENCH_DATA", "WANDB_", "HF_")
 """Beginnings of the environment variables that the workers of a cluster get."""
 RETRIES = 3
@@ -122,6 +128,20 @@ def stoppable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+def raise_lost_interruptions() -> None:
+    """Let an interruption that hits code which cannot raise, such as a callback, come again."""
+    sys.unraisablehook = _raise_again
+
+
+def _raise_again(lost: sys.UnraisableHookArgs) -> None:
+    """Raise an interruption again; other errors are printed."""
+    if not issubclass(lost.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(lost)
+        return
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, SOON)
+
+
 def run_on_ray(cells: Sequence[Cell], workers: int | None, address: str | None) -> Running:
     """Run cells, at least one, on a Ray cluster (see `connected`); a worker's death is retried."""
     return _spread(connected(workers, address, cells[0]), cells, workers)
@@ -202,20 +222,39 @@ def run_remotely(
     os.environ.update(environment)
     from flbench.terminal.console import Console
 
+    return run_request(request, sources, Console())
+
+
+def run_request(request: str, sources: Mapping[str, str], console: Console) -> Outcome:
+    """Run the cell of a request in JSON, in another process than the sweep's.
+
+    Args:
+        sources: see `run_remotely`.
+        console: listens to the run.
+    """
     try:
-        (cell,) = resolve(RunRequest.from_json(request), Console())
+        (cell,) = resolve(RunRequest.from_json(request), console, _imported)
     except FlbenchError as error:
         return Outcome(FAILED, str(error), error.exit_code)
     here = sources_of(cell.spec)
-    if other := [name for name in sources if sources[name] != here[name]]:
+    if other := [name for name in sources if sources[name] != here.get(name)]:
         text = f"the code of {', '.join(other)} is not that of the sweep: start the sweep again"
         return Outcome(FAILED, text, UserError.exit_code)
     return replace(attempt(cell.spec, _loaded), error=None)
 
 
 def sources_of(spec: RunSpec) -> dict[str, str]:
-    """The method's plugins, with hashes of their code."""
-    return {plugin.name: plugin.source for plugin in spec.method.described.plugins}
+    """The method's plugins, with hashes of their code, and the suite with that of its settings."""
+    plugins = {plugin.name: plugin.source for plugin in spec.method.described.plugins}
+    return {**plugins, f"suite {spec.suite.name}": spec.suite.hash()}
+
+
+@cache
+def _imported(method: str) -> LoadedMethod:
+    """A method, found and imported once for all cells that a worker runs."""
+    from flbench.run.composition import load_method
+
+    return load_method(method)
 
 
 @lru_cache(maxsize=1)

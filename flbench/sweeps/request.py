@@ -88,10 +88,20 @@ class RunRequest:
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One method on one suite with one seed: the request for it alone, and its run."""
+    """One method on one suite with one seed: the request for it alone, and its run.
+
+    Attributes:
+        note: what tells it from others with the same title, in messages.
+    """
 
     request: RunRequest
     spec: RunSpec
+    note: str = ""
+
+    @property
+    def title(self) -> str:
+        """What it is called in messages."""
+        return f"{self.spec.title}, {self.note}" if self.note else self.spec.title
 
     @property
     def command(self) -> str:

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
-from itertools import product
+from itertools import product, takewhile
 from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
@@ -25,16 +25,17 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from flbench.core.parameters import checked, parse
-from flbench.errors import BadParameter, Diverged, MissingData, Undefined, UserError
+from flbench.errors import BadParameter, Diverged, UserError
 from flbench.plugin.registry import find, load_entry
 from flbench.results.files import write_atomically
 from flbench.results.schema import Result
 from flbench.run.composition import load_method, suite_overrides
-from flbench.sweeps.launchers import run_cells
+from flbench.sweeps.launchers import FAILED, Outcome, run_locally
 from flbench.sweeps.request import Cell, RunRequest, concerns, resolve
+from flbench.sweeps.sweep import Launch, run_missing
 
 if TYPE_CHECKING:
-    from flbench.terminal.console import Console
+    from flbench.terminal.console import Console, SweepProgress
 
 Row = dict[str, Any]
 Table = list[Row]
@@ -77,7 +78,9 @@ def read_grid(path: Path) -> Study:
         raise BadParameter(f"study {path}: cannot be read: {error}") from None
 
 
-def run_study(name: str, request: RunRequest, console: Console) -> Table:
+def run_study(
+    name: str, request: RunRequest, progress: SweepProgress, launch: Launch = run_locally
+) -> Table:
     """Run a study by name, or by the path of a grid's TOML; write and return its table.
 
     The table is written to `studies/<name>.json` in the folder of the results.
@@ -95,64 +98,74 @@ def run_study(name: str, request: RunRequest, console: Console) -> Table:
 
     torch.set_num_threads(request.engine.threads)
     if isinstance(study, Path):
-        rows = run_grid(read_grid(study), request, console, keep)
+        rows = run_grid(read_grid(study), request, progress, keep, launch)
     else:
         parameters = checked(f"study '{name}'", study, request.settings, skip=2)
-        rows = study(request, console.say, **parameters)
+        rows = study(request, progress.say, **parameters)
     keep(rows)
-    console.say(f"wrote {target}")
+    progress.say(f"wrote {target}")
     return rows
 
 
-@dataclass
+@dataclass(frozen=True)
 class GridRow:
     """A row of a grid: one suite, one method, one point (what the grid sets), a cell per seed."""
 
     suite: str
     method: str
     point: Row
-    cells: list[Cell]
-    results: list[Result] = field(default_factory=list)
-    failed: bool = False
+    cells: Sequence[Cell]
 
 
 def run_grid(
-    study: Study, request: RunRequest, console: Console, keep: Callable[[Table], None]
+    study: Study,
+    request: RunRequest,
+    progress: SweepProgress,
+    keep: Callable[[Table], None],
+    launch: Launch = run_locally,
 ) -> Table:
     """Run every cell of a grid that is not complete; a row per suite, method and point.
 
-    A row of which a cell diverges, is not defined, or lacks its data ends there, with a message.
-    `keep` is given the table after every row.
+    A row ends before the first seed that diverges, is not defined, or lacks its data. `keep` is
+    given the table, in the order of the grid, when a row has become complete.
 
     Raises:
-        UserError: no cell could be run.
+        UserError: a cell failed in another way, or none could be run.
     """
-    rows = grid_rows(study, request, console)
-    row_of = {cell: row for row in rows for cell in row.cells}
-
-    def cells() -> Iterator[Cell]:
-        for cell, row in row_of.items():
-            if not row.failed:
-                console.say(f"{cell.spec.title}: {shown(row.point)}")
-                yield cell
-
+    rows = grid_rows(study, replace(request, resume=True), progress)
+    cells = [cell for row in rows for cell in row.cells]
+    known: dict[Cell, Outcome] = {}
     table: Table = []
-    for cell, outcome in run_cells(cells()):
-        row = row_of[cell]
-        if outcome.result is not None:
-            row.results.append(outcome.result)
-        elif isinstance(outcome.error, (Diverged, Undefined, MissingData)):
-            console.say(f"{outcome.title}: skipped, {outcome.error}")
-            row.failed = True
-        elif outcome.error is not None:
-            raise outcome.error
-        if row.results and (row.failed or cell is row.cells[-1]):
-            about = {"suite": row.suite, "method": row.method, **row.point}
-            table.append({**about, **measured(row.results, study.columns)})
+
+    def hear(cell: Cell, outcome: Outcome) -> None:
+        known[cell] = outcome
+        there = [row for row in rows if known.keys() >= set(row.cells)]
+        found = [(row, results) for row in there if (results := _results(row, known))]
+        if len(found) > len(table):
+            table[:] = [
+                {"suite": row.suite, "method": row.method, **row.point}
+                | measured(results, study.columns)
+                for row, results in found
+            ]
             keep(table)
+
+    outcomes = run_missing(cells, progress, launch, hear)
+    broken = [
+        f"{cell.title}: {one.why}"
+        for cell, one in outcomes.items()
+        if one.what == FAILED and one.code != Diverged.exit_code
+    ]
+    if broken:
+        raise UserError(f"{len(broken)} of {len(cells)} cells failed; {broken[0]}")
     if not table:
         raise UserError("no cell of the study could be run")
     return table
+
+
+def _results(row: GridRow, known: Mapping[Cell, Outcome]) -> list[Result]:
+    """The results of a row, up to the first seed without one."""
+    found = takewhile(lambda one: one is not None, (known[cell].result for cell in row.cells))
+    return [one for one in found if one is not None]
 
 
 def grid_rows(study: Study, request: RunRequest, console: Console) -> list[GridRow]:
@@ -171,7 +184,8 @@ def grid_rows(study: Study, request: RunRequest, console: Console) -> list[GridR
         if not paths & known:  # otherwise the point sets what is not this method's
             known |= paths
             point = {key: settings[key] for key in point if key in settings}
-            rows.append(GridRow(suite, method, point, cells))
+            noted = [replace(cell, note=shown(point)) for cell in cells]
+            rows.append(GridRow(suite, method, point, noted))
     return rows
 
 
@@ -220,4 +234,4 @@ def correlations(one: npt.NDArray[np.float64], other: npt.NDArray[np.float64]) -
 
 def shown(settings: Mapping[str, Any]) -> str:
     """Settings in one line."""
-    return ", ".join(f"{key}={value}" for key, value in settings.items()) or "as the suite says"
+    return ", ".join(f"{key}={value}" for key, value in settings.items())

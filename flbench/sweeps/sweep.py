@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 Outcomes = Mapping[Cell, Outcome]
 Launch = Callable[[Sequence[Cell]], Running]
+Hear = Callable[[Cell, Outcome], object]
+"""Called with each cell and its outcome, as it comes."""
 
 
 def recalled(spec: RunSpec) -> Outcome | None:
@@ -46,7 +48,10 @@ def recalled(spec: RunSpec) -> Outcome | None:
 
 
 def run_missing(
-    cells: Sequence[Cell], progress: SweepProgress, launch: Launch = run_locally
+    cells: Sequence[Cell],
+    progress: SweepProgress,
+    launch: Launch = run_locally,
+    hear: Hear = lambda cell, outcome: None,
 ) -> dict[Cell, Outcome]:
     """Run whatever is not complete; every cell with its outcome. What asks for the same runs once.
 
@@ -61,12 +66,14 @@ def run_missing(
     for folder in {one.spec.path.parent for one in outcomes}:
         tidy(folder)
     waiting = [one for one in first.values() if one not in outcomes]
+    for one, outcome in outcomes.items():
+        hear(one, outcome)
     if cells:
         progress.tell(f"{summary(outcomes.values(), len(first))}; {len(waiting)} to run")
         for line in sorted(set(_lacking(outcomes))):
             progress.tell(line)
     if waiting:
-        outcomes |= _shown(launch(waiting), outcomes, len(first), progress)
+        outcomes |= _shown(launch(waiting), outcomes, len(first), progress, hear)
     return {cell: outcomes[one] for cell, one in same.items()}
 
 
@@ -78,7 +85,7 @@ def _lacking(known: Outcomes) -> Iterator[str]:
 
 
 def _shown(
-    running: Running, known: Outcomes, total: int, progress: SweepProgress
+    running: Running, known: Outcomes, total: int, progress: SweepProgress, hear: Hear
 ) -> dict[Cell, Outcome]:
     """What becomes of the cells that run, shown as it comes."""
     found: dict[Cell, Outcome] = {}
@@ -87,7 +94,8 @@ def _shown(
         with closing(running):
             for cell, outcome in running:
                 found[cell] = outcome
-                progress.finished(cell.spec.title, outcome.what, end_of_line(outcome))
+                progress.finished(cell.title, outcome.what, end_of_line(outcome))
+                hear(cell, outcome)
     except KeyboardInterrupt:
         kept = sum(one.result is not None for one in (*known.values(), *found.values()))
         forced = any(cell.request.force for cell in (*known, *found))

@@ -104,9 +104,9 @@ class Console:
 
 
 class SweepProgress(Console):
-    """Progress of many runs: a line for each finished run, and two bars in a terminal.
+    """Progress of many runs: a line for each finished run, and bars in a terminal.
 
-    The upper bar counts runs, the lower one the rounds of the current run.
+    The upper bar counts runs; below it, each current run has one for its rounds (`RunBar`).
     """
 
     def __init__(self) -> None:
@@ -116,6 +116,7 @@ class SweepProgress(Console):
         self._counts: Counter[str] = Counter()
         self._total = self._before = 0
         self._opened = 0.0
+        self._run = RunBar(self)
 
     def waiting(self, what: str) -> AbstractContextManager[object]:
         """Show what the program is doing, the first time only; later it takes no time."""
@@ -145,36 +146,52 @@ class SweepProgress(Console):
         left = span(spent / (number - self._before) * (self._total - number))
         self.tell(f"cell {number}/{self._total}  {title}{rest}  {left} left")
         if self._bar is not None:
-            self._end_run()
+            self._run.close()
             counts = ", ".join(f"{count} {what}" for what, count in self._counts.items())
             self._bar.update(self._bar.task_ids[0], completed=number, note=f"{counts}  {left} left")
 
     @hookimpl
     def run_started(self, info: RunInfo) -> None:
         """Open the lower bar."""
-        self._began, self._first, self._accuracy = time.monotonic(), info.first, "-"
-        if self._bar is not None:
-            self._end_run()
-            title = f"{info.method} on {info.suite}, seed {info.seed}"
-            self._bar.add_task(title, total=info.rounds, completed=info.first - 1, note="")
+        self._run.run_started(info)
 
     @hookimpl
     def round_finished(self, record: RoundRecord) -> None:
         """Advance the lower bar."""
-        self._update_accuracy(record)
-        if self._bar is not None:
-            note = f"accuracy {self._accuracy}  {span(self._left(record))} left"
-            self._bar.update(self._bar.task_ids[-1], completed=record.round, note=note)
+        self._run.round_finished(record)
 
     @hookimpl
     def run_finished(self, result: Result) -> None:
         """Do nothing; `finished` follows."""
 
-    def _end_run(self) -> None:
-        """Remove the lower bar."""
-        assert self._bar is not None
-        for task in self._bar.task_ids[1:]:
-            self._bar.remove_task(task)
+
+class RunBar(Console):
+    """The bar of a run that a sweep plays; several runs have one each."""
+
+    def __init__(self, sweep: SweepProgress) -> None:
+        self._sweep = sweep
+        self._task: progress.TaskID | None = None
+
+    def run_started(self, info: RunInfo) -> None:
+        """Open the bar."""
+        self._began, self._first, self._accuracy = time.monotonic(), info.first, "-"
+        self.close()
+        if (bar := self._sweep._bar) is not None:
+            title = f"{info.method} on {info.suite}, seed {info.seed}"
+            self._task = bar.add_task(title, total=info.rounds, completed=info.first - 1, note="")
+
+    def round_finished(self, record: RoundRecord) -> None:
+        """Advance the bar."""
+        self._update_accuracy(record)
+        if (bar := self._sweep._bar) is not None and self._task is not None:
+            note = f"accuracy {self._accuracy}  {span(self._left(record))} left"
+            bar.update(self._task, completed=record.round, note=note)
+
+    def close(self) -> None:
+        """Remove the bar."""
+        if (bar := self._sweep._bar) is not None and self._task is not None:
+            bar.remove_task(self._task)
+        self._task = None
 
 
 def span(seconds: float) -> str:

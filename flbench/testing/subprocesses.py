@@ -6,20 +6,19 @@ at once.
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
-from types import ModuleType
 from typing import Any
 
-PRELOADED = ["flbench.testing.small_run", "sklearn.cluster", "torch._dynamo"]
-"""What the server imports: what a run needs, also what it would import when it first needs it."""
+from flbench.run.fork_server import fork
+
+PRELOADED = ["flbench.testing.small_run"]
+"""What the server imports beside what a run needs."""
 
 TIMEOUT = 120.0
 """Seconds to wait for a process."""
@@ -56,15 +55,11 @@ Call = tuple[Callable[..., Any], tuple[object, ...], dict[str, str]]
 
 
 def _results(calls: Sequence[Call]) -> list[Any]:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
     started: list[tuple[ForkServerProcess, Connection]] = []
     try:
         for call in calls:
-            receiver, sender = context.Pipe(duplex=False)
-            process = context.Process(target=_work, args=(sender, *call), daemon=True)
-            with empty_main_module():
-                process.start()
+            receiver, sender = multiprocessing.Pipe(duplex=False)
+            process = fork(_work, sender, *call, preloaded=PRELOADED)
             sender.close()
             started.append((process, receiver))
         return [_result(process, receiver) for process, receiver in started]
@@ -72,17 +67,6 @@ def _results(calls: Sequence[Call]) -> list[Any]:
         for process, _ in started:
             process.kill()
             process.join()
-
-
-@contextmanager
-def empty_main_module() -> Iterator[None]:
-    """Keep fresh processes from running this script, which may have no `__main__` guard."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
 
 
 def _result(process: ForkServerProcess, receiver: Connection) -> Any:  # noqa: ANN401 - any result
@@ -105,7 +89,6 @@ def _work(
     environment: dict[str, str],
 ) -> None:
     """Run in a fresh process: call the function and send its result."""
-    gc.freeze()
     os.environ.update(environment)
     sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
     try:

@@ -30,6 +30,7 @@ from flbench_benchmarks.speed import (
     tables,
     w4,
     w5,
+    workers,
 )
 from flbench_benchmarks.speed.interleaved import Measurement, Program, ProgramFailed
 from flbench_benchmarks.speed.workload import CLASSES, Workload, dataset, images, run_spec
@@ -298,6 +299,26 @@ def test_a_part_that_fails_or_is_stopped_is_said(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(command.subprocess, "run", stopped)
     with pytest.raises(Interrupted, match="finished parts are kept"):
         command.measure(["w1"])
+
+
+def test_workers_are_compared_with_one_in_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    spent = iter([40.0, 20.0, 44.0, 20.0, 42.0, 28.0])
+
+    def seconds(command: list[str], words: str) -> float:
+        asked.append(command[command.index("--workers") + 1])
+        return next(spent)
+
+    monkeypatch.setattr(workers, "seconds_until", seconds)
+    rows = workers.run(part.PartRequest(tmp_path, tmp_path, say=lambda message: None))
+    assert asked == ["1", "auto"] * 3
+    assert [(row["workers"], row["seconds"]) for row in rows] == [
+        ("--workers 1", 42.0), ("--workers auto", 20.0),
+    ]  # fmt: skip
+    assert "ratio" not in rows[0]
+    assert (rows[1]["ratio"], rows[1]["ratio_low"], rows[1]["ratio_high"]) == (2.0, 1.5, 2.2)
 
 
 @pytest.mark.parametrize("name", tables.PARTS)

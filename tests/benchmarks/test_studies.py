@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,7 @@ from flbench.core.client import ClientModule
 from flbench.core.local_training import LocalTraining
 from flbench.core.parameters import checked
 from flbench.core.seeding import rng, torch_seed
-from flbench.errors import BadParameter, Diverged, MissingData, UnknownName, UserError
+from flbench.errors import BadParameter, Diverged, Interrupted, MissingData, UnknownName, UserError
 from flbench.federation.build import divide
 from flbench.federation.loading import load_dataset
 from flbench.plugin.hooks import HookCaller
@@ -41,7 +42,8 @@ from flbench.sweeps.study import (
     run_grid,
     run_study,
 )
-from flbench.terminal.console import Console
+from flbench.sweeps.workers import run_in_workers
+from flbench.terminal.console import SweepProgress
 from flbench_benchmarks.studies import discrepancy
 from flbench_benchmarks.studies.influence_cost import QS, Trainer
 
@@ -78,7 +80,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-class Heard(Console):
+class Heard(SweepProgress):
     """A console that keeps what it is told."""
 
     def __init__(self, said: list[str]) -> None:
@@ -88,8 +90,11 @@ class Heard(Console):
     def say(self, message: str) -> None:
         self.said.append(message)
 
+    def tell(self, line: str) -> None:
+        self.said.append(line)
 
-Asked = tuple[RunRequest, Console]
+
+Asked = tuple[RunRequest, SweepProgress]
 
 
 def request(folder: Path, said: list[str] | None = None, seeds: int = 1, **changes: Any) -> Asked:
@@ -300,7 +305,51 @@ def test_a_cell_that_diverges_stops_no_other(here: Path) -> None:
     said: list[str] = []
     rows, _ = played(grid(grid={"lr": [1e30, 0.1]}), request(here, said))
     assert [row["lr"] for row in rows] == [0.1]
-    assert any("skipped, round 1: parameters of client" in line for line in said)
+    failed = "cell 1/2  fedavg on small (digits), seed 0, lr=1e+30: failed, round 1: parameters of"
+    assert any(line.startswith(failed) for line in said)
+
+
+@pytest.mark.slow
+def test_a_cell_that_breaks_stops_no_other_and_is_told(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = runner.execute  # type: ignore[attr-defined]
+
+    def execute(job: Any, load: Any) -> Result:
+        return {}["no"] if job.method.described.name == "fedavg" else real(job, load)
+
+    monkeypatch.setattr(runner, "execute", execute)
+    said: list[str] = []
+    with pytest.raises(UserError, match=r"^1 of 2 cells failed; fedavg .*: KeyError: 'no'$"):
+        played(grid(methods=["fedavg", "local-only"]), request(here, said))
+    assert len(list((here / "out").rglob("local-only/*/seed-0.json"))) == 1
+
+
+@pytest.mark.slow
+def test_a_row_ends_before_the_first_seed_without_a_result(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = runner.execute  # type: ignore[attr-defined]
+
+    def execute(job: Any, load: Any) -> Result:
+        if job.seed == 1:
+            raise Diverged("far")
+        return real(job, load)
+
+    monkeypatch.setattr(runner, "execute", execute)
+    (row,), _ = played(grid(), request(here, seeds=3))
+    assert row["seeds"] == 1
+
+
+@pytest.mark.slow
+def test_workers_give_the_table_of_one_process(here: Path) -> None:
+    one = grid(methods=["fedavg", "local-only"], grid={"lr": [0.1, 0.2, 1e30]})
+    alone, _ = played(one, request(here, seeds=2))
+    asked, progress = request(here, seeds=2, out=here / "there")
+    launch = partial(run_in_workers, progress=progress, workers=2)
+    kept: list[int] = []
+    assert run_grid(one, asked, progress, lambda table: kept.append(len(table)), launch) == alone
+    assert kept == [1, 2, 3, 4]
 
 
 def test_unknown_names_and_values_are_refused_before_a_round(here: Path) -> None:
@@ -332,7 +381,7 @@ def test_a_study_s_table_is_kept_after_every_cell(
         return real(job, load)
 
     monkeypatch.setattr(runner, "execute", execute)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Interrupted, match="1 of 2 cells are complete and kept"):
         run_study("mine.toml", *request(here))
     assert seen == [0, 1]
     assert [row["method"] for row in json.loads(table.read_text())["rows"]] == ["fedavg"]
@@ -342,7 +391,7 @@ def test_a_study_s_table_is_kept_after_every_cell(
     assert json.loads(table.read_text()) == {"study": "mine", "rows": rows}
     assert [row["method"] for row in rows] == ["fedavg", "local-only"]
     assert said[-1] == f"wrote {table}"
-    assert any("is complete; --force computes it again" in line for line in said)
+    assert "2 cells: 1 were complete; 1 to run" in said
 
 
 # --- those that are installed -------------------------------------------------------------------
@@ -665,6 +714,7 @@ def typed(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     """Run the command in this process: exit code, what it printed, and what it said."""
 
     def run(*args: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("joblib.cpu_count", lambda: 1)
         monkeypatch.setattr(sys, "argv", ["flbench", *args])
         capsys.readouterr()
         code = 0
@@ -708,7 +758,7 @@ def test_a_grid_is_typed(typed: Typed, here: Path) -> None:
     assert "±" in printed
     assert "selection_error" in printed
     code, _, errors = typed("study", "flis-beta", *quick, "--seeds", "2")
-    assert errors.count("is complete; --force computes it again") == 22
+    assert "22 cells: 22 were complete; 0 to run" in errors
 
 
 @pytest.mark.slow
@@ -737,8 +787,8 @@ def test_an_interrupted_study_says_how_to_go_on(
     monkeypatch.setattr(runner, "execute", execute)
     code, _, errors = typed("study", "mine.toml")
     assert code == 130
-    assert errors.splitlines()[-1] == (
-        "flbench: interrupted; complete cells are kept, type the same again"
+    assert errors.splitlines()[-1].startswith(
+        "flbench: interrupted; 0 of 1 cells are complete and kept"
     )
 
 

@@ -5,8 +5,6 @@ A fresh interpreter takes four seconds of CPU time until `flbench run` begins.
 
 from __future__ import annotations
 
-import gc
-import multiprocessing
 import os
 import signal
 import sys
@@ -16,7 +14,8 @@ from pathlib import Path
 
 import flbench
 from flbench.cli.main import main
-from flbench.testing.subprocesses import PRELOADED, empty_main_module
+from flbench.run.fork_server import BLOCKED, fork
+from flbench.testing.subprocesses import PRELOADED
 
 SCRIPT = str(Path(flbench.__file__).with_name("__main__.py"))
 """What the processes are told that they are: those that they start themselves begin with it."""
@@ -28,12 +27,8 @@ class Command:
     def __init__(self, words: Sequence[str], cwd: Path, **environ: str) -> None:
         folder = Path(tempfile.mkdtemp(dir=cwd.parent))
         self.output, self.errors = folder / "output", folder / "errors"
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(PRELOADED)
-        given = (list(words), cwd, {**os.environ, **environ}, self.output, self.errors)
-        self.process = context.Process(target=type_words, args=given)
-        with empty_main_module():
-            self.process.start()
+        given = (list(words), cwd, environ, self.output, self.errors)
+        self.process = fork(type_words, *given, preloaded=PRELOADED)
         assert self.process.pid is not None
         self.pid = self.process.pid
 
@@ -67,14 +62,13 @@ def type_words(
     words: list[str], cwd: Path, environ: Mapping[str, str], output: Path, errors: Path
 ) -> None:
     """Run in the new process: become the command."""
-    gc.freeze()
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored behind an &
-    os.environ.clear()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED)
     os.environ.update(environ)
     os.chdir(cwd)
     for stream, file in ((sys.stdout, output), (sys.stderr, errors)):
         os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), stream.fileno())
-    sys.path[:0] = filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))
+    sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     sys.argv = [SCRIPT, *words]
     main()

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 import typer
 from forked import Command
+from grids import GRID, QUICK, alive, begun, results, stable
 from rich.console import Console as Terminal
 from toy import Typed
 
@@ -30,13 +31,10 @@ from flbench.core.parameters import parse
 from flbench.engine.options import EngineOptions
 from flbench.errors import UserError
 from flbench.results.events import RoundRecord, RunInfo
-from flbench.results.schema import VOLATILE, Tuning
+from flbench.results.schema import Tuning
 from flbench.sweeps.launchers import FAILED, connected, needs, received, run_remotely
 from flbench.sweeps.request import RunRequest, command, resolve, written
 from flbench.terminal.console import Console, SweepProgress
-
-QUICK = ("--rounds", "2", "--set", "clients=10")
-GRID = ("-p", "fedavg,local-only", "-s", "iid", "--seeds", "2", *QUICK)
 
 
 def request_of(words: Sequence[str]) -> RunRequest:
@@ -45,20 +43,6 @@ def request_of(words: Sequence[str]) -> RunRequest:
     app.command()(takes_request(lambda request: found.append(request)))
     app(list(words), standalone_mode=False)
     return found[0]
-
-
-def results(folder: Path) -> list[Path]:
-    return sorted(folder.rglob("seed-*.json"))
-
-
-def stable(folder: Path) -> dict[str, dict[str, Any]]:
-    """All results below a folder, without what differs between two runs of the same."""
-    return {
-        str(path.relative_to(folder)): {
-            key: value for key, value in json.loads(path.read_text()).items() if key not in VOLATILE
-        }
-        for path in results(folder)
-    }
 
 
 def times(folder: Path) -> dict[Path, int]:
@@ -178,8 +162,9 @@ def test_a_cell_is_given_the_settings_and_the_preset_that_concern_it(
         (("-p", "fedavg", "-s", "iid", "--rouds", "3"), 2, "No such option: --rouds"),
         (("-p", "fedavg", "-s", "iid", "--rounds", "0"), 2, "Invalid value for '--rounds'"),
         (("-p", "fedavg", "-s", "iid", "stray"), 2, "unexpected extra argument"),
-        (("-p", "fedavg", "-s", "iid", "--workers", "2"), 2, "belong to --launcher ray"),
-        (("-p", "fedavg", "-s", "iid", "--address", "auto"), 2, "belong to --launcher ray"),
+        (("-p", "fedavg", "-s", "iid", "--workers", "0"), 2, "expects a number from 1, or auto"),
+        (("-p", "fedavg", "-s", "iid", "--workers", "all"), 2, "expects a number from 1, or auto"),
+        (("-p", "fedavg", "-s", "iid", "--address", "auto"), 2, "belongs to --launcher ray"),
         (("-p", "fedavg", "-s", "iid", "--seed", "1", "--seeds", "2"), 2, "give one of them"),
         (("-s", "iid"), 2, "Missing option '--plugin'"),
     ],
@@ -360,6 +345,7 @@ def test_a_request_to_stop_says_what_is_kept(
 
 LONG = (
     "sweep", "-p", "fedavg,local-only", "-s", "iid", "--seeds", "2", "--rounds", "20",
+    "--workers", "1",
     "--set", "clients=10", "--set", "participation=0.2", "--set", "local.epochs=1",
 )  # fmt: skip
 
@@ -374,12 +360,6 @@ def flbench_sweep(folder: Path, *args: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
     )
-
-
-def begun(out: Path) -> list[Path]:
-    """Checkpoints of cells that have no result yet; a killed one may leave both for a moment."""
-    found = out.rglob("*.checkpoint.safetensors")
-    return [p for p in found if not p.with_name(f"{p.name.partition('.')[0]}.json").is_file()]
 
 
 @pytest.mark.slow
@@ -446,18 +426,6 @@ def test_several_devices_can_be_printed(typed: Typed) -> None:
 
 
 # --- Ray ----------------------------------------------------------------------------------------
-
-
-def alive(mark: str) -> list[str]:
-    """Command lines of all processes that inherited a mark in their environment."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if mark.encode() in (process / "environ").read_bytes():
-                found.append((process / "cmdline").read_text().replace("\0", " "))
-        except OSError:
-            continue
-    return found
 
 
 @pytest.mark.slow
