@@ -276,6 +276,7 @@ def install(mutation: Mutation) -> None:
     """Replace the code of the changed function; if it is none, import flbench and tests anew."""
     file, code = ROOT / mutation.file, mutation.code
     name = ".".join(Path(mutation.file).with_suffix("").parts)
+    sys.meta_path.insert(0, MutatedModule(name, code))
     changed = changed_functions(compile(file.read_text(encoding="utf-8"), str(file), "exec"), code)
     if changed:
         gc.unfreeze()
@@ -288,7 +289,6 @@ def install(mutation: Mutation) -> None:
         own = str(getattr(module, "__file__", None) or "").startswith(f"{ROOT}{os.sep}")
         if own and other not in {*KEPT, "__main__"}:
             del sys.modules[other]
-    sys.meta_path.insert(0, MutatedModule(name, code))
 
 
 def survives(mutation: Mutation | None, tests: tuple[str, ...]) -> str:
@@ -359,14 +359,13 @@ def main() -> None:
 
 
 def sample(group: str, size: int, seed: int) -> list[Mutation]:
-    """A random sample of a group's mutations, the same for a seed; all if there are fewer."""
+    """A random sample of a group's mutations; a larger one of the same seed holds a smaller one."""
     if group == "kept":
         return kept()
     modules, tests = GROUPS[group].modules, GROUPS[group].tests
     everything = [one for module in modules for one in generated(module, tests)]
-    if len(everything) <= size:
-        return everything
-    return random.Random(f"{seed}/{group}").sample(everything, size)
+    random.Random(f"{seed}/{group}").shuffle(everything)
+    return everything[:size]
 
 
 def read(file: Path) -> dict[str, str]:
