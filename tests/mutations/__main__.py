@@ -62,7 +62,7 @@ class Group:
 GROUPS = {
     "aggregation": Group(
         ("toolbox/aggregation",),
-        ("tests/toolbox/test_aggregation.py", "tests/run", "tests/plugins/test_global_methods.py"),
+        ("tests/toolbox/test_aggregation.py",),
     ),
     "clustering": Group(
         ("toolbox/clustering", "toolbox/elbow", "toolbox/similarity"),
@@ -75,7 +75,7 @@ GROUPS = {
         ("engine/communication",),
         (
             "tests/engine/test_communication.py", "tests/engine/test_encoding.py",
-            "tests/engine/test_clock.py", "tests/run/test_rounds.py", "tests/run",
+            "tests/run/test_rounds.py",
         ),
     ),
     "partitions": Group(
