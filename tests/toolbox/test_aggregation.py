@@ -186,3 +186,9 @@ def test_effective_steps_by_hand() -> None:
     # shrink .5: 1 + .5 + .25
     assert effective_steps(steps, shrink=0.5).tolist() == [0.0, 1.0, 1.75]
     assert effective_steps(steps).dtype == torch.float64
+
+
+def test_nothing_sent_changes_nothing() -> None:
+    rows = torch.tensor([[1.0, 2.0]])
+    averaged = weighted_mean(rows, torch.zeros(0, 2), torch.zeros(1, 0, dtype=torch.float64))
+    assert averaged.tolist() == [[1.0, 2.0]]
