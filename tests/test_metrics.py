@@ -20,8 +20,10 @@ from flbench.metrics import (
     computed,
     flis_compat,
     link_seconds,
+    mean_churn,
     measured,
     megabits_per_client,
+    perplexity,
     to_target,
 )
 from flbench.models.lenet5 import build
@@ -307,3 +309,53 @@ def test_the_table_is_sound() -> None:
         assert metric.heading
         assert metric.doc
         assert bool(metric.tables) == bool(metric.family), "a column has a place"
+
+
+def test_which_direction_is_better() -> None:
+    """What ranks results and colours differences."""
+    higher = {one.name for one in METRICS if one.higher_is_better}
+    neither = {one.name for one in METRICS if one.higher_is_better is None}
+    accuracies = {one.name for one in METRICS if one.name.startswith(("accuracy_", "unseen_"))}
+    spread = {"accuracy_std_clients", "accuracy_decile_gap"}
+    assert higher == (accuracies - spread) | {"ari", "nmi", "purity"}
+    assert neither == {"groups", "round", "churn", "target", "kld"}
+
+
+def test_how_columns_are_written() -> None:
+    """Shares have four decimals, agreements three; a column of few runs is left out of others."""
+    decimals = {one.name: one.digits for one in METRICS}
+    assert {name for name, digits in decimals.items() if digits == 0} == {
+        "round", "rounds_to_target",
+    }  # fmt: skip
+    assert {name for name, digits in decimals.items() if digits == 1} == {
+        "groups", "noise", "link_seconds", "seconds_to_target", "simulated_seconds", "perplexity",
+    }  # fmt: skip
+    assert {name for name, digits in decimals.items() if digits == 2} == {
+        "mb_per_client", "megabits_to_target", "megabits_to_target_flis",
+    }  # fmt: skip
+    assert {name for name, digits in decimals.items() if digits == 3} == {
+        "ari", "nmi", "purity", "kld", "selection_error", "selection_error_mean",
+        "selection_false_positives", "selection_false_negatives",
+    }  # fmt: skip
+    assert max(decimals.values()) == 4
+    unseen = {"unseen_accuracy", "unseen_accuracy_tuned"}
+    assert {one.name for one in METRICS if one.spread} == {"accuracy_mean", *unseen}
+    assert {one.name for one in METRICS if one.optional} == {
+        "megabits_to_target", "seconds_to_target", "simulated_seconds", *unseen,
+    }  # fmt: skip
+
+
+def test_churn_is_a_mean_over_evaluations() -> None:
+    memberships = [np.array([0, 1, 1, 0]), np.array([0, 1, 1, 1]), np.array([0, 1, 1, 1])]
+    outcome = Outcome(
+        np.ones(4), np.ones(4), np.zeros(4), memberships=memberships,
+        curves={"accuracy": [0.1, 0.2, 0.3]},
+    )  # fmt: skip
+    assert mean_churn(outcome) == 0.125, "one of four moved, once in two steps"
+
+
+def test_perplexity_that_is_too_large_is_none() -> None:
+    assert perplexity(0.0) == 1.0
+    assert perplexity(699.9) == pytest.approx(np.exp(699.9))
+    assert perplexity(700.0) is None
+    assert perplexity(700.5) is None

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from flbench.core.dataset import Dataset, Partition
 from flbench.errors import UserError
-from flbench.federation.federation import Federation, federate, server_indices
+from flbench.federation.federation import Federation, Samples, federate, server_indices
 from flbench.partitions.label_groups import label_groups
 
 SHARES = {"test_fraction": 0.25, "validation_fraction": 0.2}
@@ -264,3 +264,9 @@ def test_moving_a_pool_keeps_its_samples() -> None:
     moved = found.visible.to(torch.device("cpu"))
     assert torch.equal(moved.x, found.visible.x)
     assert moved.splits is found.visible.splits
+
+
+def test_clients_are_called_by_name_in_ascending_order() -> None:
+    pool = Samples(torch.zeros(0, 1), torch.zeros(0), {}, names=(7, 3, 5))
+    assert pool.called(torch.tensor([5, 7])).tolist() == [0, 2]
+    assert Samples(pool.x, pool.y, {}).called(torch.tensor([5, 7])).tolist() == [5, 7]

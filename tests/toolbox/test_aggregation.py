@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
-from flbench.toolbox.aggregation import weighted_mean
+from flbench.core.state import Membership, Upload
+from flbench.toolbox.aggregation import effective_steps, member_mean, partial_mean, weighted_mean
 
 
 def weights(*rows: tuple[float, ...]) -> Tensor:
@@ -127,3 +131,64 @@ def test_without_counters_every_scalar_is_averaged() -> None:
     uploads = torch.tensor([[1.0, 30.0], [3.0, 10.0]])
     none = torch.tensor([False, False])
     assert weighted_mean(torch.zeros(1, 2), uploads, weights((1, 1)), none).tolist() == [[2, 20]]
+
+
+def trained(params: Tensor, samples: list[int], ids: list[int] | None = None) -> Upload:
+    """What clients 0, 1, ... send, shape (n, c, W); each keeps its first candidate."""
+    count, candidates, _ = params.shape
+    losses = torch.zeros(count, candidates, dtype=torch.float64)
+    return Upload(
+        ids=torch.tensor(ids) if ids else torch.arange(count),
+        params=params,
+        active=torch.ones(count, candidates, dtype=torch.bool),
+        samples=torch.tensor(samples),
+        steps=torch.ones(count, dtype=torch.int64),
+        loss=torch.zeros(count, dtype=torch.float64),
+        loss_start=losses,
+        loss_end=losses,
+        chosen=torch.zeros(count, dtype=torch.int64),
+    )
+
+
+@pytest.mark.parametrize(("weighting", "mean"), [("samples", [4.0, 7.0]), ("uniform", [3.0, 6.0])])
+def test_members_are_averaged_by_hand(weighting: Any, mean: list[float]) -> None:
+    sent = trained(torch.tensor([[[1.0, 4.0]], [[5.0, 8.0]], [[9.0, 9.0]]]), [1, 3, 5])
+    home = Membership(torch.tensor([0, 0, 1]))
+    rows = member_mean(torch.zeros(3, 2), sent, home, weighting=weighting)
+    assert rows.tolist() == [mean, [9.0, 9.0], [0.0, 0.0]]
+
+
+def test_each_candidate_is_averaged_into_its_row() -> None:
+    params = torch.tensor([[[1.0], [10.0]], [[3.0], [20.0]]])
+    sent = trained(params, [1, 3])
+    active = torch.tensor([[True, True], [True, False]])
+    sent = replace(sent, rows=torch.tensor([1, 0]), active=active)
+    both = Membership(torch.zeros(2, dtype=torch.int64), torch.ones(2, 2))
+    rows = member_mean(torch.zeros(2, 1), sent, both)
+    # row 1: (1*1 + 3*3)/4; row 0: client 0's second candidate alone
+    assert rows.tolist() == [[10.0], [2.5]]
+
+
+@pytest.mark.parametrize(("weighting", "mean"), [("samples", 4.0), ("uniform", 3.0)])
+def test_the_rest_of_a_partly_shared_model_stays_personal(weighting: Any, mean: float) -> None:
+    sent = trained(torch.tensor([[[1.0, 2.0]], [[5.0, 6.0]]]), [1, 3], ids=[2, 0])
+    models = torch.tensor([[0.0, 7.0], [0.0, 8.0], [0.0, 9.0]])
+    rows = partial_mean(models, sent, torch.tensor([True, False]), weighting=weighting)
+    assert rows.tolist() == [[mean, 6.0], [mean, 8.0], [mean, 2.0]]
+    assert models.tolist() == [[0.0, 7.0], [0.0, 8.0], [0.0, 9.0]]
+
+
+def test_effective_steps_by_hand() -> None:
+    steps = torch.tensor([0, 1, 3])
+    assert effective_steps(steps).tolist() == [0.0, 1.0, 3.0]
+    # momentum .5: z = 1, 1.5, 1.75
+    assert effective_steps(steps, 0.5).tolist() == [0.0, 1.0, 4.25]
+    # shrink .5: 1 + .5 + .25
+    assert effective_steps(steps, shrink=0.5).tolist() == [0.0, 1.0, 1.75]
+    assert effective_steps(steps).dtype == torch.float64
+
+
+def test_nothing_sent_changes_nothing() -> None:
+    rows = torch.tensor([[1.0, 2.0]])
+    averaged = weighted_mean(rows, torch.zeros(0, 2), torch.zeros(1, 0, dtype=torch.float64))
+    assert averaged.tolist() == [[1.0, 2.0]]
