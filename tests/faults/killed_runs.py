@@ -290,7 +290,8 @@ def command(mode: str, method: str) -> list[str]:
     words = ["sweep" if mode in SWEEPS else "run", "-s", "toy.toml"]
     if mode in SWEEPS:
         words += ["-p", f"{method},oracle", "--seeds", "2"]
-        words += ["--launcher", "ray", "--workers", "2"] if mode == "ray" else []
+        launcher = ["--launcher", "ray", "--workers", "2"] if mode == "ray" else ["--workers", "1"]
+        words += launcher  # of local workers see tests/sweeps/test_workers.py
     else:
         words += ["-p", method]
     for setting in METHODS[method]:
