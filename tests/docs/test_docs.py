@@ -15,6 +15,8 @@ from urllib.parse import unquote
 import pytest
 import typer
 from typer.core import TyperGroup as Group
+from unreliable_clients_page import STUDY
+from unreliable_clients_page import page as unreliable_clients_page
 
 from flbench.cli.main import app, main
 from flbench.plugin.registry import entries
@@ -152,6 +154,11 @@ def test_every_guide_links_the_glossary(page: Path) -> None:
     if inside[:2] in (("docs", "papers"), ("docs", "reference")) or page.stem == "glossary":
         return
     assert "glossary.md)" in page.read_text(encoding="utf-8")
+
+
+def test_the_page_of_unreliable_clients_is_that_of_its_study() -> None:
+    found = (ROOT / "docs" / "unreliable-clients.md").read_text(encoding="utf-8")
+    assert found == unreliable_clients_page(json.loads(STUDY.read_text(encoding="utf-8"))["rows"])
 
 
 def test_the_architecture_lists_every_module() -> None:
