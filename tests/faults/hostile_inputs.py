@@ -422,7 +422,7 @@ def inject(name: str, reached: Reached | None = None) -> Fault:
     kind = name.partition("/")[0]
     rng, lines = Draws(name), reached.lines if reached else 0
     top = Path(tempfile.mkdtemp(prefix="flbench-faults-"))
-    work, before = top / "a" / "b" / "work", Path.cwd()
+    work, before = top / TYPED_IN, Path.cwd()
     work.mkdir(parents=True)
     os.chdir(work)
     try:
@@ -474,13 +474,15 @@ def peak() -> int:
     return int(found[1]) // 1024
 
 
-EXPECTED = r"a/b/work/|home(/\.cache|/\.local(/share)?)?(/wandb|$)"
+TYPED_IN = Path("a", "b", "here")
+"""Where the command is typed, below a folder that is watched."""
+EXPECTED = rf"{TYPED_IN.as_posix()}/|home(/\.cache|/\.local(/share)?)?(/wandb|$)"
 """Where new files may be: where the command is typed, and wandb's own."""
 
 
 def _judged(name: str, kind: str, done: Done, top: Path, there: set[Path]) -> Fault:
     fault = done.fault(name, kind)
-    allowed = top / "a" / "b" / "work"
+    allowed = top / TYPED_IN
     new = files_below(top) - there
     # `new` writes a package where it is told to, `plot` and `submit` into `figures` and a folder.
     own = ("out", "figures", "flbench-x", "leaderboard", "flbench-results")
