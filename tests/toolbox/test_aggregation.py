@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from flbench.core.model_bank import ModelBank, RowStore
 from flbench.core.state import Membership, Upload
 from flbench.toolbox.aggregation import effective_steps, member_mean, partial_mean, weighted_mean
 
@@ -156,6 +157,24 @@ def test_members_are_averaged_by_hand(weighting: Any, mean: list[float]) -> None
     home = Membership(torch.tensor([0, 0, 1]))
     rows = member_mean(torch.zeros(3, 2), sent, home, weighting=weighting)
     assert rows.tolist() == [mean, [9.0, 9.0], [0.0, 0.0]]
+
+
+def test_few_rows_of_many_are_averaged_as_all_are() -> None:
+    """Also where a client is in no group yet, and where the table is a bank of shared rows."""
+    params = torch.randn(5, 1, 7, generator=torch.Generator().manual_seed(0))
+    sent = replace(trained(params, [3, 1, 4, 1, 5]), ids=torch.tensor([0, 2, 3, 4, 7]))
+    home = torch.tensor([6, 0, 6, -1, 2, 2, 2, 6])
+    table = torch.randn(9, 7, generator=torch.Generator().manual_seed(1))
+    shares = Membership(home).shares(sent.ids, 9) * sent.samples
+    expected = weighted_mean(table, sent.selected(), shares)
+    assert torch.equal(member_mean(table, sent, Membership(home)), expected)
+    bank = ModelBank(list(table), RowStore(None))
+    averaged = member_mean(bank, sent, Membership(home))
+    assert isinstance(averaged, ModelBank)
+    assert torch.equal(averaged.dense(), expected)
+    assert torch.equal(bank.dense(), table), "the old rows are kept"
+    nobody = member_mean(table, sent, Membership(torch.full((8,), -1)))
+    assert torch.equal(nobody, table)
 
 
 def test_each_candidate_is_averaged_into_its_row() -> None:
