@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,14 @@ from flbench.results.files import (
     slug,
     write_atomically,
 )
-from flbench.results.schema import SCHEMA, VOLATILE, Change, Result, ScoreMatrix
+from flbench.results.schema import (
+    SCHEMA,
+    VOLATILE,
+    Change,
+    Result,
+    ScoreMatrix,
+    check_note,
+)
 from flbench.results.score_encoding import decode, encode
 from flbench.run.history import History
 
@@ -146,6 +155,23 @@ def test_a_written_file_honours_the_umask(umask: int, mode: int, tmp_path: Path)
     finally:
         os.umask(before)
     assert path.stat().st_mode & 0o777 == mode
+
+
+@pytest.mark.parametrize(
+    ("number", "fails"), [(errno.EINVAL, False), (errno.ENOTSUP, False), (errno.EIO, True)]
+)
+def test_a_file_system_need_not_sync_folders(
+    number: int, fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sync(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    path = tmp_path / "seed-0.json"
+    with pytest.raises(MachineError, match="output error") if fails else nullcontext():
+        write_atomically(path, b"one")
+    assert path.read_bytes() == b"one"
 
 
 @pytest.mark.parametrize("failing", ["replace", "chmod", "write_bytes"])
@@ -335,6 +361,7 @@ LINE = "one line of at most 200 printable characters expected"
         ("suite.not_judged", "0", "'suite.not_judged': input should be a valid list"),
         ("suite.not_judged", [2], "'clients.test.2': 0 expected, as 'suite.not_judged' names"),
         ("client_metrics.f1.values", [1.0], "'client_metrics.f1.values': 6 entries expected"),
+        ("source_changes", [], "'source_changes': at least one entry, or nothing, expected"),
         ("client_metrics.f1.values.0", 1e200, "'client_metrics.f1.values.0': numbers up to"),
         ("client_metrics", {"loss": 3}, "'client_metrics.loss': input should be a valid"),
         ("unseen.correct.0", 3, "'unseen.correct.0': at most the 2 test samples expected, got 3"),
@@ -371,6 +398,20 @@ def test_what_cannot_be_tabled_or_drawn_is_refused(
     read_result(path)
     path.write_text(json.dumps(put(scored, field, value)))
     assert rejected(path).startswith(f"no result file: {told}")
+
+
+def test_a_client_that_was_not_tested_has_no_value(scored: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "seed-0.json"
+    untested = put(put(scored, "clients.test.0", 0), "clients.correct.0", 0)
+    path.write_text(json.dumps(older(untested)))
+    assert "'client_metrics.f1.values.0': null expected" in rejected(path)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("-inf")])
+def test_a_note_is_refused_when_it_is_noted(number: float) -> None:
+    check_note("share", [0.5, {"deep": 1.0}])
+    with pytest.raises(ValueError, match=r"^note 'share': finite numbers expected in 'deep'$"):
+        check_note("share", [0.5, {"deep": number}])
 
 
 def test_a_metric_cannot_have_the_name_of_another_number(
