@@ -11,7 +11,8 @@ from typing import Any
 from flbench.errors import UserError
 
 PARTS = (
-    "startup", "workers", "w0", "w1", "w2", "w3", "w4", "w5", "w6", "options", "accuracy",
+    "startup", "workers", "w0", "lanes", "w1", "w2", "w3", "w4", "w5", "w6", "options",
+    "accuracy",
 )  # fmt: skip
 PAGE = Path("docs/performance.md")
 BEGIN, END = "<!-- flbench speed --table: begin -->", "<!-- flbench speed --table: end -->"
