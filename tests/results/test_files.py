@@ -295,7 +295,6 @@ DEEP = json.loads("[" * 30 + "]" * 30)
 LINE = "one line of at most 200 printable characters expected"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("field", "value", "told"),
     [
