@@ -23,6 +23,7 @@ from flbench.metrics import (
     mean_churn,
     measured,
     megabits_per_client,
+    metrics_of,
     perplexity,
     to_target,
 )
@@ -343,6 +344,21 @@ def test_how_columns_are_written() -> None:
     assert {one.name for one in METRICS if one.optional} == {
         "megabits_to_target", "seconds_to_target", "simulated_seconds", *unseen,
     }  # fmt: skip
+
+
+def test_what_is_reported_of_a_metric_that_is_asked_for() -> None:
+    """Name, direction, decimals, places of its column, and whether that shows a deviation."""
+    for better in (True, False, None):
+        found = [
+            (one.name, one.higher_is_better, one.digits, one.tables != (), one.spread, one.optional)
+            for one in metrics_of("f1", better)
+        ]
+        assert found == [
+            ("f1_mean", better, 4, True, True, True),
+            ("f1_std_clients", False, 4, False, False, False),
+            ("f1_worst_decile", better, 4, True, False, True),
+            ("f1_clients", None, 0, False, False, False),
+        ]
 
 
 def test_churn_is_a_mean_over_evaluations() -> None:

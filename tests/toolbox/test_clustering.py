@@ -369,3 +369,44 @@ def test_more_samples_than_clients_are_refused() -> None:
     scores = np.random.default_rng(0).normal(size=(6, 6))
     with pytest.raises(UserError, match="min_samples 9: expected at most 6, all clients"):
         optics_groups(scores, "zrow", 9, 0.05, "nearest")
+
+
+@pytest.mark.parametrize(
+    ("features", "distance"),
+    [
+        ("zrow", [[0.0, round(8**0.5, 9)]]),
+        ("corr", [[0.0, 2.0]]),
+        ("sym", [[1.0, -1.0]]),  # nobody scores the newcomer: its own scores, negated
+        ("raw", [[round((5**2 + 7**2) ** 0.5, 9), round((3**2 + 9**2) ** 0.5, 9)]]),
+    ],
+)
+def test_newcomers_are_compared_by_the_same_features(features: Any, distance: Any) -> None:
+    """The newcomer and client 0 have the row (-1, 1), client 1 has (1, -1)."""
+    scores = np.array([[0.0, 2.0], [2.0, 0.0]])
+    found = clustering.distance_to_clients(np.array([[5.0, 9.0]]), scores, features)
+    assert found.tolist() == distance
+
+
+def test_nobody_is_added_where_somebody_does_not_help_at_all() -> None:
+    """The means 1 and 1.05 differ by less than a tenth, but one of the scores is 0."""
+    values = np.concatenate([[0.0], np.full(3000, 1.0), np.full(3000, 1.05)])
+    assert upper_group(values).tolist() == [False] * 3001 + [True] * 3000
+    assert upper_group(values[1:]).all()
+
+
+@pytest.mark.parametrize(
+    ("clients", "min_samples", "sweep"), [(4, 3, {"3"}), (5, 4, {"3", "4", "5"})]
+)
+def test_a_sweep_ends_with_the_number_of_clients(
+    clients: int, min_samples: int, sweep: set[str]
+) -> None:
+    found = groups_of(np.diag(np.arange(1.0, clients + 1)), min_samples=min_samples)
+    assert set(found.sweep) == sweep
+
+
+def test_a_sweep_counts_groups_and_not_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_noise_at(monkeypatch, [0, 0, 1, 1, 2, -1])
+    scores = np.random.default_rng(0).normal(size=(6, 6))
+    assert groups_of(scores, min_samples=3).sweep == {"3": 3, "5": 3}
+    with_noise_at(monkeypatch, [-1] * 6)
+    assert groups_of(scores, min_samples=3).sweep == {"3": 0, "5": 0}
