@@ -622,11 +622,11 @@ def _curves(result: Result) -> Iterator[Complaint]:
 
 
 def _membership(changes: Sequence[Change], clients: int, rounds: int) -> Iterator[Complaint]:
-    last = 0
+    last = 1
     for place, change in enumerate(changes):
         field = f"membership.{place}"
-        if not max(last, 1) <= change.round <= rounds:
-            what = f"a round from {max(last, 1)} to {rounds}, the last in 'curves', expected"
+        if not last <= change.round <= rounds:
+            what = f"a round from {last} to {rounds}, the last in 'curves', expected"
             yield f"{field}.round", f"{what}, got {change.round}"
         last = change.round
         named = change.clients
