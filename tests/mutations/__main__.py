@@ -7,7 +7,7 @@ returned value or a call that is left out. What is only said (messages, annotati
 not changed. The group `kept` replays the lines of mutations.jsonl, which were chosen by hand. Each
 is tried in a process of its own, forked from one that has imported flbench and the tests: it
 replaces the code of the changed function and runs the tests of the group, the module's own first,
-until one fails. One that takes `CPU_SECONDS` is killed: the tests need a fraction of that.
+until one fails. One that takes three times the CPU time of all tests, or `CPU_SECONDS`, is killed.
 Results are appended, so a run that was stopped goes on; `--again` tries survivors once more.
 At its end report.md is written, with all survivors; equivalent.json says which change no result.
 """
@@ -296,7 +296,9 @@ def install(mutation: Mutation) -> None:
             del sys.modules[other]
 
 
-def survives(mutation: Mutation | None, tests: tuple[str, ...]) -> str:
+def survives(
+    mutation: Mutation | None, tests: tuple[str, ...], cpu_seconds: int = CPU_SECONDS
+) -> str:
     """Run the tests in a forked process; "survived", "killed" or "killed by time"."""
     child = os.fork()
     if not child:
@@ -304,7 +306,7 @@ def survives(mutation: Mutation | None, tests: tuple[str, ...]) -> str:
         silent = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(silent, stream)
-        resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds))
         code: int = 1
         try:
             if mutation is not None:
@@ -321,6 +323,12 @@ def survives(mutation: Mutation | None, tests: tuple[str, ...]) -> str:
     os.killpg(child, signal.SIGKILL)
     os.waitpid(child, 0)
     return "killed by time"
+
+
+def children_seconds() -> float:
+    """CPU time of all processes that were run."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def main() -> None:
@@ -348,11 +356,13 @@ def main() -> None:
             if one.name not in known or (options.again and known[one.name] == "survived")
         ]  # fmt: skip
         needed = tuple(dict.fromkeys(test for one in waiting for test in one.tests))
+        before = children_seconds()
         if waiting and survives(None, needed) != "survived":
             sys.exit(f"{group}: a test of {needed} fails without a mutation: mend it first")
+        limit = min(CPU_SECONDS, 5 + int(3 * (children_seconds() - before)))
         for mutation in waiting:
             began = time.monotonic()
-            known[mutation.name] = outcome = survives(mutation, mutation.tests)
+            known[mutation.name] = outcome = survives(mutation, mutation.tests, limit)
             row = {"name": mutation.name, "outcome": outcome}
             with options.results.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")

@@ -195,6 +195,13 @@ def test_many_clients_and_labels_have_fewer_tries(
     assert len(asked) == tries
 
 
+def test_there_is_one_try_however_many_clients_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dirichlet_module, "DRAWN", 39)
+    asked = drawn(monkeypatch, iter([[[40] + [0] * 39]] * 9))
+    dirichlet(np.zeros(40, dtype=np.int64), None, 40, rng(), min_samples=1)
+    assert len(asked) == 1
+
+
 @pytest.mark.slow
 def test_shares_are_those_of_a_dirichlet() -> None:
     labels = np.zeros(1000, dtype=np.int64)  # one label: the balance rule does not come in
@@ -325,6 +332,11 @@ def test_balanced_clients_take_turns_with_primary_labels_and_get_equally_many() 
     assert (counted(other, CIFAR).argmax(axis=1) != counts.argmax(axis=1)).any(), "shuffled"
 
 
+def test_balanced_clients_get_as_many_samples_as_are_asked_for() -> None:
+    found = primary_secondary(CIFAR, None, 2, rng(), overlap="balanced", samples=1000)
+    assert [len(mine) for mine in found.clients] == [1000, 1000]
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_balanced_clients_get_as_many_samples_as_the_supply_allows(seed: int) -> None:
     labels = np.repeat(np.arange(5), [40, 90, 60, 80, 70])
@@ -346,6 +358,7 @@ def test_balanced_clients_get_as_many_samples_as_the_supply_allows(seed: int) ->
         ({"sigma_p": 0.99}, 5, "sigma_p expects"),
         ({}, 400, "970 samples cannot give 400 clients 3 each"),
         ({"samples": 300}, 5, r"label \d has 97 samples, client \d is to get \d+ of them; use"),
+        ({"samples": 200, "sigma_p": 0.6, "sigma_s": 0.3}, 1, "client 0 is to get 120 of them"),
         ({"sigma_p": 0.5, "sigma_s": 0.3, "band": "mid"}, 970, "cannot give"),
     ],
 )
