@@ -17,6 +17,7 @@ from flbench.metrics import (
     churn,
     clustering_error,
     clustering_summary,
+    columns_of,
     computed,
     flis_compat,
     link_seconds,
@@ -359,6 +360,17 @@ def test_what_is_reported_of_a_metric_that_is_asked_for() -> None:
             ("f1_worst_decile", better, 4, True, False, True),
             ("f1_clients", None, 0, False, False, False),
         ]
+
+
+def test_columns_of_metrics_that_are_asked_for_come_last() -> None:
+    plain = [one.name for one in columns_of("pages")]
+    assert "accuracy_mean" in plain
+    assert "accuracy_decile_gap" not in plain, "it is on the web page alone"
+    asked = [one.name for one in columns_of("pages", {"f1": True, "nll": False})]
+    more = ["f1_mean", "f1_worst_decile", "nll_mean", "nll_worst_decile"]
+    assert asked == [*plain, *more]
+    terminal = [one.name for one in columns_of("terminal")]
+    assert [one.name for one in columns_of("terminal", {"f1": None})] == terminal
 
 
 def test_churn_is_a_mean_over_evaluations() -> None:
