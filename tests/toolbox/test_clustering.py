@@ -286,6 +286,17 @@ def test_of_equally_good_cuts_the_lowest_is_kept(values: list[float], factor: fl
         ]
 
 
+@pytest.mark.parametrize("values", [10**9 + np.arange(7.0), 10**9 + 3 * np.arange(11.0)])
+def test_far_from_zero_the_lowest_of_equally_good_cuts_is_kept(values: Floats) -> None:
+    assert two_means(values).sum() == (len(values) + 1) // 2
+
+
+def test_cuts_that_differ_by_less_than_a_billionth_are_equally_good() -> None:
+    values = np.arange(21) / 20
+    values[9] += 2e-9  # the cut above the tenth value is better by 7e-11
+    assert two_means(values).sum() == 11
+
+
 def test_values_that_differ_by_rounding_stay_together() -> None:
     assert two_means(np.array([0.3, 0.1 + 0.2, 0.3])).tolist() == [True] * 3
     assert two_means(np.array([0.3, 0.1 + 0.2, 0.9, 0.0])).tolist() == [False, False, True, False]
@@ -410,3 +421,28 @@ def test_a_sweep_counts_groups_and_not_noise(monkeypatch: pytest.MonkeyPatch) ->
     assert groups_of(scores, min_samples=3).sweep == {"3": 3, "5": 3}
     with_noise_at(monkeypatch, [-1] * 6)
     assert groups_of(scores, min_samples=3).sweep == {"3": 0, "5": 0}
+
+
+def test_four_clients_may_be_two_groups_and_equal_ones_are_one() -> None:
+    pairs = np.array([[0.0], [0.1], [9.0], [9.1]])
+    assert clustering.optics(pairs, 2).tolist() == [0, 0, 1, 1]
+    assert clustering.optics(np.abs(pairs - pairs.T), 2, metric="precomputed").tolist() == [
+        0, 0, 1, 1,
+    ]  # fmt: skip
+    assert clustering.optics(np.tile([0.0, 5.0], (6, 1)), 2).tolist() == [0] * 6
+    assert clustering.optics(np.zeros((6, 6)), 2, metric="precomputed").tolist() == [0] * 6
+
+
+@pytest.mark.parametrize("features", ["raw", "corr", "sym"])
+def test_features_and_distances_are_rounded_to_nine_digits(features: Any) -> None:
+    scores = np.random.default_rng(0).normal(size=(5, 5))
+    of_clients = clustering.optics_features(scores, features)[0]
+    of_newcomers = clustering.distance_to_clients(scores[:2], scores, features)
+    z = standardised_rows(scores)
+    exact = {"raw": scores, "corr": 1 - z @ z.T / 5, "sym": -(z + z.T) / 2}[features]
+    if features == "sym":
+        exact -= exact.min()
+    off = ~np.eye(5, dtype=bool)
+    np.testing.assert_allclose(of_clients[off], exact[off], atol=1e-9)
+    for found in (of_clients, of_newcomers):
+        assert (found == np.round(found, 9)).all()
