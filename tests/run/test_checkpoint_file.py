@@ -239,21 +239,24 @@ def test_the_content_cannot_pass_for_the_digest(tmp_path: Path) -> None:
 
 
 def test_shared_rows_and_shared_memory_come_back(tmp_path: Path) -> None:
-    """A bank stores equal rows once; two names of one tensor are two tensors in the file."""
+    """A bank stores equal rows once; three names of one tensor are three tensors in the file."""
     bank = ModelBank.repeated(torch.tensor([1.0, 2.0, 3.0]), 4, RowStore(10**6))
     bank[2] = torch.tensor([4.0, 5.0, 6.0])
     bank.share(torch.tensor([True, False, False]), torch.tensor([9.0]))
     table = torch.tensor([7.0, 8.0])
-    memory = {"toy.one": table, "toy.other": table, "toy.bank": bank}
+    memory = {"toy.one": table, "toy.two": table, "toy.three": table, "toy.bank": bank}
     state = State(1, bank.clone(), Membership(torch.zeros(4).long()), memory)
     path = tmp_path / "a.safetensors"
     CheckpointWriter(path, ORIGIN).keep(state, CommunicationLedger(4), History())
-    found = load(path).state
+    store = RowStore(10**6)
+    found = load_checkpoint(path, store, ORIGIN).state
     for one in (found.models, found.memory["toy.bank"]):
         assert isinstance(one, ModelBank)
         assert one.tolist() == [[9, 2, 3], [9, 2, 3], [9, 5, 6], [9, 2, 3]]
         assert len(one.stored) == 2
-    assert found.memory["toy.one"].tolist() == found.memory["toy.other"].tolist() == [7.0, 8.0]
+    assert store.used == 2 * 2 * 3 * 4, "bytes: two rows of each bank"
+    for name in ("toy.one", "toy.two", "toy.three"):
+        assert found.memory[name].tolist() == [7.0, 8.0]
 
 
 def test_only_models_and_memory_go_to_the_device() -> None:
