@@ -1,6 +1,7 @@
 """Change one thing in a module and see whether a test fails: `python -m tests.mutations`.
 
     python -m tests.mutations [GROUP ...] [--sample 90] [--seed 0] [--results FILE] [--again]
+                              [--report]
 
 A mutation is one point of a module's code: a comparison, an operator, a number, a condition, a
 returned value or a call that is left out. What is only said (messages, annotations, docstrings) is
@@ -9,7 +10,8 @@ is tried in a process of its own, forked from one that has imported flbench and 
 replaces the code of the changed function and runs the tests of the group, the module's own first,
 until one fails. One that takes three times the CPU time of all tests, or `CPU_SECONDS`, is killed.
 Results are appended, so a run that was stopped goes on; `--again` tries survivors once more.
-At its end report.md is written, with all survivors; equivalent.json says which change no result.
+A run of all groups ends with report.md, with all survivors; equivalent.json says which change no
+result. `--report` writes it at once, of what was tried.
 """
 
 from __future__ import annotations
@@ -339,6 +341,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--results", type=Path, default=ROOT / "build" / "mutations.jsonl")
     parser.add_argument("--again", action="store_true", help="try survivors again")
+    parser.add_argument("--report", action="store_true", help="write report.md of what was tried")
     options = parser.parse_args()
     os.chdir(ROOT)
     os.environ.update(OMP_NUM_THREADS="1", WANDB_MODE="offline")
@@ -347,6 +350,10 @@ def main() -> None:
         name: sample(name, options.sample, options.seed)
         for name in options.groups or [*GROUPS, "kept"]
     }
+    if options.report:
+        known = read(options.results)
+        (HERE / "report.md").write_text(report(chosen, known, options), encoding="utf-8")
+        return
     tests = {test for group in chosen.values() for one in group for test in one.tests}
     pytest.main([*PYTEST, "--collect-only", "-qq", *sorted(tests)])
     known = read(options.results)
@@ -404,12 +411,14 @@ def report(
         "|---|---|---|---|---|---|",
     ]  # fmt: skip
     survivors = []
+    chosen = {group: [one for one in rows if one.name in known] for group, rows in chosen.items()}
     generated_rows = [one for group, rows in chosen.items() if group != "kept" for one in rows]
     for group, rows in {**chosen, "all but kept": generated_rows}.items():
         left = [one for one in rows if known[one.name] == "survived"]
         same = sum(one.name in reasons for one in left)
         tried, killed = len(rows), len(rows) - len(left)
-        scores = f"{100 * killed / tried:.1f} % | {100 * killed / (tried - same):.1f} %"
+        parts = (100 * killed / max(1, count) for count in (tried, tried - same))
+        scores = " | ".join(f"{part:.1f} %" for part in parts)
         lines.append(f"| {group} | {tried} | {killed} | {same} | {scores} |")
         if group != "all but kept":
             survivors += [(group, one) for one in left]
