@@ -426,6 +426,7 @@ def test_a_sweep_counts_groups_and_not_noise(monkeypatch: pytest.MonkeyPatch) ->
 def test_four_clients_may_be_two_groups_and_equal_ones_are_one() -> None:
     pairs = np.array([[0.0], [0.1], [9.0], [9.1]])
     assert clustering.optics(pairs, 2).tolist() == [0, 0, 1, 1]
+    assert clustering.optics(pairs / 9.1, 2).tolist() == [0, 0, 1, 1]
     assert clustering.optics(np.abs(pairs - pairs.T), 2, metric="precomputed").tolist() == [
         0, 0, 1, 1,
     ]  # fmt: skip
