@@ -265,6 +265,15 @@ def test_the_metrics_of_an_outcome_by_hand() -> None:
     assert found["selection_error_mean"] is None
 
 
+def test_clients_that_are_not_judged_are_in_no_mean() -> None:
+    """The second client has no test samples; what it moved counts all the same."""
+    found = computed(
+        outcome(correct=np.array([1, 0]), tested=np.array([2, 0]), loss=np.array([4.0, 0.0]))
+    )
+    assert (found["accuracy_mean"], found["accuracy_worst"], found["loss_mean"]) == (0.5, 0.5, 2.0)
+    assert found["mb_per_client"] == 2.0
+
+
 def test_metrics_that_do_not_apply_are_left_out() -> None:
     plain = computed(outcome())
     joined = {

@@ -241,6 +241,13 @@ def test_those_that_give_are_levelled_and_stay_the_largest() -> None:
         assert sizes[2:] == [20, 10, 10]
 
 
+def test_too_few_samples_for_the_least_of_each_client_are_refused() -> None:
+    labels = np.repeat([0, 1], 20)
+    assert [len(mine) for mine in dirichlet(labels, None, 4, rng(), 1e6).clients] == [10] * 4
+    with pytest.raises(UserError, match="^39 samples cannot give 4 clients 10 each"):
+        dirichlet(labels[1:], None, 4, rng(), 1e6)
+
+
 @pytest.mark.slow
 def test_as_many_samples_as_are_needed_are_dealt_and_one_fewer_refused() -> None:
     labels = shuffled_labels(5, 20)
