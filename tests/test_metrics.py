@@ -151,6 +151,9 @@ def test_purity_and_noise_by_hand() -> None:
     found = clustering_summary(np.array([0, 0, 0, 1, 1, -1]), np.array([0, 0, 1, 1, 1, 1]))
     assert found["purity"] == pytest.approx(4 / 5)
     assert (found["groups"], found["noise"]) == (2, 1), "the undecided are left out"
+    truth, one = np.array([0, 0, 1, 1]), np.zeros(4, dtype=np.int64)
+    assert clustering_summary(one, truth)["purity"] == 0.5
+    assert clustering_summary(np.arange(4), truth)["purity"] == 1.0
 
 
 @pytest.mark.parametrize(

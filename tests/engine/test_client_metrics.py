@@ -558,7 +558,7 @@ def test_a_class_is_found_by_its_name_or_its_path(monkeypatch: pytest.MonkeyPatc
 
     def imported(path: str) -> SimpleNamespace:
         asked.append(path)
-        return SimpleNamespace(Fine=Fine, Plain=Plain, Function=print, MulticlassFine=Fine)
+        return SimpleNamespace(Fine=Fine, Function=print, Number=int, MulticlassFine=Fine)
 
     monkeypatch.setattr(client_metrics, "import_module", imported)
     kind = find_metric(Component(name="Fine", top_k=3))
@@ -571,8 +571,9 @@ def test_a_class_is_found_by_its_name_or_its_path(monkeypatch: pytest.MonkeyPatc
             find_metric(Component(name=name))
     with pytest.raises(UnknownName, match="did you mean 'MulticlassFine'"):
         find_metric(Component(name="MulticlassFines"))
-    with pytest.raises(UserError, match="expected a class with update and compute"):
-        find_metric(Component(name="Function"))
+    for name in ("Function", "Number"):
+        with pytest.raises(UserError, match="expected a class with update and compute"):
+            find_metric(Component(name=name))
     for key in ("kwargs", "topk"):
         with pytest.raises(UnknownName, match="parameter of metric 'Fine'"):
             find_metric(Component(name="Fine", **{key: 1}))

@@ -244,7 +244,7 @@ def test_those_that_give_are_levelled_and_stay_the_largest() -> None:
 def test_too_few_samples_for_the_least_of_each_client_are_refused() -> None:
     labels = np.repeat([0, 1], 20)
     assert [len(mine) for mine in dirichlet(labels, None, 4, rng(), 1e6).clients] == [10] * 4
-    with pytest.raises(UserError, match="^39 samples cannot give 4 clients 10 each"):
+    with pytest.raises(UserError, match=r"^39 samples cannot give 4 clients 10 each"):
         dirichlet(labels[1:], None, 4, rng(), 1e6)
 
 
