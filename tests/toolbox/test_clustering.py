@@ -141,6 +141,8 @@ def test_noise_is_adopted_by_the_smallest_mean_distance() -> None:
     assert adopt_noise(labels, distance).tolist() == [0, 0, 3, 3, 3]
     distance[4, :4] = [1.0, 6.0, 4.0, 4.0]
     assert adopt_noise(labels, distance).tolist() == [0, 0, 3, 3, 0]
+    distance[:4, :4] = [[9, 9, 0, 0], [9, 9, 0, 0], [0, 0, 9, 9], [0, 0, 9, 9]]
+    assert adopt_noise(labels, distance).tolist() == [0, 0, 3, 3, 0], "only noise moves"
 
 
 @pytest.mark.slow
