@@ -374,6 +374,7 @@ LINE = "one line of at most 200 printable characters expected"
         ("membership.1.labels", [1, 2], "'membership.1.labels': 1 entries expected, got 2"),
         ("membership.1.round", 10**9, "'membership.1.round': a round from 1 to 3, the last in"),
         ("membership.0.round", 3, "'membership.1.round': a round from 3 to 3, the last in"),
+        ("curves", {}, "'membership.0.round': a round from 1 to 0, the last in"),
         ("membership.0.round", 0, "'membership.0.round': a round from 1 to 3, the last in"),
         ("membership.0.labels.0", -2, "'membership.0.labels.0': input should be greater than"),
         ("scores.cells", "AAAA", "'scores.cells': 36 bytes expected, one per row and column,"),
