@@ -483,6 +483,21 @@ def test_a_client_that_is_not_judged_has_no_value_of_a_metric(
     assert found.clients.accuracies().tolist() == right
 
 
+def test_a_run_whose_code_changed_is_never_reproduced(
+    scored: dict[str, Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "seed-0.json"
+    change = {"round": 1, "plugin": "toy", "before": "01", "after": "23"}
+    table = {**older(scored), "source_changes": [change]}
+    path.write_text(json.dumps(table))
+    assert read_result(path).status == "self-reported"
+    path.write_text(json.dumps({**table, "status": "reproduced"}))
+    assert rejected(path).startswith("no result file: 'status': self-reported expected")
+    del table["source_changes"]
+    path.write_text(json.dumps({**table, "status": "reproduced"}))
+    assert read_result(path).status == "reproduced"
+
+
 def test_a_metric_cannot_have_the_name_of_another_number(
     scored: dict[str, Any], tmp_path: Path
 ) -> None:
