@@ -33,6 +33,7 @@ from flbench.results.schema import (
     Change,
     Result,
     ScoreMatrix,
+    Skip,
     check_note,
     unfit,
 )
@@ -192,6 +193,23 @@ def test_a_write_that_fails_leaves_nothing_behind(
     assert len(seen[0]) == 2, "there was a temporary file"
     assert list(tmp_path.iterdir()) == [path]
     assert path.read_bytes() == b"old"
+
+
+def test_a_folder_that_cannot_be_synced_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is in its place by then, so no temporary one is left to be removed."""
+    path, sync = tmp_path / "seed-0.json", files._sync
+
+    def fail(one: Path) -> None:
+        if one.is_dir():
+            raise OSError(errno.EIO, "Input/output error")
+        sync(one)
+
+    monkeypatch.setattr(files, "_sync", fail)
+    with pytest.raises(MachineError, match="Input/output error"):
+        write_atomically(path, b"whole")
+    assert [one.read_bytes() for one in tmp_path.iterdir()] == [b"whole"]
 
 
 def test_a_reader_never_sees_half_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -387,6 +405,8 @@ LINE = "one line of at most 200 printable characters expected"
         ("scores.column_ids.0", 6, "'scores.column_ids': clients 0 to 5 expected, got 6"),
         ("notes.0", {}, "'notes.0': a whole number 'round' and a text 'name' expected"),
         ("notes.0", {"round": 1, "name": "x"}, "'notes.0.value': field required"),
+        ("notes.0.round", "1", "'notes.0': a whole number 'round' and a text 'name' expected"),
+        ("notes.0.name", 1, "'notes.0': a whole number 'round' and a text 'name' expected"),
         ("tuning", {"budget": 0}, "'tuning.budget': input should be greater than or equal to 1"),
         ("seconds", {"a\nb": 1.0}, f"'seconds.a\\nb': {LINE}"),
     ],
@@ -525,6 +545,9 @@ def test_an_odd_reason_is_refused_too(scored: dict[str, Any], tmp_path: Path) ->
     suite, method = scored["suite"], scored["method"]
     good = {"suite": suite, "suite_hash": "0", "dataset": "d", "method": method, "reason": "no"}
     path = tmp_path / "skipped.json"
+    path.write_text(Skip(**good).canonical())
+    assert path.read_text().endswith("}\n")
+    assert list(read_skips(tmp_path)) == [Skip(**good)]
     odd: list[tuple[dict[str, Any], str]] = [
         ({"suite": {"name": "x"}}, "'suite.version': field required"),
         ({"suite_hash": "../up"}, "'suite_hash': string should match pattern"),
