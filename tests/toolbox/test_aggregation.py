@@ -174,6 +174,8 @@ def test_each_candidate_is_averaged_into_its_row() -> None:
     rows = member_mean(torch.zeros(2, 1), sent, both)
     # row 1: (1*1 + 3*3)/4; row 0: client 0's second candidate alone
     assert rows.tolist() == [[10.0], [2.5]]
+    counted = member_mean(torch.zeros(2, 1), sent, both, torch.tensor([True]))
+    assert counted.tolist() == [[10.0], [3.0]], "of counters the largest is taken"
 
 
 @pytest.mark.parametrize(("weighting", "mean"), [("samples", 4.0), ("uniform", 3.0)])

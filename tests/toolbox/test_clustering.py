@@ -360,6 +360,7 @@ def test_transforms_stop_a_heavy_tail_from_admitting_harm() -> None:
     assert first_row(others, transform="signed_sqrt") == [True, True, False, False]
     # clipped 1, .9, -1, -1
     assert first_row(others, transform="clip") == [True, True, False, False]
+    assert first_row([1.0, 0.1, -9.0], transform="clip") == [True, True, False], "-1, and not 0"
     assert first_row([-1.0, -2.0, -9.0], transform="clip") == [True, True, False], "no gain"
 
 
