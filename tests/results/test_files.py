@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +173,23 @@ def test_a_written_file_honours_the_umask(umask: int, mode: int, tmp_path: Path)
     finally:
         os.umask(before)
     assert path.stat().st_mode & 0o777 == mode
+
+
+@pytest.mark.parametrize(
+    ("number", "fails"), [(errno.EINVAL, False), (errno.ENOTSUP, False), (errno.EIO, True)]
+)
+def test_a_file_system_need_not_sync_folders(
+    number: int, fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sync(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    path = tmp_path / "seed-0.json"
+    with pytest.raises(MachineError, match="output error") if fails else nullcontext():
+        write_atomically(path, b"one")
+    assert path.read_bytes() == b"one"
 
 
 @pytest.mark.parametrize("failing", ["replace", "chmod", "write_bytes"])
