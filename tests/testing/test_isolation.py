@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
+import pytest
 import torch
 from object_walk import holds_sample_of, is_array, reachable, shares_memory
 from toy import CLIENTS, Play, bad, composition, refused
 
 from flbench import Partition, hookimpl
 from flbench.run.composition import compose
+from flbench.testing.isolation import WARM_UP, steady_memory
 
 
 def test_true_groups_are_hidden_unless_declared(play_toy: Play) -> None:
@@ -107,3 +112,24 @@ def test_only_the_two_open_splits_can_be_evaluated(play_toy: Play) -> None:  # T
         ctx.executor.samples.splits["test"]
 
     assert refused(play_toy, bad(score=further)) == "round 1: bad.score raised KeyError: 'test'"
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, ["freeze", "unfreeze"]), (7, ["freeze"])])
+def test_objects_that_were_frozen_before_a_check_stay_so(
+    before: int, after: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    for name in ("freeze", "unfreeze"):
+        monkeypatch.setattr(gc, name, partial(done.append, name))
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: before)
+    monkeypatch.setattr(gc, "collect", lambda: 0)
+    monkeypatch.setattr(gc, "get_objects", list)
+
+    def run(suite: object, extra_plugins: Any, record_states: bool) -> None:
+        ((_, recorder),) = extra_plugins
+        for _ in range(2 * WARM_UP):
+            recorder.plan(SimpleNamespace(models=torch.zeros(1), memory={}))
+
+    method: Any = SimpleNamespace(suite=lambda rounds: None, run=run, plugin_class=object)
+    steady_memory.function(method)
+    assert done == after

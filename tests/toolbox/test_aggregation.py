@@ -11,7 +11,13 @@ from torch import Tensor
 
 from flbench.core.model_bank import ModelBank, RowStore
 from flbench.core.state import Membership, Upload
-from flbench.toolbox.aggregation import effective_steps, member_mean, partial_mean, weighted_mean
+from flbench.toolbox.aggregation import (
+    BLOCK,
+    effective_steps,
+    member_mean,
+    partial_mean,
+    weighted_mean,
+)
 
 
 def weights(*rows: tuple[float, ...]) -> Tensor:
@@ -186,6 +192,8 @@ def test_each_candidate_is_averaged_into_its_row() -> None:
     rows = member_mean(torch.zeros(2, 1), sent, both)
     # row 1: (1*1 + 3*3)/4; row 0: client 0's second candidate alone
     assert rows.tolist() == [[10.0], [2.5]]
+    counted = member_mean(torch.zeros(2, 1), sent, both, torch.tensor([True]))
+    assert counted.tolist() == [[10.0], [3.0]], "of counters the largest is taken"
 
 
 @pytest.mark.parametrize(("weighting", "mean"), [("samples", 4.0), ("uniform", 3.0)])
@@ -195,6 +203,21 @@ def test_the_rest_of_a_partly_shared_model_stays_personal(weighting: Any, mean: 
     rows = partial_mean(models, sent, torch.tensor([True, False]), weighting=weighting)
     assert rows.tolist() == [[mean, 6.0], [mean, 8.0], [mean, 2.0]]
     assert models.tolist() == [[0.0, 7.0], [0.0, 8.0], [0.0, 9.0]]
+
+
+def test_a_bank_that_shares_rows_becomes_partly_shared_like_a_tensor() -> None:
+    sent = trained(torch.tensor([[[1.0, 2.0]], [[5.0, 6.0]]]), [1, 3], ids=[2, 0])
+    bank = ModelBank.repeated(torch.tensor([0.0, 7.0]), 3, RowStore(10**6))
+    rows = partial_mean(bank, sent, torch.tensor([True, False]))
+    assert isinstance(rows, ModelBank)
+    assert rows.tolist() == [[4.0, 6.0], [4.0, 7.0], [4.0, 2.0]]
+    assert bank.tolist() == [[0.0, 7.0]] * 3
+
+
+def test_a_model_of_more_than_one_block_is_averaged_whole() -> None:
+    uploads = torch.arange(2.0)[:, None] + torch.arange(2 * BLOCK + 3.0)
+    averaged = weighted_mean(torch.zeros(1, 2 * BLOCK + 3), uploads, weights((1, 1)))
+    assert torch.equal(averaged[0], torch.arange(2 * BLOCK + 3.0) + 0.5)
 
 
 def test_effective_steps_by_hand() -> None:
