@@ -212,11 +212,8 @@ def cohort(suite: Suite, seed: int, round_: int) -> Tensor:
 
     Of more than `FEW` clients, in a time that does not grow with their number.
     """
-    generator, clients, size = (
-        rng(seed, "cohort", round_),
-        suite.training_clients,
-        suite.cohort_size,
-    )
+    clients, size = suite.training_clients, suite.cohort_size
+    generator = rng(seed, "cohort", round_)
     if clients > FEW:
         drawn = generator.choice(clients, size, replace=False, shuffle=False)
     else:
