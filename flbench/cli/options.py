@@ -75,7 +75,7 @@ def run_request(
     ] = False,
     data_root: Root = None,
     out: Out = Path("flbench-results"),
-    executor: Annotated[str, typer.Option(help="auto, sequential or vectorised")] = "auto",
+    executor: Annotated[str, typer.Option(help="auto, sequential, vectorised, fastest")] = "auto",
     accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda, mps, ...")] = "auto",
     devices: Annotated[
         int, typer.Option(min=1, help="devices of each machine, one process on each")

@@ -16,7 +16,8 @@ class EngineOptions:
     """How a run is computed. Only `precision` changes results; the other options change times.
 
     Attributes:
-        executor: how the clients of a stage are trained: auto, sequential or vectorised.
+        executor: how the clients of a stage are trained: auto, sequential, vectorised, or the
+            faster of both, measured in the first stage: fastest.
         accelerator: accelerator of Fabric: auto, cpu, cuda, ...
         devices: number of processes per machine, one per device; they share the clients of a
             stage.

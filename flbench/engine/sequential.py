@@ -57,6 +57,11 @@ class Sequential:
         self.samples = samples
         self.seed = seed
 
+    @property
+    def name(self) -> str:
+        """How clients are trained."""
+        return "sequential"
+
     def owned(self, client: int, stage: Stage) -> Tensor:
         """Rows of the pool that a client trains on in a stage, shape (m,), int64."""
         lists = self.samples.splits["train"]

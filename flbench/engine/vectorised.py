@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from time import perf_counter
 from typing import TypeVar
 
 import numpy as np
@@ -54,6 +55,7 @@ from flbench.errors import FlbenchError
 from flbench.federation.federation import Samples
 
 T = TypeVar("T")
+SLOWER = "lanes are slower"
 SET_HERE = "start", "received", "steps", "loss_function", "loss_was_used"
 """Attributes of a ClientModule that executors set."""
 SCALARS = 2**28
@@ -193,20 +195,36 @@ class Order:
 class Vectorised(Sequential):
     """Trains the clients of a stage at once, or one by one where lanes would change a result.
 
-    `say` prints the reason when clients are trained one by one.
+    Args:
+        workspace: holds the module.
+        samples: the visible ones.
+        seed: of the run.
+        say: prints the reason when clients are trained one by one.
+        measures: train the first stage both ways, and go on with the faster one.
     """
 
     def __init__(
-        self, workspace: Workspace, samples: Samples, seed: int, say: Callable[[str], None]
+        self,
+        workspace: Workspace,
+        samples: Samples,
+        seed: int,
+        say: Callable[[str], None],
+        *,
+        measures: bool = False,
     ) -> None:
         super().__init__(workspace, samples, seed)
-        self.say = say
+        self.say, self.measures = say, measures
         self.usual_rate = workspace.module.local.lr
         self.uses = USES
         self.programs: dict[tuple[object, ...], Programs] = {}
         self.reason = self._known_reason()
         if self.reason is not None:
             say(f"clients are trained one by one: {self.reason}")
+
+    @property
+    def name(self) -> str:
+        """How clients are trained, where the module allows it."""
+        return "sequential" if self.reason == SLOWER else "vectorised"
 
     def _known_reason(self) -> str | None:
         """Why clients of this module must be trained one by one; None = no reason is known."""
@@ -220,6 +238,9 @@ class Vectorised(Sequential):
 
     def fit(self, start: Dispatched, stage: Stage, work: LocalWork, round_: int) -> Upload:
         """Train every acting client from its start; see `Sequential.fit`."""
+        if self.measures and self.reason is None and int(start.active.sum()) > 1:
+            self.measures = False
+            self._measure(start, stage, work, round_)
         if self.reason is None:
             try:
                 with self._no_draws(), self._using(work):
@@ -234,6 +255,20 @@ class Vectorised(Sequential):
                 self.reason = text if known else f"{type(error).__name__}: {text}"
                 self.say(f"round {round_}: clients are trained one by one: {self.reason}")
         return super().fit(start, stage, work, round_)
+
+    def _measure(self, start: Dispatched, stage: Stage, work: LocalWork, round_: int) -> None:
+        """Train a stage both ways, and say which one took less time; all later stages take it."""
+        self.fit(start, stage, work, round_)  # records the steps
+        began = perf_counter()
+        self.fit(start, stage, work, round_)
+        between = perf_counter()
+        if self.reason is None:
+            super().fit(start, stage, work, round_)
+            lanes, alone = between - began, perf_counter() - between
+            text = f"a stage took {lanes:.3f} s in lanes and {alone:.3f} s one by one"
+            if lanes > alone:
+                self.reason = SLOWER
+            self.say(f"clients are trained {'one by one' if self.reason else 'in lanes'}: {text}")
 
     @contextmanager
     def _no_draws(self) -> Iterator[None]:

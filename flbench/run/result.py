@@ -197,7 +197,7 @@ def _computed_by(job: RunSpec, run: Run) -> dict[str, str]:
     """The executor, the number of processes and the precision."""
     executor = run.executor.inner if isinstance(run.executor, DistributedExecutor) else run.executor
     return {
-        "executor": type(executor).__name__.lower(),
+        "executor": executor.name,
         "ranks": str(ProcessGroup.of(run.executor.workspace.fabric).size),
         "precision": job.engine.precision,
         "compile": "yes" if job.engine.compile else "no",

@@ -239,13 +239,16 @@ def choose_executor(spec: RunSpec, space: Workspace, visible: Samples) -> Sequen
         if spec.engine.compile:
             space.compile()
         return Sequential(space, visible, spec.seed)
-    if name != "vectorised":
+    if name not in ("vectorised", "fastest"):
         raise UserError(
-            f"unknown executor '{spec.engine.executor}': expected auto, sequential or vectorised"
+            f"unknown executor '{spec.engine.executor}': expected auto, sequential, vectorised or"
+            " fastest"
         )
     if spec.engine.compile:
         raise UserError("--compile goes with --executor sequential: lanes cannot be compiled")
-    return Vectorised(space, visible, spec.seed, spec.say)
+    if name == "fastest" and ProcessGroup.of(space.fabric).size > 1:
+        raise UserError("--executor fastest measures one process: choose one with --devices 1")
+    return Vectorised(space, visible, spec.seed, spec.say, measures=name == "fastest")
 
 
 def shared(executor: Sequential) -> Sequential:

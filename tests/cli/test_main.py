@@ -182,7 +182,7 @@ def test_a_run_no_longer_than_its_warmup_says_so(typed: Typed) -> None:
         (("-p", "fedavg", "-s", "none.toml"), r"suite 'none\.toml': cannot read"),
         (("-p", "fedavg", "-s", "noisy-noniid", "--sink", "wandbb"), r"unknown sink 'wandbb'; did you mean 'wandb'\?"),
         (("-p", "fedavg", "-s", "noisy-noniid", "--bank-budget", "lots"), r"expected a size such as 8GB or 500MB, got 'lots'"),
-        (("-p", "fedavg", "-s", "noisy-noniid", "--executor", "warp"), r"unknown executor 'warp': expected auto, sequential or vectorised"),
+        (("-p", "fedavg", "-s", "noisy-noniid", "--executor", "warp"), r"unknown executor 'warp': expected auto, sequential, vectorised or fastest"),
         (("-p", "fedavg+fedavg", "-s", "noisy-noniid"), r"expected distinct names joined by '\+'"),
     ],
 )  # fmt: skip

@@ -540,3 +540,25 @@ def test_a_compiled_network_learns_the_same(
 def test_lanes_cannot_be_compiled(play_toy: Play) -> None:
     with pytest.raises(UserError, match="--compile goes with --executor sequential"):
         play_toy("fedavg", engine=EngineOptions("vectorised", "cpu", compile=True))
+
+
+@pytest.mark.parametrize(("lanes", "name"), [(1.0, "vectorised"), (3.0, "sequential")])
+def test_fastest_goes_on_with_what_took_less_time(
+    play_toy: Play, monkeypatch: pytest.MonkeyPatch, lanes: float, name: str
+) -> None:
+    times = iter([0.0, lanes, lanes + 2.0])
+    monkeypatch.setattr(vectorised, "perf_counter", lambda: next(times))
+    played = play_toy("fedavg", executor="fastest", rounds=2)
+    way = "in lanes" if name == "vectorised" else "one by one"
+    said = f"clients are trained {way}: a stage took {lanes:.3f} s in lanes and 2.000 s one by one"
+    assert played.said == [said]
+    assert played.result.environment["executor"] == name
+    monkeypatch.undo()
+    plain = play_toy("fedavg", executor=name, rounds=2)
+    assert torch.equal(played.state.models, plain.state.models), "measuring changes nothing"
+
+
+def test_fastest_measures_no_module_that_lanes_cannot_train(play_toy: Play) -> None:
+    played = play_toy(composition(("method", telling(Freezes))), executor="fastest", net=batchnorm)
+    assert len(played.said) == 1
+    assert "one by one: some of its parameters take no gradient" in played.said[0]
