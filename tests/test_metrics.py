@@ -17,12 +17,14 @@ from flbench.metrics import (
     churn,
     clustering_error,
     clustering_summary,
+    columns_of,
     computed,
     flis_compat,
     link_seconds,
     mean_churn,
     measured,
     megabits_per_client,
+    metrics_of,
     perplexity,
     to_target,
 )
@@ -149,6 +151,9 @@ def test_purity_and_noise_by_hand() -> None:
     found = clustering_summary(np.array([0, 0, 0, 1, 1, -1]), np.array([0, 0, 1, 1, 1, 1]))
     assert found["purity"] == pytest.approx(4 / 5)
     assert (found["groups"], found["noise"]) == (2, 1), "the undecided are left out"
+    truth, one = np.array([0, 0, 1, 1]), np.zeros(4, dtype=np.int64)
+    assert clustering_summary(one, truth)["purity"] == 0.5
+    assert clustering_summary(np.arange(4), truth)["purity"] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -263,6 +268,15 @@ def test_the_metrics_of_an_outcome_by_hand() -> None:
     assert found["selection_error_mean"] is None
 
 
+def test_clients_that_are_not_judged_are_in_no_mean() -> None:
+    """The second client has no test samples; what it moved counts all the same."""
+    found = computed(
+        outcome(correct=np.array([1, 0]), tested=np.array([2, 0]), loss=np.array([4.0, 0.0]))
+    )
+    assert (found["accuracy_mean"], found["accuracy_worst"], found["loss_mean"]) == (0.5, 0.5, 2.0)
+    assert found["mb_per_client"] == 2.0
+
+
 def test_metrics_that_do_not_apply_are_left_out() -> None:
     plain = computed(outcome())
     joined = {
@@ -343,6 +357,32 @@ def test_how_columns_are_written() -> None:
     assert {one.name for one in METRICS if one.optional} == {
         "megabits_to_target", "seconds_to_target", "simulated_seconds", *unseen,
     }  # fmt: skip
+
+
+def test_what_is_reported_of_a_metric_that_is_asked_for() -> None:
+    """Name, direction, decimals, places of its column, and whether that shows a deviation."""
+    for better in (True, False, None):
+        found = [
+            (one.name, one.higher_is_better, one.digits, one.tables != (), one.spread, one.optional)
+            for one in metrics_of("f1", better)
+        ]
+        assert found == [
+            ("f1_mean", better, 4, True, True, True),
+            ("f1_std_clients", False, 4, False, False, False),
+            ("f1_worst_decile", better, 4, True, False, True),
+            ("f1_clients", None, 0, False, False, False),
+        ]
+
+
+def test_columns_of_metrics_that_are_asked_for_come_last() -> None:
+    plain = [one.name for one in columns_of("pages")]
+    assert "accuracy_mean" in plain
+    assert "accuracy_decile_gap" not in plain, "it is on the web page alone"
+    asked = [one.name for one in columns_of("pages", {"f1": True, "nll": False})]
+    more = ["f1_mean", "f1_worst_decile", "nll_mean", "nll_worst_decile"]
+    assert asked == [*plain, *more]
+    terminal = [one.name for one in columns_of("terminal")]
+    assert [one.name for one in columns_of("terminal", {"f1": None})] == terminal
 
 
 def test_churn_is_a_mean_over_evaluations() -> None:

@@ -55,7 +55,8 @@ def run_all(request: RunRequest, cells: Sequence[Cell], console: Console) -> Non
             elif isinstance(error, ProcessDied) and outcome.path is not None:
                 checkpoint = checkpoint_path(outcome.path)
                 raise ProcessDied(f"{error}{how_to_go_on(checkpoint, request)}") from None
-            elif error is not None:
+            else:
+                assert error is not None, "a cell of this process has a result or an error"
                 raise error
     except CellInterrupted as stopped:
         kept = how_to_go_on(stopped.checkpoint, request)

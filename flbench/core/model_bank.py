@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import tempfile
 import weakref
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -90,23 +90,28 @@ class ModelBank(Tensor):
     _rows: list[Tensor]
     _store: RowStore
     _common: tuple[Tensor, Tensor] | None  # mask and values of the scalars equal in all rows
-    _written: set[int]  # rows written since `_common` was set, which does not apply to them
+    _written: set[int]  # rows written since `_common` was set, to which it does not apply
     _unshared: set[int]  # rows that no copy shares, so that they may be written in place
     _unchecked: list[Tensor]  # rows not yet seen by `all_finite`
 
     @staticmethod
-    def __new__(cls: type[ModelBank], rows: Sequence[Tensor], store: RowStore) -> ModelBank:
+    def __new__(
+        cls: type[ModelBank],
+        rows: list[Tensor],
+        store: RowStore,
+        unchecked: list[Tensor] | None = None,
+    ) -> ModelBank:
         """Make a tensor without storage, with the shape and type of the table."""
         shape = (len(rows), *rows[0].shape)
         self: ModelBank = Tensor._make_wrapper_subclass(
             cls, shape, dtype=rows[0].dtype, device=store.device
         )
-        self._rows = list(rows)
+        self._rows = rows
         self._store = store
         self._common = None
         self._written = set()
         self._unshared = set()
-        self._unchecked = list({id(row): row for row in rows}.values())
+        self._unchecked = self.stored if unchecked is None else unchecked
         return self
 
     @classmethod
@@ -116,7 +121,7 @@ class ModelBank(Tensor):
 
     def clone(self, **_: object) -> ModelBank:
         """A copy that shares all rows."""
-        return self.take(torch.arange(len(self._rows)))
+        return self._copy(list(self._rows), set(self._written))
 
     def read(self, index: int) -> Tensor:
         """One row, shape (W,); read-only."""
@@ -131,9 +136,15 @@ class ModelBank(Tensor):
     def take(self, index: Tensor) -> ModelBank:
         """The bank of some rows, which are shared, not copied."""
         chosen = index.tolist()
-        other = ModelBank([self._rows[old] for old in chosen], self._store)
-        other._common, other._unchecked = self._common, []
-        other._written = {new for new, old in enumerate(chosen) if old in self._written}
+        written = set()
+        if self._written:
+            written = {new for new, old in enumerate(chosen) if old in self._written}
+        return self._copy([self._rows[old] for old in chosen], written)
+
+    def _copy(self, rows: list[Tensor], written: set[int]) -> ModelBank:
+        """A bank of some of these rows, which both share from now on."""
+        other = ModelBank(rows, self._store, unchecked=[])
+        other._common, other._written = self._common, written
         self._unshared.clear()
         return other
 
@@ -199,7 +210,8 @@ class ModelBank(Tensor):
 
     def _write(self, index: int, row: Tensor) -> None:
         self._rows[index] = row
-        self._written.add(index)
+        if self._common is not None:
+            self._written.add(index)
         self._unshared.discard(index)
         self._unchecked.append(row)
 

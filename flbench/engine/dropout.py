@@ -25,12 +25,14 @@ class LaneRandomness:
     """The random generators of the lanes that are trained now.
 
     Attributes:
+        layers: number of layers that draw from them.
         generators: one per lane; empty = torch's default generator.
         lane_marker: a scalar that inside `vmap` has the lanes as its batch dimension, so that
             `vmap` calls the rule of `_Draw`.
     """
 
     def __init__(self) -> None:
+        self.layers = 0
         self.generators: list[torch.Generator] = []
         self.lane_marker = torch.zeros(())
 
@@ -101,4 +103,5 @@ def replace_dropout(module: nn.Module) -> LaneRandomness:
             together = KINDS.get(type(child))
             if together is not None and isinstance(child.p, float | int):
                 setattr(parent, name, LaneDropout(child.p, together, randomness))
+                randomness.layers += 1
     return randomness

@@ -60,7 +60,7 @@ class Sequential:
     def owned(self, client: int, stage: Stage) -> Tensor:
         """Rows of the pool that a client trains on in a stage, shape (m,), int64."""
         lists = self.samples.splits["train"]
-        rows = torch.cat(lists) if stage.pooled else lists[client]
+        rows = lists.rows if stage.pooled else lists[client]
         return rows[subset(len(rows), stage, self.seed, self.samples.name(client))]
 
     def fit(self, start: Dispatched, stage: Stage, work: LocalWork, round_: int) -> Upload:

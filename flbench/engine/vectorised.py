@@ -10,33 +10,34 @@ A module for which this does not hold is detected, and its clients are trained o
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import islice
-from typing import Any, TypeVar
+from typing import TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import grad_and_value, vmap
 
 from flbench.core.client import (
     TRAINING,
     ClientModule,
     LocalPhase,
     LocalWork,
-    ModuleCall,
     Received,
     Report,
     module_phases,
 )
-from flbench.core.layout import trained_parameters
+from flbench.core.dataset import Indices
+from flbench.core.layout import ParameterLayout, trained_parameters
 from flbench.core.networks import choosing
 from flbench.core.seeding import torch_seed
 from flbench.core.state import Dispatched, Schedule, Stage, Upload
 from flbench.engine.batches import orders
 from flbench.engine.cross_evaluation import mean_loss
+from flbench.engine.lane_group import LaneGroup, Steps, Turn, turns
+from flbench.engine.lane_optimizer import CHANGED, LaneOptimizer, has_initial_settings, not_shared
+from flbench.engine.lane_step import USES, LaneStep, Named, Programs
 from flbench.engine.sequential import (
     IDLE,
     Outcome,
@@ -52,13 +53,11 @@ from flbench.engine.workspace import Workspace
 from flbench.errors import FlbenchError
 from flbench.federation.federation import Samples
 
-ELEMENTWISE = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
-"""Optimisers that update every scalar independently, so that the lanes can share one."""
-CHANGED = "the settings of its optimiser were changed"
 T = TypeVar("T")
+SET_HERE = "start", "received", "steps", "loss_function", "loss_was_used"
+"""Attributes of a ClientModule that executors set."""
 SCALARS = 2**28
 """Scalars that are trained at once; lanes beyond that are trained afterwards."""
-Named = dict[str, Tensor]
 
 
 class NotVectorisable(Exception):
@@ -74,11 +73,11 @@ class Lanes:
         clients: name of each lane's client (`Samples.name`).
         owned: rows of the pool that each lane trains on.
         start: rows before the training, shape (L, W).
-        theta: trainable scalars, shape (L, P).
+        theta: tensors of parameters: name -> shape (L, ...).
         buffers: buffer scalars, shape (L, B).
         received: tensors that each client received, name -> (L, ...).
         mask: scalars that training changes, shape (L, W), bool; None = all.
-        generators: source of each lane's dropout.
+        generators: source of each lane's dropout; empty if the module has none.
         loss: sum over the steps, shape (L,), float64, nats.
         steps: optimiser steps of each lane.
     """
@@ -87,7 +86,7 @@ class Lanes:
     clients: list[int]
     owned: list[Tensor]
     start: Tensor
-    theta: Tensor
+    theta: Named
     buffers: Tensor
     received: Named
     mask: Tensor | None
@@ -98,93 +97,41 @@ class Lanes:
     def __len__(self) -> int:
         return len(self.places)
 
+    def rows(self) -> Tensor:
+        """The models, shape (L, W)."""
+        return torch.cat([*(table.flatten(1) for table in self.theta.values()), self.buffers], 1)
+
     def row(self, lane: int) -> Tensor:
         """A lane's model, shape (W,)."""
-        return torch.cat([self.theta[lane], self.buffers[lane]])
-
-    def restore_frozen(self, theta: Tensor, buffers: Tensor, trained: Tensor) -> None:
-        """Restore the scalars outside a mask, shape (W,) or (L, W), from earlier copies."""
-        cut = theta.shape[1]
-        self.theta.copy_(torch.where(trained[..., :cut], self.theta, theta))
-        self.buffers.copy_(torch.where(trained[..., cut:], self.buffers, buffers))
+        parts = [table[lane].flatten() for table in self.theta.values()]
+        return torch.cat([*parts, self.buffers[lane]])
 
 
-def group_by_shape(batches: list[tuple[Tensor, ...]]) -> list[list[int]]:
-    """Groups of lanes whose next `batches` have the same shapes; a lane without any is in none."""
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for lane, parts in enumerate(batches):
-        if parts:
-            groups.setdefault(tuple(len(part) for part in parts), []).append(lane)
-    return list(groups.values())
+def split(rows: Tensor, layout: ParameterLayout) -> Named:
+    """The parameters of rows, shape (L, W): name -> shape (L, ...)."""
+    return {
+        slot.name: rows[:, slot.start : slot.stop].reshape(-1, *slot.shape)
+        for slot in layout.slots
+        if slot.kind == "parameter"
+    }
 
 
-class Step:
-    """The loss of one lane as a function of its tensors, to which `vmap` and `grad` are applied.
+class Frozen:
+    """The scalars that a phase does not train.
 
-    The gradient is taken for each tensor, not for the row of which the tensors are slices: its
-    backward pass would write a complete row for every slice.
+    Args:
+        trained: mask of those that it trains, shape (W,) or (L, W); None = all.
+        layout: of a row.
     """
 
-    def __init__(self, space: Workspace, work: LocalWork) -> None:
-        self.cut = space.layout.parameters
-        self.parameters = [slot for slot in space.layout.slots if slot.kind == "parameter"]
-        self.buffers = [slot for slot in space.layout.slots if slot.kind != "parameter"]
-        self.randomness = space.lane_randomness
-        self.module = space.module
-        self.terms = work.terms
-        self.index = 0
-        self.call = ModuleCall(space.module, self._training_loss)
-        self.gradients = vmap(grad_and_value(self._loss, has_aux=True))
-
-    def named(self, theta: Tensor) -> Named:
-        """Split rows of trainable scalars, shape (L, P), into tensors: name -> (L, ...)."""
-        return {
-            slot.name: theta[:, slot.start : slot.stop].view(-1, *slot.shape)
-            for slot in self.parameters
-        }
-
-    def _training_loss(self, batch: Any) -> Tensor:  # noqa: ANN401 - a batch, or a tuple of them
-        """The loss of one batch and its terms."""
-        loss = self.module.training_step(batch, self.index)
-        for term in self.terms:
-            loss = loss + term(self.module)
-        return loss
-
-    def _loss(
-        self,
-        parameters: Named,
-        buffers: Tensor,
-        start: Tensor,
-        received: Named,
-        batch: Any,  # noqa: ANN401 - a batch, or a tuple of them
-    ) -> tuple[Tensor, Tensor]:
-        """Return the loss of one lane and its buffers after the step."""
-        named_buffers = {}
-        for slot in self.buffers:
-            values = buffers[slot.start - self.cut : slot.stop - self.cut].clone().view(slot.shape)
-            named_buffers[slot.name] = values.long() if slot.kind == "counter" else values
-        self.module.start, self.module.received = start, Received(received, TRAINING)
-        self.randomness.lane_marker = start[:0].sum()
-        loss = self.call.with_tensors({**parameters, **named_buffers}, batch)
-        if not named_buffers:
-            return loss, buffers.clone()
-        after = [tensor.reshape(-1).to(buffers.dtype) for tensor in named_buffers.values()]
-        return loss, torch.cat(after)
-
-
-def same_optimizer(
-    optimizer: torch.optim.Optimizer, rows: list[nn.Parameter], usual: float, now: float
-) -> torch.optim.Optimizer:
-    """A new optimiser of the same class and settings for other parameters.
-
-    Its learning rate is the one that the optimiser has where that of the suite changes from
-    `usual` to `now`.
-    """
-    kind = type(optimizer)
-    accepted = inspect.signature(kind).parameters  # AdamW's `defaults` holds further entries
-    settings = {k: v for k, v in optimizer.defaults.items() if k in accepted}
-    settings["lr"] = scaled_rate(settings["lr"], usual, now)
-    return kind(rows, **settings)
+    def __init__(self, trained: Tensor | None, layout: ParameterLayout) -> None:
+        table = (
+            None if trained is None else trained.expand(1, -1) if trained.dim() == 1 else trained
+        )
+        masks = {} if table is None else split(table, layout)
+        self.parameters = {name: mask for name, mask in masks.items() if not mask.all()}
+        self.wholly = {name for name, mask in self.parameters.items() if not mask.any()}
+        self.buffers = None if table is None else table[:, layout.parameters :]
 
 
 def overrides(module: ClientModule, name: str) -> bool:
@@ -193,12 +140,12 @@ def overrides(module: ClientModule, name: str) -> bool:
 
 
 def attributes(module: ClientModule) -> dict[str, object]:
-    """Attributes of a module and its parts that hooks may set, except row, start and received."""
+    """Attributes of a module and its parts that hooks may set, except those that executors set."""
     return {
         f"{name}.{key}" if name else key: value
         for name, part in module.named_modules()
         for key, value in vars(part).items()
-        if name or key not in ("start", "received", "steps")
+        if name or key not in SET_HERE
     }
 
 
@@ -215,12 +162,6 @@ def equal(one: object, other: object) -> bool:
         return False
 
 
-def has_initial_settings(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the one parameter group of an optimiser has the settings that it was created with."""
-    group = optimizer.param_groups[0]
-    return all(equal(group[name], value) for name, value in optimizer.defaults.items())
-
-
 def same_phases(one: Sequence[LocalPhase], other: Sequence[LocalPhase]) -> bool:
     """Whether two clients train in the same phases."""
     fields = ("epochs", "mask", "batches_per_step", "start")
@@ -228,6 +169,25 @@ def same_phases(one: Sequence[LocalPhase], other: Sequence[LocalPhase]) -> bool:
     return len(one) == len(other) and all(
         equal(getattr(a, name), getattr(b, name)) for a, b in pairs for name in fields
     )
+
+
+class Order:
+    """The order in which lanes take their samples in an epoch.
+
+    Args:
+        rows: rows of the pool of each lane, shuffled.
+    """
+
+    def __init__(self, rows: list[Indices]) -> None:
+        self.rows = np.concatenate(rows)
+        self.first = np.cumsum([0, *map(len, rows)])
+
+    def batches(self, turn: Turn, plan: list[Steps]) -> Iterator[Indices]:
+        """Rows of the pool of each batch of a turn, shape (G, b)."""
+        for number, size in enumerate(turn.sizes):
+            places = zip(turn.lanes, turn.steps, strict=True)
+            at = [self.first[lane] + plan[lane][k][number].start for lane, k in places]
+            yield self.rows[np.array(at)[:, None] + np.arange(size)]
 
 
 class Vectorised(Sequential):
@@ -242,17 +202,17 @@ class Vectorised(Sequential):
         super().__init__(workspace, samples, seed)
         self.say = say
         self.usual_rate = workspace.module.local.lr
+        self.uses = USES
+        self.programs: dict[tuple[object, ...], Programs] = {}
         self.reason = self._known_reason()
         if self.reason is not None:
             say(f"clients are trained one by one: {self.reason}")
 
     def _known_reason(self) -> str | None:
         """Why clients of this module must be trained one by one; None = no reason is known."""
-        optimizer = self.workspace.optimizer
-        if not isinstance(optimizer, ELEMENTWISE) or len(optimizer.param_groups) != 1:
-            return "its optimiser is not SGD, Adam or AdamW with one parameter group"
-        if not has_initial_settings(optimizer):
-            return CHANGED
+        reason = not_shared(self.workspace.optimizer)
+        if reason is not None:
+            return reason
         for child in self.workspace.module.modules():
             if isinstance(child, nn.modules.dropout._DropoutNd):
                 return f"{type(child).__name__} draws other random numbers in lanes"
@@ -313,9 +273,8 @@ class Vectorised(Sequential):
                 module = self.workspace.module
                 with choosing(module, network), local_settings(module, schedule, round_):
                     found = self._train_lanes(lanes, stage, schedule, work, round_)
-                for lane, outcome in enumerate(found):
-                    client, candidate = lanes.places[lane]
-                    trained[client, candidate] = lanes.row(lane)
+                trained[tuple(zip(*lanes.places, strict=True))] = lanes.rows()
+                for (client, candidate), outcome in zip(lanes.places, found, strict=True):
                     outcomes[client][candidate] = outcome
         used = [len(rows) for rows in owned]
         return stack_upload(stage, round_, start, trained, used, outcomes)
@@ -330,19 +289,20 @@ class Vectorised(Sequential):
         round_: int,
     ) -> Lanes:
         """Build the lanes of some candidates; `trained` holds the models, shape (n, c, W)."""
-        cut, device = self.workspace.layout.parameters, self.workspace.device
+        layout, device = self.workspace.layout, self.workspace.device
         acting, candidates = torch.tensor(places).unbind(dim=1)
         rows = trained[acting, candidates]
         names = [self.samples.name(client) for client in stage.clients[acting].tolist()]
-        seeds = [torch_seed(self.seed, "dropout", round_, name, stage.label) for name in names]
+        drawing = names if self.workspace.lane_randomness.layers else []
+        seeds = [torch_seed(self.seed, "dropout", round_, name, stage.label) for name in drawing]
         received = {**start.client_memory, **start.extras}
         return Lanes(
             places=places,
             clients=names,
             owned=[owned[client] for client, _ in places],
             start=rows,
-            theta=rows[:, :cut].clone(),
-            buffers=rows[:, cut:].clone(),
+            theta={name: table.clone() for name, table in split(rows, layout).items()},
+            buffers=rows[:, layout.parameters :].clone(),
             received={name: tensor[acting].to(device) for name, tensor in received.items()},
             mask=None if start.trained_mask is None else start.trained_mask[acting].to(device),
             generators=[torch.Generator(device).manual_seed(seed) for seed in seeds],
@@ -357,37 +317,14 @@ class Vectorised(Sequential):
         module = self.workspace.module
         loss_start = self._losses(lanes, stage)
         module.train()
-        step = Step(self.workspace, work)
         phases = self._phases(lanes, schedule, work)
-        most = [
-            most_steps(schedule, phases, [self._steps(len(rows), phase) for phase in phases])
-            for rows in lanes.owned
-        ]
+        plans = [[self._steps(len(rows), phase) for phase in phases] for rows in lanes.owned]
+        most = [most_steps(schedule, phases, plan) for plan in plans]
         for number, phase in enumerate(phases):
             self._start_phase(lanes, phase, number)
-            trained = both(phase.mask, lanes.mask, lanes.theta.device)
-            rows = [nn.Parameter(row) for row in lanes.theta]
-            rates = self.usual_rate, module.local.lr
-            optimizer = same_optimizer(self.workspace.optimizer, rows, *rates)
-            address = (round_, stage.label, number)
-            feeds = [
-                islice(self._batches(lanes, lane, phase, *address), most[lane] - lanes.steps[lane])
-                for lane in range(len(lanes))
-            ]
-            step.index = 0
-            while any(batches := [next(feed, ()) for feed in feeds]):
-                theta, buffers = lanes.theta, lanes.buffers
-                if trained is not None:
-                    theta, buffers = theta.clone(), buffers.clone()
-                for group in group_by_shape(batches):
-                    group_batches = [batches[lane] for lane in group]
-                    lanes.buffers[group] = self._gradients(lanes, rows, group, group_batches, step)
-                optimizer.step()
-                if trained is not None:
-                    lanes.restore_frozen(theta, buffers, trained)
-                for row in rows:
-                    row.grad = None
-                step.index += 1
+            self._train_phase(
+                lanes, phase, number, [plan[number] for plan in plans], most, stage, work, round_
+            )
         loss_end = self._losses(lanes, stage)
         return [
             Outcome(
@@ -399,6 +336,111 @@ class Vectorised(Sequential):
             )
             for lane, steps_made in enumerate(lanes.steps)
         ]
+
+    def _train_phase(
+        self,
+        lanes: Lanes,
+        phase: LocalPhase,
+        number: int,
+        plans: list[Steps],
+        most: list[int],
+        stage: Stage,
+        work: LocalWork,
+        round_: int,
+    ) -> None:
+        """Train lanes in place in one phase.
+
+        Args:
+            lanes: the lanes.
+            phase: the phase.
+            number: its number, from 0.
+            plans: steps of each lane in an epoch.
+            most: steps that each lane may have made after the phase.
+            stage: the stage.
+            work: what the methods add to it.
+            round_: number of the round.
+        """
+        space = self.workspace
+        rate = scaled_rate(space.optimizer.defaults["lr"], self.usual_rate, space.module.local.lr)
+        optimizer = LaneOptimizer(space.optimizer, rate, lanes.theta)
+        frozen = Frozen(both(phase.mask, lanes.mask, space.device), space.layout)
+        step = self._step(lanes, stage, number, work)
+        before = list(lanes.steps)
+        feeds = [
+            orders(len(rows), phase.epochs, self.seed, round_, name, stage.label, number)
+            for rows, name in zip(lanes.owned, lanes.clients, strict=True)
+        ]
+        owned = [rows.numpy(force=True) for rows in lanes.owned]
+        plan, ordered = plans, list(turns(plans))
+        for epoch in zip(*feeds, strict=True):
+            left = [most[lane] - lanes.steps[lane] for lane in range(len(lanes))]
+            if any(len(steps) > more for steps, more in zip(plan, left, strict=True)):
+                plan = [steps[:more] for steps, more in zip(plan, left, strict=True)]
+                ordered = list(turns(plan))
+            order = Order([rows[shuffled] for rows, shuffled in zip(owned, epoch, strict=True)])
+            for turn in ordered:
+                apart = optimizer.counts or not step.is_recorded(turn.sizes)
+                for part in turn.parts(
+                    [lanes.steps[lane] for lane in turn.lanes] if apart else None
+                ):
+                    self._make_step(lanes, part, plan, order, step, optimizer, frozen, before)
+
+    def _step(self, lanes: Lanes, stage: Stage, number: int, work: LocalWork) -> LaneStep:
+        """The step of the lanes in a phase; a program is kept for phases of the same kind."""
+        network = self.workspace.layout.network_of(lanes.start[:1])
+        shapes = tuple(
+            (name, tuple(table.shape[1:]), table.dtype) for name, table in lanes.received.items()
+        )
+        key = stage.label, number, int(network), shapes
+        programs = self.programs.setdefault(key, Programs())
+        names = list(lanes.received)
+        return LaneStep(self.workspace, work, names, programs, attributes, self.uses)
+
+    def _make_step(
+        self,
+        lanes: Lanes,
+        turn: Turn,
+        plan: list[Steps],
+        order: Order,
+        step: LaneStep,
+        optimizer: LaneOptimizer,
+        frozen: Frozen,
+        before: list[int],
+    ) -> None:
+        """Let some lanes make a step."""
+        space, group = self.workspace, LaneGroup(turn.lanes, self.workspace.device)
+        made = lanes.steps[turn.lanes[0]] - before[turn.lanes[0]]
+        theta = {name: group.take(table) for name, table in lanes.theta.items()}
+        buffers = group.take(lanes.buffers)
+        inputs = [*theta.values(), buffers]
+        for table in (lanes.start, *lanes.received.values()):
+            inputs.append(group.take(table))
+        for ids in order.batches(turn, plan):
+            rows = torch.from_numpy(ids).to(space.device)
+            for pool in (self.samples.x, self.samples.y):
+                inputs.append(
+                    pool.index_select(0, rows.view(-1)).view(*rows.shape, *pool.shape[1:])
+                )
+        if lanes.generators:
+            space.lane_randomness.generators = [lanes.generators[lane] for lane in turn.lanes]
+        gradients, loss, buffers_after = step(turn.sizes, len(group), inputs, made)
+        kept = {name: theta[name].clone() for name in frozen.parameters.keys() - frozen.wholly}
+        trained = {name: table for name, table in theta.items() if name not in frozen.wholly}
+        optimizer.step(group, trained, gradients, made)
+        for name, values in kept.items():
+            mask = frozen.parameters[name]
+            mask = mask if len(mask) == 1 else group.take(mask)
+            theta[name].copy_(torch.where(mask, theta[name], values))
+        if frozen.buffers is not None:
+            mask = frozen.buffers
+            mask = mask if len(mask) == 1 else group.take(mask)
+            buffers_after = torch.where(mask, buffers_after, buffers)
+        for name, table in trained.items():
+            group.put(lanes.theta[name], table)
+        lanes.buffers[group.part] = buffers_after
+        lanes.loss[group.part] += loss
+        for lane in turn.lanes:
+            lanes.steps[lane] += 1
 
     def _phases(self, lanes: Lanes, schedule: Schedule, work: LocalWork) -> Sequence[LocalPhase]:
         """The phases, which must be the same for all lanes."""
@@ -476,60 +518,6 @@ class Vectorised(Sequential):
             raise NotVectorisable(f"{hook} replaces `start` or an entry of `received`")
         if not has_initial_settings(self.workspace.optimizer):
             raise NotVectorisable(CHANGED)
-
-    def _batches(
-        self, lanes: Lanes, lane: int, phase: LocalPhase, round_: int, label: str, number: int
-    ) -> Iterator[tuple[Tensor, ...]]:
-        """The batches of each of a lane's steps in a phase, as rows of the pool."""
-        owned = lanes.owned[lane]
-        address = (round_, lanes.clients[lane], label, number)
-        for order in orders(len(owned), phase.epochs, self.seed, *address):
-            shuffled = owned[torch.as_tensor(order)]
-            for cuts in self._steps(len(owned), phase):
-                yield tuple(shuffled[cut] for cut in cuts)
-
-    def _gradients(
-        self,
-        lanes: Lanes,
-        rows: list[nn.Parameter],
-        group: list[int],
-        batches: list[tuple[Tensor, ...]],
-        step: Step,
-    ) -> Tensor:
-        """Set the gradients of a group of lanes, and update their steps and losses.
-
-        Args:
-            lanes: all lanes.
-            rows: the trainable scalars of each lane, shape (P,), whose gradients are set.
-            group: numbers of the lanes.
-            batches: the batches of each of these lanes, as rows of the pool, all of one shape.
-            step: the loss of a lane.
-
-        Returns:
-            The buffers of these lanes after the step, shape (len(group), B).
-        """
-        x, y = self.samples.x, self.samples.y
-        stacked = [torch.stack(part) for part in zip(*batches, strict=True)]
-        parts = tuple((x[part], y[part]) for part in stacked)
-        batch = parts[0] if len(parts) == 1 else parts
-
-        def select(table: Tensor) -> Tensor:
-            return table if len(group) == len(lanes) else table[group]
-
-        theta, buffers, start = select(lanes.theta), select(lanes.buffers), select(lanes.start)
-        received = {name: select(value) for name, value in lanes.received.items()}
-        step.randomness.generators = [lanes.generators[lane] for lane in group]
-        with self.workspace.fabric.autocast():
-            gradient, (loss, buffers_after) = step.gradients(
-                step.named(theta), buffers, start, received, batch
-            )
-        flat = torch.cat([gradient[slot.name].flatten(1) for slot in step.parameters], dim=1)
-        for i, lane in enumerate(group):
-            rows[lane].grad = flat[i]
-            lanes.steps[lane] += 1
-        lanes.loss[group] += loss
-        result: Tensor = buffers_after
-        return result
 
     def _load_lane(self, lanes: Lanes, lane: int) -> ClientModule:
         """Load one lane's model, start and received tensors into the module."""

@@ -18,6 +18,7 @@ from torch import Tensor
 from flbench.core.dataset import Dataset, Indices, Partition
 from flbench.core.seeding import rng
 from flbench.errors import UserError
+from flbench.federation.row_lists import RowLists
 from flbench.partitions.sharding import split_off
 
 
@@ -28,13 +29,13 @@ class Samples:
     Attributes:
         x: samples, shape (m, ...).
         y: labels, shape (m,), int64.
-        splits: split name -> one int64 tensor of rows per client.
+        splits: split name -> the rows of each client.
         names: number of each client in the addresses of random generators; None = its id.
     """
 
     x: Tensor
     y: Tensor
-    splits: Mapping[str, tuple[Tensor, ...]]
+    splits: Mapping[str, RowLists]
     names: tuple[int, ...] | None = None
 
     def name(self, client: int) -> int:
@@ -49,13 +50,15 @@ class Samples:
 
     def sizes(self, split: str) -> Tensor:
         """Samples of each client in a split, shape (N,), int64."""
-        return torch.tensor([len(rows) for rows in self.splits[split]])
+        return self.splits[split].sizes
 
     def joined(self, other: Samples) -> Samples:
         """One pool with the clients of both, these first; other splits than these are dropped."""
         offset = len(self.y)
         splits = {
-            name: (*lists, *(rows + offset for rows in other.splits.get(name, ())))
+            name: RowLists.of([*lists, *(rows + offset for rows in other.splits[name])])
+            if name in other.splits
+            else lists
             for name, lists in self.splits.items()
         }
         x, y = torch.cat([self.x, other.x]), torch.cat([self.y, other.y])
@@ -119,7 +122,7 @@ class Federation:
 
         def relabel(samples: Samples) -> Samples:
             lists = {
-                name: rows if name == "server" else tuple(rows[client] for client in order)
+                name: rows if name == "server" else RowLists.of(rows[client] for client in order)
                 for name, rows in samples.splits.items()
             }
             return replace(samples, splits=lists, names=tuple(order))
@@ -135,7 +138,8 @@ class Federation:
         `paper_leak` gets this federation, and its result says so.
         """
         offset = len(self.visible.y)
-        test = tuple(rows + offset for rows in self.held_out.splits["test"])
+        hidden = self.held_out.splits["test"]
+        test = hidden.numbered(hidden.rows + offset)
         visible = Samples(
             torch.cat([self.visible.x, self.held_out.x]),
             torch.cat([self.visible.y, self.held_out.y]),
@@ -240,21 +244,27 @@ def federate(
 
 def _pool(dataset: Dataset, splits: Mapping[str, list[Indices]]) -> Samples:
     """Copy the samples of the given splits into a pool of their own."""
-    used = np.unique(np.concatenate([rows for lists in splits.values() for rows in lists]))
+    joined = {name: RowLists.of(lists) for name, lists in splits.items()}
+    used, places = torch.unique(
+        torch.cat([lists.rows for lists in joined.values()]), return_inverse=True
+    )
+    parts = places.split([len(lists.rows) for lists in joined.values()])
     rows = {
-        name: tuple(torch.as_tensor(np.searchsorted(used, part)) for part in lists)
-        for name, lists in splits.items()
+        name: lists.numbered(part)
+        for (name, lists), part in zip(joined.items(), parts, strict=True)
     }
-    index = torch.as_tensor(used)
-    return Samples(dataset.x[index], dataset.y[index], rows)
+    return Samples(dataset.x[used], dataset.y[used], rows)
 
 
 def label_counts(samples: Samples, classes: int) -> Tensor:
     """Training samples per client and label, shape (clients, C), int64."""
     lists = samples.splits["train"]
-    return torch.stack(
-        [torch.bincount(samples.y[rows].reshape(-1), minlength=classes) for rows in lists]
+    labels = (
+        samples.y[lists.rows].flatten(1) if samples.y.dim() > 1 else samples.y[lists.rows, None]
     )
+    owners = torch.arange(len(lists)).repeat_interleave(lists.sizes)[:, None]
+    places = owners.to(labels.device) * classes + labels
+    return torch.bincount(places.flatten(), minlength=len(lists) * classes).view(-1, classes)
 
 
 def _data_hash(dataset: Dataset) -> str:

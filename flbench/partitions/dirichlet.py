@@ -10,6 +10,8 @@ from annotated_types import Ge, Gt, Le
 from flbench.core.dataset import Indices, Partition
 from flbench.errors import UserError
 
+DRAWN = 10_000_000  # numbers of samples per label and client that are drawn in all tries
+
 
 def dirichlet(
     labels: Indices,
@@ -37,7 +39,7 @@ def dirichlet(
             " clients or set min_samples"
         )
     classes, sizes = np.unique(labels, return_counts=True)
-    tries = min(max(10_000_000 // (clients * len(classes)), 1), 1000)
+    tries = min(max(DRAWN // (clients * len(classes)), 1), 1000)
     best_counts, fewest_missing = np.zeros((0, clients), dtype=np.int64), len(labels) + 1
     for _ in range(tries):
         counts = _draw_counts(sizes, clients, alpha, rng)

@@ -94,8 +94,6 @@ class HookCaller:
     def overridden(self) -> Iterator[str]:
         """Say, for every single-answer hook that two methods answer, who is asked first."""
         for hook, caller in vars(self._manager.hook).items():
-            if not isinstance(caller, pluggy.HookCaller) or caller.spec is None:
-                continue
             impls = [one for one in reversed(caller.get_hookimpls()) if not one.wrapper]
             asked = [impl.plugin_name.split(":") for impl in impls]
             rivals = [name for kind, name in asked if kind == "method"]

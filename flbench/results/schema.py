@@ -520,7 +520,7 @@ def _settings(suite: Mapping[str, Any]) -> Iterator[Complaint]:
 
 
 def contradictions(result: Result) -> Iterator[Complaint]:
-    """What does not fit together in a result."""
+    """What does not fit together in a result; each complaint needs that there was none before."""
     yield from _settings(result.suite)
     if result.source_changes is not None and not result.source_changes:
         yield "source_changes", "at least one entry, or nothing, expected"
@@ -566,7 +566,7 @@ def _judged(result: Result) -> Iterator[Complaint]:
     if ids:
         yield from _ids("suite.not_judged", ids, clients)
     for client in ids:
-        if client < clients and result.clients.test[client]:
+        if result.clients.test[client]:
             yield f"clients.test.{client}", "0 expected, as 'suite.not_judged' names the client"
 
 
@@ -622,11 +622,11 @@ def _curves(result: Result) -> Iterator[Complaint]:
 
 
 def _membership(changes: Sequence[Change], clients: int, rounds: int) -> Iterator[Complaint]:
-    last = 0
+    last = 1
     for place, change in enumerate(changes):
         field = f"membership.{place}"
-        if not max(last, 1) <= change.round <= rounds:
-            what = f"a round from {max(last, 1)} to {rounds}, the last in 'curves', expected"
+        if not last <= change.round <= rounds:
+            what = f"a round from {last} to {rounds}, the last in 'curves', expected"
             yield f"{field}.round", f"{what}, got {change.round}"
         last = change.round
         named = change.clients

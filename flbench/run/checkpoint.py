@@ -88,16 +88,14 @@ class CheckpointWriter:
         self.origin = origin
         self._warn: Callable[[str], None] | None = warn
         self._pending: Packed | None = None
-        self._written = -float("inf")
-        self._took = 0.0
+        self._due = -float("inf")
 
     def keep(self, state: State, ledger: CommunicationLedger, history: History) -> None:
         """Write a whole round, now or when it is due."""
         if self.path is None:
             return
         self._pending = pack(state, ledger, history, self.origin)
-        waited = time.monotonic() - self._written
-        if waited >= min(SHARE * self._took, LONGEST):
+        if time.monotonic() >= self._due:
             self.flush()
 
     def flush(self) -> None:
@@ -111,8 +109,8 @@ class CheckpointWriter:
             if self._warn is not None:
                 self._warn(f"{error}; the run goes on, but could not be resumed")
             self._warn = None
-        self._pending, self._written = None, time.monotonic()
-        self._took = self._written - began
+        ended = time.monotonic()
+        self._pending, self._due = None, ended + min(SHARE * (ended - began), LONGEST)
 
     @contextmanager
     def guarding(self) -> Iterator[None]:

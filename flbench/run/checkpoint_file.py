@@ -49,7 +49,7 @@ def generations(path: Path) -> list[Path]:
 
 def discard(path: Path) -> None:
     """Remove a checkpoint, the generation before first: the newest is whole to the end."""
-    for file in reversed(generations(path)):
+    for file in (previous(path), path):
         file.unlink(missing_ok=True)
 
 
@@ -105,7 +105,7 @@ def _digests(file: BufferedReader | BufferedRandom) -> tuple[bytes, int, bytes]:
     start = file.read(8)
     size = int.from_bytes(start, "little")
     rest = file.seek(0, 2) - len(start)
-    if not 0 < size <= rest:
+    if size > rest:
         raise ValueError("its end is missing")
     file.seek(8)
     header = file.read(size)

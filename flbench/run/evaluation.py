@@ -156,8 +156,8 @@ def selection_quality(
         groups: true group per client, shape (N,), or None.
         counts: training samples per client and label, shape (N, C).
     """
-    chosen, held = membership.weights, (counts > 0).sum(dim=1)
-    if chosen is None or (groups is None and len(held.unique()) > 1):
+    chosen = membership.weights
+    if chosen is None or (groups is None and len((counts > 0).sum(dim=1).unique()) > 1):
         return dict.fromkeys(SELECTION)
     known = membership.home >= 0  # flis-dc: the last cohort
     truth = label_overlap_truth(counts[known].numpy())

@@ -17,6 +17,7 @@ from flbench.engine import batchnorm
 from flbench.engine.communication import CommunicationLedger
 from flbench.errors import UserError
 from flbench.federation.federation import Newcomers, label_counts
+from flbench.federation.row_lists import RowLists
 from flbench.results.schema import Unseen
 from flbench.run.evaluation import evaluate, trained
 from flbench.run.networks import draw_networks
@@ -66,7 +67,7 @@ def judge_newcomers(run: Run, state: State, guests: Newcomers) -> Unseen:
     personal = batchnorm.before_evaluation(suite.buffers, personal, state, ids, ctx.layout)
     personal = replace(personal, others={})
     empty = torch.empty(0, dtype=torch.int64)
-    lists = (*[empty] * ctx.clients, *guests.held_out.splits["test"])
+    lists = RowLists.of([*[empty] * ctx.clients, *guests.held_out.splits["test"]])
     device = run.executor.workspace.device
     held_out = replace(guests.held_out, splits={"test": lists}).to(device)
 

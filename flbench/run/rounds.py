@@ -36,6 +36,9 @@ from flbench.run.evaluation import evaluate_judged, selection_quality
 from flbench.run.history import Evaluation, History
 from flbench.suite import Suite
 
+FEW = 10_000
+"""Of more clients than these, a cohort is drawn without shuffling all of them."""
+
 
 @dataclass
 class Run:
@@ -205,8 +208,16 @@ def round_context(run: Run, round_: int) -> RunContext:
 
 
 def cohort(suite: Suite, seed: int, round_: int) -> Tensor:
-    """Ids sampled in a round, uniformly without replacement, ascending, shape (n,)."""
-    drawn = rng(seed, "cohort", round_).permutation(suite.training_clients)[: suite.cohort_size]
+    """Ids sampled in a round, uniformly without replacement, ascending, shape (n,).
+
+    Of more than `FEW` clients, in a time that does not grow with their number.
+    """
+    clients, size = suite.training_clients, suite.cohort_size
+    generator = rng(seed, "cohort", round_)
+    if clients > FEW:
+        drawn = generator.choice(clients, size, replace=False, shuffle=False)
+    else:
+        drawn = generator.permutation(clients)[:size]
     return torch.as_tensor(drawn).sort().values
 
 

@@ -31,7 +31,7 @@ from flbench.run.spec import RunSpec
 def resolve_dataset(
     spec: RunSpec, load: Callable[[str, Path], Dataset] = load_dataset
 ) -> tuple[RunSpec, Callable[[str, Path], Dataset]]:
-    """The run on the data that are there, and how to get at them.
+    """The run on the data that are there, and how to get at them, once.
 
     A part of a data set comes under a name of its own, as `digit-5[mnist,usps]`: the suite then
     runs on that name with one client per domain, and never meets results of the whole.
@@ -53,7 +53,9 @@ def resolve_dataset(
         part = {"dataset": dataset.name, "clients": min(suite.clients, there)}
         spec.say(f"{suite.name} runs on {dataset.name} with {part['clients']} clients")
         spec = replace(spec, suite=suite.model_copy(update=part))
-    return spec, lambda name, root: dataset
+    once = [dataset]
+    del dataset
+    return spec, lambda name, root: once.pop()
 
 
 def is_complete(spec: RunSpec) -> bool:
@@ -109,6 +111,7 @@ def _compute(spec: RunSpec, load: Callable[[str, Path], Dataset], first: bool) -
     dataset = load(spec.suite.dataset, spec.data_root)
     try:
         run, state = prepare(spec, dataset)
+        del dataset  # the clients have copies of their samples
         result = play(spec, run, state, spec.suite.rounds, spec.path)
     except Undefined as error:
         if first:

@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
@@ -72,13 +72,22 @@ class CellInterrupted(KeyboardInterrupt):
         self.checkpoint = checkpoint
 
 
-def run_cells(cells: Iterable[Cell]) -> Running:
-    """Run cells in this process, one after the other (`attempt`); a data set is loaded once."""
+def run_cells(cells: Sequence[Cell]) -> Running:
+    """Run cells in this process, one after the other (`attempt`); a data set is loaded once.
+
+    The last cell runs without it: its clients have copies of their samples.
+    """
     from flbench.federation.loading import load_dataset
 
     load = lru_cache(maxsize=1)(load_dataset)
-    for cell in cells:
-        yield cell, attempt(cell.spec, load)
+
+    def take(name: str, root: Path) -> Dataset:
+        dataset = load(name, root)
+        load.cache_clear()
+        return dataset
+
+    for number, cell in enumerate(cells, 1):
+        yield cell, attempt(cell.spec, load if number < len(cells) else take)
 
 
 def run_locally(cells: Sequence[Cell]) -> Running:

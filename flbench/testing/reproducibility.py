@@ -184,6 +184,7 @@ def vectorised_clients(method: MethodUnderTest) -> None:
     ) -> Upload:
         """Train the clients of a stage with both executors from the same start."""
         executor = cast(Vectorised, cast(MethodType, fit).__self__)
+        executor.uses = 1  # steps are recorded at once, and made from what was recorded
         lanes = fit(start, stage, work, round_)
         if executor.reason is not None:
             return lanes  # they were trained one by one

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from flbench.core.model_bank import ModelBank
+from flbench.core.model_bank import ModelBank, take
 from flbench.core.state import Membership, Upload
 
 Weighting = Literal["samples", "uniform"]
@@ -86,9 +86,16 @@ def member_mean(
     Returns:
         The new bank, shape (K, W).
     """
-    shares = membership.shares(upload.ids, len(models))
-    if weighting == "samples":
-        shares = shares * upload.samples
+    samples = upload.samples if weighting == "samples" else torch.ones_like(upload.samples)
+    if upload.rows is None and membership.weights is None:  # few rows of many have an upload
+        homes = membership.home[upload.ids]
+        rows = homes[homes >= 0].unique()
+        shares = (homes == rows[:, None]).double() * samples
+        averaged = models.clone()
+        if len(rows):
+            averaged[rows] = weighted_mean(take(models, rows), upload.selected(), shares, counters)
+        return averaged
+    shares = membership.shares(upload.ids, len(models)) * samples
     if upload.rows is None:
         return weighted_mean(models, upload.selected(), shares, counters)
     averaged = models.clone()

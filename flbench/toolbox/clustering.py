@@ -69,12 +69,7 @@ def optics(
     Raises:
         UserError: `min_samples` exceeds the number of points.
     """
-    spread = (
-        features.max() - features.min()
-        if metric == "precomputed"
-        else np.ptp(features, axis=0).max()
-    )
-    if len(features) < 4 or spread == 0:
+    if len(features) < 4 or np.ptp(features, axis=0).max() == 0:
         return np.zeros(len(features), dtype=np.int64)
     if min_samples > len(features):
         raise UserError(f"min_samples {min_samples}: expected at most {len(features)}, all clients")

@@ -44,6 +44,17 @@ def test_the_first_is_raised_and_the_second_ends_the_process_at_once() -> None:
     assert (code, messages) == (130, "saved\n" + AGAIN.decode())
 
 
+def test_only_the_first_process_of_a_run_says_so() -> None:
+    code, messages = ended("""
+        os.environ["RANK"] = "1"
+        try:
+            press()
+        except KeyboardInterrupt:
+            press()
+    """)
+    assert (code, messages) == (130, "")
+
+
 def test_also_while_the_interpreter_ends() -> None:
     code, messages = ended("""
         atexit.register(press)

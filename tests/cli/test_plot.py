@@ -13,7 +13,7 @@ from drawn_results import SVG, full, made, texts
 from made_results import SUITE
 
 from flbench.cli.main import main
-from flbench.cli.plot import KINDS, rows_of
+from flbench.cli.plot import KINDS, read_all_results, rows_of
 from flbench.results.schema import Fingerprint, Result, Tuning
 
 Typed = Callable[..., tuple[int, str, str]]
@@ -143,6 +143,15 @@ def test_one_run_in_two_files_is_refused(typed: Typed, tmp_path: Path) -> None:
         "flbench: a/one/seed-0.json and b/one/seed-0.json are of the same run: name one of them\n"
     )
     assert typed("a", "a/one/seed-0.json", "--kind", "curves")[0] == 0, "one file named twice"
+
+
+def test_a_file_under_two_names_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path / "a", full("one"), full("two"))
+    monkeypatch.chdir(tmp_path)
+    found = read_all_results([Path("a"), tmp_path / "a"])
+    assert [path for path, _ in found] == [Path("a/one/seed-0.json"), Path("a/two/seed-0.json")]
 
 
 @pytest.mark.parametrize(

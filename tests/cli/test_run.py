@@ -18,6 +18,7 @@ from toy import Play, bad, composition, toy_dataset, toy_suite
 
 import flbench as fl
 from flbench.cli.main import main
+from flbench.cli.run import how_to_go_on
 from flbench.cli.run import run_all as run_cells
 from flbench.engine.options import EngineOptions
 from flbench.errors import Diverged, PluginError, Undefined, UserError
@@ -292,3 +293,12 @@ def test_a_reason_that_cannot_be_read_is_one_line(job: Any) -> None:
     ) as caught:
         page(one.out)
     assert "\n" not in str(caught.value)
+
+
+def test_a_run_without_a_checkpoint_has_nothing_to_go_on_with(tmp_path: Path) -> None:
+    request, checkpoint = RunRequest(methods=("ifca",), suites=("iid",)), tmp_path / "checkpoint"
+    assert "nothing is kept" in how_to_go_on(checkpoint, request)
+    checkpoint.touch()
+    assert "flbench run --plugin ifca --suite iid --seed 0 --resume" in how_to_go_on(
+        checkpoint, request
+    )

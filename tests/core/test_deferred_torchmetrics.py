@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import subprocess
 import sys
+from types import ModuleType
 
 import pytest
+
+from flbench.core.deferred_torchmetrics import Deferred, run
 
 HEAVY = "torchvision", "transformers", "scipy.signal", "matplotlib"
 USE = {
@@ -31,6 +36,24 @@ def python(code: str) -> str:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
+
+
+def test_a_part_that_was_not_imported_is() -> None:
+    """Of a package that stands in for torchmetrics: its own code is not run for that."""
+    package = Deferred("wsgiref")
+    assert package.util is importlib.import_module("wsgiref.util")
+    assert type(package) is Deferred
+    with pytest.raises(AttributeError, match="has no attribute '__wrapped__'"):
+        _ = package.__wrapped__
+
+
+def test_the_code_of_a_package_is_run_once() -> None:
+    package = Deferred("json")
+    package.__spec__ = importlib.util.find_spec("json")
+    assert package.dumps([1]) == "[1]"
+    assert type(package) is ModuleType
+    marked = package.mark = object()
+    assert run(package).mark is marked
 
 
 @pytest.mark.slow

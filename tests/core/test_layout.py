@@ -168,3 +168,8 @@ def test_normalisation_layers_have_a_mask() -> None:
     for layer in (nn.GroupNorm(1, 4), nn.LayerNorm(4), nn.InstanceNorm1d(4, affine=True)):
         assert ParameterLayout.of(nn.Sequential(nn.Linear(2, 4), layer)).norm.sum() == 8
     assert not ParameterLayout.of(nn.Linear(2, 4)).norm.any()
+
+
+def test_one_network_has_every_scalar() -> None:
+    layout = ParameterLayout.of(normed())
+    assert layout.of_networks.tolist() == [[True] * layout.width]

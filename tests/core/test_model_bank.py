@@ -387,3 +387,11 @@ def test_nothing_is_kept_where_nothing_is_asked_for() -> None:
         History(),
     )
     keeper.flush()
+
+
+def test_past_the_budget_rows_need_no_folder_of_ones_own() -> None:
+    store = RowStore(0)
+    row = torch.arange(float(WIDTH))
+    stored = store.add(row)
+    assert torch.equal(stored, row)
+    assert (store.used, store.spilled) == (0, 4 * WIDTH)

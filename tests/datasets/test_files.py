@@ -23,6 +23,7 @@ from torchvision import datasets as theirs
 from flbench.cli.main import main
 from flbench.core.dataset import Dataset, DatasetInfo
 from flbench.datasets import cifar, digit5, office, status, torchvision_sets
+from flbench.datasets.files import Found
 from flbench.datasets.torchvision_sets import IDX, fashion_mnist
 from flbench.errors import MissingData, PluginError, UnknownName, UserError
 from flbench.federation.loading import load_dataset
@@ -702,6 +703,7 @@ def test_check_says_whether_files_are_the_originals(
     assert status.compare_md5("svhn", tmp_path) == ["the originals by md5"]
     write_batches(tmp_path, monkeypatch, "CIFAR100", 100)
     assert status.compare_md5("cifar100", tmp_path) == ["the originals by md5"]
+    assert cifar.found("cifar100", tmp_path) == Found("cifar-100-python", 60_000, True)
     assert status.compare_md5("cifar10", tmp_path) == []
     assert status.compare_md5("digits", tmp_path) == []
 

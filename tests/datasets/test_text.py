@@ -29,6 +29,7 @@ from flbench.errors import BadParameter, MissingData, UserError
 from flbench.federation import shared_test_sets
 from flbench.federation.federation import Samples, label_counts
 from flbench.federation.loading import load_dataset
+from flbench.federation.row_lists import RowLists
 from flbench.suite import load_suite
 
 WORDS = {
@@ -478,7 +479,7 @@ def test_text_is_dealt_by_language_and_without_any_as_one() -> None:
 
 def test_label_counts_are_of_tokens() -> None:
     y = torch.tensor([[0, 1, 1], [2, 2, 2], [3, 0, 0]])
-    pool = Samples(y, y, {"train": (torch.tensor([0, 2]), torch.tensor([1]))})
+    pool = Samples(y, y, {"train": RowLists.of([torch.tensor([0, 2]), torch.tensor([1])])})
     assert label_counts(pool, 5).tolist() == [[3, 2, 0, 1, 0], [0, 0, 3, 0, 0]]
 
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from toy import (
 import flbench as fl
 from flbench.client_metrics import classification
 from flbench.core.seeding import rng
+from flbench.engine import client_metrics
 from flbench.engine.client_metrics import ClientMetric, ClientMetrics, Stream, find_metric
 from flbench.engine.cross_evaluation import Pooled, evaluate_model
 from flbench.errors import BadParameter, PluginError, UnknownName, UserError
@@ -100,6 +102,23 @@ def test_equal_scores_are_half_right_and_weights_count_samples() -> None:
     found = valued(one("auroc", "auroc:average=weighted", classes=3), (p.log(), y))
     assert found["auroc"] == pytest.approx(areas.mean())
     assert found["auroc:average=weighted"] == pytest.approx(np.average(areas, weights=[1, 2, 1]))
+
+
+def test_the_area_of_few_bins_by_hand() -> None:
+    """Edges at -15, 0 and 15: the .25 and the .4 of label 1 count as equal, so .9 alone is above.
+
+    Log-odds beyond 15 are in one bin, so 15.5 and 20 count as equal too.
+    """
+    assert valued(one("auroc:bins=4"), (THREE, LABELS))["auroc:bins=4"] == pytest.approx(0.75)
+    far = torch.tensor([[0.0, 15.5], [0.0, 20.0]])
+    assert valued(one("auroc"), (far, torch.tensor([0, 1])))["auroc"] == 0.5
+
+
+def test_confidence_one_half_and_nine_tenths_are_in_two_bins() -> None:
+    """A right answer of .9 and a wrong one of .5; in one bin the gaps would cancel."""
+    logits = torch.tensor([[0.9, 0.1], [0.5, 0.5]]).log()
+    found = valued(one("ece:bins=2"), (logits, torch.tensor([0, 1])))
+    assert found["ece:bins=2"] == pytest.approx((0.1 + 0.5) / 2)
 
 
 def test_labels_that_a_client_does_not_have_are_left_out() -> None:
@@ -409,6 +428,56 @@ def test_a_metric_is_tried_before_the_run(metric: ClientMetric, said: str | None
     assert "\n" not in str(caught.value)
 
 
+def test_a_metric_is_tried_twice_and_the_instance_is_used() -> None:
+    made, updated = [], []
+
+    class Counted(Confidence):
+        def __init__(self, classes: int) -> None:
+            super().__init__(classes)
+            made.append(classes)
+
+        def update(self, logits: Tensor, y: Tensor) -> None:
+            updated.append(len(y))
+            super().update(logits, y)
+
+    metric = ClientMetric("x", "x", {}, "test 0", Counted)
+    metrics = ClientMetrics({"x": metric}, 20, torch.device("cpu"))
+    assert (made, updated) == ([20], [8, 8]), "as many samples as there are classes, at most 8"
+    valued(metrics, (torch.zeros(3, 20), torch.arange(3)))
+    assert (made, updated) == ([20], [8, 8, 3])
+
+
+class Plain:
+    """Share of samples of label 0; it is no Module and stays on its device."""
+
+    higher_is_better = 1
+
+    def __init__(self, classes: int) -> None:
+        self.counts = [0, 0]
+
+    def update(self, logits: Tensor, y: Tensor) -> None:
+        self.counts[0] += int((y == 0).sum())
+        self.counts[1] += len(y)
+
+    def compute(self) -> float:
+        return self.counts[0] / self.counts[1]
+
+    def reset(self) -> None:
+        self.counts = [0, 0]
+
+
+def test_a_metric_may_be_any_object_with_the_three_functions() -> None:
+    metrics = ClientMetrics({"x": ClientMetric("x", "x", {}, "", Plain)}, 3, torch.device("cpu"))
+    assert valued(metrics, (THREE, LABELS)) == {"x": pytest.approx(1 / 3)}
+    assert metrics.directions == {"x": None}, "neither True nor False"
+
+
+def test_a_metric_may_be_undefined_for_the_samples_it_is_tried_on() -> None:
+    metric = odd(compute=lambda self: torch.tensor(torch.nan))
+    metrics = ClientMetrics({"odd": metric}, 4, torch.device("cpu"))
+    assert math.isnan(valued(metrics, (torch.zeros(1, 4), torch.zeros(1).long()))["odd"])
+
+
 def test_a_client_s_samples_are_not_gathered_from_other_processes() -> None:
     def gather(*_: object, **__: object) -> list[Tensor]:
         raise RuntimeError("another process has no samples of this client")
@@ -473,6 +542,41 @@ def test_a_class_that_is_none_is_one_line(label: str, said: str) -> None:
     with pytest.raises(UserError) as caught:
         one(label)
     assert said in str(caught.value)
+
+
+class Fine(Plain):
+    """It takes what torchmetrics' classes take."""
+
+    def __init__(self, task: str, num_classes: int, top_k: int = 1, **kwargs: object) -> None:
+        super().__init__(num_classes)
+        self.given = task, num_classes, top_k
+
+
+def test_a_class_is_found_by_its_name_or_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A capital letter or `torchmetrics.` tells classes from names of installed metrics."""
+    asked = []
+
+    def imported(path: str) -> SimpleNamespace:
+        asked.append(path)
+        return SimpleNamespace(Fine=Fine, Function=print, Number=int, MulticlassFine=Fine)
+
+    monkeypatch.setattr(client_metrics, "import_module", imported)
+    kind = find_metric(Component(name="Fine", top_k=3))
+    assert (kind.label, kind.package.split()[0]) == ("Fine:top_k=3", "torchmetrics")
+    assert kind.make(7).given == ("multiclass", 7, 3)
+    find_metric(Component(name="torchmetrics.far.Fine"))
+    assert asked == ["torchmetrics.classification", "torchmetrics.far"]
+    for name in ("fine", "torchmetrics.far.fine", "other.far.Fine"):
+        with pytest.raises(UnknownName, match="unknown metric"):
+            find_metric(Component(name=name))
+    with pytest.raises(UnknownName, match="did you mean 'MulticlassFine'"):
+        find_metric(Component(name="MulticlassFines"))
+    for name in ("Function", "Number"):
+        with pytest.raises(UserError, match="expected a class with update and compute"):
+            find_metric(Component(name=name))
+    for key in ("kwargs", "topk"):
+        with pytest.raises(UnknownName, match="parameter of metric 'Fine'"):
+            find_metric(Component(name="Fine", **{key: 1}))
 
 
 def test_more_answers_than_labels_are_refused() -> None:

@@ -135,3 +135,9 @@ def test_bytes_and_masks_by_hand() -> None:
     assert count_true(torch.tensor([True, False, True]).expand(3, -1)).tolist() == [2, 2, 2]
     assert count_true(torch.tensor([[True, False], [True, True]])).tolist() == [1, 2]
     assert count_true(torch.zeros(0, 2, dtype=torch.bool)).tolist() == []
+
+
+def test_masks_that_are_equal_scalar_by_scalar_are_counted_one_by_one() -> None:
+    """Expanded along the scalars, not along the clients."""
+    masks = torch.tensor([[True], [False], [True]]).expand(3, 4)
+    assert count_true(masks).tolist() == [4, 0, 4]

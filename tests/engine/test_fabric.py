@@ -8,6 +8,7 @@ import pytest
 from lightning.fabric.plugins.environments import LightningEnvironment
 
 from flbench.engine import fabric
+from flbench.engine.options import EngineOptions
 from flbench.errors import UserError
 
 
@@ -26,3 +27,14 @@ def test_more_processes_than_a_machine_can_hold_are_refused(
     launcher = fabric.Launcher(LightningEnvironment(), processes, 1)
     with pytest.raises(Started if started else UserError):
         launcher.launch(print)
+
+
+@pytest.mark.parametrize(("used", "launched"), [("1", 0), ("0", 1)])
+def test_what_fabric_run_has_launched_is_not_launched_again(
+    used: str, launched: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[object] = []
+    monkeypatch.setattr(fabric.Fabric, "launch", lambda self: calls.append(self))
+    monkeypatch.setenv("LT_CLI_USED", used)
+    fabric.open_fabric(EngineOptions(accelerator="cpu"))
+    assert len(calls) == launched

@@ -326,6 +326,16 @@ def test_a_module_that_fails_names_client_stage_and_round(play_toy: Play) -> Non
         play_toy(composition(("fails", plugin)))
 
 
+def test_a_module_has_one_optimiser(play_toy: Play) -> None:
+    class Two(ClientModule):
+        def configure_optimizers(self) -> Any:
+            return [super().configure_optimizers()] * 2
+
+    plugin = modules(lambda net, ctx: Two(net, ctx.local))
+    with pytest.raises(PluginError, match="configure_optimizers returned list, expected one Optim"):
+        play_toy(composition(("two", plugin)))
+
+
 def test_the_suite_names_the_optimiser(play_toy: Play) -> None:
     sgd = play_toy("fedavg").state.models
     adam = play_toy("fedavg", local={**vars(toy_suite().local), "optimizer": "adam"}).state.models

@@ -15,7 +15,7 @@ from toy import Play, composition, toy_dataset, watching
 
 from flbench import ClientModule, LocalPhase, LocalTraining, Stage, Start, hookimpl
 from flbench.core.dataset import Dataset
-from flbench.engine import vectorised
+from flbench.engine import lane_optimizer, vectorised
 from flbench.engine.dropout import LaneDropout, replace_dropout
 from flbench.engine.options import EngineOptions
 from flbench.engine.vectorised import Vectorised
@@ -293,7 +293,7 @@ class Slower(ClientModule):
         (Stranger, r"round 1: clients are trained one by one: RuntimeError: .*item\(\)"),
         (Draws, r"round 1: clients are trained one by one: RuntimeError: .*random"),
         (Alpha, "clients are trained one by one: AlphaDropout draws other random numbers"),
-        (Slower, f"clients are trained one by one: {vectorised.CHANGED}"),
+        (Slower, f"clients are trained one by one: {lane_optimizer.CHANGED}"),
     ],
 )
 def test_a_strangers_module_falls_back_once_and_says_why(
@@ -468,7 +468,7 @@ def telling(module: type[ClientModule]) -> object:
         (OwnMode, "on_phase_start sets another 'net.1.training' for other clients"),
         (OwnWord, "on_phase_start replaces `start` or an entry of `received`"),
         (Freezes, "some of its parameters take no gradient"),
-        (OwnRate, vectorised.CHANGED),
+        (OwnRate, lane_optimizer.CHANGED),
     ],
 )
 def test_what_clients_do_not_share_is_trained_one_by_one(

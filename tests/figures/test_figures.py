@@ -409,6 +409,27 @@ def test_a_timeline_by_hand() -> None:
 
 
 @pytest.mark.slow
+def test_too_many_groups_have_no_names() -> None:
+    pairs = [number // 2 for number in range(26)]
+    many = made(correct=[2] * 26, membership=[(1, pairs)], matrix=np.eye(26))
+    found = score_matrix.sorted_matrix(many)
+    assert found is not None
+    assert set(found.rows.tolist()) == {0}, "sorted by similarity alone"
+    svg = figures.memberships(as_rows(many), "t")
+    assert "client" in texts(svg)
+    assert "final group" not in texts(svg)
+    assert not [text for text in texts(svg) if text.endswith("%")]
+
+
+@pytest.mark.slow
+def test_without_true_groups_nothing_is_matched_with_them() -> None:
+    svg = figures.memberships(as_rows(made(membership=[(1, [0, 0, 1, 1])])), "t")
+    assert "final group" in texts(svg)
+    assert not [text for text in texts(svg) if text.endswith("%")]
+    assert "as in truth" not in desc(svg)
+
+
+@pytest.mark.slow
 def test_a_partition_is_drawn_from_the_lowest_seed_that_kept_it() -> None:
     told = [made(seed=0), *(made(seed=seed, labels=[{0: 1}] * 4) for seed in (3, 2))]
     title = root_of(figures.partition([("one", told)], "toy")).findtext(f"{SVG}title")

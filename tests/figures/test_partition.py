@@ -272,3 +272,12 @@ def test_the_command_line_imports_nothing_heavy() -> None:
     code = f"import sys, flbench.cli.main; print([n for n in {heavy} if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("count", "named"), [(10, "group 903"), (40, "903"), (41, None)])
+def test_groups_are_named_where_there_is_room(count: int, named: str | None) -> None:
+    groups = 900 + np.repeat(np.arange(count), 2)
+    svg = draw_partition(some_counts(2 * count, 3), groups, "title")
+    found = ["".join(text.itertext()) for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
+    assert [text for text in found if text.endswith("903")] == ([named] if named else [])

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,15 @@ def test_curves_are_means_over_seeds_of_measured_rounds(found: list[Table]) -> N
     curves = json.loads(text)
     (rows,) = [table for table in curves.values() if len(table) == 4]
     assert sorted(rows.values()) == [[[1, 0.1], [3, value]] for value in (0.2, 0.55, 0.7, 0.9)]
+
+
+def test_a_row_that_was_never_measured_has_no_curve(found: list[Table]) -> None:
+    table = max(found, key=lambda table: len(table.rows))
+    results = [one.model_copy(update={"curves": {}}) for one in table.rows[0].results]
+    rows = (replace(table.rows[0], results=results), *table.rows[1:])
+    (text,) = re.findall(r'id="curves">(.*?)</script>', html([replace(table, rows=rows)]))
+    (curves,) = json.loads(text).values()
+    assert sorted(curves) == [str(place) for place in range(1, len(rows))]
 
 
 def test_the_same_tables_give_the_same_bytes(found: list[Table]) -> None:

@@ -72,3 +72,12 @@ def test_what_is_no_name_of_a_package_is_not_linked(name: str, tmp_path: Path) -
     write(tmp_path, made(method="unknown", plugin={"distribution": name}))
     (table,) = linked(tables(tmp_path), tmp_path)
     assert table.rows[0].links == ()
+
+
+@pytest.mark.usefixtures("mine")
+def test_a_method_of_another_package_than_the_one_installed_has_not_its_paper(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path, made(method="mine", plugin={"distribution": "other-fl"}))
+    (table,) = linked(tables(tmp_path), tmp_path)
+    assert table.rows[0].links == (("package", "https://pypi.org/project/other-fl/"),)

@@ -427,6 +427,12 @@ def test_the_index_leads_to_every_table_and_shows_what_was_run(tmp_path: Path) -
     assert "## Findings" not in index(tables_of(tmp_path), " \n")
 
 
+def test_a_method_that_was_only_tuned_has_no_number_at_defaults(tmp_path: Path) -> None:
+    search = Tuning(budget=8, tried=4, seeds=[100], score="validation accuracy")
+    write(tmp_path, made(0.8), made(0.9, method="b", tuning=search, config="t"))
+    assert "| b | tuned only |\n" in overview(tables_of(tmp_path), [], [], 2)
+
+
 def test_leaders_that_cannot_be_told_apart_are_counted(tmp_path: Path) -> None:
     write(tmp_path, made(0.8), made(0.8, method="b"), made(0.8, method="a"), made(0.1, method="z"))
     assert "| a and 2 not separable | 0.8000 |" in overview(tables_of(tmp_path), [], [], 4)

@@ -517,6 +517,19 @@ def test_older_files_of_gpt2_are_read_too(folder: Path) -> None:
     assert "got an output layer of its own; name it with --set model.pretrained=PATH" in said
 
 
+def test_only_a_folder_is_told_that_its_settings_fit_no_gpt2(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memory(config: object) -> None:
+        raise RuntimeError("can't allocate memory")
+
+    monkeypatch.setattr("transformers.GPT2Model", no_memory)
+    with pytest.raises(UserError, match="settings of no GPT-2"):
+        gpt2.build((6,), 11, pretrained=str(folder))
+    with pytest.raises(RuntimeError, match="can't allocate memory"):
+        gpt2.build((6,), 11)
+
+
 def test_dropout_is_the_folders_unless_it_is_asked_for(folder: Path) -> None:
     def rates(**given: Any) -> list[float]:
         net = made("gpt2", (6,), 11, **given)

@@ -1,15 +1,17 @@
 """Change one thing in a module and see whether a test fails: `python -m tests.mutations`.
 
     python -m tests.mutations [GROUP ...] [--sample 90] [--seed 0] [--results FILE] [--again]
+                              [--report]
 
 A mutation is one point of a module's code: a comparison, an operator, a number, a condition, a
 returned value or a call that is left out. What is only said (messages, annotations, docstrings) is
 not changed. The group `kept` replays the lines of mutations.jsonl, which were chosen by hand. Each
 is tried in a process of its own, forked from one that has imported flbench and the tests: it
 replaces the code of the changed function and runs the tests of the group, the module's own first,
-until one fails. One that takes `CPU_SECONDS` is killed: the tests need a fraction of that.
+until one fails. One that takes twice the CPU time of the group's tests, and 5 s, is killed.
 Results are appended, so a run that was stopped goes on; `--again` tries survivors once more.
-At its end report.md is written, with all survivors; equivalent.json says which change no result.
+A run of all groups ends with report.md, with all survivors; equivalent.json says which change no
+result. `--report` writes it at once, of what was tried.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
-CPU_SECONDS = 100
+CPU_SECONDS = 600
+"""What the tests of a group need at most."""
 SECONDS = 600.0
 """A test that waits for ever."""
 KEPT = "flbench.core.torchvision_compat", "flbench.core.deferred_torchmetrics"
@@ -296,7 +299,9 @@ def install(mutation: Mutation) -> None:
             del sys.modules[other]
 
 
-def survives(mutation: Mutation | None, tests: tuple[str, ...]) -> str:
+def survives(
+    mutation: Mutation | None, tests: tuple[str, ...], cpu_seconds: int = CPU_SECONDS
+) -> str:
     """Run the tests in a forked process; "survived", "killed" or "killed by time"."""
     child = os.fork()
     if not child:
@@ -304,7 +309,7 @@ def survives(mutation: Mutation | None, tests: tuple[str, ...]) -> str:
         silent = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(silent, stream)
-        resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds))
         code: int = 1
         try:
             if mutation is not None:
@@ -323,6 +328,12 @@ def survives(mutation: Mutation | None, tests: tuple[str, ...]) -> str:
     return "killed by time"
 
 
+def children_seconds() -> float:
+    """CPU time of all processes that were run."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def main() -> None:
     """Try mutations, and write the report."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutations", description=__doc__)
@@ -331,6 +342,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--results", type=Path, default=ROOT / "build" / "mutations.jsonl")
     parser.add_argument("--again", action="store_true", help="try survivors again")
+    parser.add_argument("--report", action="store_true", help="write report.md of what was tried")
     options = parser.parse_args()
     os.chdir(ROOT)
     os.environ.update(OMP_NUM_THREADS="1", WANDB_MODE="offline")
@@ -339,6 +351,10 @@ def main() -> None:
         name: sample(name, options.sample, options.seed)
         for name in options.groups or [*GROUPS, "kept"]
     }
+    if options.report:
+        known = read(options.results)
+        (HERE / "report.md").write_text(report(chosen, known, options), encoding="utf-8")
+        return
     tests = {test for group in chosen.values() for one in group for test in one.tests}
     pytest.main([*PYTEST, "--collect-only", "-qq", *sorted(tests)])
     known = read(options.results)
@@ -348,11 +364,13 @@ def main() -> None:
             if one.name not in known or (options.again and known[one.name] == "survived")
         ]  # fmt: skip
         needed = tuple(dict.fromkeys(test for one in waiting for test in one.tests))
+        before = children_seconds()
         if waiting and survives(None, needed) != "survived":
             sys.exit(f"{group}: a test of {needed} fails without a mutation: mend it first")
+        limit = 5 + int(2 * (children_seconds() - before))
         for mutation in waiting:
             began = time.monotonic()
-            known[mutation.name] = outcome = survives(mutation, mutation.tests)
+            known[mutation.name] = outcome = survives(mutation, mutation.tests, limit)
             row = {"name": mutation.name, "outcome": outcome}
             with options.results.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
@@ -394,12 +412,14 @@ def report(
         "|---|---|---|---|---|---|",
     ]  # fmt: skip
     survivors = []
+    chosen = {group: [one for one in rows if one.name in known] for group, rows in chosen.items()}
     generated_rows = [one for group, rows in chosen.items() if group != "kept" for one in rows]
     for group, rows in {**chosen, "all but kept": generated_rows}.items():
         left = [one for one in rows if known[one.name] == "survived"]
         same = sum(one.name in reasons for one in left)
         tried, killed = len(rows), len(rows) - len(left)
-        scores = f"{100 * killed / tried:.1f} % | {100 * killed / (tried - same):.1f} %"
+        parts = (100 * killed / max(1, count) for count in (tried, tried - same))
+        scores = " | ".join(f"{part:.1f} %" for part in parts)
         lines.append(f"| {group} | {tried} | {killed} | {same} | {scores} |")
         if group != "all but kept":
             survivors += [(group, one) for one in left]

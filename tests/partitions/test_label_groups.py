@@ -171,6 +171,17 @@ def test_noisy_without_probability_or_with_one_group_holds_group_labels_only() -
     assert held(one, labels) == [set(range(10))] * 5
 
 
+def test_a_probability_of_zero_is_never() -> None:
+    class Zeros(np.random.Generator):
+        def random(self, *_: object) -> float:  # type: ignore[override]
+            return 0.0
+
+    labels, zeros = shuffled_labels(), Zeros(np.random.PCG64(0))
+    settings = {"order": "natural", "extra_probability": 0.0}
+    found = label_groups_noisy(labels, None, 5, zeros, **settings)  # type: ignore[arg-type]
+    assert held(found, labels) == [{2 * g, 2 * g + 1} for g in range(5)]
+
+
 @pytest.mark.parametrize("partition", [label_groups, label_groups_noisy])
 def test_too_few_samples_for_the_holders_is_one_clear_line(
     partition: Callable[..., Partition],

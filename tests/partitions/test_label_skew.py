@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import tomllib
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from flbench.core.dataset import Indices, Partition
 from flbench.core.parameters import checked
 from flbench.core.seeding import rng as generator_at
 from flbench.errors import BadParameter, UserError
+from flbench.partitions import dirichlet as dirichlet_module
 from flbench.partitions.dirichlet import dirichlet
 from flbench.partitions.label_skew import label_skew
 from flbench.partitions.primary_secondary import PLANS, LabelPlan, in_band, primary_secondary
@@ -141,6 +144,64 @@ def test_where_all_weight_falls_on_full_clients_another_gets_the_label() -> None
         assert sorted(counted(found, labels).tolist()) == [[0, 50], [50, 0]]
 
 
+def test_a_client_with_exactly_its_share_is_full() -> None:
+    sizes = np.array([50, 50])
+    for seed in range(10):  # at this alpha the first label falls on one client, whose share is 50
+        counts = dirichlet_module._draw_counts(sizes, 2, 1e-9, rng(seed))
+        assert sorted(counts.tolist()) == [[0, 50], [50, 0]]
+
+
+def drawn(monkeypatch: pytest.MonkeyPatch, draws: Iterator[list[list[int]]]) -> list[int]:
+    """Let Dirichlet draw these counts per label and client; the list grows with each draw."""
+    asked: list[int] = []
+
+    def draw(*_: object) -> Indices:
+        asked.append(1)
+        return np.array(next(draws))
+
+    monkeypatch.setattr(dirichlet_module, "_draw_counts", draw)
+    return asked
+
+
+def test_the_first_draw_that_suffices_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    labels = np.repeat([3, 5], 20)
+    draws = [[[20, 0], [19, 1]], [[15, 5], [15, 5]], [[10, 10], [10, 10]]]
+    asked = drawn(monkeypatch, iter(draws))
+    found = dirichlet(labels, None, 2, rng(), min_samples=10)
+    assert counted(found, labels).T.tolist() == [[15, 5], [15, 5]]
+    assert len(asked) == 2
+
+
+def test_of_draws_that_do_not_suffice_the_first_with_the_least_missing_is_filled_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    labels = np.repeat([3, 5], 20)
+    draws = [[[20, 0], [20, 0]], [[20, 0], [12, 8]], [[12, 8], [20, 0]], [[20, 0], [13, 7]]]
+    asked = drawn(monkeypatch, (draws[min(i, 3)] for i in range(2000)))
+    found = dirichlet(labels, None, 2, rng(), min_samples=10)
+    assert len(asked) == 1000
+    assert list(map(len, found.clients)) == [30, 10], "two were missing"
+    assert counted(found, labels)[1, 1] >= 8, "8 of the second label were the client's"
+
+
+@pytest.mark.parametrize(("labels", "clients", "tries"), [(2, 20_000, 250), (1, 20_000, 500)])
+def test_many_clients_and_labels_have_fewer_tries(
+    labels: int, clients: int, tries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = np.zeros((labels, clients), dtype=np.int64)
+    counts[:, 0] = clients
+    asked = drawn(monkeypatch, iter([counts] * 2000))  # type: ignore[list-item]
+    dirichlet(np.repeat(np.arange(labels), clients), None, clients, rng(), min_samples=1)
+    assert len(asked) == tries
+
+
+def test_there_is_one_try_however_many_clients_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dirichlet_module, "DRAWN", 39)
+    asked = drawn(monkeypatch, iter([[[40] + [0] * 39]] * 9))
+    dirichlet(np.zeros(40, dtype=np.int64), None, 40, rng(), min_samples=1)
+    assert len(asked) == 1
+
+
 @pytest.mark.slow
 def test_shares_are_those_of_a_dirichlet() -> None:
     labels = np.zeros(1000, dtype=np.int64)  # one label: the balance rule does not come in
@@ -178,6 +239,13 @@ def test_those_that_give_are_levelled_and_stay_the_largest() -> None:
         sizes = np.bincount(owner).tolist()
         assert sorted(sizes[:2]) == [40, 41]
         assert sizes[2:] == [20, 10, 10]
+
+
+def test_too_few_samples_for_the_least_of_each_client_are_refused() -> None:
+    labels = np.repeat([0, 1], 20)
+    assert [len(mine) for mine in dirichlet(labels, None, 4, rng(), 1e6).clients] == [10] * 4
+    with pytest.raises(UserError, match=r"^39 samples cannot give 4 clients 10 each"):
+        dirichlet(labels[1:], None, 4, rng(), 1e6)
 
 
 @pytest.mark.slow
@@ -271,6 +339,11 @@ def test_balanced_clients_take_turns_with_primary_labels_and_get_equally_many() 
     assert (counted(other, CIFAR).argmax(axis=1) != counts.argmax(axis=1)).any(), "shuffled"
 
 
+def test_balanced_clients_get_as_many_samples_as_are_asked_for() -> None:
+    found = primary_secondary(CIFAR, None, 2, rng(), overlap="balanced", samples=1000)
+    assert [len(mine) for mine in found.clients] == [1000, 1000]
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_balanced_clients_get_as_many_samples_as_the_supply_allows(seed: int) -> None:
     labels = np.repeat(np.arange(5), [40, 90, 60, 80, 70])
@@ -292,6 +365,7 @@ def test_balanced_clients_get_as_many_samples_as_the_supply_allows(seed: int) ->
         ({"sigma_p": 0.99}, 5, "sigma_p expects"),
         ({}, 400, "970 samples cannot give 400 clients 3 each"),
         ({"samples": 300}, 5, r"label \d has 97 samples, client \d is to get \d+ of them; use"),
+        ({"samples": 200, "sigma_p": 0.6, "sigma_s": 0.3}, 1, "client 0 is to get 120 of them"),
         ({"sigma_p": 0.5, "sigma_s": 0.3, "band": "mid"}, 970, "cannot give"),
     ],
 )
@@ -309,6 +383,73 @@ def test_two_labels_are_too_few_and_so_is_a_label_nobody_could_share() -> None:
     labels = np.array([0] * 30 + [1] * 30 + [2])
     with pytest.raises(UserError, match="61 samples cannot give 6 clients 3 each without overlap"):
         primary_secondary(labels, None, 6, rng(), overlap="balanced")
+
+
+def plan_of(first: float, second: float, start: int = 0, labels: int = 4) -> LabelPlan:
+    """The plan of one client: label 0, then label 2."""
+    shares = np.array([first]), np.array([second])
+    return LabelPlan((1, labels), *shares, np.array([0]), np.array([2]), np.array([start]))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "start", "size", "counts"),
+    [
+        (0.5, 0.3, 0, 10, [5, 1, 3, 1]),
+        (0.5, 0.2, 0, 10, [5, 2, 2, 1]),  # three others: one each, and one more from `start` on
+        (0.5, 0.2, 2, 10, [5, 1, 2, 2]),
+        (0.5, 0.2, 3, 10, [5, 1, 2, 2]),
+        (0.01, 0.98, 0, 3, [1, 1, 1, 0]),  # everybody has a primary, a secondary and another one
+        (0.98, 0.01, 1, 3, [1, 1, 1, 0]),
+        (0.98, 0.01, 3, 4, [2, 0, 1, 1]),
+        (0.01, 0.98, 3, 5, [1, 0, 3, 1]),
+    ],
+)
+def test_the_counts_of_a_plan_by_hand(
+    first: float, second: float, start: int, size: int, counts: list[int]
+) -> None:
+    assert plan_of(first, second, start).counts(size).tolist() == [counts]
+
+
+def test_balanced_clients_may_get_three_samples_each_and_all_that_there_is() -> None:
+    """Two clients of 0.6 and 0.39; of three samples they get one of each label."""
+    labels = np.array([0, 0, 1, 1, 2, 2])
+    found = primary_secondary(labels, None, 2, rng(), 0.6, 0.39, overlap="balanced")
+    assert counted(found, labels).tolist() == [[1, 1, 1]] * 2
+    labels = np.repeat([0, 1, 2], [60, 39, 1])
+    sizes = set()
+    for seed in range(8):  # the secondary label is 1 or 2
+        try:
+            found = primary_secondary(labels, None, 1, rng(seed), 0.6, 0.39, overlap="balanced")
+        except UserError:
+            continue
+        sizes.add(len(found.clients[0]))
+    assert max(sizes) == 100
+
+
+@pytest.mark.parametrize(
+    ("partition", "settings", "expected"),
+    [
+        (label_skew, {}, "39d775e5e701"),
+        (label_skew, {"share": 0.35}, "c3bc4bce4a22"),
+        (dirichlet, {}, "cf28cf53baa6"),
+        (dirichlet, {"alpha": 0.2, "min_samples": 14}, "a4ccd20ef0dc"),
+        (primary_secondary, {}, "67fe80afe72a"),
+        (primary_secondary, {"per": "client", "sigma_p": 0.3}, "96134f2bb7ce"),
+        (primary_secondary, {"overlap": "balanced"}, "84f7f70a4e69"),
+        (primary_secondary, {"band": "mid", "samples": 12}, "d52d4a732585"),
+    ],
+)
+def test_draws_that_results_depend_on_stay_as_they_are(
+    partition: Callable[..., Partition], settings: dict[str, object], expected: str
+) -> None:
+    labels = np.arange(600, dtype=np.int64) * 7 % 10
+    generator = np.random.Generator(np.random.Philox(key=5))
+    found = partition(labels, None, 20, generator, **settings)
+    digest = hashlib.sha256()
+    for rows in found.clients:
+        digest.update(rows.astype("<i8").tobytes() + b"/")
+    digest.update(str(generator.integers(1 << 30)).encode())
+    assert digest.hexdigest()[:12] == expected
 
 
 # --- bands of the KL divergence ---------------------------------------------------------------

@@ -22,7 +22,7 @@ from toy import (
     watching,
 )
 
-from flbench import ClientModule, Models, Partition, UserError, hookimpl
+from flbench import ClientModule, Membership, Models, Partition, UserError, hookimpl
 from flbench.errors import Diverged, PluginError
 from flbench.plugin.hooks import HookCaller
 from flbench.run.composition import compose
@@ -401,3 +401,40 @@ def test_an_error_of_another_plugin_passes_a_wrapper(play_toy: Play) -> None:
     layers = (*broken.layers, ("same", wrapping("plan", lambda answer: answer)))
     with pytest.raises(PluginError, match=r"round 1: bad\.plan raised ZeroDivisionError"):
         play_toy(composition(*layers), rounds=1)
+
+
+def test_a_wrapper_that_gives_nothing_is_named_by_its_hook(play_toy: Play) -> None:
+    with pytest.raises(PluginError, match=r"no plugin answered the hook 'plan'"):
+        play_toy(composition(("lost", wrapping("plan", lambda answer: None))), rounds=1)
+
+
+def test_an_interruption_passes_a_wrapper(play_toy: Play) -> None:
+    class Interrupted:
+        @hookimpl(wrapper=True)
+        def plan(self) -> Generator[None, Any, Any]:
+            yield
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        play_toy(composition(("w", Interrupted())), rounds=1)
+
+
+def test_the_older_kind_of_wrapper_is_refused(play_toy: Play) -> None:
+    class Older:
+        @hookimpl(hookwrapper=True)
+        def plan(self) -> Generator[None, Any, None]:
+            yield
+
+    said = refused(play_toy, composition(("older", Older())))
+    assert said == "older.plan: use hookimpl(wrapper=True)"
+
+
+def test_a_client_without_a_home_needs_a_model_from_the_method(play_toy: Play) -> None:
+    home = torch.tensor([-1, *[0] * (CLIENTS - 1)])
+    said = refused(
+        play_toy, bad(cluster=lambda self: Membership(home)), rounds=1, participation=1.0
+    )
+    assert said == (
+        "round 1: defaults.dispatch: client 0 has no home model: answer `dispatch` for undecided"
+        " clients"
+    )

@@ -499,7 +499,7 @@ def test_a_crash_or_a_hang_of_one_import_leaves_the_others(
         "prints": f"print('\"x\"'); import os; os.write(1, b'y')\n{sound}",
         "raises": "raise RuntimeError('a\\nb')\nOdd = 1\n",
         "segfaults": "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)\nOdd = 1\n",
-        "spawns": f"import os, time\nif not os.fork(): time.sleep(30)\n{sound}",
+        "spawns": f"import os, time\nif not os.fork(): time.sleep(30); os._exit(0)\n{sound}",
         "sound": sound,
     }
     for name, text in cases.items():

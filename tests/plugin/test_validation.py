@@ -117,6 +117,11 @@ WRONG: list[tuple[str, Callable[[], Any], str]] = [
     ),
     (
         "personalise",
+        lambda: Personal(row=HOME, others={"validation": Personal(row=HOME)}),
+        "bad.personalise: others 'validation' is the name of another curve",
+    ),
+    (
+        "personalise",
         lambda: Personal(row=HOME[:2]),
         "bad.personalise returned shape (2,), expected (6,): one row per client",
     ),
@@ -146,6 +151,11 @@ WRONG: list[tuple[str, Callable[[], Any], str]] = [
         "plan",
         lambda: [Stage("train", torch.tensor([1, 6]), 1, "late")],
         "bad.plan: stage 'late' expects ascending client ids in 0..5, at least one, got [1, 6]",
+    ),
+    (
+        "plan",
+        lambda: [Stage("rest", EVERYBODY, 1)],  # type: ignore[arg-type]
+        "bad.plan: stage 'rest' is of kind 'rest', expected one of train, probe, trial, join",
     ),
     (
         "plan",
@@ -284,6 +294,11 @@ def test_a_plan_that_is_no_sequence_is_one_line(play_toy: Play) -> None:
 def test_a_term_that_is_no_function_is_one_line(play_toy: Play) -> None:
     said = refused(play_toy, bad(local_term=lambda self: 0.5))
     assert said.startswith("round 1: bad.local_term returned float")
+
+
+def test_a_report_of_another_type_is_one_line(play_toy: Play) -> None:
+    said = refused(play_toy, bad(report=lambda self: lambda module, x, y: {"loss": 1.0}))
+    assert said == "round 1: bad.report returned dict, expected Report"
 
 
 def test_home_rows_that_are_no_integers_are_refused(play_toy: Play) -> None:

@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 from toy import Typed, player
 
-from flbench.results.difference import MEANINGS, differences, unlike, verdict
+from flbench.results.difference import (
+    MEANINGS,
+    differences,
+    relative_distance,
+    unlike,
+    verdict,
+)
 from flbench.results.files import write_atomically
 from flbench.results.schema import Result, Tuning
 
@@ -131,3 +137,20 @@ def test_folders_are_compared_by_a_seed_that_both_have(
     assert code == 1
     assert error.count("\n") == 1
     assert "expected a result file or a folder with some" in error
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "distance"),
+    [
+        (0.25, 0.5, 0.25),  # numbers up to 1: their difference
+        (-0.5, 0.5, 1.0),
+        (90, 100, 0.1),
+        (-100, 100, 2.0),
+        (3, 3, 0.0),
+        (None, None, 0.0),
+        (0.0, None, float("inf")),
+        (None, 1.0, float("inf")),
+    ],
+)
+def test_how_far_two_numbers_are_apart(one: Any, other: Any, distance: float) -> None:
+    assert relative_distance(one, other) == pytest.approx(distance)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from flbench.core.state import Scores
 from flbench.errors import MachineError, UserError
 from flbench.results import files
 from flbench.results.files import (
+    atomic_write,
+    read_bounded,
     read_result,
     read_results,
     read_skips,
@@ -25,7 +29,16 @@ from flbench.results.files import (
     slug,
     write_atomically,
 )
-from flbench.results.schema import SCHEMA, VOLATILE, Change, Result, ScoreMatrix
+from flbench.results.schema import (
+    SCHEMA,
+    VOLATILE,
+    Change,
+    Result,
+    ScoreMatrix,
+    Skip,
+    check_note,
+    unfit,
+)
 from flbench.results.score_encoding import decode, encode
 from flbench.run.history import History
 
@@ -138,6 +151,20 @@ def test_a_written_file_is_whole_and_alone_and_its_folders_are_made(tmp_path: Pa
     assert list(path.parent.iterdir()) == [path]
 
 
+def test_what_was_there_is_kept_where_it_is_asked_for(tmp_path: Path) -> None:
+    path, former = tmp_path / "a", tmp_path / "former"
+    for content in ("one", "two", "three"):
+        atomic_write(path, lambda temporary, text=content: temporary.write_text(text), former)
+    assert (path.read_text(), former.read_text()) == ("three", "two")
+    assert sorted(tmp_path.iterdir()) == [path, former]
+
+
+def test_no_file_stays_open(tmp_path: Path) -> None:
+    before = os.listdir("/proc/self/fd")
+    write_atomically(tmp_path / "a" / "b", b"one")
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
 def test_a_written_file_honours_the_umask(umask: int, mode: int, tmp_path: Path) -> None:
     path, before = tmp_path / "seed-0.json", os.umask(umask)
@@ -146,6 +173,23 @@ def test_a_written_file_honours_the_umask(umask: int, mode: int, tmp_path: Path)
     finally:
         os.umask(before)
     assert path.stat().st_mode & 0o777 == mode
+
+
+@pytest.mark.parametrize(
+    ("number", "fails"), [(errno.EINVAL, False), (errno.ENOTSUP, False), (errno.EIO, True)]
+)
+def test_a_file_system_need_not_sync_folders(
+    number: int, fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sync(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    path = tmp_path / "seed-0.json"
+    with pytest.raises(MachineError, match="output error") if fails else nullcontext():
+        write_atomically(path, b"one")
+    assert path.read_bytes() == b"one"
 
 
 @pytest.mark.parametrize("failing", ["replace", "chmod", "write_bytes"])
@@ -168,6 +212,23 @@ def test_a_write_that_fails_leaves_nothing_behind(
     assert len(seen[0]) == 2, "there was a temporary file"
     assert list(tmp_path.iterdir()) == [path]
     assert path.read_bytes() == b"old"
+
+
+def test_a_folder_that_cannot_be_synced_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is in its place by then, so no temporary one is left to be removed."""
+    path, sync = tmp_path / "seed-0.json", files._sync
+
+    def fail(one: Path) -> None:
+        if one.is_dir():
+            raise OSError(errno.EIO, "Input/output error")
+        sync(one)
+
+    monkeypatch.setattr(files, "_sync", fail)
+    with pytest.raises(MachineError, match="Input/output error"):
+        write_atomically(path, b"whole")
+    assert [one.read_bytes() for one in tmp_path.iterdir()] == [b"whole"]
 
 
 def test_a_reader_never_sees_half_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,7 +356,6 @@ DEEP = json.loads("[" * 30 + "]" * 30)
 LINE = "one line of at most 200 printable characters expected"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("field", "value", "told"),
     [
@@ -331,12 +391,16 @@ LINE = "one line of at most 200 printable characters expected"
         ("clients.correct.0", 10**6, "'clients.correct.0': at most the "),
         ("clients.correct.0", -1, "'clients.correct.0': input should be greater than or"),
         ("clients.group.0", 10**30, "'clients.group.0': input should be less than or"),
+        ("suite.not_judged", [6], "'suite.not_judged': clients 0 to 5 expected, got 6"),
         ("suite.not_judged", [9], "'suite.not_judged': clients 0 to 5 expected, got 9"),
         ("suite.not_judged", "0", "'suite.not_judged': input should be a valid list"),
         ("suite.not_judged", [2], "'clients.test.2': 0 expected, as 'suite.not_judged' names"),
         ("client_metrics.f1.values", [1.0], "'client_metrics.f1.values': 6 entries expected"),
         ("client_metrics.f1.values.0", 1e200, "'client_metrics.f1.values.0': numbers up to"),
         ("client_metrics", {"loss": 3}, "'client_metrics.loss': input should be a valid"),
+        ("client_metrics.f1.values", [None] * 7, "'client_metrics.f1.values': 6 entries expected"),
+        ("source_changes", [], "'source_changes': at least one entry, or nothing, expected"),
+        ("curves.accuracy.1", -0.1, "'curves.accuracy.1': 0 to 1 expected, got -0.1"),
         ("unseen.correct.0", 3, "'unseen.correct.0': at most the 2 test samples expected, got 3"),
         ("unseen.correct_tuned", [], "'unseen.correct_tuned': 1 entries expected as in 'test'"),
         ("membership.0.labels", [0], "'membership.0.labels': 6 entries expected, got 1"),
@@ -347,6 +411,8 @@ LINE = "one line of at most 200 printable characters expected"
         ("membership.1.labels", [1, 2], "'membership.1.labels': 1 entries expected, got 2"),
         ("membership.1.round", 10**9, "'membership.1.round': a round from 1 to 3, the last in"),
         ("membership.0.round", 3, "'membership.1.round': a round from 3 to 3, the last in"),
+        ("curves", {}, "'membership.0.round': a round from 1 to 0, the last in"),
+        ("membership.0.round", 0, "'membership.0.round': a round from 1 to 3, the last in"),
         ("membership.0.labels.0", -2, "'membership.0.labels.0': input should be greater than"),
         ("scores.cells", "AAAA", "'scores.cells': 36 bytes expected, one per row and column,"),
         ("scores.cells", "no base64", "'scores.cells': base64 expected"),
@@ -358,6 +424,8 @@ LINE = "one line of at most 200 printable characters expected"
         ("scores.column_ids.0", 6, "'scores.column_ids': clients 0 to 5 expected, got 6"),
         ("notes.0", {}, "'notes.0': a whole number 'round' and a text 'name' expected"),
         ("notes.0", {"round": 1, "name": "x"}, "'notes.0.value': field required"),
+        ("notes.0.round", "1", "'notes.0': a whole number 'round' and a text 'name' expected"),
+        ("notes.0.name", 1, "'notes.0': a whole number 'round' and a text 'name' expected"),
         ("tuning", {"budget": 0}, "'tuning.budget': input should be greater than or equal to 1"),
         ("seconds", {"a\nb": 1.0}, f"'seconds.a\\nb': {LINE}"),
     ],
@@ -371,6 +439,102 @@ def test_what_cannot_be_tabled_or_drawn_is_refused(
     read_result(path)
     path.write_text(json.dumps(put(scored, field, value)))
     assert rejected(path).startswith(f"no result file: {told}")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("suite.paper", 2**53),
+        ("suite.paper", -(2**53)),
+        ("suite.deep", json.loads("[" * 20 + "]" * 20)),
+        ("suite.deep", json.loads('{"a":' * 19 + "1" + "}" * 19)),
+        ("dataset", "x" * 200),
+        ("summary.mb_per_client", 0.0),
+        ("summary.loss_mean", 1e100),
+        ("summary.loss_mean", -1e100),
+        ("curves.accuracy.1", None),
+        ("curves.accuracy.1", 0.0),
+        ("curves.accuracy.1", 1.0),
+        ("clients.labels.0", {"9999": 1}),
+        ("clients.group", [2**31, -1, 0, 0, 0, 0]),
+        ("client_metrics.f1.values", [None] * 6),
+        ("membership.1.round", 3),
+        ("membership.1.clients", [5]),
+        ("unseen.correct", [2]),
+    ],
+    ids=str,
+)
+def test_what_just_fits_is_read(
+    field: str, value: object, scored: dict[str, Any], tmp_path: Path
+) -> None:
+    """Numbers, names, depths and ids at the end of what is allowed; the next one is refused."""
+    path = tmp_path / "seed-0.json"
+    path.write_text(json.dumps(older(put(scored, field, value))))
+    read_result(path)
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (2**53 + 1, "numbers up to 9007199254740992 expected"),
+        (json.loads("[" * 22 + "]" * 22), "at most 20 levels expected"),
+        (json.loads('{"a":' * 21 + "1" + "}" * 21), "at most 20 levels expected"),
+        ({"a": float("nan")}, "finite numbers expected"),
+        (["a\x00"], "text without control characters expected"),
+    ],
+    ids=str,
+)
+def test_a_note_is_refused_as_soon_as_it_is_made(value: object, told: str) -> None:
+    check_note("loss", {"a": [1, 0.5, "b", None, True]})
+    with pytest.raises(ValueError, match=f"^note 'loss': {told}"):
+        check_note("loss", value)
+
+
+def test_parts_of_a_result_to_be_are_checked_without_the_rest(scored: dict[str, Any]) -> None:
+    suite = scored["suite"]
+    assert list(unfit({"suite": suite})) == []
+    assert list(unfit({"suite": suite, "seed": -1})) == [
+        ("seed", "input should be greater than or equal to 0")
+    ]
+    ((field, _),) = unfit({"suite": {**suite, "clients": 0}})
+    assert field == "suite.clients"
+
+
+def test_a_client_that_is_not_judged_has_no_value_of_a_metric(
+    scored: dict[str, Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "seed-0.json"
+    table = put(older(scored), "suite.not_judged", [0])
+    right = [
+        a / b for a, b in zip(table["clients"]["correct"], table["clients"]["test"], strict=True)
+    ][1:]
+    for field in ("clients.test.0", "clients.correct.0"):
+        table = put(table, field, 0)
+    table = put(table, "summary.accuracy_mean", sum(right) / 5)
+    path.write_text(json.dumps(table))
+    assert rejected(path) == (
+        "no result file: 'client_metrics.f1.values.0': null expected: the client has no test"
+        " samples"
+    )
+    path.write_text(json.dumps(put(table, "client_metrics.f1.values.0", None)))
+    found = read_result(path)
+    assert found.not_judged == [0]
+    assert found.clients.accuracies().tolist() == right
+
+
+def test_a_run_whose_code_changed_is_never_reproduced(
+    scored: dict[str, Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "seed-0.json"
+    change = {"round": 1, "plugin": "toy", "before": "01", "after": "23"}
+    table = {**older(scored), "source_changes": [change]}
+    path.write_text(json.dumps(table))
+    assert read_result(path).status == "self-reported"
+    path.write_text(json.dumps({**table, "status": "reproduced"}))
+    assert rejected(path).startswith("no result file: 'status': self-reported expected")
+    del table["source_changes"]
+    path.write_text(json.dumps({**table, "status": "reproduced"}))
+    assert read_result(path).status == "reproduced"
 
 
 def test_a_metric_cannot_have_the_name_of_another_number(
@@ -400,6 +564,9 @@ def test_an_odd_reason_is_refused_too(scored: dict[str, Any], tmp_path: Path) ->
     suite, method = scored["suite"], scored["method"]
     good = {"suite": suite, "suite_hash": "0", "dataset": "d", "method": method, "reason": "no"}
     path = tmp_path / "skipped.json"
+    path.write_text(Skip(**good).canonical())
+    assert path.read_text().endswith("}\n")
+    assert list(read_skips(tmp_path)) == [Skip(**good)]
     odd: list[tuple[dict[str, Any], str]] = [
         ({"suite": {"name": "x"}}, "'suite.version': field required"),
         ({"suite_hash": "../up"}, "'suite_hash': string should match pattern"),
@@ -444,6 +611,30 @@ def test_memberships_are_whole_whatever_was_written_down(result: Result) -> None
     assert one.memberships() == [(1, [0, 0, 1]), (4, [0, 2, 1]), (6, [1, 1, 1])]
 
 
+def test_metrics_are_of_the_groups_of_the_round_that_the_summary_reports(result: Result) -> None:
+    changes = [Change(round=round_, labels=[round_] * 6) for round_ in (1, 2, 3)]
+    one = result.model_copy(update={"membership": changes})
+
+    def shown(round_: int | None, first: int = 0) -> Any:
+        summary = {**result.summary, "round": round_}
+        update = {"summary": summary, "membership": changes[first:]}
+        labels = one.model_copy(update=update).outcome().labels
+        return None if labels is None else labels.tolist()
+
+    assert [shown(round_)[0] for round_ in (1, 2, 3, None)] == [1, 2, 3, 3]
+    assert shown(1, first=1) == [2] * 6, "before the first change: as from it on"
+    assert shown(1, first=3) is None
+
+
+def test_newcomers_accuracies_by_hand(scored: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "seed-0.json"
+    path.write_text(json.dumps(older(scored)))
+    newcomers = read_result(path).outcome().newcomers
+    assert newcomers is not None
+    found = {name: values.tolist() for name, values in newcomers.items()}
+    assert found == {"unseen_accuracy": [0.5], "unseen_accuracy_tuned": [1.0]}
+
+
 def test_a_whole_number_stays_one_however_often_it_is_written(
     result: Result, tmp_path: Path
 ) -> None:
@@ -471,6 +662,7 @@ def test_scores_come_back_within_a_step(result: Result) -> None:
 def test_a_matrix_without_a_range_can_be_kept(values: Any) -> None:
     cells, low, high = encode(values)
     assert np.array_equal(decode(cells, low, high, 2), values, equal_nan=True)
+    assert (low, high) == (0.0, 0.0)
 
 
 def test_the_last_of_the_largest_score_matrices_is_kept() -> None:
@@ -608,6 +800,20 @@ def test_a_pipe_or_a_large_file_is_not_read(
     assert rejected(tmp_path / "seed-1.json") == "expected at most 99 bytes"
 
 
+def test_a_file_of_16_mib_is_read_and_no_larger_one(
+    tmp_path: Path, result: Result, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "seed-0.json"
+    path.touch()
+    os.truncate(path, 2**24)
+    assert len(read_bounded(path, files.LARGEST)) == 2**24
+    os.truncate(path, 2**24 + 1)
+    assert rejected(path) == "expected at most 16,777,216 bytes"
+    monkeypatch.setattr(files, "LARGEST", len(result.canonical()))
+    save_result(path, result)
+    assert read_result(path) == result
+
+
 def test_a_folder_that_cannot_be_read_hides_no_file(
     result: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -669,6 +875,21 @@ def test_the_writing_of_a_result_is_retried(
     monkeypatch.setattr(files.time, "sleep", lambda seconds: full.clear())
     save_result(path, result)
     assert read_result(path) == result
+
+
+def test_it_is_tried_four_times_in_a_second_and_a_half(
+    result: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(files.time, "sleep", waited.append)
+
+    def fail(path: Path, data: bytes) -> None:
+        raise MachineError("full")
+
+    monkeypatch.setattr(files, "write_atomically", fail)
+    with pytest.raises(MachineError, match="full; the result is on standard output"):
+        save_result(tmp_path / "seed-0.json", result)
+    assert waited == [0.5] * 3
 
 
 def test_a_result_that_could_not_be_read_is_written_and_told(

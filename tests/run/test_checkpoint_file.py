@@ -9,17 +9,19 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from flbench.core.model_bank import RowStore
+from flbench.core.model_bank import ModelBank, RowStore
 from flbench.core.state import Membership, State
 from flbench.engine.communication import CommunicationLedger
-from flbench.errors import UserError
+from flbench.errors import MachineError, UserError
 from flbench.results.schema import Fingerprint
+from flbench.run import checkpoint
 from flbench.run.checkpoint import CheckpointWriter, Origin, Resumed, load_checkpoint
 from flbench.run.checkpoint_file import Damaged, discard, generations, previous, seal
 from flbench.run.history import History
@@ -120,6 +122,17 @@ def test_without_another_one_the_damage_is_named(name: str, path: Path) -> None:
     assert "\n" not in line
 
 
+@pytest.mark.parametrize(
+    ("kept", "said"),
+    [(-1, "its end is missing"), (0, "its digest does not fit its bytes")],
+)
+def test_a_file_that_ends_with_its_header_or_within_it(kept: int, said: str, path: Path) -> None:
+    previous(path).unlink()
+    header = 8 + int.from_bytes(path.read_bytes()[:8], "little")
+    os.truncate(path, header + kept)
+    assert refused(path).startswith(f"{path}: damaged checkpoint ({said})")
+
+
 def test_every_bit_counts(tmp_path: Path) -> None:
     path = written(tmp_path / "a.safetensors")
     whole = path.read_bytes()
@@ -199,6 +212,13 @@ def test_changed_code_is_refused_without_consent(path: Path) -> None:
     assert "--resume --changed-source" in line
 
 
+def test_code_that_was_not_used_before_is_changed_code(path: Path) -> None:
+    more = Origin("toy", 0, MARKS, {**ORIGIN.sources, "wrapper": "89ab"})
+    assert "wrapper ( then, 89ab now)" in refused(path, more)
+    written(path, 3, more)
+    assert "wrapper (89ab then,  now)" in refused(path)
+
+
 def test_with_consent_the_history_says_what_changed_and_keeps_saying_it(path: Path) -> None:
     state, ledger, history, messages, _ = load(path, CHANGED, changed_source=True)
     expected = [{"round": 2, "plugin": "toy", "before": "0123", "after": "4567"}]
@@ -216,3 +236,85 @@ def test_the_content_cannot_pass_for_the_digest(tmp_path: Path) -> None:
     assert load(path).history.notes == history.notes
     with safe_open(path, framework="pt") as file:
         assert json.loads(file.metadata()["flbench"])["round"] == 1
+
+
+def test_shared_rows_and_shared_memory_come_back(tmp_path: Path) -> None:
+    """A bank stores equal rows once; three names of one tensor are three tensors in the file."""
+    bank = ModelBank.repeated(torch.tensor([1.0, 2.0, 3.0]), 4, RowStore(10**6))
+    bank[2] = torch.tensor([4.0, 5.0, 6.0])
+    bank.share(torch.tensor([True, False, False]), torch.tensor([9.0]))
+    table = torch.tensor([7.0, 8.0])
+    memory = {"toy.one": table, "toy.two": table, "toy.three": table, "toy.bank": bank}
+    state = State(1, bank.clone(), Membership(torch.zeros(4).long()), memory)
+    path = tmp_path / "a.safetensors"
+    CheckpointWriter(path, ORIGIN).keep(state, CommunicationLedger(4), History())
+    store = RowStore(10**6)
+    found = load_checkpoint(path, store, ORIGIN).state
+    for one in (found.models, found.memory["toy.bank"]):
+        assert isinstance(one, ModelBank)
+        assert one.tolist() == [[9, 2, 3], [9, 2, 3], [9, 5, 6], [9, 2, 3]]
+        assert len(one.stored) == 2
+    assert store.used == 2 * 2 * 3 * 4, "bytes: two rows of each bank"
+    for name in ("toy.one", "toy.two", "toy.three"):
+        assert found.memory[name].tolist() == [7.0, 8.0]
+
+
+def test_only_models_and_memory_go_to_the_device() -> None:
+    names = ["models", "memory/toy.x", "home", "bits/up"]
+    store = RowStore(10**6, device=torch.device("meta"))
+    tables = checkpoint._tables(names, lambda name: torch.zeros(2), store)
+    assert {name: table.device.type for name, table in tables.items()} == {
+        "models": "meta", "memory/toy.x": "meta", "home": "cpu", "bits/up": "cpu",
+    }  # fmt: skip
+
+
+class Clock:
+    """A clock of which writing a checkpoint takes a given time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, takes: float) -> None:
+        self.now, self.takes, self.written = 0.0, takes, list[float]()
+        monkeypatch.setattr(checkpoint, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(checkpoint, "write", self.write)
+
+    def write(self, *_: object) -> None:
+        self.written.append(self.now)
+        self.now += self.takes
+
+
+@pytest.mark.parametrize(("takes", "waits"), [(2.0, 100.0), (12.0, 600.0), (90.0, 600.0)])
+def test_writing_takes_a_fiftieth_of_the_time_or_is_every_ten_minutes(
+    takes: float, waits: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch, takes)
+    writer = CheckpointWriter(tmp_path / "a.safetensors", ORIGIN)
+    state = State(1, torch.zeros(1, 2), Membership(torch.zeros(2).long()))
+    for now in (5.0, 5.0 + takes + waits - 0.5, 5.0 + takes + waits):
+        clock.now = now
+        writer.keep(state, CommunicationLedger(2), History())
+    assert clock.written == [5.0, 5.0 + takes + waits], "the first, and then when it is due"
+    writer.flush()
+    assert len(clock.written) == 2, "nothing is left to be written"
+
+
+def test_what_cannot_be_written_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise MachineError("a: full")
+
+    monkeypatch.setattr(checkpoint, "write", fail)
+    said: list[str] = []
+    writer = CheckpointWriter(tmp_path / "a.safetensors", ORIGIN, said.append)
+    state = State(1, torch.zeros(1, 2), Membership(torch.zeros(2).long()))
+    for _ in range(2):
+        writer.keep(state, CommunicationLedger(2), History())
+        writer.flush()
+    assert said == ["a: full; the run goes on, but could not be resumed"]
+
+
+def test_without_a_place_nothing_is_kept() -> None:
+    writer = CheckpointWriter(None, ORIGIN)
+    writer.keep(State(1, torch.zeros(1, 2), Membership(torch.zeros(2).long())),
+                CommunicationLedger(2), History())  # fmt: skip
+    writer.flush()
+    assert writer.path is None

@@ -264,6 +264,26 @@ def test_newcomers_have_networks_of_their_own(play_toy: Play, method: str) -> No
     assert len(played.result.unseen.correct) == 6
 
 
+def test_a_newcomer_trains_the_part_of_its_network(play_toy: Play) -> None:
+    seen: list[torch.Tensor] = []
+
+    @dataclass(frozen=True)
+    class Door:
+        @fl.hookimpl
+        def personalise(self, clients: torch.Tensor, ctx: fl.Context) -> None:
+            if ctx.joining and ctx.networks is not None:
+                networks = ctx.networks[clients]
+                starts, own = ctx.layout.with_network(ctx.initial, networks), ctx.layout.of_networks
+                moved = ctx.train(starts, clients) != starts
+                seen.extend([(moved & own[networks]).any(dim=1), moved & ~own[networks]])
+
+    changes = {"clients": 12, "unseen": 0.5, "dataset": toy_dataset(samples=144)}
+    assert play_toy(composition(("door", Door())), **changes, **TWO).result.unseen is not None
+    own, others = seen
+    assert own.all()
+    assert not others.any()
+
+
 def test_a_newcomer_gets_the_model_of_its_network(play_toy: Play) -> None:
     found: list[tuple[torch.Tensor, torch.Tensor]] = []
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -281,6 +282,14 @@ def test_a_newcomer_trains_as_many_epochs_as_it_is_asked_to(
     other = by_hand(played, played.state.models[0], 2, expected, "join")
     torch.testing.assert_close(several[1], other, **close)
     assert torch.equal(common[0], initial) is (expected == 0)
+
+
+def test_newcomers_have_no_true_groups_where_nobody_has(play_toy: Play) -> None:
+    def partition(self: Any, clients: int) -> fl.Partition:
+        return fl.Partition(tuple(np.arange(108).reshape(clients, -1)), None)
+
+    welcome, _ = greeted(play_toy(bad(partition=partition), **JOIN))
+    assert (welcome.group, len(welcome.correct)) == (None, M)
 
 
 @pytest.mark.slow

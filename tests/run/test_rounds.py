@@ -13,6 +13,7 @@ from torch import nn
 from toy import CLIENTS, Play, Played, composition, toy_dataset, toy_suite, watching
 
 from flbench import Context, Memory, Models, Personal, Setup, Stage, State, hookimpl
+from flbench.core.seeding import rng
 from flbench.core.state import Dispatched
 from flbench.core.types import STAGE_KINDS, Kind, StageKind
 from flbench.engine.options import EngineOptions
@@ -20,8 +21,9 @@ from flbench.errors import UserError
 from flbench.metrics import METRICS
 from flbench.results.files import read_result
 from flbench.results.schema import VOLATILE
+from flbench.run import rounds
 from flbench.run.composition import compose
-from flbench.run.rounds import run_rounds
+from flbench.run.rounds import cohort, run_rounds
 from flbench.run.runner import execute
 from flbench.run.setup import prepare
 from flbench.run.spec import RunSpec
@@ -480,3 +482,19 @@ def test_a_validation_split_that_is_missing_is_one_line(play_toy: Play) -> None:
     with pytest.raises(UserError, match="a client has no validation samples: raise validation_fr"):
         play_toy("pfedlia", settings=METHODS["pfedlia"], validation_fraction=0)
     assert play_toy("fedavg", validation_fraction=0).result.summary["accuracy_mean"] > 0
+
+
+def test_cohorts_of_many_clients_are_drawn_without_shuffling_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    suite = toy_suite(clients=40, participation=0.25)
+    few = cohort(suite, 1, 3)
+    shuffled = rng(1, "cohort", 3).permutation(40)[:10]
+    assert few.tolist() == sorted(shuffled.tolist())
+    monkeypatch.setattr(rounds, "FEW", 39)
+    drawn = [cohort(suite, 1, number).tolist() for number in range(1, 200)]
+    assert all(ids == sorted(set(ids)) and len(ids) == 10 for ids in drawn)
+    times = torch.bincount(torch.tensor(drawn).flatten(), minlength=40)
+    assert times.min() > 25, "each is expected 50 times"
+    assert times.max() < 80
+    assert drawn[0] == cohort(suite, 1, 1).tolist() != cohort(suite, 2, 1).tolist()

@@ -118,6 +118,21 @@ def test_two_runs_that_make_and_remove_a_folder_do_not_disturb_each_other(tmp_pa
             assert len(made) == 3
 
 
+def test_a_folder_that_is_always_removed_is_given_up(tmp_path: Path) -> None:
+    make, made = os.mkdir, list[str]()
+
+    def removed_at_once(path: str, *mode: int) -> None:
+        make(path, *mode)
+        made.append(path)
+        os.rmdir(path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "mkdir", removed_at_once)
+        with pytest.raises(UserError, match="No such file"), held(tmp_path / "a" / "seed-0.json"):
+            pytest.fail("nothing is begun")
+    assert 1 < len(made) < 100
+
+
 @pytest.mark.parametrize("name", ["file/a", "readonly/a", "x" * 250])
 def test_a_folder_that_cannot_be_written_is_one_line(name: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()

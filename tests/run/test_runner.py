@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -544,3 +545,24 @@ def test_a_part_is_named_on_the_command_line(
     (path,) = tmp_path.rglob("seed-0.json")
     assert path.parents[2].name == "digit-5-a,b"
     assert len(read_result(path).clients.test) == 2
+
+
+# --- memory -------------------------------------------------------------------------------------
+
+
+def test_a_data_set_is_released_before_the_first_round(tmp_path: Path) -> None:
+    """The clients have copies of their samples: the pool and the data set would be two."""
+    alive: list[bool] = []
+    held = [domains(3)]
+    data = weakref.ref(held[0])
+
+    @dataclass(frozen=True)
+    class Looks:
+        @hookimpl
+        def round_finished(self) -> None:
+            alive.append(data() is not None)
+
+    asked = replace(job_of(tmp_path), sinks=(("looks", Looks()),))
+    execute(*resolve_dataset(asked, lambda name, root: held.pop()))
+    assert alive
+    assert not any(alive)

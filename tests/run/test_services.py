@@ -354,3 +354,43 @@ def test_samples_are_there_before_the_client_module(play_toy: Play) -> None:
         assert all(map(torch.equal, early, late))
     said = refused(play_toy, bad(client_module=lambda self, net, ctx: ctx.server_data()))
     assert said.endswith("the server owns no samples: set `server_samples` of the suite")
+
+
+def test_models_cannot_be_evaluated_before_they_are_known(play_toy: Play) -> None:
+    early = bad(client_module=lambda self, net, ctx: ctx.fresh_initial(1))
+    assert refused(play_toy, early).endswith("from `setup` on, not in `client_module`")
+    row = torch.zeros(1, WIDTH)
+    early = bad(client_module=lambda self, net, ctx: ctx.logits(row, torch.zeros(1, 3)))
+    assert refused(play_toy, early).endswith("from `setup` on, not in `client_module`")
+
+
+def test_a_network_without_a_head_has_no_features(play_toy: Play) -> None:
+    def plan(self: Any, ctx: Any) -> None:
+        ctx.features(ctx.initial[None], torch.zeros(1, 3))
+
+    said = refused(play_toy, bad(plan=plan), net=Headless)
+    assert said == "round 1: bad.plan: the network has no head: no part of it is an nn.Linear"
+
+
+class Headless(nn.Module):
+    """Logits without a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight
+
+
+def test_a_network_of_frozen_weights_has_no_other_initial_ones(play_toy: Play) -> None:
+    def client_module(self: Any, net: nn.Module, ctx: Any) -> Any:
+        module = fl.ClientModule(net.requires_grad_(False), ctx.local)
+        module.own = nn.Linear(1, 1)
+        return module
+
+    def setup(self: Any, ctx: Any) -> None:
+        ctx.fresh_initial(1)
+
+    said = refused(play_toy, bad(client_module=client_module, setup=setup))
+    assert "all weights of the network are frozen" in said

@@ -263,3 +263,12 @@ def test_one_of_the_two_packages_is_enough(
         "flbench.sinks.tensorboard.find_spec", lambda name: None if name in names else object()
     )
     TensorBoard()
+
+
+def test_a_log_that_was_never_opened_takes_nothing(play_toy: Play) -> None:
+    """A run goes on without a sink whose start has failed; it still hears what follows."""
+    result, played = write(play_toy, "fedavg", rounds=1, sinks=())
+    before, sink = set(played.job.path.parent.rglob("*")), TensorBoard()
+    sink.round_finished(record(1, 1))
+    sink.run_finished(result)
+    assert set(played.job.path.parent.rglob("*")) == before

@@ -275,6 +275,29 @@ def test_what_was_changed_is_found(
     assert not any("\n" in line for line in found)
 
 
+def test_every_judged_client_and_newcomer_was_tested(
+    runs: dict[str, Result], play_toy: Play
+) -> None:
+    told = "'clients.test': at least one test sample of each client expected"
+
+    def untested(table: dict[str, Any]) -> None:
+        table["clients"]["test"][2] = table["clients"]["correct"][2] = 0
+
+    assert list(faults(edited(runs["zero"], untested))) == [told]
+
+    def newcomer(table: dict[str, Any]) -> None:
+        names = ("test", "correct", "correct_tuned")
+        table["unseen"] |= {name: [0] * len(table["unseen"]["test"]) for name in names}
+
+    toy = play_toy("fedavg", clients=9, unseen=0.34, dataset=toy_dataset(samples=108)).result
+    assert list(faults(edited(toy, newcomer))) == [told]
+
+
+def test_settings_that_are_no_suite_are_the_only_fault(runs: dict[str, Result]) -> None:
+    (told,) = faults(edited(runs["zero"], into("suite.wings", 2)))
+    assert told == "'suite.wings': extra inputs are not permitted"
+
+
 @pytest.mark.parametrize("curve", ["accuracy", "bytes_peer"])
 def test_curves_that_others_follow_from_are_needed(curve: str, runs: dict[str, Result]) -> None:
     one = edited(runs["zero"], lambda table: table["curves"].pop(curve))

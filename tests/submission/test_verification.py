@@ -267,6 +267,14 @@ def test_a_plugin_of_another_version_is_told_and_one_that_is_not_there_refused(
     assert code == 0
     assert f"of flbench 0.0.1 in the file, of flbench {flbench.__version__} here" in err
 
+    def changed(table: dict[str, Any]) -> None:
+        table["method"]["plugins"][0]["source"] = "0" * 12
+        signed(table)
+
+    code, out, err = typed("verify", kept(result, tmp_path, changed))
+    assert code == 0
+    assert f"fedavg {flbench.__version__} has another source here than in the file" in err
+
     def strange(table: dict[str, Any]) -> None:
         table["method"]["name"] = table["method"]["plugins"][0]["name"] = "fedmine"
         table["method"]["plugins"][0] |= {"distribution": "my-fl", "version": "2.0"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -632,7 +632,42 @@ class KeepsACount:
         return counted
 
 
+@dataclass(frozen=True)
+class AveragesNobody:
+    """Serves clients a model that averages no client."""
+
+    @fl.hookimpl
+    def cluster(self, phase: str, ctx: fl.Context) -> fl.Membership | None:
+        if phase == "before":
+            return None
+        return fl.Membership(torch.zeros(ctx.clients).long(), weights=torch.zeros(1, ctx.clients))
+
+
+@dataclass(frozen=True)
+class SendsTooMuch:
+    """Says that a scalar takes one bit, and sends it whole."""
+
+    @fl.hookimpl
+    def encode(self) -> Callable[[fl.Message], fl.Message]:
+        return lambda message: replace(message, bits=1)
+
+
+@dataclass(frozen=True)
+class NotesTheTestSet:
+    """Notes what it sees of the test samples."""
+
+    @fl.hookimpl
+    def aggregate(self, ctx: fl.Context) -> None:
+        frame = sys._getframe()
+        while frame.f_back is not None and "run" not in frame.f_locals:
+            frame = frame.f_back
+        ctx.note("planted.seen", float(frame.f_locals["run"].held_out.x.std()))
+
+
 FURTHER: dict[type, str] = {
+    AveragesNobody: "usual-run",
+    SendsTooMuch: "bytes-add-up",
+    NotesTheTestSet: "test-labels-unseen",
     AlmostEqual: "declared-equal",
     TellsAsOwn: "bytes-add-up",
     KeepsWhatIsAveraged: "bytes-add-up",

@@ -202,6 +202,6 @@ def python(code: str, *folders: Path) -> str:
 def both(guests: Newcomers) -> Samples:
     """What newcomers own, in one pool: splits "train", "validation" and "test"."""
     seen, hidden = guests.visible, guests.held_out
-    test = tuple(rows + len(seen.y) for rows in hidden.splits["test"])
+    test = hidden.splits["test"].numbered(hidden.splits["test"].rows + len(seen.y))
     x, y = torch.cat([seen.x, hidden.x]), torch.cat([seen.y, hidden.y])
     return Samples(x, y, {**seen.splits, "test": test})

@@ -34,6 +34,7 @@ from flbench.results.events import RoundRecord, RunInfo
 from flbench.results.schema import Tuning
 from flbench.sweeps.launchers import FAILED, connected, needs, received, run_remotely
 from flbench.sweeps.request import RunRequest, command, resolve, written
+from flbench.sweeps.sweep import run_missing
 from flbench.terminal.console import Console, SweepProgress
 
 
@@ -614,3 +615,8 @@ def test_what_several_cells_have_to_say_is_said_once(capsys: pytest.CaptureFixtu
     view.run_started(info())
     view.round_finished(RoundRecord(1, 3, {"accuracy": 0.5}))
     assert capsys.readouterr().err == "  note: a\n  note: b\n", "and rounds have no lines"
+
+
+def test_where_nothing_is_asked_for_nothing_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_missing([], SweepProgress(), lambda cells: iter(())) == {}  # type: ignore[arg-type]
+    assert capsys.readouterr() == ("", "")

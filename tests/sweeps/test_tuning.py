@@ -164,6 +164,7 @@ def test_what_is_set_by_hand_is_not_searched(typed: Typed) -> None:
         (("fedprox", "-s", "iid", "--budget", "2", "--try", "nu=1"), "unknown parameter to try"),
         (("fedprox", "-s", "iid", "--budget", "2", "--try", "mu=x"), "'mu' expects"),
         (("fedprox", "-s", "nowhere", "--budget", "2"), "unknown suite 'nowhere'"),
+        (("ifca+fedprox", "-s", "iid", "--budget", "2"), "takes one method, got 'ifca+fedprox'"),
     ],
 )
 def test_bad_input_is_one_line(typed: Typed, words: tuple[str, ...], expected: str) -> None:
@@ -171,3 +172,19 @@ def test_bad_input_is_one_line(typed: Typed, words: tuple[str, ...], expected: s
     assert code == 1
     assert error.count("\n") == 1
     assert expected in error
+
+
+@pytest.mark.parametrize("pair", ["mu", "=1", "mu=", " = "])
+def test_values_to_try_have_a_name_and_numbers(typed: Typed, pair: str) -> None:
+    code, _, error = typed("tune", "fedprox", "-s", "iid", "--budget", "2", "--try", pair)
+    assert code == 2
+    assert f"--try expects KEY=V1,V2, got '{pair}'" in " ".join(error.replace("│", "").split())
+
+
+@pytest.mark.slow
+def test_a_search_of_which_nothing_ends_scores_nothing(typed: Typed) -> None:
+    words = ("tune", "fedprox", "-s", "iid", "--budget", "2", "--tuning-seeds", "1", *QUICK)
+    code, _, told = typed(*words, "--set", "local.lr=1e30")
+    assert code == 1
+    assert "flbench: no trial came to an end; see flbench-tuning" in told
+    assert not Path("flbench-results").exists()

@@ -101,6 +101,14 @@ def test_all_workers_together_keep_models_in_half_of_the_memory() -> None:
     assert budget(accelerator="cuda") is None, "it is of the device's memory"
 
 
+def test_what_a_worker_says_is_said_by_the_sweep(capsys: pytest.CaptureFixture[str]) -> None:
+    found = crew(0)
+    worker, pipe = member(found), SimpleNamespace(recv=lambda: ("say", "it starts over"))
+    worker.pipe = pipe  # type: ignore[assignment]
+    assert list(found.heard(worker)) == []
+    assert capsys.readouterr().err == "  note: it starts over\n"
+
+
 # --- a worker that dies -------------------------------------------------------------------------
 
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
+import pytest
 import torch
 from object_walk import holds_sample_of, is_array, reachable, shares_memory
 from toy import CLIENTS, Play, bad, composition, refused
 
 from flbench import Partition, hookimpl
 from flbench.run.composition import compose
+from flbench.testing.isolation import WARM_UP, steady_memory
 
 
 def test_true_groups_are_hidden_unless_declared(play_toy: Play) -> None:
@@ -68,7 +73,7 @@ def test_personalise_reaches_no_test_sample_and_no_true_group(play_toy: Play) ->
     found: list[Any] = []
     played = play_toy(composition(("walker", Walker(found))))
     run, held_out = played.run, played.run.held_out
-    hidden = [held_out.x, held_out.y, *held_out.splits["test"]]
+    hidden = [held_out.x, held_out.y]
     assert run.groups.tolist() == [0, 0, 0, 1, 1, 1]
     assert sum(len(rows) for rows in held_out.splits["test"]) == len(held_out.x) == 18
 
@@ -76,12 +81,13 @@ def test_personalise_reaches_no_test_sample_and_no_true_group(play_toy: Play) ->
     assert not holds_sample_of(found, held_out.x)
     assert not shares_memory(found, [run.groups])
     assert not equals(found, run.groups)
-    assert not any(thing is run or thing is held_out for thing in found)
+    barred = run, held_out, held_out.splits["test"]
+    assert not any(thing is one for thing in found for one in barred)
 
     visible = run.executor.samples
     assert shares_memory(found, [visible.x]), "the walk gets as far as the samples"
     assert holds_sample_of(found, visible.x[:1])
-    assert shares_memory(found, [visible.splits["validation"][5]])
+    assert any(thing is visible.splits["validation"] for thing in found)
     everything = reachable(run)
     for tensor in (*hidden, run.groups):
         assert shares_memory(everything, [tensor]), "the walk finds what is there to find"
@@ -106,3 +112,24 @@ def test_only_the_two_open_splits_can_be_evaluated(play_toy: Play) -> None:  # T
         ctx.executor.samples.splits["test"]
 
     assert refused(play_toy, bad(score=further)) == "round 1: bad.score raised KeyError: 'test'"
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, ["freeze", "unfreeze"]), (7, ["freeze"])])
+def test_objects_that_were_frozen_before_a_check_stay_so(
+    before: int, after: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    for name in ("freeze", "unfreeze"):
+        monkeypatch.setattr(gc, name, partial(done.append, name))
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: before)
+    monkeypatch.setattr(gc, "collect", lambda: 0)
+    monkeypatch.setattr(gc, "get_objects", list)
+
+    def run(suite: object, extra_plugins: Any, record_states: bool) -> None:
+        ((_, recorder),) = extra_plugins
+        for _ in range(2 * WARM_UP):
+            recorder.plan(SimpleNamespace(models=torch.zeros(1), memory={}))
+
+    method: Any = SimpleNamespace(suite=lambda rounds: None, run=run, plugin_class=object)
+    steady_memory.function(method)
+    assert done == after

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import in_processes
@@ -20,11 +22,13 @@ from toy import Play, Typed, composition, install
 
 from flbench import Conformance, hookimpl
 from flbench.engine.vectorised import Lanes, Vectorised
-from flbench.plugin.registry import entries
-from flbench.testing import CHECKS, check_results, parametrize_with_checks
-from flbench.testing.check import CheckResult, MethodUnderTest
+from flbench.plugin.registry import entries, find, load_entry
+from flbench.testing import CHECKS, check_results, parametrize_with_checks, subprocesses
+from flbench.testing.check import CheckFailed, CheckResult, MethodUnderTest
+from flbench.testing.edge_cases import check_result
 from flbench.testing.hook_recorder import with_hook_recorder
-from flbench.testing.kit import method_under_test
+from flbench.testing.kit import MethodCheck, method_under_test
+from flbench.testing.registration import imported_by
 from flbench.testing.small_run import small_suite
 from flbench.testing.subprocesses import ProcessFailed, in_fresh_process, in_process_group
 
@@ -166,7 +170,7 @@ def _after(name: str) -> set[str]:
 # --- what an author declares ------------------------------------------------------------------
 
 STRANGE = '''
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 import flbench as fl
 
@@ -195,6 +199,11 @@ class Plain:
 class Needy:
     """Has a parameter without a default."""
     mu: float
+
+@dataclass(frozen=True)
+class Mutable:
+    """Has a parameter that can be changed."""
+    names: list[str] = field(default_factory=list)
 
 @dataclass(frozen=True)
 class Dotted:
@@ -228,6 +237,8 @@ honest = strange_laws:Honest
 confused = strange_laws:Confused
 plain-dict = strange_laws:Plain
 needy = strange_laws:Needy
+mutable = strange_laws:Mutable
+gone = strange_gone:Gone
 dotted = strange_laws:Dotted
 plainly = strange_laws:Plainly
 slip = strange_laws:Slip
@@ -294,6 +305,38 @@ def test_a_parameter_without_a_default_is_found_before_a_run_is(typed: Typed) ->
     code, out, _ = typed("check", "needy", "--only", "plain-parameters")
     assert code == 1
     assert "parameter 'mu' has no default: `flbench run` could not start" in out
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("strange")
+@pytest.mark.parametrize(
+    ("method", "check", "said"),
+    [
+        ("needy", "plain-parameters", "needy: parameter 'mu' has no default"),
+        ("mutable", "plain-parameters", "mutable: parameter 'names' is a list, which is mutable"),
+        ("gone", "discovered-alone", "gone: "),
+    ],
+)
+def test_a_check_as_a_test_fails_with_its_line(method: str, check: str, said: str) -> None:
+    with pytest.raises(CheckFailed, match=f"^{said}"):
+        MethodCheck(method, check)()
+
+
+def test_what_a_method_imports_of_other_plugins_is_found() -> None:
+    load_entry(find("methods", "ifca"))
+    found = imported_by("fedprox")
+    assert "flbench_plugins.ifca" in found
+    assert not {"flbench_plugins.fedprox", "flbench_plugins"} & set(found)
+
+
+def test_a_loss_that_is_not_finite_is_no_end_of_a_run(play_toy: Play) -> None:
+    result = play_toy("fedavg", rounds=1).result
+    tested = MethodUnderTest("fedavg")
+    ends: Any = SimpleNamespace(result=result, last=SimpleNamespace(loss=[0.5] * 6))
+    check_result(tested, ends)
+    ends.last.loss[3] = float("nan")
+    with pytest.raises(CheckFailed, match="fedavg: ends with a loss that is not finite"):
+        check_result(tested, ends)
 
 
 @pytest.mark.slow
@@ -386,3 +429,10 @@ def test_fresh_processes_answer_or_say_how_they_ended() -> None:
     with pytest.raises(ProcessFailed, match="ValueError: expected more"):
         in_fresh_process(in_processes.raises)
     assert "LOCAL_RANK" not in os.environ
+
+
+@pytest.mark.slow
+def test_a_process_that_does_not_answer_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subprocesses, "TIMEOUT", 0.1)
+    with pytest.raises(ProcessFailed, match="a process sent no result for 0 s"):
+        in_fresh_process(time.sleep, 600)

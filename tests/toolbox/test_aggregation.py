@@ -9,8 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from flbench.core.model_bank import ModelBank, RowStore
 from flbench.core.state import Membership, Upload
-from flbench.toolbox.aggregation import effective_steps, member_mean, partial_mean, weighted_mean
+from flbench.toolbox.aggregation import (
+    BLOCK,
+    effective_steps,
+    member_mean,
+    partial_mean,
+    weighted_mean,
+)
 
 
 def weights(*rows: tuple[float, ...]) -> Tensor:
@@ -158,6 +165,24 @@ def test_members_are_averaged_by_hand(weighting: Any, mean: list[float]) -> None
     assert rows.tolist() == [mean, [9.0, 9.0], [0.0, 0.0]]
 
 
+def test_few_rows_of_many_are_averaged_as_all_are() -> None:
+    """Also where a client is in no group yet, and where the table is a bank of shared rows."""
+    params = torch.randn(5, 1, 7, generator=torch.Generator().manual_seed(0))
+    sent = replace(trained(params, [3, 1, 4, 1, 5]), ids=torch.tensor([0, 2, 3, 4, 7]))
+    home = torch.tensor([6, 0, 6, -1, 2, 2, 2, 6])
+    table = torch.randn(9, 7, generator=torch.Generator().manual_seed(1))
+    shares = Membership(home).shares(sent.ids, 9) * sent.samples
+    expected = weighted_mean(table, sent.selected(), shares)
+    assert torch.equal(member_mean(table, sent, Membership(home)), expected)
+    bank = ModelBank(list(table), RowStore(None))
+    averaged = member_mean(bank, sent, Membership(home))
+    assert isinstance(averaged, ModelBank)
+    assert torch.equal(averaged.dense(), expected)
+    assert torch.equal(bank.dense(), table), "the old rows are kept"
+    nobody = member_mean(table, sent, Membership(torch.full((8,), -1)))
+    assert torch.equal(nobody, table)
+
+
 def test_each_candidate_is_averaged_into_its_row() -> None:
     params = torch.tensor([[[1.0], [10.0]], [[3.0], [20.0]]])
     sent = trained(params, [1, 3])
@@ -167,6 +192,8 @@ def test_each_candidate_is_averaged_into_its_row() -> None:
     rows = member_mean(torch.zeros(2, 1), sent, both)
     # row 1: (1*1 + 3*3)/4; row 0: client 0's second candidate alone
     assert rows.tolist() == [[10.0], [2.5]]
+    counted = member_mean(torch.zeros(2, 1), sent, both, torch.tensor([True]))
+    assert counted.tolist() == [[10.0], [3.0]], "of counters the largest is taken"
 
 
 @pytest.mark.parametrize(("weighting", "mean"), [("samples", 4.0), ("uniform", 3.0)])
@@ -176,6 +203,21 @@ def test_the_rest_of_a_partly_shared_model_stays_personal(weighting: Any, mean: 
     rows = partial_mean(models, sent, torch.tensor([True, False]), weighting=weighting)
     assert rows.tolist() == [[mean, 6.0], [mean, 8.0], [mean, 2.0]]
     assert models.tolist() == [[0.0, 7.0], [0.0, 8.0], [0.0, 9.0]]
+
+
+def test_a_bank_that_shares_rows_becomes_partly_shared_like_a_tensor() -> None:
+    sent = trained(torch.tensor([[[1.0, 2.0]], [[5.0, 6.0]]]), [1, 3], ids=[2, 0])
+    bank = ModelBank.repeated(torch.tensor([0.0, 7.0]), 3, RowStore(10**6))
+    rows = partial_mean(bank, sent, torch.tensor([True, False]))
+    assert isinstance(rows, ModelBank)
+    assert rows.tolist() == [[4.0, 6.0], [4.0, 7.0], [4.0, 2.0]]
+    assert bank.tolist() == [[0.0, 7.0]] * 3
+
+
+def test_a_model_of_more_than_one_block_is_averaged_whole() -> None:
+    uploads = torch.arange(2.0)[:, None] + torch.arange(2 * BLOCK + 3.0)
+    averaged = weighted_mean(torch.zeros(1, 2 * BLOCK + 3), uploads, weights((1, 1)))
+    assert torch.equal(averaged[0], torch.arange(2 * BLOCK + 3.0) + 0.5)
 
 
 def test_effective_steps_by_hand() -> None:

@@ -141,6 +141,8 @@ def test_noise_is_adopted_by_the_smallest_mean_distance() -> None:
     assert adopt_noise(labels, distance).tolist() == [0, 0, 3, 3, 3]
     distance[4, :4] = [1.0, 6.0, 4.0, 4.0]
     assert adopt_noise(labels, distance).tolist() == [0, 0, 3, 3, 0]
+    distance[:4, :4] = [[9, 9, 0, 0], [9, 9, 0, 0], [0, 0, 9, 9], [0, 0, 9, 9]]
+    assert adopt_noise(labels, distance).tolist() == [0, 0, 3, 3, 0], "only noise moves"
 
 
 @pytest.mark.slow
@@ -286,6 +288,17 @@ def test_of_equally_good_cuts_the_lowest_is_kept(values: list[float], factor: fl
         ]
 
 
+@pytest.mark.parametrize("values", [10**9 + np.arange(7.0), 10**9 + 3 * np.arange(11.0)])
+def test_far_from_zero_the_lowest_of_equally_good_cuts_is_kept(values: Floats) -> None:
+    assert two_means(values).sum() == (len(values) + 1) // 2
+
+
+def test_cuts_that_differ_by_less_than_a_billionth_are_equally_good() -> None:
+    values = np.arange(21) / 20
+    values[9] += 2e-9  # the cut above the tenth value is better by 7e-11
+    assert two_means(values).sum() == 11
+
+
 def test_values_that_differ_by_rounding_stay_together() -> None:
     assert two_means(np.array([0.3, 0.1 + 0.2, 0.3])).tolist() == [True] * 3
     assert two_means(np.array([0.3, 0.1 + 0.2, 0.9, 0.0])).tolist() == [False, False, True, False]
@@ -347,6 +360,7 @@ def test_transforms_stop_a_heavy_tail_from_admitting_harm() -> None:
     assert first_row(others, transform="signed_sqrt") == [True, True, False, False]
     # clipped 1, .9, -1, -1
     assert first_row(others, transform="clip") == [True, True, False, False]
+    assert first_row([1.0, 0.1, -9.0], transform="clip") == [True, True, False], "-1, and not 0"
     assert first_row([-1.0, -2.0, -9.0], transform="clip") == [True, True, False], "no gain"
 
 
@@ -369,3 +383,70 @@ def test_more_samples_than_clients_are_refused() -> None:
     scores = np.random.default_rng(0).normal(size=(6, 6))
     with pytest.raises(UserError, match="min_samples 9: expected at most 6, all clients"):
         optics_groups(scores, "zrow", 9, 0.05, "nearest")
+
+
+@pytest.mark.parametrize(
+    ("features", "distance"),
+    [
+        ("zrow", [[0.0, round(8**0.5, 9)]]),
+        ("corr", [[0.0, 2.0]]),
+        ("sym", [[1.0, -1.0]]),  # nobody scores the newcomer: its own scores, negated
+        ("raw", [[round((5**2 + 7**2) ** 0.5, 9), round((3**2 + 9**2) ** 0.5, 9)]]),
+    ],
+)
+def test_newcomers_are_compared_by_the_same_features(features: Any, distance: Any) -> None:
+    """The newcomer and client 0 have the row (-1, 1), client 1 has (1, -1)."""
+    scores = np.array([[0.0, 2.0], [2.0, 0.0]])
+    found = clustering.distance_to_clients(np.array([[5.0, 9.0]]), scores, features)
+    assert found.tolist() == distance
+
+
+def test_nobody_is_added_where_somebody_does_not_help_at_all() -> None:
+    """The means 1 and 1.05 differ by less than a tenth, but one of the scores is 0."""
+    values = np.concatenate([[0.0], np.full(3000, 1.0), np.full(3000, 1.05)])
+    assert upper_group(values).tolist() == [False] * 3001 + [True] * 3000
+    assert upper_group(values[1:]).all()
+
+
+@pytest.mark.parametrize(
+    ("clients", "min_samples", "sweep"), [(4, 3, {"3"}), (5, 4, {"3", "4", "5"})]
+)
+def test_a_sweep_ends_with_the_number_of_clients(
+    clients: int, min_samples: int, sweep: set[str]
+) -> None:
+    found = groups_of(np.diag(np.arange(1.0, clients + 1)), min_samples=min_samples)
+    assert set(found.sweep) == sweep
+
+
+def test_a_sweep_counts_groups_and_not_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_noise_at(monkeypatch, [0, 0, 1, 1, 2, -1])
+    scores = np.random.default_rng(0).normal(size=(6, 6))
+    assert groups_of(scores, min_samples=3).sweep == {"3": 3, "5": 3}
+    with_noise_at(monkeypatch, [-1] * 6)
+    assert groups_of(scores, min_samples=3).sweep == {"3": 0, "5": 0}
+
+
+def test_four_clients_may_be_two_groups_and_equal_ones_are_one() -> None:
+    pairs = np.array([[0.0], [0.1], [9.0], [9.1]])
+    assert clustering.optics(pairs, 2).tolist() == [0, 0, 1, 1]
+    assert clustering.optics(pairs / 9.1, 2).tolist() == [0, 0, 1, 1]
+    assert clustering.optics(np.abs(pairs - pairs.T), 2, metric="precomputed").tolist() == [
+        0, 0, 1, 1,
+    ]  # fmt: skip
+    assert clustering.optics(np.tile([0.0, 5.0], (6, 1)), 2).tolist() == [0] * 6
+    assert clustering.optics(np.zeros((6, 6)), 2, metric="precomputed").tolist() == [0] * 6
+
+
+@pytest.mark.parametrize("features", ["raw", "corr", "sym"])
+def test_features_and_distances_are_rounded_to_nine_digits(features: Any) -> None:
+    scores = np.random.default_rng(0).normal(size=(5, 5))
+    of_clients = clustering.optics_features(scores, features)[0]
+    of_newcomers = clustering.distance_to_clients(scores[:2], scores, features)
+    z = standardised_rows(scores)
+    exact = {"raw": scores, "corr": 1 - z @ z.T / 5, "sym": -(z + z.T) / 2}[features]
+    if features == "sym":
+        exact -= exact.min()
+    off = ~np.eye(5, dtype=bool)
+    np.testing.assert_allclose(of_clients[off], exact[off], atol=1e-9)
+    for found in (of_clients, of_newcomers):
+        assert (found == np.round(found, 9)).all()

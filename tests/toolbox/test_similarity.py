@@ -249,6 +249,7 @@ def test_cuts_are_nested_from_everybody_alone_to_all_in_one(method: str) -> None
 
 
 def test_a_dendrogram_of_one_or_of_equals() -> None:
+    assert clustering.dendrogram(np.zeros((1, 1))).shape == (0, 4)
     assert clustering.cut(clustering.dendrogram(np.zeros((1, 1))), 0.5).tolist() == [0]
     pair = clustering.dendrogram(np.array([[0, 0.3], [0.3, 0]]))
     assert [clustering.cut(pair, height).tolist() for height in (0.2, 0.3)] == [[0, 1], [0, 0]]
@@ -309,7 +310,7 @@ def test_bipartition_by_hand_and_with_ties() -> None:
 
 @pytest.mark.slow
 def test_k_means_is_the_best_of_all_partitions() -> None:
-    for seed in range(6):
+    for seed in range(3):
         rows = np.random.default_rng(seed).normal(size=(7, 2))
 
         def scatter(labels: Any, rows: Any = rows) -> float:
@@ -329,6 +330,29 @@ def test_k_means_is_told_its_randomness() -> None:
     before = np.random.get_state()[1].tolist()  # type: ignore[union-attr]
     clustering.k_means(rows, 8, np.random.default_rng(1))
     assert np.random.get_state()[1].tolist() == before  # type: ignore[union-attr]
+
+
+def test_k_means_takes_one_seed_of_31_bits_and_the_best_of_ten_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from sklearn.cluster import KMeans
+
+    starts = []
+
+    def kept(*args: Any, **kwargs: Any) -> KMeans:
+        starts.append(kwargs["n_init"])
+        return KMeans(*args, **kwargs)
+
+    rows = np.random.default_rng(0).normal(size=(60, 3))
+    for seed in range(3):
+        drawn = np.random.default_rng(seed)
+        model = KMeans(8, n_init=10, random_state=int(drawn.integers(2**31)))
+        expected = clustering.relabel_by_first_seen(model.fit_predict(rows))
+        given = np.random.default_rng(seed)
+        monkeypatch.setattr("sklearn.cluster.KMeans", kept)
+        assert clustering.k_means(rows, 8, given).tolist() == expected.tolist()
+        assert given.random() == drawn.random()
+    assert starts == [10] * 3
 
 
 @pytest.mark.parametrize(

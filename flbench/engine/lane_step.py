@@ -1,0 +1,256 @@
+"""The gradients of a step of many lanes: by the module's Python, or by a program made of it.
+
+`torch.func.vmap` runs the ClientModule's own `training_step` over the lanes. A step that was made
+`USES` times is recorded (`lane_program`). What a step computes may change from stage to stage: a
+method may give other terms, or its hooks may set attributes. So each program has a question,
+tensors for two lanes and what the step answers to them, which is asked again whenever a phase
+starts; if the answer is another, the programs are forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import grad_and_value, vmap
+
+from flbench.core.client import (
+    TRAINING,
+    ClientModule,
+    LocalWork,
+    ModuleCall,
+    Received,
+    mean_cross_entropy,
+)
+from flbench.engine.lane_group import Sizes
+from flbench.engine.lane_program import FEWER, Index, LaneProgram
+from flbench.engine.workspace import Workspace
+
+USES = 8
+"""A step is recorded when it is made for this time: recording takes as long as several steps."""
+CHANGES = 3
+"""So many other answers, and the step is not recorded again."""
+METHODS = "training_step", "batch_loss", "forward"
+"""What makes a step of a module; if they are ClientModule's, a step is that of its network."""
+Named = dict[str, Tensor]
+
+
+@dataclass
+class Programs:
+    """The recorded steps of one kind of phase, by the sizes of their batches.
+
+    Attributes:
+        known: the programs; None = the step cannot be recorded.
+        uses: how often each step was made by the module's Python.
+        question: inputs for two lanes, and what the step made of them.
+        attributes: what the module's hooks had set then.
+        changes: how often the answer was another one.
+    """
+
+    known: dict[Sizes, LaneProgram | None] = field(default_factory=dict)
+    uses: dict[Sizes, int] = field(default_factory=dict)
+    question: tuple[list[Tensor], list[Tensor]] | None = None
+    attributes: dict[str, object] = field(default_factory=dict)
+    changes: int = 0
+
+
+class LaneStep:
+    """The loss of one lane as a function of its tensors, to which `vmap` and `grad` are applied.
+
+    The gradient is taken for each tensor, not for the row of which the tensors are slices: its
+    backward pass would write a complete row for every slice.
+
+    Args:
+        space: holds the module.
+        work: what the methods add to it.
+        names: of the tensors that the clients received.
+        programs: what was recorded in such phases before.
+        attributes: gives what the module's hooks may set.
+        uses: a step is recorded when it is made for this time.
+    """
+
+    def __init__(
+        self,
+        space: Workspace,
+        work: LocalWork,
+        names: Sequence[str],
+        programs: Programs,
+        attributes: Callable[[ClientModule], dict[str, object]],
+        uses: int = USES,
+    ) -> None:
+        self.cut = space.layout.parameters
+        self.parameters = [slot for slot in space.layout.slots if slot.kind == "parameter"]
+        self.buffers = [slot for slot in space.layout.slots if slot.kind != "parameter"]
+        self.received = list(names)
+        self.space = space
+        self.module = space.module
+        self.terms = work.terms
+        self.programs = programs
+        self.attributes = attributes
+        self.uses = uses
+        kind = type(space.module)
+        self.is_plain = (
+            work.loss is mean_cross_entropy
+            and not work.terms
+            and all(getattr(kind, name) is getattr(ClientModule, name) for name in METHODS)
+        )
+        self.index: Any = 0
+        self.call = ModuleCall(space.module, self._training_loss)
+        self.gradients = vmap(grad_and_value(self._loss, has_aux=True))
+        self._ask_again()
+
+    def is_recorded(self, sizes: Sizes) -> bool:
+        """Whether lanes whose steps have other numbers can make this step together."""
+        return self.programs.known.get(sizes) is not None
+
+    def __call__(
+        self, sizes: Sizes, lanes: int, inputs: list[Tensor], index: int
+    ) -> tuple[Named, Tensor, Tensor]:
+        """Return gradients, losses and buffers of lanes after a step.
+
+        Args:
+            sizes: samples of each batch of the step.
+            lanes: number of lanes, G.
+            inputs: the parameters' tensors, each (G, ...), buffers (G, B), start (G, W), what the
+                clients received, and samples and labels of each batch, (G, b, ...).
+            index: number of the step within its phase.
+        """
+        program = self.programs.known.get(sizes)
+        if program is not None:
+            outputs = program(lanes, inputs)
+        else:
+            outputs = self._by_python(inputs, index)
+            self._count(sizes, inputs, outputs)
+        *gradients, loss, buffers = outputs
+        names = [slot.name for slot in self.parameters]
+        return dict(zip(names, gradients, strict=True)), loss, buffers
+
+    def _by_python(self, inputs: Sequence[Tensor], index: object) -> list[Tensor]:
+        """Gradient of each parameter's tensor, losses and buffers, by the module's Python."""
+        self.index = index
+        with self.space.fabric.autocast():
+            return self._outputs(*inputs)
+
+    def _outputs(self, *inputs: Tensor) -> list[Tensor]:
+        """The outputs as a function of tensors only."""
+        rest = iter(inputs)
+        parameters = {slot.name: next(rest) for slot in self.parameters}
+        buffers, start = next(rest), next(rest)
+        received = {name: next(rest) for name in self.received}
+        parts = tuple(zip(rest, rest, strict=True))
+        batch = parts[0] if len(parts) == 1 else parts
+        gradients, (loss, after) = self.gradients(parameters, buffers, start, received, batch)
+        return [*(gradients[slot.name] for slot in self.parameters), loss, after]
+
+    def _loss(
+        self,
+        parameters: Named,
+        buffers: Tensor,
+        start: Tensor,
+        received: Named,
+        batch: Any,  # noqa: ANN401 - a batch, or a tuple of them
+    ) -> tuple[Tensor, Tensor]:
+        """Return the loss of one lane and its buffers after the step."""
+        named_buffers = {}
+        for slot in self.buffers:
+            values = buffers[slot.start - self.cut : slot.stop - self.cut].clone().view(slot.shape)
+            named_buffers[slot.name] = values.long() if slot.kind == "counter" else values
+        self.module.start, self.module.received = start, Received(received, TRAINING)
+        self.space.lane_randomness.lane_marker = start[:0].sum()
+        loss = self.call.with_tensors({**parameters, **named_buffers}, batch)
+        if not named_buffers:
+            return loss, buffers.clone()
+        after = [tensor.reshape(-1).to(buffers.dtype) for tensor in named_buffers.values()]
+        return loss, torch.cat(after)
+
+    def _training_loss(self, batch: Any) -> Tensor:  # noqa: ANN401 - a batch, or a tuple of them
+        """The loss of one batch and its terms."""
+        loss = self.module.training_step(batch, self.index)
+        for term in self.terms:
+            loss = loss + term(self.module)
+        return loss
+
+    def _count(self, sizes: Sizes, inputs: list[Tensor], outputs: list[Tensor]) -> None:
+        """Count a step made by Python, and record it when it is made for the `USES`th time."""
+        memory = self.programs
+        memory.uses[sizes] = memory.uses.get(sizes, 0) + 1
+        if sizes in memory.known or memory.uses[sizes] < self.uses or memory.changes >= CHANGES:
+            return
+        memory.known[sizes] = None
+        try:
+            memory.known[sizes] = self._record(inputs, outputs)
+        except Exception:  # whatever a module does that a program cannot: its Python goes on
+            return
+
+    def _record(self, inputs: list[Tensor], outputs: list[Tensor]) -> LaneProgram | None:
+        """The program of a step that gave these outputs; None if it gives others."""
+        lanes = len(outputs[-1])
+        self.space.lane_randomness.generators = []  # whoever draws cannot be recorded
+        question = self._question([tensor[:1] for tensor in inputs])
+        before = dict(self.attributes(self.module))
+        program = LaneProgram(
+            lambda *tensors: self._by_python(tensors, Index()),
+            question,
+            [torch.cat([tensor, tensor[:1]]) for tensor in question],
+        )
+        now = self.attributes(self.module)
+        if not same_objects(before, now) or not same_bits(program(lanes, inputs), outputs):
+            return None
+        answer = self._by_python(question, Index())
+        if not same_bits(program(FEWER, question), answer):
+            return None
+        memory = self.programs
+        memory.question, memory.attributes = memory.question or (question, answer), now
+        return program
+
+    def _question(self, inputs: list[Tensor]) -> list[Tensor]:
+        """Inputs for two lanes near those of one.
+
+        Parameters differ from `start`, so that no term of their distance is zero.
+        """
+        generator = torch.Generator(inputs[0].device).manual_seed(0)
+        changed = len(self.parameters), len(self.parameters) + 2 + len(self.received)
+        question = []
+        for number, tensor in enumerate(inputs):
+            two = torch.cat([tensor] * FEWER)
+            if number < changed[1] and number != changed[0] and two.is_floating_point():
+                noise = torch.empty_like(two).normal_(0, 0.1, generator=generator)
+                two = two + noise
+            question.append(two)
+        return question
+
+    def _ask_again(self) -> None:
+        """Forget the programs if the step now answers something else than when it was recorded."""
+        memory = self.programs
+        if memory.question is None:
+            return
+        if self.is_plain and same_objects(memory.attributes, self.attributes(self.module)):
+            return
+        question, answer = memory.question
+        try:
+            same = same_bits(self._by_python(question, Index()), answer)
+        except Exception:
+            same = False
+        if not same:
+            memory.changes += 1
+            memory.known, memory.uses, memory.question = {}, {}, None
+
+
+def same_objects(ones: dict[str, object], others: dict[str, object]) -> bool:
+    """Whether two tables hold the same objects."""
+    return ones.keys() == others.keys() and all(ones[key] is others[key] for key in ones)
+
+
+def same_bits(ones: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
+    """Whether tensors are equal byte by byte, so that NaN is NaN."""
+    return all(
+        one.shape == other.shape
+        and torch.equal(
+            one.detach().contiguous().view(torch.uint8),
+            other.detach().contiguous().view(torch.uint8),
+        )
+        for one, other in zip(ones, others, strict=True)
+    )

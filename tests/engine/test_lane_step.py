@@ -1,0 +1,168 @@
+"""Steps of lanes are recorded, and recorded again when they change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from toy import Play, composition, toy_dataset
+
+from flbench import ClientModule, Stage, Start, hookimpl
+from flbench.engine import lane_step, vectorised
+from flbench.engine.vectorised import Vectorised
+
+
+@pytest.fixture(autouse=True)
+def recorded_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vectorised, "USES", 1)
+
+
+class Counting(ClientModule):
+    """Counts how often its Python is run."""
+
+    calls = 0
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        Counting.calls += 1
+        return super().training_step(batch, batch_idx)
+
+
+class Scaled(ClientModule):
+    """Its loss has a factor, which a hook of the method may change from round to round."""
+
+    factor = 1.0
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return super().training_step(batch, batch_idx) * Scaled.factor
+
+
+class Numbered(ClientModule):
+    """Uses the number of the step."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return super().training_step(batch, batch_idx) / (1 + batch_idx)
+
+
+class Remembering(ClientModule):
+    """Adds to an attribute in every step, and uses it."""
+
+    made = 0
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        self.made += 1
+        return super().training_step(batch, batch_idx)
+
+
+def method(module: type[ClientModule], before: Callable[[int], None] = lambda _: None) -> Any:
+    """A method whose clients train a module; `before` is called before every round."""
+
+    @dataclass(frozen=True)
+    class Method:
+        @hookimpl
+        def client_module(self, net: nn.Module, ctx: Any) -> ClientModule:
+            return module(net, ctx.local)
+
+        @hookimpl
+        def dispatch(self, stage: Stage, ctx: Any) -> Start:
+            before(ctx.round)
+            return Start()
+
+    return composition(("method", Method()))
+
+
+RAGGED = {
+    "dataset": toy_dataset(samples=105),
+    "partition": {"name": "iid"},
+    "participation": 1.0,
+    "local": {"epochs": 2, "batch_size": 4, "lr": 0.1},
+}
+
+
+def ends(play_toy: Play, plugin: Any, **changes: Any) -> list[Any]:
+    """A run with each executor; their last models agree."""
+    pair = [
+        play_toy(plugin, executor=name, **{**RAGGED, "rounds": 3, **changes})
+        for name in ("sequential", "vectorised")
+    ]
+    torch.testing.assert_close(pair[0].state.models, pair[1].state.models, rtol=0, atol=5e-6)
+    assert not pair[1].said
+    return pair
+
+
+def programs(played: Any) -> list[Any]:
+    executor = played.run.executor
+    assert isinstance(executor, Vectorised)
+    return [one for memory in executor.programs.values() for one in memory.known.values()]
+
+
+def test_python_runs_once_per_shape_and_once_per_phase(play_toy: Play) -> None:
+    Counting.calls = 0
+    played = play_toy(method(Counting), executor="vectorised", rounds=5, **RAGGED)
+    known = programs(played)
+    assert all(known)
+    # Each shape: by Python, in two recordings, and for the answer; four later phases ask again.
+    assert Counting.calls <= 5 * len(known) + 4
+
+
+def test_a_changed_factor_is_noticed(play_toy: Play) -> None:
+    """The factor of round 2 is another; without the question, the old program went on."""
+
+    def change(round_: int) -> None:
+        Scaled.factor = {1: 1.0, 2: 3.0, 3: 0.5}[round_]
+
+    _, played = ends(play_toy, method(Scaled, change))
+    assert all(memory.changes == 2 for memory in played.run.executor.programs.values())
+
+
+def test_a_step_that_changes_every_round_is_not_recorded_for_ever(play_toy: Play) -> None:
+    def change(round_: int) -> None:
+        Scaled.factor = 1 / round_
+
+    _, played = ends(play_toy, method(Scaled, change), rounds=6)
+    assert all(
+        memory.changes == lane_step.CHANGES for memory in played.run.executor.programs.values()
+    )
+    assert not programs(played)
+
+
+def test_a_term_that_is_zero_at_the_start_is_noticed(play_toy: Play) -> None:
+    """The proximal term is zero where training starts: the question asks elsewhere."""
+
+    @dataclass(frozen=True)
+    class Proximal:
+        @hookimpl
+        def local_term(self, ctx: Any) -> Any:
+            factor = 0.0 if ctx.round == 1 else 2.0
+            return lambda module: factor * (module.flat() - module.start[:28]).square().sum()
+
+    _, played = ends(play_toy, composition(("method", Proximal())), rounds=2)
+    assert all(programs(played))
+
+
+@pytest.mark.parametrize("module", [Numbered, Remembering])
+def test_a_step_with_state_is_made_by_python(play_toy: Play, module: type[ClientModule]) -> None:
+    _, played = ends(play_toy, method(module))
+    assert programs(played)
+    assert not any(programs(played))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_recorded_steps_end_where_clients_end_alone(play_toy: Play, optimizer: str) -> None:
+    local = {"epochs": 2, "batch_size": 4, "lr": 0.05, "momentum": 0.9, "optimizer": optimizer}
+    _, played = ends(play_toy, "fedavg", local=local)
+    assert any(programs(played))
+
+
+@pytest.mark.slow
+def test_recorded_convolutions_and_batchnorm_end_where_clients_end_alone(play_toy: Play) -> None:
+    def net() -> nn.Module:
+        first = nn.Sequential(nn.Unflatten(1, (1, 3)), nn.Conv1d(1, 4, 2), nn.BatchNorm1d(4))
+        return nn.Sequential(first, nn.ReLU(), nn.Flatten(), nn.Linear(8, 4))
+
+    _, played = ends(play_toy, "fedavg", net=net)
+    assert any(programs(played))

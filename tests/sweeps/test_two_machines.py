@@ -1,0 +1,94 @@
+"""A sweep on a Ray cluster of two machines, simulated (`machines`), gives the local results."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import machines
+import pytest
+from forked import typed
+
+from flbench.results.schema import VOLATILE
+
+pytestmark = [pytest.mark.slow, pytest.mark.long]
+
+GRID = (
+    "sweep", "-p", "fedavg,local-only,ifca", "-s", "iid", "--set", "clients=12",
+    "--rounds", "2", "--seeds", "2", "--accelerator", "cpu",
+)  # fmt: skip
+NODE = ("-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats", "--num-cpus", "1")
+SECONDS = 180.0
+
+
+def results(folder: Path) -> dict[str, dict[str, Any]]:
+    """The results below a folder, without what differs from run to run."""
+    tables = {p: json.loads(p.read_text(encoding="utf-8")) for p in sorted(folder.rglob("*.json"))}
+    return {
+        str(path.relative_to(folder)): {k: v for k, v in table.items() if k not in VOLATILE}
+        for path, table in tables.items()
+    }
+
+
+def waited(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.2)
+
+
+@pytest.mark.parametrize(
+    "killed", [False, True], ids=["undisturbed", "one machine is switched off"]
+)
+def test_two_machines_leave_the_files_of_one(
+    killed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray")
+    if not machines.possible():
+        pytest.skip("needs Linux, root and network namespaces")
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    rounds = ("--rounds", "150" if killed else "2")
+    with ExitStack() as stack:
+        short = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # sockets have short names
+        stack.callback(shutil.rmtree, short, ignore_errors=True)
+        one, other = stack.enter_context(machines.two_machines())
+        head, second, sweep = (
+            stack.enter_context((tmp_path / name).open("w")) for name in ("head", "second", "sweep")
+        )
+        address = f"{one.address}:6379"
+        place = ("--node-ip-address", one.address, "--include-dashboard", "false")
+        nodes = [
+            one.start(
+                [sys.executable, *NODE, "--head", "--port", "6379", *place, "--temp-dir", short],
+                tmp_path, head,
+            )
+        ]  # fmt: skip
+        waited(lambda: "Ray runtime started" in (tmp_path / "head").read_text("utf-8"))
+        join = [sys.executable, *NODE, "--address", address, "--node-ip-address", other.address]
+        nodes.append(other.start(join, tmp_path, second))
+        waited(lambda: "Ray runtime started" in (tmp_path / "second").read_text("utf-8"))
+        words = [*GRID, *rounds, "--launcher", "ray", "--address", address, "--out", "ray"]
+        process = one.start([sys.executable, "-m", "flbench", *words], tmp_path, sweep)
+        if killed:
+            waited(lambda: any((tmp_path / "ray").rglob("*.json")))
+            other.kill()
+        assert process.wait(SECONDS) == 0, (tmp_path / "sweep").read_text("utf-8")
+        for machine in (one, other):
+            machine.kill()
+        for node in nodes:
+            node.wait(SECONDS)
+    said = (tmp_path / "sweep").read_text("utf-8")
+    assert "6 cells: 6 done" in said
+    assert "Traceback" not in said
+    code, _, cried = typed([*GRID, *rounds, "--out", "here"], tmp_path)
+    assert code == 0, cried
+    found = results(tmp_path / "ray")
+    assert len(found) == 6
+    assert found == results(tmp_path / "here")

@@ -1,0 +1,87 @@
+"""What the checks of reproducibility compare."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from safetensors.torch import load
+
+from flbench.core.state import Upload
+from flbench.run.composition import compose
+from flbench.testing import reproducibility
+from flbench.testing.check import CheckFailed
+from flbench.testing.reproducibility import (
+    kept_pair,
+    relabelled_clients,
+    rest_of_run,
+    uploads_apart,
+)
+from flbench.testing.small_run import DEFAULTS, run_small, small_suite
+
+NAN = torch.nan
+
+
+def test_what_a_client_keeps_is_compared_without_padding() -> None:
+    alone, together = torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, NAN, NAN], [1.0, 2.0, NAN]])
+    one, other = kept_pair(alone, together, 1)
+    assert torch.equal(one, other)
+    one, other = kept_pair(alone, alone.repeat(2, 1), 1)
+    assert torch.equal(one, other)
+
+
+def test_the_rest_of_a_run_ends_as_the_whole() -> None:
+    method = compose("fedavg")
+    whole = run_small(method, small_suite(rounds=2))
+    half = run_small(method, small_suite(rounds=2), last=1)
+    tensors, stable = rest_of_run("fedavg", {}, {"rounds": 2}, half.checkpoint)
+    assert torch.equal(load(tensors)["state.models"], whole.state.models)
+    assert stable["summary"] == whole.stable["summary"]
+
+
+def upload(**extras: torch.Tensor) -> Upload:
+    sent: Any = SimpleNamespace(ids=torch.arange(2), params=torch.ones(2, 1, 3), extras=extras)
+    return cast("Upload", sent)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "apart"),
+    [
+        (torch.tensor([[1.0], [NAN]]), torch.tensor([[1.0], [NAN]]), []),
+        (torch.tensor([[1.0], [NAN]]), torch.tensor([[1.0], [2.0]]), [1]),
+        (torch.tensor([[1.0], [2.0]]), torch.tensor([[1.0, 0.0], [2.0, 0.0]]), [0, 1]),
+        (torch.tensor([[1.0], [2.0]]), torch.tensor([[1.5], [2.0]]), [0]),
+    ],
+)
+def test_extras_of_two_executors_are_equal_to_rounding(
+    one: torch.Tensor, other: torch.Tensor, apart: list[int]
+) -> None:
+    start: Any = SimpleNamespace(params=torch.zeros(2, 1, 3))
+    found = list(uploads_apart(upload(told=one), upload(told=other), start))
+    assert found == [f"client {client} uploads another 'told'" for client in apart]
+
+
+def test_groups_that_follow_ids_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two runs whose clients do equally well, one of them under other ids."""
+    finished = run_small(DEFAULTS, small_suite())
+
+    def run(labels: list[int], order: list[int]) -> Any:
+        loss = [finished.last.loss[client] for client in order]
+        return SimpleNamespace(last=SimpleNamespace(loss=loss, labels=labels))
+
+    monkeypatch.setattr(reproducibility, "mean_losses", lambda last: last.loss)
+    order, labels = list(reproducibility.ORDER), [0, 0, 0, 1, 1, 1]
+    same = [labels[client] for client in order]
+
+    def method(after: list[int]) -> Any:
+        return SimpleNamespace(
+            usual_run=run(labels, list(range(6))),
+            run=lambda order: run(after, list(order)),
+            failure=CheckFailed,
+        )
+
+    relabelled_clients.function(method([1 - label for label in same]))
+    with pytest.raises(CheckFailed, match="groups of the relabelled clients"):
+        relabelled_clients.function(method([0, *same[1:]] if same[0] else [1, *same[1:]]))
