@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from multiprocessing.connection import Connection
+from typing import Any
 
 import torch
 import torch.multiprocessing
@@ -21,7 +22,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from flbench.plugin.registry import find, load_entry
 
 from .turns import Turns, pin
-from .workload import CLASSES, Workload, images
+from .workload import Workload, images
 
 
 class Floor:
@@ -73,7 +74,7 @@ class Floor:
 def network(work: Workload) -> nn.Module:
     """The network of a workload, with initial weights of a fixed seed."""
     torch.manual_seed(0)
-    net: nn.Module = load_entry(find("models", work.model))(work.shape, CLASSES)
+    net: nn.Module = load_entry(find("models", work.model))(work.shape, work.classes)
     return net
 
 
@@ -101,10 +102,7 @@ def main() -> None:
         other = floor.copy()
         for tensor in (*start, *other):
             tensor.share_memory_()
-        fork = torch.multiprocessing.get_context("fork")
-        helper, far = fork.Pipe()
-        fork.Process(target=_help, args=(far, helper, play, other), daemon=True).start()
-        pin(0)
+        helper = start_helper(lambda chosen: play(chosen, other))
     hook = register_optimizer_step_post_hook(lambda *_: steps.__setitem__(0, steps[0] + 1))
     turns.report_and_wait()
     while True:
@@ -124,14 +122,25 @@ def main() -> None:
         turns.report_and_wait(steps=steps[0])
 
 
-def _help(far: Connection, near: Connection, play: object, sums: list[Tensor]) -> None:
-    """The second process: train the clients that the pipe brings until it is closed."""
-    assert callable(play)
+def start_helper(work: Callable[[Any], object]) -> Connection:
+    """Fork a second process; it does `work` with what the pipe brings, and answers None.
+
+    Both processes are bound to a core of their own.
+    """
+    fork = torch.multiprocessing.get_context("fork")
+    near, far = fork.Pipe()
+    fork.Process(target=_help, args=(far, near, work), daemon=True).start()
+    pin(0)
+    return near
+
+
+def _help(far: Connection, near: Connection, work: Callable[[Any], object]) -> None:
+    """The second process: work until the pipe is closed."""
     near.close()
     pin(1)
     while True:
         try:
-            play(far.recv(), sums)
+            work(far.recv())
             far.send(None)
         except (EOFError, OSError):
             os._exit(0)

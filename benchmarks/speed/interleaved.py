@@ -107,6 +107,7 @@ def comparison_rows(
     same: Mapping[str, object],
     *,
     inverse: bool = False,
+    limit: str = "",
 ) -> list[Row]:
     """A row per program: seconds per round, and the ratio of `base` to it over pairs of rounds.
 
@@ -114,6 +115,8 @@ def comparison_rows(
         base: name of the program that all are compared with.
         same: the first columns of all rows.
         inverse: the ratio of the program to `base`, in column `ratio`.
+        limit: name of the program that none can beat; the share of its time in that of a program
+            is in column `share_of_limit`, if it was measured.
     """
     rows: list[Row] = []
     for name, measurement in measured.items():
@@ -129,6 +132,9 @@ def comparison_rows(
                 row |= paired_ratios(
                     f"{base}_over_this", measured[base].seconds, measurement.seconds
                 )
+        if limit in measured and name != limit and measured[limit].seconds:
+            shares = paired_ratios("share", measured[limit].seconds, measurement.seconds)
+            row["share_of_limit"] = shares["share"]
         row |= {
             "startup": round(measurement.startup, 2),
             "peak_mb": measurement.peak_mb,

@@ -49,6 +49,7 @@ def measure(name: str, module: Any, out: Path, request: PartRequest) -> None:  #
         "part": name,
         "title": module.TITLE,
         "goal": module.GOAL,
+        "about": getattr(module, "ABOUT", ""),
         "quick": request.quick,
         "machine": environment,
         "date": time.strftime("%Y-%m-%d %H:%M", time.gmtime(began)),

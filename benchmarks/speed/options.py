@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from .interleaved import Row, paired_ratios, single_thread_environment
 from .part import PartRequest, compare, flbench_program
-from .workload import CLASSES, Workload
+from .workload import Workload
 
 TITLE = "Options, each against none, rounds in turn (`ratio`: as many times as long as without)"
 GOAL = "no option is on by default that costs time"
@@ -86,7 +86,7 @@ def _steps(work: Workload, format: torch.memory_format) -> Callable[[int], float
     optimizer = torch.optim.SGD(net.parameters(), lr=work.lr, momentum=work.momentum, fused=True)
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(work.batch, *work.shape, generator=draw).to(memory_format=format)
-    y = torch.randint(CLASSES, (work.batch,), generator=draw)
+    y = torch.randint(work.classes, (work.batch,), generator=draw)
 
     def play(steps: int) -> float:
         began = time.perf_counter()

@@ -14,6 +14,9 @@ from . import interleaved, peers
 from .interleaved import Program, Row
 from .workload import Workload
 
+LIMIT = "matrix products"
+"""The name of the program that no other can beat."""
+
 
 @dataclass(frozen=True)
 class PartRequest:
@@ -50,10 +53,19 @@ def floor_program(work: Workload, processes: int = 1, device: str = "cpu") -> Pr
     return Program("floor", [sys.executable, "-m", module, work.text(), str(processes), device])
 
 
+def limit_program(work: Workload, processes: int = 1) -> Program:
+    """As many floating-point operations as a round has, and nothing else (`limit`)."""
+    from .limit import round_operations
+
+    module = "flbench_benchmarks.speed.limit"
+    note = f"{round_operations(work) / 1e9:.3g} GFLOP per round"
+    return Program(LIMIT, [sys.executable, "-m", module, work.text(), str(processes)], note=note)
+
+
 def peer_programs(
-    work: Workload, request: PartRequest, processes: int, rounds: int
+    work: Workload, request: PartRequest, processes: int, rounds: int, names: Sequence[str]
 ) -> list[Program]:
-    """The programs of other frameworks; none with `--no-peers`."""
+    """The programs of the frameworks `names`; none with `--no-peers`."""
     if not request.peers:
         return []
     from .floor import network
@@ -61,8 +73,26 @@ def peer_programs(
     net = request.folder / f"{work.model}.pt"
     torch.save(network(work), net)
     return [
-        peers.program(name, work, processes, net, rounds, request.env_root) for name in peers.PEERS
+        program
+        for name in names
+        for program in peers.programs(name, work, processes, net, rounds, request.env_root)
     ]
+
+
+def compare_with_peers(
+    work: Workload, rounds: int, request: PartRequest, names: Sequence[str]
+) -> list[Row]:
+    """flbench, the floor, the frameworks `names` and the limit, in one process and in two."""
+    rows: list[Row] = []
+    for processes in (1, 2):
+        programs = [
+            flbench_program(work, request, devices=processes, accelerator="cpu"),
+            floor_program(work, processes),
+            *peer_programs(work, request, processes, rounds, names),
+            limit_program(work, processes),
+        ]
+        rows += compare(programs, rounds, request, processes=processes)
+    return rows
 
 
 def compare(
@@ -76,7 +106,11 @@ def compare(
     """Measure programs alternately and compare them with the first; all rows begin with `same`."""
     request.say(f"{', '.join(map(str, same.values()))}: {', '.join(p.name for p in programs)}")
     rows = interleaved.comparison_rows(
-        interleaved.measure_interleaved(programs, rounds), programs[0].name, same, inverse=inverse
+        interleaved.measure_interleaved(programs, rounds),
+        programs[0].name,
+        same,
+        inverse=inverse,
+        limit=LIMIT,
     )
     notes = {program.name: program.note for program in programs}
     return [{**row, "note": row.get("note") or notes[row["program"]]} for row in rows]

@@ -13,12 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-CLASSES = 10
-
 
 def arguments() -> tuple[dict[str, Any], int, str, int]:
     """Workload, number of processes, file of the network and number of rounds (`sys.argv`)."""
-    work, processes, net, rounds = sys.argv[1:]
+    work, processes, net, rounds = sys.argv[1:5]
     return json.loads(work), int(processes), net, int(rounds)
 
 
@@ -31,15 +29,17 @@ def network(path: str) -> nn.Module:
 
 
 @lru_cache(maxsize=1)
-def images(clients: int, samples: int, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+def images(
+    clients: int, samples: int, shape: tuple[int, ...], classes: int
+) -> tuple[Tensor, Tensor]:
     """Samples of all clients and their labels."""
     draw = torch.Generator().manual_seed(0)
     return (
         torch.randn(clients, samples, *shape, generator=draw),
-        torch.randint(CLASSES, (clients, samples), generator=draw),
+        torch.randint(classes, (clients, samples), generator=draw),
     )
 
 
 def data(work: dict[str, Any]) -> tuple[Tensor, Tensor]:
     """Samples and labels of a workload."""
-    return images(work["clients"], work["samples"], tuple(work["shape"]))
+    return images(work["clients"], work["samples"], tuple(work["shape"]), work["classes"])

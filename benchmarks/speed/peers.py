@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
-import venv
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -24,19 +26,33 @@ class Peer:
         package: what pip installs.
         relaxed: requirements whose version may be ignored where the package index has none that
             fits; the table says so.
+        pythons: commands of the Pythons that it can run in, the best first; empty = this one.
+        ways: how it can train several clients at once; each is a program of its own.
     """
 
     package: str
     relaxed: tuple[str, ...] = ()
+    pythons: tuple[str, ...] = ()
+    ways: tuple[str, ...] = ("",)
 
 
-PEERS = {"pfl": Peer("pfl==0.6.0"), "flower": Peer("flwr[simulation]==1.42.0", ("certifi",))}
+PEERS = {
+    "pfl": Peer("pfl==0.6.0"),
+    "flower": Peer("flwr[simulation]==1.42.0", ("certifi",)),
+    "blazefl": Peer(
+        "blazefl[contrib,reproducibility]==2.0.3",
+        pythons=("python3.14t", "python3.14", "python3.13"),
+        ways=("threads", "processes"),
+    ),
+}
 
-NO_TELEMETRY = {
+ENVIRONMENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
+    "TQDM_DISABLE": "1",
     "PYTHONDONTWRITEBYTECODE": "1",
 }
+"""No telemetry, no progress bars."""
 
 REQUIREMENTS = """
 import sys
@@ -53,10 +69,19 @@ for text in requires(whole.name):
 """
 
 
-def program(
+ABOUT = """
+import sys, sysconfig
+from importlib.metadata import version
+free = sysconfig.get_config_var("Py_GIL_DISABLED")
+threads = "whose threads run at once" if free else "whose threads take turns (GIL)"
+print(f"Python {sys.version.split()[0]}, {threads}, torch {version('torch')}")
+"""
+
+
+def programs(
     name: str, work: Workload, processes: int, net: Path, rounds: int, root: Path
-) -> Program:
-    """A framework on a workload; its environment is made if there is none.
+) -> list[Program]:
+    """A framework on a workload, a program for each way; its environment is made if there is none.
 
     Args:
         net: file of the network.
@@ -67,11 +92,13 @@ def program(
     try:
         note = ensure_environment(peer, root / name)
     except subprocess.CalledProcessError as error:
-        return Program(shown, (), note=f"cannot be installed: {_reason(error)}")
-    python = root / name / "bin" / "python"
-    driver = HERE / f"peer_{name}.py"
+        return [Program(shown, (), note=f"cannot be installed: {_reason(error)}")]
+    python, driver = root / name / "bin" / "python", HERE / f"peer_{name}.py"
     command = [str(python), str(driver), work.text(), str(processes), str(net), str(rounds)]
-    return Program(shown, command, NO_TELEMETRY, note)
+    return [
+        Program(f"{shown} {way}".strip(), [*command, way], ENVIRONMENT, note)
+        for way in (peer.ways if processes > 1 else ("",))
+    ]
 
 
 def ensure_environment(peer: Peer, folder: Path) -> str:
@@ -81,33 +108,58 @@ def ensure_environment(peer: Peer, folder: Path) -> str:
         CalledProcessError: pip failed.
     """
     marker = folder / READY
-    wanted = {"package": peer.package, "torch": version("torch")}
+    python = interpreter(peer.pythons) if peer.pythons else sys.executable
+    wanted = {"package": peer.package, "torch": version("torch"), "python": python}
     if marker.is_file():
         made = json.loads(marker.read_text(encoding="utf-8"))
         if {**made, "note": ""} == {**wanted, "note": ""}:
             return str(made["note"])
-    venv.create(folder, clear=True, with_pip=True)
+    _run(python, "-m", "venv", "--clear", str(folder))
     torch, note = f"torch=={version('torch')}", ""
+    if peer.pythons:  # another build of the same version
+        torch = torch.partition("+")[0]
     try:
-        _run(folder, "-m", "pip", "install", torch, peer.package)
+        _run_in(folder, "-m", "pip", "install", torch, peer.package)
     except subprocess.CalledProcessError as error:
         if not any(name in (error.stderr or "") for name in peer.relaxed):
             raise
-        _run(folder, "-m", "pip", "install", "--no-deps", peer.package)
-        needs = _run(folder, "-c", REQUIREMENTS, peer.package, ",".join(peer.relaxed)).split("\n")
-        _run(folder, "-m", "pip", "install", torch, *filter(None, needs))
+        _run_in(folder, "-m", "pip", "install", "--no-deps", peer.package)
+        needs = _run_in(folder, "-c", REQUIREMENTS, peer.package, ",".join(peer.relaxed)).split(
+            "\n"
+        )
+        _run_in(folder, "-m", "pip", "install", torch, *filter(None, needs))
         note = f"with another {', '.join(peer.relaxed)} than it asks for: {_reason(error)}"
+    if peer.pythons:
+        note = _run_in(folder, "-c", ABOUT).strip()
     marker.write_text(json.dumps({**wanted, "note": note}), encoding="utf-8")
     return note
 
 
-def _run(folder: Path, *arguments: str) -> str:
-    """Run an environment's Python; return its standard output."""
-    command = [str(folder / "bin" / "python"), *arguments]
+def interpreter(commands: Sequence[str]) -> str:
+    """The path of the first of the commands that starts.
+
+    Raises:
+        CalledProcessError: there is none.
+    """
+    for command in commands:
+        path = shutil.which(command)  # a command of pyenv may be one that only says why not
+        if path and not subprocess.run([path, "-c", ""], capture_output=True).returncode:
+            return path
+    wanted = f"ERROR: it needs {' or '.join(commands)} on the PATH"
+    raise subprocess.CalledProcessError(1, commands[-1], stderr=wanted)
+
+
+def _run(*command: str) -> str:
+    """Run a command; return its standard output."""
     done = subprocess.run(
         command, capture_output=True, text=True, check=True, env=single_thread_environment()
     )
     return done.stdout
+
+
+def _run_in(folder: Path, *arguments: str) -> str:
+    """Run an environment's Python; return its standard output."""
+    return _run(str(folder / "bin" / "python"), *arguments)
 
 
 def _reason(error: subprocess.CalledProcessError) -> str:

@@ -11,8 +11,8 @@ from typing import Any
 from flbench.errors import UserError
 
 PARTS = (
-    "startup", "workers", "w0", "lanes", "w1", "w2", "w3", "w4", "w5", "w6", "options",
-    "accuracy",
+    "startup", "workers", "w0", "lanes", "w1", "w2", "w3", "w4", "w5", "w6", "w7", "w8", "w9",
+    "options", "accuracy",
 )  # fmt: skip
 PAGE = Path("docs/performance.md")
 BEGIN, END = "<!-- flbench speed --table: begin -->", "<!-- flbench speed --table: end -->"
@@ -67,8 +67,9 @@ def section(part: Mapping[str, Any]) -> str:
     )
     trial = " This was a trial (`--quick`): its numbers say little." if part["quick"] else ""
     goal = f"`flbench speed {part['part']}`; goal: {part['goal']}.{trial}"
+    about = f"{_wrapped(part['about'])}\n\n" if part.get("about") else ""
     return (
-        f"### {part['title']}\n\n{_wrapped(goal)}\n\n"
+        f"### {part['title']}\n\n{_wrapped(goal)}\n\n{about}"
         f"{markdown_table(part['rows'])}\n{_wrapped(measured_on)}.\n"
     )
 

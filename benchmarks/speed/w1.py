@@ -24,7 +24,7 @@ def run(request: PartRequest) -> list[Row]:
             programs = [
                 flbench_program(work, request, devices=processes, accelerator="cpu"),
                 floor_program(work, processes),
-                *peer_programs(work, request, processes, rounds),
+                *peer_programs(work, request, processes, rounds, ("pfl", "flower")),
             ]
             rows += compare(programs, rounds, request, epochs=epochs, processes=processes)
     return rows

@@ -16,8 +16,6 @@ from flbench.run.composition import compose
 from flbench.run.spec import RunSpec
 from flbench.suite import Suite
 
-CLASSES = 10
-
 
 @dataclass(frozen=True)
 class Workload:
@@ -30,6 +28,7 @@ class Workload:
 
     model: str = "lenet5"
     shape: tuple[int, ...] = (3, 32, 32)
+    classes: int = 10
     clients: int = 100
     cohort: int = 10
     samples: int = 150
@@ -56,14 +55,14 @@ def images(work: Workload, spare: int = 0) -> tuple[Tensor, Tensor]:
     count = (work.clients, work.samples + spare)
     return (
         torch.randn(*count, *work.shape, generator=draw),
-        torch.randint(CLASSES, count, generator=draw),
+        torch.randint(work.classes, count, generator=draw),
     )
 
 
 def dataset(work: Workload) -> Dataset:
     """The same samples as a data set; each client has one more, for its test set."""
     x, y = images(work, spare=1)
-    return Dataset("random", x.flatten(0, 1), y.flatten(), CLASSES)
+    return Dataset("random", x.flatten(0, 1), y.flatten(), work.classes)
 
 
 def run_spec(

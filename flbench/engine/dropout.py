@@ -55,6 +55,9 @@ class LaneDropout(nn.Module):
             return x
         shape = x.shape[: x.ndim - self.together] + (1,) * self.together
         like = torch.empty(shape, dtype=x.dtype, device=x.device)
+        if not self.randomness.generators:  # no lanes: as torch computes it
+            noise = like.bernoulli_(1 - self.p)
+            return x * (noise.div_(1 - self.p) if self.p < 1 else noise)
         keep: Tensor = _Draw.apply(  # type: ignore[no-untyped-call]
             like, self.randomness.lane_marker, self.p, self.randomness.generators
         )

@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
@@ -62,12 +62,37 @@ def assign(weights: Sequence[int], processes: int) -> list[list[int]]:
     return [sorted(items) for items in assigned]
 
 
+class SharedTable:
+    """A flat tensor in shared memory."""
+
+    def __init__(self, flat: Tensor) -> None:
+        self.flat = flat
+        self._unused = self._references()
+
+    def fits(self, like: Tensor) -> bool:
+        """Whether it has the size and type of a tensor."""
+        return (self.flat.numel(), self.flat.dtype) == (like.numel(), like.dtype)
+
+    def is_used(self) -> bool:
+        """Whether this process has a view of it."""
+        return self._references() != self._unused
+
+    def _references(self) -> int:
+        count: int = torch._C._storage_Use_Count(self.flat.untyped_storage()._cdata)
+        return count
+
+
 @dataclass(frozen=True)
 class ProcessGroup:
-    """The `size` processes of a run; this one has number `rank`, from 0."""
+    """The `size` processes of a run; this one has number `rank`, from 0.
+
+    Attributes:
+        last: the last table in shared memory, if any.
+    """
 
     rank: int = 0
     size: int = 1
+    last: list[SharedTable] = field(default_factory=list, compare=False, kw_only=True)
 
     @classmethod
     def of(cls, fabric: Fabric) -> ProcessGroup:
@@ -172,8 +197,7 @@ class ProcessGroup:
         shape = (sum(map(len, positions)), *own.shape[1:])
         like = torch.empty(shape, dtype=own.dtype, device="meta")
         if like.nbytes >= max(1, SHARED):
-            name = self.broadcast_object(_shared_file(like.nbytes) if self.is_rank_zero else None)
-            shared = None if name is None else self._map_shared(name, like)
+            shared = self._shared_table(like)
             if shared is not None:
                 shared[list(positions[self.rank])] = own.detach().cpu()
                 self.all_gather_object(None)  # wait until all processes have written
@@ -196,17 +220,30 @@ class ProcessGroup:
                 rows[some] = self.broadcast(block, source)
         return rows
 
-    def _map_shared(self, name: str, like: Tensor) -> Tensor | None:
-        """A file as a tensor that all processes share; None = they are on several machines."""
-        try:
-            if len(set(self.all_gather_object(_machine()))) > 1:
+    def _shared_table(self, like: Tensor) -> Tensor | None:
+        """A tensor in memory that all processes share, with any content; None = there is none.
+
+        It is the last one if no process uses that any more: the system clears new memory slowly.
+        """
+        last = next((table for table in self.last if table.fits(like)), None)
+        heard = self.all_gather_object((_machine(), last is not None and not last.is_used()))
+        machines, free = zip(*heard, strict=True)
+        if last is None or not all(free):
+            self.last.clear()
+            if len(set(machines)) > 1:
                 return None
-            flat = torch.from_file(name, shared=True, size=like.numel(), dtype=like.dtype)
-            self.all_gather_object(None)  # wait until all have mapped it, then unlink it
-            return flat.view(like.shape)
-        finally:
-            if self.is_rank_zero:
-                os.unlink(name)
+            name = self.broadcast_object(_shared_file(like.nbytes) if self.is_rank_zero else None)
+            if name is None:
+                return None
+            try:
+                flat = torch.from_file(name, shared=True, size=like.numel(), dtype=like.dtype)
+                self.all_gather_object(None)  # wait until all have mapped it, then unlink it
+            finally:
+                if self.is_rank_zero:
+                    os.unlink(name)
+            last = SharedTable(flat)
+            self.last.append(last)
+        return last.flat.view(like.shape)
 
     def broadcast(self, block: Tensor, source: int) -> Tensor:
         """Send a tensor from one process to all; the others pass a tensor to write it to."""

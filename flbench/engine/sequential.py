@@ -76,7 +76,8 @@ class Sequential:
             Undefined: a method's loss was not used by another method's client module.
         """
         device = self.workspace.device
-        trained = torch.empty(start.params.shape, device=device).copy_(start.params)
+        trained = torch.empty(start.params.shape, device=device)
+        trained[~start.active] = start.params[~start.active].to(device)
         clients = stage.clients.tolist()
         owned = [self.owned(client, stage) for client in clients]
         outcomes = [[IDLE] * trained.shape[1] for _ in clients]
@@ -112,7 +113,7 @@ class Sequential:
                         f"round {round_}: {self.workspace.module.provided_by}: client {clients[i]}"
                         f" failed in stage '{stage.label}': {in_one_line(error)}"
                     ) from error
-                trained[i, candidate] = self.workspace.snapshot()
+                self.workspace.copy_to(trained[i, candidate])
         used = [len(rows) for rows in owned]
         return stack_upload(stage, round_, start, trained, used, outcomes)
 

@@ -82,12 +82,16 @@ class Workspace:
         for section, counter in self._counters:
             counter.copy_(row[section].view(counter.shape))
 
-    @torch.no_grad()
     def snapshot(self) -> Tensor:
         """A copy of the module's model, counters included, shape (W,)."""
+        return self.copy_to(torch.empty_like(self.row))
+
+    @torch.no_grad()
+    def copy_to(self, row: Tensor) -> Tensor:
+        """Write the module's model, counters included, to a row, shape (W,); return it."""
         for section, counter in self._counters:
             self.row[section] = counter.reshape(-1).to(self.row.dtype)
-        return self.row.clone()
+        return row.copy_(self.row)
 
     def restore_frozen(self, before: Tensor, trained: Tensor) -> None:
         """Restore the scalars outside the mask `trained` from the snapshot `before`, shape (W,)."""

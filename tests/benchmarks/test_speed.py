@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from flbench_benchmarks.speed import (
     flbench_rounds,
     floor,
     interleaved,
+    limit,
     part,
     peers,
     startup,
@@ -33,7 +35,7 @@ from flbench_benchmarks.speed import (
     workers,
 )
 from flbench_benchmarks.speed.interleaved import Measurement, Program, ProgramFailed
-from flbench_benchmarks.speed.workload import CLASSES, Workload, dataset, images, run_spec
+from flbench_benchmarks.speed.workload import Workload, dataset, images, run_spec
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = Workload(shape=(1, 16, 16), clients=4, cohort=2, samples=10, epochs=2, batch=4)
@@ -119,10 +121,10 @@ def test_everybody_has_the_same_data() -> None:
     """What other frameworks import beside torch draws the same samples."""
     from flbench_benchmarks.speed import peer_workload
 
-    assert CLASSES == peer_workload.CLASSES
-    shape = {"clients": 4, "samples": 10, "shape": [1, 16, 16]}
-    for one, other in zip(images(SMALL), peer_workload.data(shape), strict=True):
+    work = replace(SMALL, classes=62)
+    for one, other in zip(images(work), peer_workload.data(json.loads(work.text())), strict=True):
         assert torch.equal(one, other)
+    assert images(work)[1].max() > 9
 
 
 def test_a_network_goes_to_other_frameworks_without_flbench(tmp_path: Path) -> None:
@@ -181,6 +183,51 @@ def test_ratios_are_of_pairs() -> None:
     assert interleaved.comparison_rows(found, "one", {}, inverse=True)[1]["ratio"] == 0.5
 
 
+def test_the_operations_of_a_round_are_counted_in_the_network() -> None:
+    """Two linear layers forwards, their weights backwards, and the input of the second."""
+    work = Workload(model="mlp", shape=(1, 8, 8), clients=9, cohort=3, samples=5, epochs=2)
+    hidden, head = 2 * 64 * 64, 2 * 64 * 10
+    assert limit.round_operations(work) == 3 * 5 * 2 * (2 * hidden + 3 * head)
+
+
+def test_the_limit_does_all_operations_of_a_round() -> None:
+    done: list[int] = []
+    product = limit.Product(8, lambda: done.append(8))
+    assert product.repeat(20) > 0
+    assert sum(done) == 24, "at least as many"
+    assert {one.operations for one in limit.products()} == {2 * size**3 for size in limit.SIZES}
+
+
+def test_every_program_has_its_share_of_the_limit() -> None:
+    found = {
+        "flbench": Measurement(seconds=[2.0, 4.0, 8.0]),
+        "floor": Measurement(seconds=[1.0, 4.0, 4.0]),
+        "limit": Measurement(seconds=[1.0, 1.0, 2.0]),
+    }
+    rows = interleaved.comparison_rows(found, "flbench", {}, limit="limit")
+    assert [row.get("share_of_limit") for row in rows] == [0.25, 0.5, None]
+    rows = interleaved.comparison_rows(found, "flbench", {}, limit="not measured")
+    assert not any("share_of_limit" in row for row in rows)
+
+
+@pytest.mark.parametrize("name", ["w7", "w8", "w9"])
+def test_frameworks_are_compared_in_one_process_and_in_two(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, list[str], int]] = []
+
+    def compare(programs: list[Program], rounds: int, *_: object, processes: int) -> list[Any]:
+        asked.append((processes, [program.name for program in programs], rounds))
+        return [{"processes": processes}]
+
+    monkeypatch.setattr(part, "compare", compare)
+    module = __import__(f"flbench_benchmarks.speed.{name}", fromlist=["run"])
+    request = part.PartRequest(tmp_path, tmp_path, quick=True, peers=False)
+    assert module.run(request) == [{"processes": 1}, {"processes": 2}]
+    names = ["flbench", "floor", part.LIMIT]
+    assert asked == [(1, names, 2), (2, names, 2)]
+
+
 @pytest.mark.slow
 def test_a_program_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interleaved, "TIMEOUT", 0.2)
@@ -211,9 +258,46 @@ def test_a_framework_that_cannot_be_installed_says_why(
         raise peers.subprocess.CalledProcessError(1, "pip", stderr="x\nERROR: No matching one")
 
     monkeypatch.setattr(peers, "_run", fails)
-    monkeypatch.setattr(peers.venv, "create", lambda *_, **__: None)
-    found = peers.program("pfl", SMALL, 1, tmp_path / "net.pt", 1, tmp_path)
+    (found,) = peers.programs("pfl", SMALL, 1, tmp_path / "net.pt", 1, tmp_path)
     assert (found.command, found.note) == ((), "cannot be installed: No matching one")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (found,) = peers.programs("blazefl", SMALL, 2, tmp_path / "net.pt", 1, tmp_path)
+    assert found.command == ()
+    assert "needs python3.14t or python3.14 or python3.13 on the PATH" in found.note
+
+
+def test_a_framework_is_installed_in_a_python_that_it_runs_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first command that starts; a command of pyenv for a version not chosen does not."""
+    for name, code in (("python3.14", 127), ("python3.13", 0)):
+        command = tmp_path / name
+        command.write_text(f"#!/bin/sh\nexit {code}\n")
+        command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert peers.interpreter(peers.PEERS["blazefl"].pythons) == str(tmp_path / "python3.13")
+    run: list[list[str]] = []
+
+    def runs(*command: str) -> str:
+        run.append(list(command))
+        if "venv" in command:
+            (tmp_path / "blazefl").mkdir()
+        return "Python 3.13, torch 2\n"
+
+    monkeypatch.setattr(peers, "_run", runs)
+    monkeypatch.setattr(peers, "version", lambda name: "2.13.0+cpu")
+
+    def made(processes: int) -> list[Program]:
+        return peers.programs("blazefl", SMALL, processes, tmp_path / "net.pt", 3, tmp_path)
+
+    one, two = made(1), made(2)
+    assert [program.name for program in one] == ["blazefl 2.0.3"]
+    assert [program.name for program in two] == ["blazefl 2.0.3 threads", "blazefl 2.0.3 processes"]
+    assert [program.command[-1] for program in two] == ["threads", "processes"]
+    assert {program.note for program in (*one, *two)} == {"Python 3.13, torch 2"}
+    assert run[0][0] == str(tmp_path / "python3.13")
+    assert "torch==2.13.0" in run[1], "any build of it"
+    assert len(run) == 3, "it is made once"
 
 
 # --- tables -----------------------------------------------------------------------------------
@@ -237,7 +321,12 @@ def test_tables_are_made_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     put(
         tmp_path / "leaderboard" / "speed",
         a_file("w2", [{"program": "c", "note": "not run: so"}], quick=True),
-        a_file("w1", [{**row, "steps": None, "note": ""}, {"program": "d", "seconds": 1234.5}]),
+        {
+            **a_file(
+                "w1", [{**row, "steps": None, "note": ""}, {"program": "d", "seconds": 1234.5}]
+            ),
+            "about": "what is alike",
+        },
     )
     run("--table")
     text = tables.PAGE.read_text(encoding="utf-8")
@@ -245,6 +334,7 @@ def test_tables_are_made_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "| program | seconds | ratio |\n|---|---:|---:|\n" in text
     assert "| a\\|b | 0.123 | 2 (1–3.5) |\n| d | 1234 | - |\n" in text
     assert "goal: be quick.\n" in text
+    assert "be quick.\n\nwhat is alike\n\n| program" in text.partition("### w2")[0]
     assert "This was a trial" in text.partition("### w2")[2]
     assert "A, 2 cores, 24 GiB, device cpu, Python 3.11, torch 2, load 0.1 before" in text
     once = text
@@ -263,9 +353,9 @@ def test_a_page_without_the_section_is_left_alone(
 
 def test_an_unknown_part_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        run("w9")
+        run("w99")
     said = capsys.readouterr().err
-    assert said.startswith("flbench: unknown part 'w9'")
+    assert said.startswith("flbench: unknown part 'w99'")
     assert said.count("\n") == 1
 
 
@@ -352,8 +442,11 @@ def test_flbench_is_compared_with_the_floor(tmp_path: Path) -> None:
         part.floor_program(SMALL),
     ]
     rows = part.compare(programs, 2, asked, processes=1)
-    two = part.compare([part.floor_program(SMALL, 2)], 2, asked, processes=2)
-    assert [row["steps"] for row in (*rows, *two)] == [12, 12, 6]
+    both = [part.floor_program(SMALL, 2), part.limit_program(SMALL, 2)]
+    two = part.compare(both, 2, asked, processes=2)
+    assert [row["steps"] for row in (*rows, *two)] == [12, 12, 6, None]
+    assert two[0]["share_of_limit"] > 0
+    assert two[1]["note"].endswith(" GFLOP per round")
     assert all(row["rounds"] == 2 for row in (*rows, *two))
 
 

@@ -136,6 +136,27 @@ def test_objects_of_any_length_arrive(longest: int, monkeypatch: pytest.MonkeyPa
     assert heard == [words] * 3
 
 
+@pytest.mark.parametrize("holder", [None, 0, 1])
+def test_memory_that_no_process_uses_is_shared_again(
+    holder: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_group, "SHARED", 0)
+    positions = [[0, 2], [1, 3]]
+
+    def twice(ranks: ProcessGroup) -> tuple[bool, list[Any], list[Any]]:
+        own = torch.full((2, 3), float(ranks.rank))
+        table = ranks.stack(own, positions)
+        place, view = table.data_ptr(), table[1:] if holder == ranks.rank else table[:0].clone()
+        del table
+        again = ranks.stack(own + 5, positions)
+        return again.data_ptr() == place, again[:, 0].tolist(), view[:, 0].tolist()
+
+    for rank, (reused, rows, held) in enumerate(together(2, twice)):
+        assert reused == (holder is None)
+        assert rows == [5, 6, 5, 6]
+        assert held == ([1, 0, 1] if rank == holder else [])
+
+
 def desks() -> set[Path]:
     """What lies in shared memory by our name."""
     return set(Path(process_group.MEMORY).glob("flbench-*"))

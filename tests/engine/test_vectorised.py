@@ -228,6 +228,7 @@ NETWORKS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "resnet9-gn": ((3, 32, 32), {}),
     "dcpfl-fm": ((1, 28, 28), {}),
     "fedc2i-lenet": ((3, 32, 32), {}),
+    "fedopt-cnn": ((1, 8, 8), {}),
     "gpt2": ((6,), {"dropout": 0.1, "width": 8}),
 }
 

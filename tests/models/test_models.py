@@ -16,7 +16,7 @@ from flbench.core.layout import ParameterLayout
 from flbench.core.networks import head_of
 from flbench.engine.dropout import replace_dropout
 from flbench.errors import BadParameter, MissingData, UnknownName, UserError
-from flbench.models import dcpfl_fm, fedc2i_lenet, gpt2, resnet9_gn, resnet18
+from flbench.models import dcpfl_fm, fedc2i_lenet, fedopt_cnn, gpt2, resnet9_gn, resnet18
 from flbench.plugin.registry import entries, summary_of
 from flbench.run.networks import build_network
 from flbench.suite import load_suite
@@ -36,6 +36,8 @@ TABLE = [
     ("fedc2i-lenet", (1, 28, 28), 10, {"size": 64}, 4_336_906, 1_930, 192),
     ("fedc2i-lenet", (3, 300, 200), 10, {"size": 64}, 4_336_906, 1_930, 192),
     ("fedc2i-lenet", (3, 32, 32), 10, {}, 797_962, 1_930, 192),
+    ("fedopt-cnn", (1, 28, 28), 10, {}, 1_199_882, 1_290, 128),
+    ("fedopt-cnn", (3, 32, 32), 10, {}, 1_626_442, 1_290, 128),
 ]
 NAMED = [f"{row[0]}-{'x'.join(map(str, row[1]))}-{row[3] or ''}" for row in TABLE]
 # Small samples for the same networks, to be computed with.
@@ -45,6 +47,7 @@ SMALL: list[tuple[str, tuple[int, ...], dict[str, Any]]] = [
     ("resnet18", (1, 8, 8), {}),
     ("dcpfl-fm", (1, 4, 4), {}),
     ("fedc2i-lenet", (1, 8, 8), {"size": 20}),
+    ("fedopt-cnn", (1, 8, 8), {}),
     ("gpt2", (6,), {"width": 8}),
 ]
 SMALL_NAMED = [f"{row[0]}-{row[2] or ''}" for row in SMALL]
@@ -91,7 +94,7 @@ def test_networks_have_the_parameters_head_and_features_they_say(
 
 
 def test_the_counts_in_the_listing_are_those_of_the_table() -> None:
-    for name in ("lenet5", "resnet9-gn", "resnet18", "dcpfl-fm", "fedc2i-lenet"):
+    for name in ("lenet5", "resnet9-gn", "resnet18", "dcpfl-fm", "fedc2i-lenet", "fedopt-cnn"):
         said = summary_of(entries("models")[name])
         assert any(f"{row[4]:,}" in said for row in TABLE if row[0] == name)
 
@@ -118,6 +121,9 @@ def test_stacked_models_are_trained_as_a_batch_as_they_are_one_by_one(
 ) -> None:
     """What the vectorised executor does: vmap over rows, of the gradient of a functional call."""
     net = made(name, shape, 5, **given).double().train()
+    for layer in net.modules():
+        if isinstance(layer, nn.Dropout):
+            layer.p = 0.0  # whose random numbers are a matter of the executor
     replace_dropout(net)
     x = torch.stack([samples(shape), samples(shape).flip(-1)])
     x = x.double() if x.is_floating_point() else x
@@ -156,6 +162,7 @@ def test_stacked_models_are_trained_as_a_batch_as_they_are_one_by_one(
         (resnet18.build, (2, 32, 32), "resnet18 expects images of at least 8x8 with 1 or 3 chan"),
         (dcpfl_fm.build, (1, 28, 3), "dcpfl-fm expects images of at least 4x4"),
         (dcpfl_fm.build, (28, 28), "dcpfl-fm expects images of at least 4x4"),
+        (fedopt_cnn.build, (1, 28, 5), "fedopt-cnn expects images of at least 6x6"),
         (fedc2i_lenet.build, (3, 15, 64), "fedc2i-lenet expects images of at least 16x16 with 1 "),
         (fedc2i_lenet.build, (4, 64, 64), "fedc2i-lenet expects images of at least 16x16 with 1 "),
     ],
@@ -177,6 +184,7 @@ def test_networks_refuse_what_they_cannot_see(
         (resnet18.build, (3, 8, 8), {}),
         (resnet18.build, (3, 2, 2), {"resize": 8}),
         (dcpfl_fm.build, (1, 4, 5), {}),
+        (fedopt_cnn.build, (2, 6, 7), {}),
         (fedc2i_lenet.build, (3, 16, 17), {}),
         (fedc2i_lenet.build, (3, 2, 2), {"size": 16}),
     ],
@@ -217,6 +225,7 @@ def test_images_are_resized_inside_the_network(build: Any, name: str) -> None:
     [
         ("dcpfl-fm", (1, 28, 28), "Crp Crp Lr Lr L"),
         ("fedc2i-lenet", (3, 64, 64), "Crp Crp Lr Lr L"),
+        ("fedopt-cnn", (3, 32, 32), "Cr Cr pd Lr d L"),
         ("resnet9-gn", (3, 32, 32), "Cgr Cgrp Cgr Cgr Cgrp Cgrp Cgr Cgr p L"),
     ],
 )
@@ -227,6 +236,7 @@ def test_layers_follow_each_other_as_described(
         net = made(name, shape, 10)
     letters = {
         nn.Conv2d: "C", nn.GroupNorm: "g", nn.ReLU: "r", nn.MaxPool2d: "p", nn.Linear: "L",
+        nn.Dropout: "d",
     }  # fmt: skip
     assert "".join(letters.get(type(p), "") for p in net.modules()) == layers.replace(" ", "")
 
