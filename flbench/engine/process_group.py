@@ -77,9 +77,10 @@ class SharedTable:
         """Whether this process has a view of it."""
         return self._references() != self._unused
 
-    def _references(self) -> int:
-        count: int = torch._C._storage_Use_Count(self.flat.untyped_storage()._cdata)
-        return count
+    def _references(self) -> float:
+        """How many tensors view it; NaN, which equals no number, if torch does not tell."""
+        count = getattr(torch._C, "_storage_Use_Count", lambda storage: float("nan"))
+        return float(count(self.flat.untyped_storage()._cdata))
 
 
 @dataclass(frozen=True)
