@@ -28,6 +28,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "cfl": {},
 }
 """Methods, with settings that let two rounds compare."""
+LONGEST = 600.0
+"""Seconds of comparing; what the exponent lets expect to take longer is not run."""
 
 
 def run(request: PartRequest) -> list[Row]:
@@ -37,6 +39,11 @@ def run(request: PartRequest) -> list[Row]:
     for method, settings in METHODS.items():
         before: Row | None = None
         for clients in counts:
+            expected = seconds_expected(before, clients)
+            if expected > LONGEST:
+                note = f"not run: {expected:.0f} s of comparing are expected"
+                rows.append({"method": method, "clients": clients, "note": note})
+                break
             request.say(f"{method}, {clients} clients")
             command = [sys.executable, "-m", __name__, method, json.dumps(settings), str(clients)]
             errors = request.folder / "errors"
@@ -58,8 +65,23 @@ def run(request: PartRequest) -> list[Row]:
     return rows
 
 
+def seconds_expected(row: Row | None, clients: int) -> float:
+    """Seconds of comparing with more clients, if they grow as they did up to a row.
+
+    Example:
+        >>> seconds_expected({"clients": 10, "comparing": 2.0, "exponent": 2.0}, 30)
+        18.0
+    """
+    if row is None or "exponent" not in row:
+        return 0.0
+    return float(row["comparing"] * (clients / row["clients"]) ** row["exponent"])
+
+
 def main() -> None:
     """Run one method; print seconds and the peak of memory as JSON."""
+    import sklearn.cluster  # imports are not comparing
+    import sklearn.metrics  # noqa: F401
+
     from flbench.engine.options import EngineOptions
     from flbench.run.composition import compose
     from flbench.run.runner import execute

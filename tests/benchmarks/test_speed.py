@@ -6,6 +6,7 @@ How long anything takes is no matter of tests.
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from flbench.run.rounds import cohort, run_round
 from flbench.run.setup import prepare
 from flbench_benchmarks.speed import __main__ as command
 from flbench_benchmarks.speed import (
+    everybody,
     flbench_rounds,
     floor,
     interleaved,
@@ -458,3 +460,23 @@ def test_more_clients_are_compared_with_the_fewest(tmp_path: Path) -> None:
     told = [(row["method"], row["clients"], "ratio" in row) for row in rows]
     both = [(20, False), (40, True)]
     assert told == [(method, *one) for method in ("fedavg", "local-only") for one in both]
+
+
+def test_what_would_take_too_long_is_not_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Comparing takes 2 s with 300 clients and 70 s with 1,000; 3,000 would take 1,800 s."""
+    asked: list[int] = []
+
+    def ran(command: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:
+        clients = int(command[5])
+        asked.append(clients)
+        found = {"total": 100.0, "comparing": 2.0 if clients == 300 else 70.0, "peak_mb": 400}
+        return subprocess.CompletedProcess(command, 0, json.dumps(found).encode())
+
+    monkeypatch.setattr(everybody, "METHODS", {"cfl": {}})
+    monkeypatch.setattr(everybody.subprocess, "run", ran)
+    rows = everybody.run(part.PartRequest(tmp_path, tmp_path, say=lambda message: None))
+    assert asked == [300, 1000]
+    assert rows[1]["exponent"] == 2.95
+    assert rows[2]["note"].startswith("not run: 17")
