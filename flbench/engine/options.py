@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from flbench.errors import BadParameter
 
 EXACT = "32-true"
+LARGEST = 2**60
+"""Bytes that no machine has."""
 UNITS = {"": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}
 
 
@@ -53,4 +55,7 @@ def size(text: str) -> int:
     if found is None:
         raise BadParameter(f"expected a size such as 8GB or 500MB, got '{text}'")
     unit = found[2].upper()
-    return int(float(found[1]) * UNITS[f"{unit}B" if unit else ""])
+    size = float(found[1]) * UNITS[f"{unit}B" if unit else ""]
+    if size >= LARGEST:
+        raise BadParameter(f"expected a size below {LARGEST / 2**40:.0f} TB, got '{text[:40]}'")
+    return int(size)
