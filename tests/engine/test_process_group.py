@@ -12,19 +12,19 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import grids
 import in_threads
 import pytest
 import torch
 from every import run_of, same_state, stable
-from forked import Command, typed
+from forked import Command, typed, waited
 from hypothesis import given
 from hypothesis import strategies as st
 from in_processes import call
@@ -44,7 +44,6 @@ from flbench.engine.process_group import ALONE, ProcessGroup, assign
 from flbench.engine.processes import is_rank_zero, rank_zero_output
 from flbench.engine.sequential import Sequential
 from flbench.errors import Diverged, FlbenchError, PluginError, ProcessDied, UnknownName, UserError
-from flbench.results.schema import VOLATILE
 from flbench.testing.subprocesses import in_process_group
 
 # --- dealing ----------------------------------------------------------------------------------
@@ -483,7 +482,7 @@ def test_executors_agree_in_mixed_precision(play_toy: Play) -> None:
 def test_mixed_precision_works_from_the_command_line(tmp_path: Path) -> None:
     for name in ("32-true", "bf16-mixed"):
         call("-p", "fedavg", *SMALL, "--rounds", "1", "--precision", name, "--out", str(tmp_path))
-    assert len(set(results(tmp_path))) == 2
+    assert len(set(stable(tmp_path))) == 2
     refused = CliRunner().invoke(
         app, ["run", "-p", "fedavg", *SMALL, "--precision", "8-bit", "--out", str(tmp_path)]
     )
@@ -505,21 +504,12 @@ START, END = 120, 60
 FLBENCH = ("-m", "flbench", "run")
 
 
-def results(folder: Path) -> dict[str, dict[str, Any]]:
-    """The results below a folder, without what differs from run to run."""
-    tables = {p: json.loads(p.read_text(encoding="utf-8")) for p in sorted(folder.rglob("*.json"))}
-    return {
-        str(path.relative_to(folder)): {k: v for k, v in table.items() if k not in VOLATILE}
-        for path, table in tables.items()
-    }
-
-
 @pytest.mark.slow
 def test_two_processes_leave_the_files_of_one(tmp_path: Path) -> None:
     code, said, cried = typed(["run", *RAGGED, "--devices", "2", "--out", "two"], tmp_path)
     assert code == 0, cried
     call(*RAGGED, "--out", str(tmp_path / "one"))
-    assert results(tmp_path / "two") == results(tmp_path / "one")
+    assert grids.stable(tmp_path / "two") == grids.stable(tmp_path / "one")
     files = [path for path in (tmp_path / "two").rglob("*") if path.is_file()]
     assert len(files) == 3, "no checkpoint is left"
     told = [json.loads(path.read_text(encoding="utf-8"))["environment"] for path in files]
@@ -539,7 +529,7 @@ def test_large_uploads_in_shared_memory_end_in_the_files_of_one(tmp_path: Path) 
     in_process_group(call, 2, *large, "--devices", "2", "--out", str(tmp_path / "two"))
     assert desks() == before
     call(*large, "--out", str(tmp_path / "one"))
-    assert results(tmp_path / "two") == results(tmp_path / "one") != {}
+    assert grids.stable(tmp_path / "two") == grids.stable(tmp_path / "one") != {}
 
 
 @pytest.mark.slow
@@ -558,7 +548,7 @@ def test_torchrun_gives_the_same_and_only_one_process_speaks(tmp_path: Path) -> 
     assert done.stderr.count("ifca on iid (digits), seed 0: 2 rounds") == 1
     assert done.stdout.count("seed-0.json") == 2
     call(*pair, "--out", str(tmp_path / "one"))
-    assert results(tmp_path / "two") == results(tmp_path / "one")
+    assert grids.stable(tmp_path / "two") == grids.stable(tmp_path / "one")
 
 
 @pytest.fixture(scope="module")
@@ -578,13 +568,6 @@ def running(tmp_path: Path) -> Iterator[Command]:
         yield command
     finally:
         command.kill()
-
-
-def waited(condition: Callable[[], bool], seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it took too long"
-        time.sleep(0.02)
 
 
 def children(pid: int) -> list[int]:
@@ -622,7 +605,7 @@ def test_a_killed_process_ends_the_run_which_can_go_on_in_one(
     assert "Traceback" not in cried
     assert not any((tmp_path / "out").rglob("*.json"))
     call(*LONG, "--out", str(tmp_path / "out"), "--resume")
-    assert results(tmp_path / "out") == results(whole)
+    assert grids.stable(tmp_path / "out") == grids.stable(whole)
 
 
 @pytest.mark.slow

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import machines
 import pytest
-from forked import typed
+from forked import typed, waited
+from grids import stable
 from machines import Machine
-
-from flbench.results.schema import VOLATILE
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
@@ -39,15 +36,6 @@ def pair() -> Iterator[Pair]:
         yield both
 
 
-def results(folder: Path) -> dict[str, dict[str, Any]]:
-    """The results below a folder, without what differs from run to run."""
-    tables = {p: json.loads(p.read_text(encoding="utf-8")) for p in sorted(folder.rglob("*.json"))}
-    return {
-        str(path.relative_to(folder)): {k: v for k, v in table.items() if k not in VOLATILE}
-        for path, table in tables.items()
-    }
-
-
 def torchrun(both: Pair, words: tuple[str, ...], cwd: Path, stack: ExitStack) -> list[Any]:
     """Type the same command on both machines."""
     started = []
@@ -60,13 +48,6 @@ def torchrun(both: Pair, words: tuple[str, ...], cwd: Path, stack: ExitStack) ->
     return started
 
 
-def waited(condition: Callable[[], bool], seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it took too long"
-        time.sleep(0.05)
-
-
 def test_two_machines_leave_the_files_of_one(pair: Pair, tmp_path: Path) -> None:
     with ExitStack() as stack:
         codes = [process.wait(START) for process in torchrun(pair, PAIR, tmp_path, stack)]
@@ -76,7 +57,7 @@ def test_two_machines_leave_the_files_of_one(pair: Pair, tmp_path: Path) -> None
     assert "seed-0.json" not in second, "one process speaks"
     code, _, cried = typed(["run", *PAIR, "--out", "one"], tmp_path)
     assert code == 0, cried
-    assert results(tmp_path / "out") == results(tmp_path / "one") != {}
+    assert stable(tmp_path / "out") == stable(tmp_path / "one") != {}
 
 
 def test_a_killed_machine_ends_the_other_with_one_line_and_the_run_goes_on(
@@ -99,4 +80,4 @@ def test_a_killed_machine_ends_the_other_with_one_line_and_the_run_goes_on(
         assert [process.wait(START) for process in again] == [0, 0]
     code, _, cried = typed(["run", *LONG, "--out", "one"], tmp_path)
     assert code == 0, cried
-    assert results(tmp_path / "out") == results(tmp_path / "one") != {}
+    assert stable(tmp_path / "out") == stable(tmp_path / "one") != {}

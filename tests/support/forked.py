@@ -9,7 +9,8 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import flbench
@@ -47,6 +48,14 @@ class Command:
         if not self.ended():
             os.killpg(self.pid, signal.SIGKILL)
         self.process.join()
+
+
+def waited(condition: Callable[[], bool], seconds: float) -> None:
+    """Wait until a condition holds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.02)
 
 
 def typed(words: Sequence[str], cwd: Path, **environ: str) -> tuple[int, str, str]:

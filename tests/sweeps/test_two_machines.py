@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import machines
 import pytest
-from forked import typed
-
-from flbench.results.schema import VOLATILE
+from forked import typed, waited
+from grids import stable
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
@@ -26,22 +21,6 @@ GRID = (
 )  # fmt: skip
 NODE = ("-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats", "--num-cpus", "1")
 SECONDS = 180.0
-
-
-def results(folder: Path) -> dict[str, dict[str, Any]]:
-    """The results below a folder, without what differs from run to run."""
-    tables = {p: json.loads(p.read_text(encoding="utf-8")) for p in sorted(folder.rglob("*.json"))}
-    return {
-        str(path.relative_to(folder)): {k: v for k, v in table.items() if k not in VOLATILE}
-        for path, table in tables.items()
-    }
-
-
-def waited(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < end, "it took too long"
-        time.sleep(0.2)
 
 
 @pytest.mark.parametrize(
@@ -70,14 +49,14 @@ def test_two_machines_leave_the_files_of_one(
                 tmp_path, head,
             )
         ]  # fmt: skip
-        waited(lambda: "Ray runtime started" in (tmp_path / "head").read_text("utf-8"))
+        waited(lambda: "Ray runtime started" in (tmp_path / "head").read_text("utf-8"), SECONDS)
         join = [sys.executable, *NODE, "--address", address, "--node-ip-address", other.address]
         nodes.append(other.start(join, tmp_path, second))
-        waited(lambda: "Ray runtime started" in (tmp_path / "second").read_text("utf-8"))
+        waited(lambda: "Ray runtime started" in (tmp_path / "second").read_text("utf-8"), SECONDS)
         words = [*GRID, *rounds, "--launcher", "ray", "--address", address, "--out", "ray"]
         process = one.start([sys.executable, "-m", "flbench", *words], tmp_path, sweep)
         if killed:
-            waited(lambda: any((tmp_path / "ray").rglob("*.json")))
+            waited(lambda: any((tmp_path / "ray").rglob("*.json")), SECONDS)
             other.kill()
         assert process.wait(SECONDS) == 0, (tmp_path / "sweep").read_text("utf-8")
         for machine in (one, other):
@@ -89,6 +68,6 @@ def test_two_machines_leave_the_files_of_one(
     assert "Traceback" not in said
     code, _, cried = typed([*GRID, *rounds, "--out", "here"], tmp_path)
     assert code == 0, cried
-    found = results(tmp_path / "ray")
+    found = stable(tmp_path / "ray")
     assert len(found) == 6
-    assert found == results(tmp_path / "here")
+    assert found == stable(tmp_path / "here")
