@@ -6,13 +6,11 @@ import functools
 import gc
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import uneven
-from example_plugins import FOLDER, create, installed
 from lightning.fabric import fabric
 from toy import Play, Typed, player
 
@@ -37,21 +35,6 @@ def checkpoint_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
     Otherwise they write the first, and others as time passes.
     """
     monkeypatch.setattr(checkpoint, "SHARE", 0)
-
-
-@pytest.fixture(scope="module")
-def examples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The methods of plugins/examples, installed."""
-    with installed(tmp_path_factory.mktemp("examples")):
-        yield
-
-
-@pytest.fixture
-def example(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Make an example's method: example("qsgd", levels=2)."""
-    monkeypatch.syspath_prepend(FOLDER)
-
-    return create
 
 
 @pytest.fixture

@@ -68,7 +68,7 @@ def test_the_core_names_no_method_and_imports_no_plugin() -> None:
 
 
 def methods() -> dict[str, ast.Module]:
-    """The modules of methods, without templates and examples."""
+    """The modules of methods, without templates."""
     return {p: tree for p, tree in modules("plugins").items() if p.count("/") == 1}
 
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
+from by_hand import create
 from torch import nn
 from toy import Play, Played, composition, toy_suite
 
 import flbench as fl
 from flbench.errors import Undefined
-
-pytestmark = [pytest.mark.usefixtures("examples")]
 
 
 def same(one: Played, other: Played) -> bool:
@@ -126,9 +124,7 @@ class Alone:
 
 
 @pytest.mark.parametrize("executor", ["sequential", "vectorised"])
-def test_a_loss_that_another_method_does_not_take_is_refused(
-    executor: str, play_toy: Play, example: Callable[..., Any]
-) -> None:
-    stack = composition(("alone", Alone()), ("fedlc", example("fedlc")))
+def test_a_loss_that_another_method_does_not_take_is_refused(executor: str, play_toy: Play) -> None:
+    stack = composition(("alone", Alone()), ("fedlc", create("fedlc")))
     with pytest.raises(Undefined, match="the loss of fedlc is lost: the training_step of alone"):
         play_toy(stack, executor=executor, rounds=1)

@@ -1,0 +1,67 @@
+"""Methods made by name, and what their hooks are given, written out by hand."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+import flbench as fl
+from flbench.plugin.registry import find, load_entry
+
+
+def create(name: str, **settings: object) -> Any:
+    """A method: create("qsgd", levels=2)."""
+    return load_entry(find("methods", name))(**settings)
+
+
+def message(update: list[float], **fields: Any) -> fl.Message:
+    """Client 0 has moved from (1, 1, ...) by an update."""
+    start = torch.ones(len(update))
+    mask = torch.ones(len(update), dtype=torch.bool)
+    return fl.Message(0, start, start + torch.tensor(update), mask, **fields)
+
+
+class Drawn:
+    """A context whose clients draw fixed numbers."""
+
+    round, clients = 1, 4
+
+    def __init__(self, *numbers: float) -> None:
+        self.numbers = np.array(numbers, dtype="float32")
+
+    def rng(self, *address: object, client: int) -> Drawn:
+        self.client = client
+        return self
+
+    def random(self, size: int = 0, dtype: str = "") -> Any:
+        return self.numbers if size else self.numbers[self.client]
+
+    standard_normal = random
+
+
+def batch(logits: list[list[float]], labels: list[int], **received: torch.Tensor) -> fl.Batch:
+    """Samples whose logits are given."""
+    module = SimpleNamespace(received=received)
+    y, x = torch.tensor(labels), torch.zeros(len(labels), 1)
+    return fl.Batch(module, x, y, torch.tensor(logits))  # type: ignore[arg-type]
+
+
+def toy_upload(params: list[list[float]], losses: list[float]) -> fl.Upload:
+    """Two clients' models."""
+    n = len(params)
+    table = torch.tensor(params)[:, None]
+    loss = torch.tensor(losses, dtype=torch.float64)
+    return fl.Upload(
+        ids=torch.arange(n),
+        params=table,
+        active=torch.ones(n, 1, dtype=torch.bool),
+        samples=torch.tensor([10] * n),
+        steps=torch.ones(n, dtype=torch.int64),
+        loss=loss,
+        loss_start=loss[:, None],
+        loss_end=loss[:, None],
+        chosen=torch.zeros(n, dtype=torch.int64),
+    )
