@@ -34,7 +34,6 @@ include_patterns = [
     "docs/**.md",
     "leaderboard/*.md",
     "plugins/README.md",
-    "plugins/examples/README.md",
 ]
 exclude_patterns = [
     ".*",

@@ -69,12 +69,12 @@ class APFL:
     @fl.hookimpl
     def dispatch(self, ctx: fl.Context) -> fl.Start:
         """Only the global model is sent, in both directions."""
-        return fl.Start(sent_mask=global_mask(ctx))
+        return fl.Start(sent_mask=ctx.layout.submodule("net"))
 
     @fl.hookimpl
     def aggregate(self, state: fl.State, upload: fl.Upload, ctx: fl.Context) -> fl.Models:
         """The mean of the global models goes into every row; own models stay local."""
-        shared, counters = global_mask(ctx), ctx.layout.counters
+        shared, counters = ctx.layout.submodule("net"), ctx.layout.counters
         return fl.Models(fl.partial_mean(state.models, upload, shared, counters))
 
     @fl.hookimpl
@@ -82,12 +82,4 @@ class APFL:
         """A newcomer mixes the global model with the initial one."""
         if not ctx.joining:
             return None
-        return fl.initial_for_newcomers(state, clients, ctx, global_mask(ctx))
-
-
-def global_mask(ctx: fl.Context) -> Tensor:
-    """Mask of the global model's scalars, shape (W,), bool."""
-    mask = ctx.layout.none_mask
-    for slot in ctx.layout.slots:
-        mask[slot.start : slot.stop] = slot.name.startswith("net.")
-    return mask
+        return fl.initial_for_newcomers(state, clients, ctx, ctx.layout.submodule("net"))

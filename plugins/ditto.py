@@ -70,12 +70,12 @@ class Ditto:
     @fl.hookimpl
     def dispatch(self, ctx: fl.Context) -> fl.Start:
         """Only the global model is sent, in both directions."""
-        return fl.Start(sent_mask=global_mask(ctx))
+        return fl.Start(sent_mask=ctx.layout.submodule("net"))
 
     @fl.hookimpl
     def aggregate(self, state: fl.State, upload: fl.Upload, ctx: fl.Context) -> fl.Models:
         """The mean of the global models goes into every row; own models stay local."""
-        shared, counters = global_mask(ctx), ctx.layout.counters
+        shared, counters = ctx.layout.submodule("net"), ctx.layout.counters
         return fl.Models(fl.partial_mean(state.models, upload, shared, counters))
 
     @fl.hookimpl
@@ -83,14 +83,6 @@ class Ditto:
         """A newcomer's own model is the global one."""
         if not ctx.joining:
             return None
-        row = state.models[0].clone()
-        row[~global_mask(ctx)] = row[global_mask(ctx)]
+        row, common = state.models[0].clone(), ctx.layout.submodule("net")
+        row[~common] = row[common]
         return fl.Personal(params=row.expand(len(clients), -1))
-
-
-def global_mask(ctx: fl.Context) -> Tensor:
-    """Mask of the global model's scalars, shape (W,), bool."""
-    mask = ctx.layout.none_mask
-    for slot in ctx.layout.slots:
-        mask[slot.start : slot.stop] = slot.name.startswith("net.")
-    return mask

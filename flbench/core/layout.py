@@ -143,6 +143,14 @@ class ParameterLayout:
         """Mask of the normalisation layers, their buffers included, shape (W,), bool (FedBN)."""
         return self._mask(slot for slot in self.slots if slot.norm)
 
+    def submodule(self, name: str) -> Tensor:
+        """Mask of the scalars of a submodule, buffers included, shape (W,), bool.
+
+        Args:
+            name: as `named_modules` gives it, for example "net" in a module of two networks.
+        """
+        return self._mask(slot for slot in self.slots if slot.name.startswith(f"{name}."))
+
     @cached_property
     def trainable(self) -> Tensor:
         """Mask of the P trainable scalars, shape (W,), bool; distances use only these."""

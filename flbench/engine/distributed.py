@@ -83,7 +83,7 @@ def select_clients(start: Dispatched, positions: Tensor) -> Dispatched:
     """The start of the acting clients at some positions, shape (k,)."""
 
     def select(table: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name: value[positions.to(value.device)] for name, value in table.items()}
+        return {name: rows_at(value, positions) for name, value in table.items()}
 
     per_client = ["params", "active", "sent_mask", "returned_mask"]
     if start.trained_mask is not None:
@@ -94,3 +94,10 @@ def select_clients(start: Dispatched, positions: Tensor) -> Dispatched:
         extras=select(start.extras),
         client_memory=select(start.client_memory),
     )
+
+
+def rows_at(table: Tensor, positions: Tensor) -> Tensor:
+    """Rows of a table, shape (k, ...); one row that is repeated is not copied."""
+    if len(table) > 1 and table.stride(0) == 0:
+        return table[:1].expand(len(positions), *table.shape[1:])
+    return table[positions.to(table.device)]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from every import HAPPENED, METHODS, Film, run_of
-from ledger_formulas import FORMULAS, NORMED, PLAIN, VARIANTS, Case, Formula, Net
+from ledger_formulas import COUNTED_BY_HAND, FORMULAS, NORMED, PLAIN, VARIANTS, Case, Formula, Net
 from toy import Play
 
 BYTES = 4
@@ -38,7 +38,7 @@ def moved(play_toy: Play, method: str, net: Net, formula: Formula, **changes: An
     return case
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [name for name in METHODS if name not in COUNTED_BY_HAND])
 def test_a_run_moves_what_the_formula_says(method: str, play_toy: Play) -> None:  # T24
     """With BatchNorm, so that P stands for P + B where its statistics travel with a model."""
     assert method in FORMULAS, f"say in ledger_formulas.py what {method} moves"

@@ -101,7 +101,8 @@ def run_of(play_toy: Play, method: str, **changes: Any) -> Played:
     settings = changes.pop("settings", None)
     settings = settings_of(method) if settings is None else settings
     rounds = changes.pop("rounds", None) or rounds_of(method)
-    return play_toy(method, settings=settings, rounds=rounds, **{"server_samples": 8, **changes})
+    asked = {"server_samples": 8, **(declared(method).suite if method in METHODS else {})}
+    return play_toy(method, settings=settings, rounds=rounds, **{**asked, **changes})
 
 
 @dataclass

@@ -288,13 +288,35 @@ def together(state: State) -> torch.Tensor:
     return (state.membership.weights > 0).sum(dim=1)
 
 
+def fedbn(c: Case) -> Scalars:
+    """Everything but the normalisation layer, which is the second of three."""
+    moved = c.rounds * c.sampled * (c.net.w - (c.net.layers[1] if len(c.net.layers) > 2 else 0))
+    return {"down": {"model": int(moved)}, "up": {"model": int(moved)}}
+
+
+def power_of_choice(c: Case) -> Scalars:
+    """Down to all six candidates, of whom three train; a loss of each up."""
+    moved = cohort_models(c)
+    return {
+        "down": {"model": 2 * moved["down"]["model"]},
+        "up": {**moved["up"], "loss": c.rounds * c.clients},
+    }
+
+
+def q_fedavg(c: Case) -> Scalars:
+    moved = cohort_models(c)
+    moved["up"]["loss"] = c.rounds * c.sampled
+    return moved
+
+
 def kld_groups(c: Case) -> Scalars:
     found = cohort_models(c)
     return {**found, "up": {**found["up"], "label counts": c.clients * 4}}
 
 
 SAME_AS_FEDAVG = (
-    "cfl", "fedavg", "fedavgm", "fedprox", "fedrod", "fesem", "oracle", "per-fedavg",
+    "apfl", "cfl", "ditto", "dp-fedavg", "fedamp", "fedavg", "fedavgm", "feddf", "fedlc",
+    "fedprox", "fedrod", "fesem", "knn-per", "krum", "moon", "oracle", "per-fedavg", "pfedhn", "sign-flip",
 )  # fmt: skip
 FORMULAS: dict[str, Formula] = {
     **dict.fromkeys(SAME_AS_FEDAVG, cohort_models),
@@ -303,6 +325,8 @@ FORMULAS: dict[str, Formula] = {
     "dc-pfl": dc_pfl,
     "dc-pfl-nodc": dc_pfl,
     "dc-pfl-nola": dc_pfl,
+    "fedbabu": fedrep,
+    "fedbn": fedbn,
     "fedc2i": fedc2i("all", "all"),
     "fedc2i-class-global": fedc2i("mean", "all"),
     "fedc2i-class-local": fedc2i("local", "all"),
@@ -318,9 +342,23 @@ FORMULAS: dict[str, Formula] = {
     "lg-fedavg": lg_fedavg,
     "local-only": nothing,
     "pfedlia": pfedlia,
+    "power-of-choice": power_of_choice,
+    "q-fedavg": q_fedavg,
     "scaffold": scaffold,
 }
-"""A formula per installed method."""
+"""A formula per installed method but those of `COUNTED_BY_HAND`."""
+
+COUNTED_BY_HAND = {
+    "fedasync": "test_servers_that_do_not_wait.py",
+    "fedbuff": "test_servers_that_do_not_wait.py",
+    "fedgh": "test_several_networks.py",
+    "fedmd": "test_several_networks.py",
+    "heterofl": "test_several_networks.py",
+    "lora": "test_lora.py",
+    "qsgd": "test_encoders.py",
+    "top-k": "test_encoders.py",
+}
+"""Methods that need a federation of their own, or send parts of scalars: file of their test."""
 
 VARIANTS: list[tuple[str, dict[str, object], Formula]] = [
     ("cfl", {"eps1": 9, "eps2": 0, "start_round": 1, "full_on_split": True}, cfl_full),
