@@ -17,6 +17,7 @@ from flbench.partitions.dirichlet import dirichlet
 from flbench.partitions.iid import iid
 from flbench.partitions.label_groups import label_groups, label_groups_noisy
 from flbench.partitions.label_skew import label_skew
+from flbench.partitions.natural import natural
 from flbench.partitions.primary_secondary import in_band, primary_secondary
 from flbench.plugin.registry import entries, load_entry
 from flbench.toolbox.heterogeneity import earth_movers, kld, label_overlap_truth, mean_kld
@@ -41,6 +42,7 @@ PARAMETERS: dict[Callable[..., Partition], st.SearchStrategy[Settings]] = {
         }
     ),
     by_domain: st.one_of(st.just({}), st.fixed_dictionaries({"per_label": st.integers(1, 5)})),
+    natural: st.fixed_dictionaries({"least": st.integers(2, 6)}),
     label_skew: st.fixed_dictionaries({"share": st.floats(0.01, 1)}),
     dirichlet: st.fixed_dictionaries(
         {

@@ -1,0 +1,133 @@
+"""Data sets in the JSON files of LEAF, one domain per user: `leaf:FOLDER` and `leaf:FOLDER@SIZE`.
+
+Caldas, Duddu, Wu, Li, Konečný, McMahan, Smith, Talwalkar, "LEAF: a benchmark for federated
+settings", arXiv 1812.01097. Its scripts write `train/*.json` and `test/*.json`, or `all_data/*.json`
+before the split, each with
+
+    {"users": ["u"], "num_samples": [2], "user_data": {"u": {"x": [[0.5, 1.0], ...], "y": [3, ...]}}}
+
+Samples are lists of numbers (FEMNIST, synthetic), which @SIZE makes grey images of SIZE x SIZE
+pixels; or texts of one length whose label is the next character (Shakespeare), which become tokens.
+The partition `natural` makes each user a client.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flbench.core.dataset import Dataset, DatasetInfo
+from flbench.datasets.files import damaged
+from flbench.errors import BadParameter, MissingData
+from flbench.results.files import read_bounded
+
+LARGEST = 2**31
+"""Bytes of a file."""
+ABOUT = {
+    "leaf": DatasetInfo(
+        source="Caldas et al. 2018, leaf.cmu.edu; or yours in its format",
+        licence="that of the files",
+        fetch="--dataset leaf:FOLDER[@SIZE], with the files that LEAF's preprocess.sh writes",
+    )
+}
+
+
+def leaf(root: Path, argument: str) -> Dataset:
+    """The JSON files of LEAF: leaf:FOLDER with train/ and test/, or all_data/; a domain per user.
+
+    Raises:
+        MissingData: there are no such files.
+        UserError: a file does not follow the format.
+    """
+    folder, at, size = argument.rpartition("@")
+    if not at or "/" in size:
+        folder, size = argument, ""
+    elif not size.isdecimal() or not 1 <= int(size) <= 1024:
+        raise BadParameter(f"leaf:{argument}: SIZE is 1..1024 pixels, got '{size}'")
+    home = Path(folder).expanduser()
+    parts = [sorted((home / part).glob("*.json")) for part in ("train", "test")]
+    if not all(parts):
+        parts = [sorted((home / "all_data").glob("*.json"))]
+    if not parts[0]:
+        raise MissingData(
+            f"data set 'leaf:{argument}' expects train/*.json and test/*.json, or all_data/*.json,"
+            f" in {home}"
+        )
+    samples: list[Any] = []
+    labels: list[Any] = []
+    domains: list[int] = []
+    users: dict[str, int] = {}
+    sizes = []
+    for files in parts:
+        for path in files:
+            for user, x, y in read(path):
+                domains += [users.setdefault(user, len(users))] * len(y)
+                samples += x
+                labels += y
+        sizes.append(len(labels))
+    if not labels:
+        raise damaged(home, "its users have no samples")
+    text = isinstance(samples[0], str)
+    x, y, classes = characters(home, samples, labels) if text else numbers(home, samples, labels)
+    if size and not text:
+        x = as_images(home, x, int(size))
+    test = torch.arange(len(labels)) >= sizes[0] if len(sizes) > 1 else None
+    return Dataset(f"leaf:{argument}", x, y, classes, torch.tensor(domains), test)
+
+
+def read(path: Path) -> Iterable[tuple[str, list[Any], list[Any]]]:
+    """The users of a file, each with its samples and labels."""
+    try:
+        content = json.loads(read_bounded(path, LARGEST))
+        users = [(str(user), content["user_data"][user]) for user in content["users"]]
+        found = [(user, list(data["x"]), list(data["y"])) for user, data in users]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise damaged(path, f"it is no LEAF file: {type(error).__name__}: {error}") from None
+    for user, x, y in found:
+        if len(x) != len(y):
+            raise damaged(path, f"user {user} has {len(x)} samples and {len(y)} labels")
+    return found
+
+
+def numbers(home: Path, samples: list[Any], labels: list[Any]) -> tuple[Tensor, Tensor, int]:
+    """Lists of numbers and whole labels: x (m, ...), float32, y (m,) in 0..C-1, and C."""
+    try:
+        x = np.array(samples, dtype=np.float32)
+        y = np.array(labels, dtype=np.float64)
+    except (ValueError, TypeError, OverflowError):
+        raise damaged(
+            home, "samples must be numbers, as many in each, or texts of one length; labels numbers"
+        ) from None
+    if x.ndim < 2 or y.ndim != 1 or not np.isfinite(x).all():
+        raise damaged(home, f"samples must be lists of finite numbers, got shape {x.shape}")
+    if (y != y.round()).any() or y.min() < 0 or y.max() >= 2**20:
+        raise damaged(home, f"labels must be whole numbers from 0, got {y.min():g}..{y.max():g}")
+    return torch.from_numpy(x), torch.from_numpy(y.astype(np.int64)), int(y.max()) + 1
+
+
+def characters(home: Path, samples: list[Any], labels: list[Any]) -> tuple[Tensor, Tensor, int]:
+    """Texts and the character after each: tokens x (m, T), the tokens that follow y (m, T), and C.
+
+    Characters are numbered in their order in Unicode.
+    """
+    if not all(isinstance(one, str) for one in [*samples, *labels]):
+        raise damaged(home, "samples must be texts and labels the next characters, in all files")
+    rows = [text + label for text, label in zip(samples, labels, strict=True)]
+    if len({*map(len, samples)}) > 1 or {*map(len, labels)} != {1}:
+        raise damaged(home, "samples must be texts of one length, labels one character each")
+    known = {character: number for number, character in enumerate(sorted({*"".join(rows)}))}
+    tokens = torch.tensor([[known[character] for character in row] for row in rows])
+    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous(), len(known)
+
+
+def as_images(home: Path, x: Tensor, size: int) -> Tensor:
+    """Rows of SIZE * SIZE numbers as images, shape (m, 1, SIZE, SIZE)."""
+    if x[0].numel() != size * size:
+        raise damaged(home, f"@{size} expects {size * size} numbers per sample, got {x[0].numel()}")
+    return x.reshape(len(x), 1, size, size)
