@@ -1,10 +1,10 @@
 """Data sets in the JSON files of LEAF, one domain per user: `leaf:FOLDER` and `leaf:FOLDER@SIZE`.
 
 Caldas, Duddu, Wu, Li, Konečný, McMahan, Smith, Talwalkar, "LEAF: a benchmark for federated
-settings", arXiv 1812.01097. Its scripts write `train/*.json` and `test/*.json`, or `all_data/*.json`
-before the split, each with
+settings", arXiv 1812.01097. Its scripts write `train/*.json` and `test/*.json`, or, before the
+split, `all_data/*.json`, each with
 
-    {"users": ["u"], "num_samples": [2], "user_data": {"u": {"x": [[0.5, 1.0], ...], "y": [3, ...]}}}
+    {"users": ["u"], "num_samples": [2], "user_data": {"u": {"x": [[0.5, 1.0], ...], "y": [3, 1]}}}
 
 Samples are lists of numbers (FEMNIST, synthetic), which @SIZE makes grey images of SIZE x SIZE
 pixels; or texts of one length whose label is the next character (Shakespeare), which become tokens.

@@ -316,7 +316,8 @@ def kld_groups(c: Case) -> Scalars:
 
 SAME_AS_FEDAVG = (
     "apfl", "cfl", "ditto", "dp-fedavg", "fedamp", "fedavg", "fedavgm", "feddf", "fedlc",
-    "fedprox", "fedrod", "fesem", "knn-per", "krum", "moon", "oracle", "per-fedavg", "pfedhn", "sign-flip",
+    "fedprox", "fedrod", "fesem", "knn-per", "krum", "moon", "oracle", "per-fedavg", "pfedhn",
+    "sign-flip",
 )  # fmt: skip
 FORMULAS: dict[str, Formula] = {
     **dict.fromkeys(SAME_AS_FEDAVG, cohort_models),
