@@ -14,9 +14,13 @@ from urllib.parse import unquote
 
 import pytest
 import typer
+from compositions_page import STUDY as COMPOSITIONS
+from compositions_page import page as compositions_page
 from typer.core import TyperGroup as Group
 from unreliable_clients_page import STUDY
 from unreliable_clients_page import page as unreliable_clients_page
+from which_method_page import RESULTS
+from which_method_page import page as which_method_page
 
 from flbench.cli.main import app, main
 from flbench.plugin.registry import entries
@@ -159,6 +163,19 @@ def test_every_guide_links_the_glossary(page: Path) -> None:
 def test_the_page_of_unreliable_clients_is_that_of_its_study() -> None:
     found = (ROOT / "docs" / "unreliable-clients.md").read_text(encoding="utf-8")
     assert found == unreliable_clients_page(json.loads(STUDY.read_text(encoding="utf-8"))["rows"])
+
+
+def test_the_page_of_compositions_is_that_of_its_study() -> None:
+    found = (ROOT / "docs" / "compositions.md").read_text(encoding="utf-8")
+    assert found == compositions_page(json.loads(COMPOSITIONS.read_text(encoding="utf-8"))["rows"])
+
+
+@pytest.mark.slow
+def test_the_page_of_which_method_is_that_of_the_results() -> None:
+    from flbench.leaderboard.table import tables
+
+    found = (ROOT / "docs" / "which-method.md").read_text(encoding="utf-8")
+    assert found == which_method_page(tables(RESULTS))
 
 
 def test_the_architecture_lists_every_module() -> None:
