@@ -12,7 +12,7 @@ PAIRS = {
     ("fedavg", "fedprox"): "runs",
     ("fedasync", "qsgd"): "runs",
     ("fedavgm", "scaffold"): "refused",
-    ("fedproto", "knn-per"): "undefined",
+    ("fedbabu", "knn-per"): "undefined",
 }
 
 
