@@ -43,7 +43,7 @@ class PACFL:
         "released": {"per": "class", "angle": "vectors", "beta": 4.9, "linkage": "weighted"}
     }
     conformance: ClassVar[fl.Conformance] = fl.Conformance(
-        params={"p": 1, "beta": 30.0},
+        params={"p": 1, "per": "class", "angle": "vectors", "beta": 30.0},
         equals={"fedavg": {"beta": 180.0}, "local-only": {"beta": 0.0}},
     )
 
