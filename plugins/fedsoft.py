@@ -14,7 +14,8 @@ Departures: the suite's cohort trains, and its models are weighted; the paper dr
 every centre by u_ks n_k, and averages it uniformly. Clients estimate u only when they are sampled,
 where the paper asks all of them. A client that was never sampled and a newcomer are evaluated with
 the mean of the centres by importance. The first centre has the common initial weights, others have
-different ones; clients start from the common ones.
+different ones; clients start from the common ones. If all clients of a round fit one centre best,
+all centres become the same mean, and stay it.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class PACFL:
     )
 
     p: Annotated[int, Ge(1), "p, singular vectors that a client sends"] = 3
-    beta: Annotated[float, Ge(0), "beta, degrees at which groups are cut"] = 10.0
+    beta: Annotated[float, Ge(0), "beta, degrees at which groups are cut"] = 15.0
     angle: Annotated[Angle, "of two clients: Eq. 2, Eq. 3, or the released code's"] = "smallest"
     per: Annotated[Literal["client", "class"], "p vectors of all samples, or of each class"] = (
         "client"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from small import NEWCOMERS, Door, Small, begin, cohorts, uploaded
@@ -21,6 +22,7 @@ def begun(rule: FedGroup) -> tuple[Any, fl.State]:
     """Three clients of two scalars, w_0 = (1, 2)."""
     ctx: Any = Small()
     ctx.cohort, ctx.local, ctx.initial = torch.tensor([0, 2]), fl.LocalTraining(), W
+    ctx.rng = lambda *address, client=0: np.random.default_rng(client)
     return ctx, begin(rule, ctx, [W.tolist()])
 
 

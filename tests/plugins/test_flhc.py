@@ -19,7 +19,7 @@ W = torch.tensor([[10.0, 20.0]])
 def grouped(rule: FLHC, ids: Any = (0, 1, 2), newcomers: int = 0) -> tuple[Any, Any, Any]:
     """What round n + 1 makes of three clients' updates from w = (10, 20)."""
     ctx: Any = Small(round_=rule.n + 1)
-    ctx.newcomers = newcomers
+    ctx.newcomers, ctx.local = newcomers, fl.LocalTraining()
     state = fl.State(rule.n, W, fl.Membership(torch.zeros(3, dtype=torch.int64)))
     rows = (torch.tensor(UPDATES)[list(ids)] + W).tolist()
     (stage,) = rule.plan(ctx) or ()

@@ -63,9 +63,9 @@ def regrouped(played: Played) -> bool:
     return played.result.summary["groups"] not in (1, 6)
 
 
-def shared_out(played: Played) -> bool:
-    u = played.state.membership.weights
-    return bool(((u > 0.05) & (u < 0.95)).any())
+def keeps_models(played: Played) -> bool:
+    own, met = played.state.memory["fedsoft.own"], played.state.membership.home >= 0
+    return bool(met.any()) and len(own[met].unique(dim=0)) == int(met.sum())
 
 
 def fitted(played: Played) -> bool:
@@ -94,7 +94,7 @@ HAPPENED: dict[str, Callable[[Played], bool]] = {
     "fedgroup": several_rows,
     "fedproto": memory("fedproto.known"),
     "fedrod": memory("fedrod.psi"),
-    "fedsoft": shared_out,
+    "fedsoft": keeps_models,
     **dict.fromkeys(("fesem", "wecfl"), fitted),
     "flhc": several_rows,
     "flis-dc": lambda played: played.state.membership.weights is not None,
