@@ -167,5 +167,5 @@ def decomposed_cosines(updates: Tensor, m: int) -> Tensor:
 
 def others(models: Tensor) -> Tensor:
     """The sum over the other groups of w_l / ||w_l||, shape (m, P)."""
-    directions = models / models.norm(dim=1, keepdim=True)
+    directions: Tensor = models / models.norm(dim=1, keepdim=True)
     return directions.sum(dim=0) - directions

@@ -96,7 +96,8 @@ class PACFL:
         else:
             cosines = products.flatten(2).amax(dim=2, keepdim=True)
         # rounded, because arccos makes much of rounding errors near 1
-        return cosines.round(decimals=12).clamp(-1, 1).arccos().rad2deg().sum(dim=2)
+        angles: Tensor = cosines.round(decimals=12).clamp(-1, 1).arccos().rad2deg()
+        return angles.sum(dim=2)
 
     @fl.hookimpl
     def cluster(
@@ -122,6 +123,6 @@ class PACFL:
 
 def first_vectors(samples: Tensor, p: int) -> Tensor:
     """The first left singular vectors of samples^T, shape (m, d) -> (min(p, m, d), d)."""
-    vectors = torch.linalg.svd(samples, full_matrices=False).Vh[:p]
+    vectors: Tensor = torch.linalg.svd(samples, full_matrices=False).Vh[:p]
     largest = vectors.gather(1, vectors.abs().argmax(dim=1, keepdim=True))
     return vectors * largest.sign()
