@@ -4,15 +4,15 @@ Briggs, Fan, Andras, "Federated learning with hierarchical clustering of local u
 training on non-IID data", IJCNN 2020, Algorithm 1.
 
     rounds 1..n   fedavg gives w
-    round n + 1   all clients train from w; agglomerative clustering of D_i = w_i - w
-                  by L1, L2 or cosine distance; groups are cut at the distance T
-    later         fedavg in each group
+    then once     all clients train from w; agglomerative clustering of D_i = w_i - w by their
+                  cosine, L1 or L2 distance; groups are cut at the distance T
+    later         fedavg in each group, from w
 
-The first model of a group is the mean of its members' models of round n + 1. A distance depends on
-network and learning rate, except for the cosine (1 - cos, 0..2), which is the default here; the
-paper tries all metrics and linkages. Ward's linkage needs L2. Clients whose update does not arrive
-join the largest group; a newcomer trains once from w and joins the group with the smallest mean
-distance.
+The models that give D are not used further; they are counted in round n + 1. The first cohort then
+holds what it starts from. The paper tries all metrics and linkages, and recommends n = 10 and L1.
+L1 and L2 depend on network and learning rate, so the default is the cosine distance (1 - cos, 0 to
+2). Ward's linkage needs L2. Departures: clients whose update does not arrive join the largest
+group; a newcomer trains once from w and joins the group with the smallest mean distance.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from torch import Tensor
 
 import flbench as fl
 
+PROBE = "flhc"
+
 
 @dataclass(frozen=True)
 class FLHC:
@@ -35,11 +37,12 @@ class FLHC:
     paper: ClassVar[str] = "Briggs, Fan, Andras, IJCNN 2020"
     year: ClassVar[int] = 2020
     kind: ClassVar[str] = "clustered"
+    presets: ClassVar[fl.Presets] = {"mnist": {"metric": "l2", "distance": 3.0}}
     conformance: ClassVar[fl.Conformance] = fl.Conformance(
-        params={"n": 1}, equals={"fedavg": {"n": 9}}
+        params={"n": 1}, equals={"fedavg": {"distance": 2.0}}
     )
 
-    n: Annotated[int, Ge(0), "n, rounds of fedavg before the clustering"] = 3
+    n: Annotated[int, Ge(0), "n, rounds of fedavg before the clustering"] = 10
     distance: Annotated[float, Ge(0), "T, distance at which groups are cut"] = 0.5
     metric: Annotated[Literal["cosine", "l1", "l2"], "distance of two updates"] = "cosine"
     linkage: Annotated[
@@ -58,17 +61,18 @@ class FLHC:
 
     @fl.hookimpl
     def plan(self, ctx: fl.Context) -> Sequence[fl.Stage] | None:
-        """All clients train in round n + 1."""
+        """All clients train once after round n."""
         if ctx.round != self.n + 1:
             return None
-        return (fl.Stage("train", ctx.everybody, ctx.local.epochs),)
+        probe = fl.Stage("probe", ctx.everybody, ctx.local.epochs, PROBE)
+        return probe, fl.Stage("train", ctx.cohort, ctx.local.epochs)
 
     @fl.hookimpl
     def score(
         self, state: fl.State, stage: fl.Stage, upload: fl.Upload | None, ctx: fl.Context
     ) -> fl.Scores | None:
-        """Negated distances of the updates of round n + 1."""
-        if upload is None or stage.kind != "train" or ctx.round != self.n + 1:
+        """Negated distances of all clients' updates."""
+        if upload is None or stage.label != PROBE:
             return None
         updates = (upload.selected() - state.models[0])[:, : ctx.layout.parameters]
         memory, ids = {}, upload.ids
@@ -91,7 +95,7 @@ class FLHC:
     def cluster(
         self, state: fl.State, scores: fl.Scores | None, ctx: fl.Context
     ) -> fl.Membership | None:
-        """Cut the dendrogram once; `aggregate` then averages in the new groups."""
+        """Cut the dendrogram once; every group starts from the one model there is."""
         if scores is None:
             return None
         if len(state.models) > 1:

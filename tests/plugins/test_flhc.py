@@ -17,12 +17,14 @@ W = torch.tensor([[10.0, 20.0]])
 
 
 def grouped(rule: FLHC, ids: Any = (0, 1, 2), newcomers: int = 0) -> tuple[Any, Any, Any]:
-    """What round n + 1 makes of three clients' updates from w = (10, 20)."""
+    """What the server makes, after round n, of three clients' updates from w = (10, 20)."""
     ctx: Any = Small(round_=rule.n + 1)
-    ctx.newcomers, ctx.local = newcomers, fl.LocalTraining()
+    ctx.newcomers, ctx.local, ctx.cohort = newcomers, fl.LocalTraining(), ctx.everybody
     state = fl.State(rule.n, W, fl.Membership(torch.zeros(3, dtype=torch.int64)))
     rows = (torch.tensor(UPDATES)[list(ids)] + W).tolist()
-    (stage,) = rule.plan(ctx) or ()
+    stage, train = rule.plan(ctx) or ()
+    assert (stage.kind, train.kind) == ("probe", "train")
+    assert rule.score(state, train, uploaded(UPDATES), ctx) is None
     scores = rule.score(state, stage, uploaded(rows, ids), ctx)
     assert scores is not None
     return -scores.values, rule.cluster(state, scores, ctx), scores.memory
@@ -79,20 +81,20 @@ def test_ward_needs_euclidean_distances() -> None:
 
 
 @pytest.mark.slow
-def test_all_clients_train_in_the_round_of_the_clustering(play_toy: Play) -> None:
+def test_all_clients_train_once_for_the_clustering(play_toy: Play) -> None:
     played = play_toy("flhc", settings={"n": 1}, rounds=3)
     assert played.result.summary["ari"] == 1.0
-    assert len(played.state.models) == 2
-    moved = 4 * 28 * (3 + CLIENTS + 3)
-    expected = {"down": {"model": moved}, "up": {"model": moved}, "peer": {}}
-    assert played.run.ledger.totals == expected
+    told = play_toy("oracle", settings={"warmup": 1}, rounds=3)
+    assert torch.equal(played.state.models, told.state.models), "their models are thrown away"
+    up, down = 4 * 28 * (CLIENTS + 9), 4 * 28 * (CLIENTS + 6)
+    expected = {"down": {"model": down}, "up": {"model": up}, "peer": {}}
+    assert played.run.ledger.totals == expected, "who trained from w holds it"
 
 
 @pytest.mark.slow
 def test_one_group_is_fedavg(play_toy: Play) -> None:
-    everybody = {"participation": 1.0}
-    one = play_toy("flhc", settings={"n": 1, "distance": 2}, **everybody)
-    assert torch.equal(one.state.models, play_toy("fedavg", **everybody).state.models)
+    one = play_toy("flhc", settings={"n": 1, "distance": 2})
+    assert torch.equal(one.state.models, play_toy("fedavg").state.models)
     never = play_toy("flhc", settings={"n": 9})
     assert torch.equal(never.state.models, play_toy("fedavg").state.models)
     assert any("do not exceed n=9" in said for said in never.said)

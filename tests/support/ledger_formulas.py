@@ -322,9 +322,9 @@ def pacfl(c: Case) -> Scalars:
 
 
 def flhc(c: Case) -> Scalars:
-    """In one round everybody."""
-    moved = ((c.rounds - 1) * c.sampled + c.clients) * c.net.w
-    return {"down": {"model": moved}, "up": {"model": moved}}
+    """Once everybody, so that the cohort of that round holds what it starts from."""
+    down, up = c.clients + (c.rounds - 1) * c.sampled, c.clients + c.rounds * c.sampled
+    return {"down": {"model": down * c.net.w}, "up": {"model": up * c.net.w}}
 
 
 def fedgroup(c: Case) -> Scalars:
