@@ -11,11 +11,12 @@ AAAI 2023.
 
 The paper takes one SVD of all samples of a client. The released code for label skew takes one for
 each of the client's labels and joins the vectors (`per=class`), and its angle is the smallest
-between any two vectors (`angle=vectors`). Samples are as the network gets them, not centred. In
-`trace` the first vectors are a pair, then the second ones; a vector that a client does not have
-(fewer samples than p) is at 90 degrees to all. A singular vector has no sign: here its largest
-scalar is positive. A newcomer joins the group with the smallest mean angle; the paper clusters
-again with the newcomers, of whom some may then be a group without a model.
+between any two vectors (`angle=vectors`; preset `cifar10`). Samples are as the network gets them,
+not centred; beta depends on them. In `trace` the first vectors are a pair, then the second ones; a
+vector that a client does not have (fewer samples than p) is at 90 degrees to all. A singular vector
+has no sign: here its largest scalar is positive. Departure: a newcomer joins the group with the
+smallest mean angle; the paper clusters again with the newcomers, of whom some may then be a group
+without a model.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class PACFL:
     year: ClassVar[int] = 2023
     kind: ClassVar[str] = "clustered"
     presets: ClassVar[fl.Presets] = {
-        "released": {"per": "class", "angle": "vectors", "beta": 4.9, "linkage": "weighted"}
+        "cifar10": {"per": "class", "angle": "vectors", "beta": 4.9, "linkage": "weighted"}
     }
     conformance: ClassVar[fl.Conformance] = fl.Conformance(
         params={"p": 1, "per": "class", "angle": "vectors", "beta": 30.0},
