@@ -71,7 +71,9 @@ class OptimizedModule(metaclass=_Compiled):
 
 
 def disable(
-    fn: Callable[..., Any] | None = None, recursive: bool = True, **options: object
+    fn: Callable[..., Any] | None = None,
+    recursive: bool = True,
+    **options: Any,  # noqa: ANN401 - as torch's
 ) -> Callable[..., Any]:
     """As torch's: the compiler, once there is one, leaves the function alone."""
     if fn is None:
