@@ -142,6 +142,38 @@ def fedrep(c: Case) -> Scalars:
     return {"down": {"model": moved}, "up": {"model": moved}}
 
 
+def fedem(c: Case) -> Scalars:
+    """M components each way, buffers too."""
+    moved = c.setting("m") * c.rounds * c.sampled * c.net.w
+    return {"down": {"model": moved}, "up": {"model": moved}}
+
+
+def fedpac(c: Case) -> Scalars:
+    """Down: body, the class means heard of so far, a head; up: the model, and per own class two
+    means and a count, and one variance."""
+    times, d = c.rounds * c.sampled, c.net.features
+    down = up = 0
+    known = set[int]()
+    for ids in c.cohorts():
+        down += len(ids) * len(known)
+        up += sum(len(c.classes_of(client)) for client in ids)
+        known |= set().union(*(c.classes_of(client) for client in ids))
+    return {
+        "down": {
+            "model": times * (c.net.w - c.net.head),
+            "head": times * c.net.head,
+            "centroids": down * d,
+        },
+        "up": {
+            "model": times * c.net.w,
+            "centroids": up * d,
+            "h": up * d,
+            "counts": up,
+            "variance": times,
+        },
+    }
+
+
 def fedproto(c: Case) -> Scalars:
     """Down: the classes heard of so far; up: those the client owns, and their counts."""
     down, up, known = 0, 0, set[int]()
@@ -315,9 +347,9 @@ def kld_groups(c: Case) -> Scalars:
 
 
 SAME_AS_FEDAVG = (
-    "apfl", "cfl", "ditto", "dp-fedavg", "fedamp", "fedavg", "fedavgm", "feddf", "fedlc",
-    "fedprox", "fedrod", "fesem", "knn-per", "krum", "moon", "oracle", "per-fedavg", "pfedhn",
-    "sign-flip",
+    "apfl", "cfl", "ditto", "dp-fedavg", "fedala", "fedamp", "fedavg", "fedavgm", "feddf", "feddyn",
+    "fedlc", "fedphp", "fedprox", "fedrod", "fesem", "knn-per", "krum", "moon", "oracle",
+    "per-fedavg", "pfedhn", "pfedme", "sign-flip",
 )  # fmt: skip
 FORMULAS: dict[str, Formula] = {
     **dict.fromkeys(SAME_AS_FEDAVG, cohort_models),
@@ -332,8 +364,11 @@ FORMULAS: dict[str, Formula] = {
     "fedc2i-class-global": fedc2i("mean", "all"),
     "fedc2i-class-local": fedc2i("local", "all"),
     "fedc2i-lambda": fedc2i("all", "mean"),
+    "fedem": fedem,
     "fedfomo": fedfomo,
     "fednova": fednova,
+    "fedpac": fedpac,
+    "fedper": fedrep,
     "fedproto": fedproto,
     "fedrep": fedrep,
     "flis-dc": flis_dc,
