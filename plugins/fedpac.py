@@ -53,8 +53,9 @@ def simplex_minimum(p: Matrix) -> Matrix:
     n, mean = len(p), np.trace(p) / len(p)
     values, vectors = np.linalg.eigh((p / mean if mean > 0 else p) + 1e-6 * np.eye(n))
     root = np.sqrt(values.clip(min=0))[:, None] * vectors.T
-    u, _ = nnls(np.vstack([root, np.ones(n)]), np.append(np.zeros(n), 1.0))
-    return u / u.sum()
+    u: Matrix = nnls(np.vstack([root, np.ones(n)]), np.append(np.zeros(n), 1.0))[0]
+    minimum: Matrix = u / u.sum()
+    return minimum
 
 
 def combinations(h: Tensor, v: Tensor) -> Tensor:
