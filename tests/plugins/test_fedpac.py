@@ -98,25 +98,26 @@ def test_the_alignment_by_hand() -> None:
 
 
 def test_the_server_by_hand() -> None:
-    """Counts 1 and 3 of class 0: (0 + 3 4) / 4 = 3; bodies of 10 samples each; heads 6 and 12.
+    """Counts 1 and 3 of class 0: (0 + 3 4) / 4 = 3; nobody has class 2, whose mean stays 7.
 
+    Bodies are of 10 samples each; heads are 6 and 12.
     h and V are those of the combinations by hand: 5/6 6 + 1/6 12 = 7, and 11.
     """
     extras = {
-        "centroids": torch.tensor([[[0.0], [5.0]], [[4.0], [NAN]]]),
-        "counts": torch.tensor([[1.0, 2.0], [3.0, NAN]]),
-        "h": torch.tensor([[[0.0], [NAN]], [[2.0], [NAN]]]),
+        "centroids": torch.tensor([[[0.0], [5.0], [NAN]], [[4.0], [NAN], [NAN]]]),
+        "counts": torch.tensor([[1.0, 2.0, NAN], [3.0, NAN, NAN]]),
+        "h": torch.tensor([[[0.0], [NAN], [NAN]], [[2.0], [NAN], [NAN]]]),
         "variance": torch.ones(2, 1),
     }
     upload = replace(toy_upload([[1.0, 2.0, 6.0], [3.0, 4.0, 12.0]], [1.0, 1.0]), extras=extras)
-    memory = {MEMORY: torch.full((2, 1), 7.0)}
+    memory = {MEMORY: torch.full((3, 1), 7.0)}
     state = fl.State(0, torch.zeros(3, 3), fl.Membership(torch.arange(3)), memory)
     sent: list[Any] = []
     ctx: Any = SimpleNamespace(layout=THREE, send=lambda *them: sent.append(them))
     found = create("fedpac").aggregate(state, upload, ctx)
     expected = torch.tensor([[2.0, 3.0, 7.0], [2.0, 3.0, 11.0], [2.0, 3.0, 0.0]])
     torch.testing.assert_close(found.rows, expected, rtol=0, atol=1e-4)
-    assert found.memory[MEMORY].flatten().tolist() == [3.0, 5.0]
+    assert found.memory[MEMORY].flatten().tolist() == [3.0, 5.0, 7.0]
     assert [(way, item, scalars) for way, _, item, scalars in sent] == [("down", "head", 1)]
     own = create("fedpac", combine=False).aggregate(state, upload, ctx)
     assert own.rows[:, 2].tolist() == [6.0, 12.0, 0.0]
