@@ -73,7 +73,17 @@ def mixed_apart(played: Played) -> bool:
     return bool((mixed != mixed[0]).any(dim=0).sum() > 8)
 
 
+def relations_learned(played: Played) -> bool:
+    (slot,) = (one for one in played.run.context.layout.slots if one.name == "relation")
+    p, initial = (
+        it[..., slot.start : slot.stop]
+        for it in (played.state.models[:], played.run.context.initial)
+    )
+    return bool((p != initial).any())
+
+
 HAPPENED: dict[str, Callable[[Played], bool]] = {
+    "apple": relations_learned,
     "cfl": lambda played: len(played.state.memory["cfl.splits"]) > 0,
     "clusterfl": regrouped,
     "dc-pfl": trial_adopted,

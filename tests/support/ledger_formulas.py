@@ -98,6 +98,15 @@ def nothing(c: Case) -> Scalars:
     return {}
 
 
+def apple(c: Case) -> Scalars:
+    """Down the core models of all others, without buffers; up the client's own."""
+    times = c.rounds * c.sampled
+    return {
+        "down": {"cores": times * (c.clients - 1) * c.net.p},
+        "up": {"model": times * c.net.w},
+    }
+
+
 def centralised(c: Case) -> Scalars:
     """Three features and a label of every training sample, once."""
     return {"up": {"samples": (3 + 1) * int(c.played.run.context.samples.sum())}}
@@ -353,6 +362,7 @@ SAME_AS_FEDAVG = (
 )  # fmt: skip
 FORMULAS: dict[str, Formula] = {
     **dict.fromkeys(SAME_AS_FEDAVG, cohort_models),
+    "apple": apple,
     "centralised": centralised,
     "clusterfl": clusterfl,
     "dc-pfl": dc_pfl,
