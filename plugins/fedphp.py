@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor
 
@@ -33,8 +32,8 @@ PRIVATE, TIMES = "fedphp.private", "fedphp.times"
 
 
 def mmd(z: Tensor, other: Tensor) -> Tensor:
-    """Squared maximum mean discrepancy of two batches of features, shape (b, d), a scalar."""
-    both, b = torch.cat([z, other]), len(z)
+    """Squared maximum mean discrepancy of two batches of features, shape (b, ...), a scalar."""
+    both, b = torch.cat([z, other]).flatten(1), len(z)
     distance = (both[:, None] - both).square().sum(dim=2)
     mean = distance.detach().sum() / (4 * b * b - 2 * b) + 1e-8
     kernel = torch.stack([(-distance / (mean * 2.0**k)).exp() for k in range(-2, 3)]).sum(dim=0)
@@ -91,9 +90,9 @@ class FedPHP:
             taught = module.with_row(private, lambda x: module.features(x)[place], batch.x)
         if self.transfer == "mmd":
             return mmd(batch.features, taught)
-        student, teacher = (it / self.temperature for it in (batch.logits, taught))
-        logs = student.log_softmax(dim=-1), teacher.log_softmax(dim=-1)
-        return F.kl_div(*logs, reduction="batchmean", log_target=True)
+        pair = ((it / self.temperature).log_softmax(dim=-1) for it in (batch.logits, taught))
+        student, teacher = pair
+        return (teacher.exp() * (teacher - student)).sum(dim=-1).mean()
 
     @fl.hookimpl
     def report(self, stage: fl.Stage, ctx: fl.Context) -> fl.Reporter | None:

@@ -87,7 +87,7 @@ def test_clients_of_different_minds_find_the_common_optimum(samples: tuple[int, 
     a, c, n = torch.tensor([1.0, 3.0]), torch.tensor([0.0, 4.0]), torch.tensor(samples)
     home, alpha, ctx = fl.Membership(torch.zeros(2, dtype=torch.int64)), 0.5, context(*samples)
     w, drift, rule = torch.zeros(1, 3), torch.zeros(2, 3), FedDyn(alpha)
-    for _ in range(200):
+    for _ in range(60):
         # the minimum of f_k + alpha (d_k u + (u - w)^2 / 2)
         u = ((a * c)[:, None] - alpha * drift + alpha * w) / (a[:, None] + alpha)
         drift = drift + (u - w)
