@@ -12,8 +12,9 @@ p_i, the directed relationship vector, stays with its client. Only p_ii of the g
 client's core model, so with many clients core models move slowly: the method is made for silos. A
 client is tested with v_i of the latest core models, which it would download before. eta_1 is the
 suite's learning rate; p_i is held as a multiple of sqrt(eta_2 / eta_1), so that the suite's SGD
-moves it with eta_2. Departures: all core models are downloaded (the paper also limits their
-number); buffers are the client's own. A newcomer has the weights p_0.
+moves it with eta_2 (its Adam: by up to sqrt(eta_1 eta_2) a step). Departures: all core models are
+downloaded (the paper also limits their number); buffers are the client's own. A newcomer has the
+weights p_0.
 """
 
 from __future__ import annotations

@@ -56,6 +56,8 @@ class FedPHP:
     @fl.hookimpl
     def setup(self, ctx: fl.Context) -> fl.Setup:
         """No client has a private model."""
+        if self.transfer == "mmd" and ctx.layout.head_name is None:
+            raise fl.Undefined("the network has no head, and the features enter it: transfer=kl")
         memory = {
             PRIVATE: fl.Memory(ctx.repeated(ctx.initial), "client"),
             TIMES: fl.Memory(torch.zeros(ctx.clients, device=ctx.initial.device), "client"),
@@ -85,9 +87,11 @@ class FedPHP:
     def distance(self, batch: fl.Batch) -> Tensor:
         """L of the batch, a scalar."""
         module, private = batch.module, batch.module.received["fedphp.private"]
-        place = 0 if self.transfer == "mmd" else 1
         with torch.no_grad():
-            taught = module.with_row(private, lambda x: module.features(x)[place], batch.x)
+            if self.transfer == "kl":
+                taught = module.with_row(private, module.forward, batch.x)
+            else:
+                taught = module.with_row(private, lambda x: module.features(x)[0], batch.x)
         if self.transfer == "mmd":
             return mmd(batch.features, taught)
         pair = ((it / self.temperature).log_softmax(dim=-1) for it in (batch.logits, taught))

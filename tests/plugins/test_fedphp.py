@@ -35,7 +35,9 @@ def batch(times: float) -> Any:
     """The client predicts 1/2, 1/2; its private model 3/4, 1/4 at temperature 2."""
     taught = torch.tensor([[2 * math.log(3), 0.0]])
     received = {"fedphp.private": torch.zeros(1), "fedphp.times": torch.tensor(times)}
-    module: Any = SimpleNamespace(received=received, with_row=lambda row, function, x: taught)
+    module: Any = SimpleNamespace(
+        received=received, forward=None, with_row=lambda row, function, x: taught
+    )
     return fl.Batch(module, torch.zeros(1, 1), torch.tensor([0]), torch.zeros(1, 2))
 
 
@@ -46,6 +48,12 @@ def test_the_transfer_of_predictions_by_hand() -> None:
     divergence = 0.75 * math.log(1.5) + 0.25 * math.log(0.5)
     assert loss(batch(1.0)).item() == pytest.approx(6 + divergence / 4)
     assert loss(batch(0.0)).item() == 8.0
+
+
+def test_features_need_a_head() -> None:
+    ctx: Any = SimpleNamespace(layout=fl.ParameterLayout((), 3, 0))
+    with pytest.raises(fl.Undefined, match="transfer=kl"):
+        create("fedphp").setup(ctx)
 
 
 @pytest.mark.parametrize(("times", "expected"), [(0, 2.0), (1, 5.6), (2, 9.2), (5, 9.2)])
