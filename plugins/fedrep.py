@@ -1,14 +1,20 @@
-"""FedRep: a common body, personal heads, trained one after the other.
+"""FedPer and FedRep: a common body, personal heads.
 
-Collins, Hassani, Mokhtari, Shakkottai, "Exploiting shared representations for personalized
-federated learning", ICML 2021.
+FedPer: Arivazhagan, Aggarwal, Singh, Choudhary, "Federated learning with personalization layers",
+arXiv 1912.00818 (2019), Algorithms 1 and 2.
+
+    download theta; train theta_i and phi_i together;
+    theta <- sum n_i theta_i / sum n_i;  the model of client i is [theta, phi_i]
+
+FedRep: Collins, Hassani, Mokhtari, Shakkottai, "Exploiting shared representations for personalized
+federated learning", ICML 2021: one after the other.
 
     download theta; train only phi_i for E_h epochs, then only theta_i for E_b epochs;
     theta <- sum n_i theta_i / sum n_i;  the model of client i is [theta, phi_i]
 
-The masks are applied to the update, so momentum and weight decay do not change the frozen part. The
-optimiser is reset in each phase; in the head's phase BatchNorm statistics are frozen. Departure:
-the body's mean is weighted by samples; the paper's is uniform.
+In FedRep the masks are applied to the update, so momentum and weight decay do not change the frozen
+part. The optimiser is reset in each phase; in the head's phase BatchNorm statistics are frozen.
+Departure: the body's mean is weighted by samples; that of FedRep's paper is uniform.
 """
 
 from __future__ import annotations
@@ -38,13 +44,62 @@ UNFREEZE = partial(train_statistics, train=True)
 
 
 @dataclass(frozen=True)
-class FedRep:
+class CommonBody:
+    """Clients share the body of their models; the rest stays personal."""
+
+    kind: ClassVar[str] = "personalised"
+    row_per_client: ClassVar[bool] = True
+
+    def shared(self, ctx: fl.Context) -> Tensor:
+        """Mask of the body, buffers included, shape (W,), bool."""
+        return ctx.layout.body
+
+    @fl.hookimpl
+    def setup(self, ctx: fl.Context) -> fl.Setup:
+        """One row per client, all equal at first."""
+        return fl.one_model_per_client(ctx)
+
+    @fl.hookimpl
+    def dispatch(self, state: fl.State, ctx: fl.Context) -> fl.Start:
+        """Only the body is sent, in both directions."""
+        return fl.Start(sent_mask=self.shared(ctx))
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State, upload: fl.Upload, ctx: fl.Context) -> fl.Models:
+        """The body's mean goes into every row."""
+        counters = ctx.layout.counters
+        return fl.Models(fl.partial_mean(state.models, upload, self.shared(ctx), counters))
+
+    @fl.hookimpl
+    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
+        """A newcomer has the initial personal layers."""
+        if not ctx.joining:
+            return None
+        return fl.initial_for_newcomers(state, clients, ctx, self.shared(ctx))
+
+
+@dataclass(frozen=True)
+class FedPer(CommonBody):
+    """A common body and personal last layers, trained together."""
+
+    paper: ClassVar[str] = "Arivazhagan, Aggarwal, Singh, Choudhary, arXiv 1912.00818"
+    year: ClassVar[int] = 2019
+    conformance: ClassVar[fl.Conformance] = fl.Conformance(equals={"fedavg": {"personal": 0}})
+
+    personal: Annotated[int, Ge(0), "K_P, last layers that are personal; 0 = FedAvg"] = 1
+
+    def shared(self, ctx: fl.Context) -> Tensor:
+        """Mask of all layers but the last K_P, buffers included, shape (W,), bool."""
+        layers = ctx.layout.layers
+        return ~layers[len(layers) - min(self.personal, len(layers)) :].any(dim=0)
+
+
+@dataclass(frozen=True)
+class FedRep(CommonBody):
     """A common body, personal heads, trained one after the other."""
 
     paper: ClassVar[str] = "Collins, Hassani, Mokhtari, Shakkottai, ICML 2021"
     year: ClassVar[int] = 2021
-    kind: ClassVar[str] = "personalised"
-    row_per_client: ClassVar[bool] = True
     presets: ClassVar[fl.Presets] = {"fedc2i": {"body_epochs": 1}, "cifar100": {"body_epochs": 5}}
     effort: ClassVar[tuple[str, ...]] = ("body_epochs", "final_head_epochs")
 
@@ -76,17 +131,6 @@ class FedRep:
             fl.LocalPhase(epochs - body_epochs, head, start=FREEZE),
             fl.LocalPhase(body_epochs, ~head, start=UNFREEZE),
         )
-
-    @fl.hookimpl
-    def dispatch(self, state: fl.State, ctx: fl.Context) -> fl.Start:
-        """Only the body is sent, in both directions."""
-        return fl.Start(sent_mask=ctx.layout.body)
-
-    @fl.hookimpl
-    def aggregate(self, state: fl.State, upload: fl.Upload, ctx: fl.Context) -> fl.Models:
-        """The body's mean goes into every row."""
-        body, counters = ctx.layout.body, ctx.layout.counters
-        return fl.Models(fl.partial_mean(state.models, upload, body, counters))
 
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:

@@ -122,9 +122,10 @@ def common(played: Played) -> torch.Tensor:
 RULES: dict[str, Callable[[Played], torch.Tensor]] = {
     **dict.fromkeys(("fedavg", "fedavgm", "fednova", "fedprox", "scaffold", "centralised"), common),
     **dict.fromkeys(("fedrod", "per-fedavg"), common),
+    **dict.fromkeys(("fedala", "feddyn", "fedem", "fedphp", "pfedme"), common),
     **dict.fromkeys(("local-only", "fedproto"), initial_but("none_mask")),
     **dict.fromkeys(("flis-dc", "fedfomo"), best("validation")),
-    "fedrep": initial_but("body"),
+    **dict.fromkeys(("fedpac", "fedper", "fedrep"), initial_but("body")),
     "ifca": best("train"),
     "lg-fedavg": initial_but("head"),
     "oracle": lambda played: played.state.models[played.run.newcomers.groups],

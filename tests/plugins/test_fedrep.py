@@ -1,14 +1,17 @@
-"""LG-FedAvg and FedRep: what is shared, what stays, and what they become at their ends."""
+"""LG-FedAvg, FedPer and FedRep: what is shared, what stays, and what they become at their ends."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from by_hand import THREE, create, toy_upload
 from toy import CLIENTS, Play, Played, composition, watching
 
+import flbench as fl
 from flbench.errors import UserError
 from flbench.run.rounds import cohort
 from flbench_plugins.fedrep import FedRep
@@ -68,6 +71,41 @@ def test_a_shared_layer_takes_its_buffers_along(play_toy: Play) -> None:
     assert "net.1.running_mean" in names, "layer 1 is BatchNorm"
     assert "net.0.weight" not in names
     assert (rows[:, shared] == rows[0, shared]).all()
+
+
+def test_fedper_by_hand() -> None:
+    """Bodies (1, 2) of 10 samples and (5, 6) of 30: (1 + 15) / 4 and (2 + 18) / 4; heads stay."""
+    ctx: Any = SimpleNamespace(layout=THREE)
+    one = toy_upload([[1.0, 2.0, 5.0], [5.0, 6.0, 7.0]], [1.0, 1.0])
+    upload = replace(one, samples=torch.tensor([10, 30]))
+    state = fl.State(0, torch.zeros(2, 3), fl.Membership(torch.arange(2)))
+    found = create("fedper").aggregate(state, upload, ctx).rows
+    assert found.tolist() == [[4.0, 5.0, 5.0], [4.0, 5.0, 7.0]]
+    assert create("fedper").dispatch(state, ctx).sent_mask.tolist() == [True, True, False]
+    assert create("fedper", personal=2).shared(ctx).tolist() == [False] * 3
+    assert create("fedper", personal=0).shared(ctx).tolist() == [True] * 3
+
+
+@pytest.mark.slow
+def test_fedper_is_lg_fedavg_that_shares_the_first_layers(play_toy: Play) -> None:
+    fedper = play_toy("fedper", local=HARD, net=batchnorm)
+    lg = play_toy("lg-fedavg", settings={"share": "first", "k": 2}, local=HARD, net=batchnorm)
+    assert torch.equal(fedper.personal, lg.personal)
+    assert fedper.run.ledger.totals == lg.run.ledger.totals
+    alone, local = play_toy("fedper", settings={"personal": 3}), play_toy("local-only")
+    assert torch.equal(alone.personal, local.personal)
+
+
+@pytest.mark.slow
+def test_fedper_trains_body_and_head_together(play_toy: Play) -> None:
+    """Each upload is that of FedAvg in round 1, when all start alike; that of FedRep is not."""
+    uploads: dict[str, list[Any]] = {"fedper": [], "fedavg": [], "fedrep": []}
+    for name, seen in uploads.items():
+        layers = ((name, create(name)), ("watch", watching(seen)))
+        play_toy(composition(*layers), rounds=1, local=HARD)
+    first = {name: seen[0].selected() for name, seen in uploads.items()}
+    assert torch.equal(first["fedper"], first["fedavg"])
+    assert not torch.equal(first["fedper"], first["fedrep"])
 
 
 def test_heads_and_bodies_stay_where_they_belong(play_toy: Play) -> None:  # T08

@@ -6,7 +6,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
+from torch import nn
 
 import flbench as fl
 from flbench.plugin.registry import find, load_entry
@@ -47,6 +49,36 @@ def batch(logits: list[list[float]], labels: list[int], **received: torch.Tensor
     module = SimpleNamespace(received=received)
     y, x = torch.tensor(labels), torch.zeros(len(labels), 1)
     return fl.Batch(module, x, y, torch.tensor(logits))  # type: ignore[arg-type]
+
+
+def wrapped(hook: Any, answer: Any) -> Any:
+    """What a hook that wraps others, called, makes of their answer."""
+    next(hook)
+    with pytest.raises(StopIteration) as end:
+        hook.send(answer)
+    return end.value.value
+
+
+THREE = fl.ParameterLayout(
+    (
+        fl.Slot("net.body.weight", (2,), 0, 2, "parameter", head=False),
+        fl.Slot("net.head.weight", (1,), 2, 3, "parameter", head=True),
+    ),
+    3,
+    0,
+)
+"""A model of three scalars: two of the body, one of the head."""
+
+
+class Constant(nn.Module):
+    """A network whose logits are its parameters, whatever the sample."""
+
+    def __init__(self, *logits: float) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(torch.tensor(logits))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.logits.expand(len(x), -1)
 
 
 def toy_upload(params: list[list[float]], losses: list[float]) -> fl.Upload:

@@ -82,16 +82,31 @@ def mixed_apart(played: Played) -> bool:
     return bool((mixed != mixed[0]).any(dim=0).sum() > 8)
 
 
+def relations_learned(played: Played) -> bool:
+    (slot,) = (one for one in played.run.context.layout.slots if one.name == "relation")
+    p, initial = (
+        it[..., slot.start : slot.stop]
+        for it in (played.state.models[:], played.run.context.initial)
+    )
+    return bool((p != initial).any())
+
+
 HAPPENED: dict[str, Callable[[Played], bool]] = {
+    "apple": relations_learned,
     "cfl": lambda played: len(played.state.memory["cfl.splits"]) > 0,
     "clusterfl": regrouped,
     "dc-pfl": trial_adopted,
     "dc-pfl-nodc": regrouped,
     "dc-pfl-nola": trial_adopted,
     **dict.fromkeys(("fedc2i", "fedc2i-class-global", "fedc2i-class-local"), mixed_apart),
+    "fedala": lambda played: bool((played.state.memory["fedala.weights"] < 1).any()),
     "fedavgm": memory("fedavgm.momentum"),
+    "feddyn": memory("feddyn.drift"),
+    "fedem": lambda played: bool((played.state.memory["fedem.pi"] > 0.34).any()),
     "fedfomo": lambda played: bool(played.state.memory["fedfomo.q"].triu(1).any()),
     "fedgroup": several_rows,
+    "fedpac": memory("fedpac.centroids"),
+    "fedphp": lambda played: bool((played.state.memory["fedphp.times"] > 1).any()),
     "fedproto": memory("fedproto.known"),
     "fedrod": memory("fedrod.psi"),
     "fedsoft": keeps_models,
@@ -103,6 +118,7 @@ HAPPENED: dict[str, Callable[[Played], bool]] = {
     "ifca": lambda played: len(set(played.run.history.last.labels)) > 1,
     "oracle": several_rows,
     "pacfl": several_rows,
+    "pfedme": memory("pfedme.theta"),
     "pfedlia": lambda played: several_rows(played) and memory("pfedlia.influence")(played),
     "scaffold": memory("scaffold.c_i"),
 }

@@ -98,6 +98,15 @@ def nothing(c: Case) -> Scalars:
     return {}
 
 
+def apple(c: Case) -> Scalars:
+    """Down the core models of all others, without buffers; up the client's own."""
+    times = c.rounds * c.sampled
+    return {
+        "down": {"cores": times * (c.clients - 1) * c.net.p},
+        "up": {"model": times * c.net.w},
+    }
+
+
 def centralised(c: Case) -> Scalars:
     """Three features and a label of every training sample, once."""
     return {"up": {"samples": (3 + 1) * int(c.played.run.context.samples.sum())}}
@@ -140,6 +149,38 @@ def fedrep(c: Case) -> Scalars:
     """n (P_b + B) each way."""
     moved = c.rounds * c.sampled * (c.net.w - c.net.head)
     return {"down": {"model": moved}, "up": {"model": moved}}
+
+
+def fedem(c: Case) -> Scalars:
+    """M components each way, buffers too."""
+    moved = c.setting("m") * c.rounds * c.sampled * c.net.w
+    return {"down": {"model": moved}, "up": {"model": moved}}
+
+
+def fedpac(c: Case) -> Scalars:
+    """Down: body, the class means heard of so far, a head; up: the model, and per own class two
+    means and a count, and one variance."""
+    times, d = c.rounds * c.sampled, c.net.features
+    down = up = 0
+    known = set[int]()
+    for ids in c.cohorts():
+        down += len(ids) * len(known)
+        up += sum(len(c.classes_of(client)) for client in ids)
+        known |= set().union(*(c.classes_of(client) for client in ids))
+    return {
+        "down": {
+            "model": times * (c.net.w - c.net.head),
+            "head": times * c.net.head,
+            "centroids": down * d,
+        },
+        "up": {
+            "model": times * c.net.w,
+            "centroids": up * d,
+            "h": up * d,
+            "counts": up,
+            "variance": times,
+        },
+    }
 
 
 def fedproto(c: Case) -> Scalars:
@@ -348,12 +389,13 @@ def fedsoft(c: Case) -> Scalars:
 
 
 SAME_AS_FEDAVG = (
-    "apfl", "cfl", "ditto", "dp-fedavg", "fedamp", "fedavg", "fedavgm", "feddf", "fedlc",
-    "fedprox", "fedrod", "fesem", "knn-per", "krum", "moon", "oracle", "per-fedavg", "pfedhn",
-    "sign-flip", "wecfl",
+    "apfl", "cfl", "ditto", "dp-fedavg", "fedala", "fedamp", "fedavg", "fedavgm", "feddf",
+    "feddyn", "fedlc", "fedphp", "fedprox", "fedrod", "fesem", "knn-per", "krum", "moon", "oracle",
+    "per-fedavg", "pfedhn", "pfedme", "sign-flip", "wecfl",
 )  # fmt: skip
 FORMULAS: dict[str, Formula] = {
     **dict.fromkeys(SAME_AS_FEDAVG, cohort_models),
+    "apple": apple,
     "centralised": centralised,
     "clusterfl": clusterfl,
     "dc-pfl": dc_pfl,
@@ -365,9 +407,12 @@ FORMULAS: dict[str, Formula] = {
     "fedc2i-class-global": fedc2i("mean", "all"),
     "fedc2i-class-local": fedc2i("local", "all"),
     "fedc2i-lambda": fedc2i("all", "mean"),
+    "fedem": fedem,
     "fedfomo": fedfomo,
     "fedgroup": fedgroup,
     "fednova": fednova,
+    "fedpac": fedpac,
+    "fedper": fedrep,
     "fedproto": fedproto,
     "fedrep": fedrep,
     "fedsoft": fedsoft,

@@ -110,11 +110,11 @@ Typed = Callable[..., tuple[int, str, str]]
 
 
 def seeded(build: Callable[[], nn.Module]) -> Callable[..., nn.Module]:
-    """Stands in for `assembly.build_network`: the given network with weights of its own."""
+    """Stands in for `build_network`: the given network with weights of its own, by index."""
 
-    def network(*_: Any) -> nn.Module:
+    def network(suite: Any, shape: Any, classes: int, seed: int, index: int = 0) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
+            torch.manual_seed(index)
             return build()
 
     return network
