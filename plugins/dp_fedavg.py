@@ -71,7 +71,7 @@ class DPFedAvg:
 
     def account(self, stage: fl.Stage, ctx: fl.Context) -> None:
         """Note the epsilon of all rounds so far, each of them one stage of its cohort."""
-        if not self.delta:
+        if not self.delta or not self.noise:
             return
         if not torch.equal(stage.clients, ctx.cohort):
             raise fl.Undefined("delta > 0 needs rounds of one stage, in which the cohort trains")
@@ -81,7 +81,7 @@ class DPFedAvg:
         )
         accountant = dp.rdp.RdpAccountant(neighboring_relation=dp.NeighboringRelation.REPLACE_ONE)
         accountant.compose(cohort, ctx.round)
-        ctx.note("epsilon", float(accountant.get_epsilon(self.delta)))
+        ctx.note("dp-fedavg.epsilon", float(accountant.get_epsilon(self.delta)))
 
 
 @dataclass(frozen=True)
@@ -117,11 +117,11 @@ class LocalDP(DPFedAvg):
     ) -> Generator[None, fl.Personal, fl.Personal]:
         """Note the epsilon of the client that has sent most; models stay as they are."""
         personal = yield
-        if self.delta and not ctx.joining:
+        if self.delta and self.noise and not ctx.joining:
             dp, times = accounting(), int(state.memory[SENT].max())
             accountant = dp.pld.PLDAccountant()
             accountant.compose(dp.GaussianDpEvent(self.noise / 2), times)
-            ctx.note("epsilon", float(accountant.get_epsilon(self.delta)))
+            ctx.note("local-dp.epsilon", float(accountant.get_epsilon(self.delta)))
         return personal
 
 

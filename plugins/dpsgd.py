@@ -20,6 +20,7 @@ own model. A newcomer has the mean of all models, the paper's result.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import isqrt
 from typing import Annotated, ClassVar, Literal
@@ -138,4 +139,9 @@ def regular(n: int, degree: int, rng: np.random.Generator) -> Tensor:
     return joined(n, torch.tensor(listed, dtype=torch.int64).view(-1, 2))
 
 
-GRAPHS = {"ring": ring, "torus": torus, "regular": regular, "complete": complete}
+GRAPHS: dict[str, Callable[[int, int, np.random.Generator], Tensor]] = {
+    "ring": ring,
+    "torus": torus,
+    "regular": regular,
+    "complete": complete,
+}

@@ -7,10 +7,11 @@ Algorithm 1.
               p: labels of the round's clients, from the counts that they send
     client    CE(f(x), y) + weight E CE(h(G_w(y, e)), y)
 
-G is a perceptron with one hidden layer. Clients get w and p with the model; in the first round
-there is no generator yet. Departures: a client draws (y, e) once per round, not anew in each step;
-no batch normalisation in G and no term for its diversity (as in the authors' code, which also
-weights by alpha and beta that fall from round to round). Newcomers have the common model.
+h is a linear head with biases, G a perceptron with one hidden layer. Clients get w and p with the
+model; in the first round there is no generator yet. Departures: a client draws (y, e) once per
+round, not anew in each step; no batch normalisation in G and no term for its diversity (as in the
+authors' code, which also weights by alpha and beta that fall from round to round). Newcomers have
+the common model.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ W, P = "fedgen.w", "fedgen.p"
 
 
 class Features(nn.Module):
-    """Features of labels and noise: (b,), (b, e) -> (b, d)."""
+    """Features of one-hot labels and noise: (b, C), (b, e) -> (b, d)."""
 
     def __init__(self, classes: int, noise: int, hidden: int, d: int) -> None:
         super().__init__()
@@ -39,8 +40,7 @@ class Features(nn.Module):
 
     def forward(self, y: Tensor, e: Tensor) -> Tensor:
         """The features."""
-        classes = self.hidden.in_features - e.shape[-1]
-        made: Tensor = self.out(self.hidden(torch.cat([F.one_hot(y, classes), e], dim=-1)).relu())
+        made: Tensor = self.out(self.hidden(torch.cat([y, e], dim=-1)).relu())
         return made
 
 
@@ -68,47 +68,42 @@ class FedGen:
         d = weights[0][1]
         return fl.FlatNetwork(lambda: Features(ctx.classes, self.noise, self.hidden, d))
 
-    def draw(self, rng: np.random.Generator, p: Tensor) -> tuple[Tensor, Tensor]:
-        """Labels and noise: y, shape (b,), and e, shape (b, e)."""
-        shares = (p / p.sum()).cpu().numpy()
-        y = torch.as_tensor(rng.choice(len(p), self.batch, p=shares)).to(p.device)
-        e = rng.standard_normal((self.batch, self.noise), dtype="float32")
-        return y, torch.as_tensor(e).to(p.device)
+    def draw(self, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """What labels are drawn with, shape (b,), from 0 to 1, and noise e, shape (b, noise)."""
+        u, e = rng.random(self.batch), rng.standard_normal((self.batch, self.noise))
+        return torch.as_tensor(u).float(), torch.as_tensor(e).float()
 
     @fl.hookimpl
     def setup(self, ctx: fl.Context) -> fl.Setup:
         """The generator, and the shares of the labels, not known yet."""
         w = self.generator(ctx).initial(ctx.rng("fedgen")).to(ctx.initial)
-        p = torch.zeros(ctx.classes, dtype=torch.float64, device=w.device)
+        p = torch.zeros(ctx.classes, device=w.device)
         return fl.Setup(memory={W: fl.Memory(w), P: fl.Memory(p)})
 
     @fl.hookimpl
     def dispatch(self, state: fl.State, stage: fl.Stage, ctx: fl.Context) -> fl.Start | None:
-        """Send the generator and the shares; each client makes features from them."""
+        """Send the generator and the shares; each client draws what it makes features of."""
         w, p, ids = state.memory[W], state.memory[P], stage.clients
         if not stage.aggregates or not p.any():
             return None
-        network = self.generator(ctx)
         rngs = [ctx.rng("fedgen", ctx.round, stage.label, client=i) for i in ids.tolist()]
-        y, e = (torch.stack(them) for them in zip(*(self.draw(r, p) for r in rngs), strict=True))
-        with torch.no_grad():
-            z = network(w, y, e)
-        return fl.Start(
-            extras={"generator": w.expand(len(ids), -1), "labels": p.expand(len(ids), -1)},
-            client_memory={"z": z, "y": y},
-        )
+        u, e = (torch.stack(drawn).to(w) for drawn in zip(*map(self.draw, rngs), strict=True))
+        sent = {"generator": w.expand(len(ids), -1), "labels": p.expand(len(ids), -1)}
+        return fl.Start(extras=sent, client_memory={"u": u, "e": e})
 
     @fl.hookimpl(wrapper=True)
     def batch_loss(self, ctx: fl.Context) -> Generator[None, fl.BatchLoss, fl.BatchLoss]:
         """Add the loss of the head on the generated features."""
-        other = yield
+        other, network, head = (yield), self.generator(ctx), ctx.layout.head_name or ""
 
         def loss(batch: fl.Batch) -> Tensor:
-            received, head = batch.module.received, ctx.layout.head_name or ""
-            if "z" not in received:
+            module, received = batch.module, batch.module.received
+            if "generator" not in received:
                 return other(batch)
-            logits = batch.module.get_submodule(head)(received["z"])
-            return other(batch) + self.weight * F.cross_entropy(logits, received["y"])
+            y = drawn_labels(received["labels"], received["u"])
+            with torch.no_grad():
+                z = network(received["generator"], y, received["e"])
+            return other(batch) + self.weight * F.cross_entropy(module.get_submodule(head)(z), y)
 
         return loss if self.weight else other
 
@@ -123,26 +118,34 @@ class FedGen:
     ) -> Generator[None, fl.Models, fl.Models]:
         """Train the generator on the heads of the uploads."""
         models = yield
-        counts = upload.extras["counts"].double().sum(dim=0)
+        counts = upload.extras["counts"].sum(dim=0)
         p, heads = counts / counts.sum(), upload.selected()[:, ctx.layout.head]
         w = self.trained(state.memory[W], heads, p, ctx)
-        return replace(models, memory={**models.memory, W: w, P: p})
+        return replace(models, memory={**models.memory, W: w, P: p.to(w)})
 
     def trained(self, w: Tensor, heads: Tensor, p: Tensor, ctx: fl.Context) -> Tensor:
         """The generator after the server's steps, on heads of shape (n, h)."""
         network, rng = self.generator(ctx), ctx.rng("fedgen", ctx.round)
-        batches = [self.draw(rng, p) for _ in range(self.steps)]
+        batches = [self.draw(rng) for _ in range(self.steps)]
 
         def loss(point: Tensor, step: int) -> Tensor:
-            y, e = batches[step]
-            return F.cross_entropy(ensemble(heads, network(point, y, e), ctx.classes), y)
+            u, e = (drawn.to(w) for drawn in batches[step])
+            y = drawn_labels(p.to(w), u)
+            return F.cross_entropy(ensemble(heads, network(point, y, e)), y)
 
         return fl.minimise(w, loss, self.steps, self.lr, "adam")
 
 
-def ensemble(heads: Tensor, z: Tensor, classes: int) -> Tensor:
-    """Mean of the logits that heads, shape (n, h), give features, shape (b, d): shape (b, C)."""
-    head = heads.mean(dim=0)  # of linear heads, which gives the same
-    weight, bias = head[: classes * z.shape[1]], head[classes * z.shape[1] :]
-    logits = z @ weight.view(classes, -1).T
-    return logits + bias if len(bias) else logits
+def drawn_labels(p: Tensor, u: Tensor) -> Tensor:
+    """Labels with shares p, shape (C,), from numbers u between 0 and 1, (b,): one-hot, (b, C)."""
+    y = (u[:, None] >= p.cumsum(dim=0)[:-1]).sum(dim=1)
+    return (y[:, None] == torch.arange(len(p), device=p.device)).to(p)
+
+
+def ensemble(heads: Tensor, z: Tensor) -> Tensor:
+    """Mean of the logits that linear heads, (n, C d + C), give features, (b, d): shape (b, C)."""
+    d = z.shape[1]
+    classes = heads.shape[1] // (d + 1)
+    weight, bias = heads.mean(dim=0).split((classes * d, classes))
+    logits: Tensor = z @ weight.view(classes, d).T + bias
+    return logits

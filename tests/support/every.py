@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from toy import Play, Played, toy_dataset
 
 from flbench import Conformance, State, hookimpl
@@ -73,15 +74,24 @@ def mixed_apart(played: Played) -> bool:
     return bool((mixed != mixed[0]).any(dim=0).sum() > 8)
 
 
+def reweighted(played: Played) -> bool:
+    return not torch.equal(played.state.memory["afl.counts"], played.run.context.samples.double())
+
+
 HAPPENED: dict[str, Callable[[Played], bool]] = {
+    "afl": reweighted,
     "cfl": lambda played: len(played.state.memory["cfl.splits"]) > 0,
     "clusterfl": regrouped,
     "dc-pfl": trial_adopted,
     "dc-pfl-nodc": regrouped,
     "dc-pfl-nola": trial_adopted,
     **dict.fromkeys(("fedc2i", "fedc2i-class-global", "fedc2i-class-local"), mixed_apart),
+    "dpsgd": lambda played: len(played.state.models.unique(dim=0)) < len(played.state.models),
+    "ef-signsgd": memory("ef-signsgd.e"),
+    **dict.fromkeys(("fedadagrad", "fedadam", "fedyogi"), memory("fedopt.m")),
     "fedavgm": memory("fedavgm.momentum"),
     "fedfomo": lambda played: bool(played.state.memory["fedfomo.q"].triu(1).any()),
+    "fedgen": memory("fedgen.p"),
     "fedproto": memory("fedproto.known"),
     "fedrod": memory("fedrod.psi"),
     "fesem": lambda played: int(played.state.memory["fesem.fitted"]) > 0 and regrouped(played),
