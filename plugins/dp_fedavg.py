@@ -50,6 +50,13 @@ class DPFedAvg:
     delta: Annotated[float, Ge(0), Lt(1), "epsilon is noted for this delta; 0 = not at all"] = 0.0
 
     @fl.hookimpl
+    def setup(self, ctx: fl.Context) -> fl.Setup | None:
+        """Refuse to begin without the accountant."""
+        if self.delta:
+            accounting()
+        return None
+
+    @fl.hookimpl
     def encode(self, stage: fl.Stage, ctx: fl.Context) -> Callable[[fl.Message], fl.Message]:
         """Clip, then add noise from random numbers of the client's own."""
         deviation = self.deviation(stage)
