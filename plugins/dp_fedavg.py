@@ -80,7 +80,7 @@ class DPFedAvg:
         """Note the epsilon of all rounds so far, each of them one stage of its cohort."""
         if not self.delta or not self.noise:
             return
-        if not torch.equal(stage.clients, ctx.cohort):
+        if stage.label != "train" or not torch.equal(stage.clients, ctx.cohort):
             raise fl.Undefined("delta > 0 needs rounds of one stage, in which the cohort trains")
         dp = accounting()
         cohort = dp.SampledWithoutReplacementDpEvent(

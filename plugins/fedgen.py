@@ -62,10 +62,10 @@ class FedGen:
 
     def generator(self, ctx: fl.Context) -> fl.FlatNetwork:
         """The generator G, from a label and noise to what enters the head."""
-        weights = [slot.shape for slot in ctx.layout.slots if slot.head and len(slot.shape) == 2]
-        if not weights:
-            raise fl.Undefined("the network has no head, and features are what enters it")
-        d = weights[0][1]
+        shapes = [slot.shape for slot in ctx.layout.slots if slot.head]
+        d = shapes[0][-1] if shapes else 0
+        if shapes != [(ctx.classes, d), (ctx.classes,)]:
+            raise fl.Undefined("the network has no linear head with biases to make features for")
         return fl.FlatNetwork(lambda: Features(ctx.classes, self.noise, self.hidden, d))
 
     def draw(self, rng: np.random.Generator) -> tuple[Tensor, Tensor]:

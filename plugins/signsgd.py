@@ -44,6 +44,7 @@ class SignSGD:
     paper: ClassVar[str] = "Bernstein, Zhao, Azizzadenesheli, Anandkumar, ICLR 2019"
     year: ClassVar[int] = 2019
     kind: ClassVar[str] = "global"
+    conformance: ClassVar[fl.Conformance] = fl.Conformance(params={"step": 0.1})
 
     step: Annotated[float, Gt(0), "delta, how far the server moves each scalar"] = 0.01
 

@@ -103,5 +103,5 @@ def test_it_goes_with_groups_and_server_steps(play_toy: Play) -> None:
 
 def test_a_network_without_a_head_is_refused() -> None:
     ctx: Any = SimpleNamespace(layout=fl.ParameterLayout((), 3, 0), classes=2)
-    with pytest.raises(fl.Undefined, match="the network has no head"):
+    with pytest.raises(fl.Undefined, match="no linear head with biases"):
         create("fedgen").generator(ctx)

@@ -102,6 +102,8 @@ def test_epsilon_of_dp_fedavg_with_everybody_is_that_of_composed_gaussians(play_
 
 @needs_accountant
 @pytest.mark.slow
-def test_a_chosen_cohort_has_no_epsilon(play_toy: Play) -> None:
+@pytest.mark.parametrize("participation", [0.5, 1.0])
+def test_further_stages_have_no_epsilon(participation: float, play_toy: Play) -> None:
+    settings = {"warmup": 1, "probe_epochs": 1, "delta": 1e-3}
     with pytest.raises(Undefined, match="rounds of one stage, in which the cohort trains"):
-        play_toy("pfedlia+dp-fedavg", settings={"warmup": 1, "probe_epochs": 1, "delta": 1e-3})
+        play_toy("pfedlia+dp-fedavg", settings=settings, participation=participation)
