@@ -43,6 +43,17 @@ def test_votes_by_hand(uploads: list[list[float]], expected: list[float]) -> Non
     assert rows[1].tolist() == [1.0, 1.0, 1.0], "nobody votes"
 
 
+def test_rounding_errors_decide_no_tie() -> None:
+    """In float32, .3 + 1 - .3 is a little below 1, and .3 - 1 - .3 is -1."""
+    home = fl.Membership(torch.zeros(2, dtype=torch.int64))
+    ctx: Any = SimpleNamespace(layout=fl.ParameterLayout((), 1, 0))
+    start = torch.tensor([[0.3]])
+    upload = toy_upload([[float(start + 1)], [float(start - 1)]], [1.0, 1.0])
+    assert (upload.selected() - start).sum() != 0
+    state = fl.State(0, start, home)
+    assert torch.equal(create("signsgd").aggregate(state, upload, home, ctx).rows, start)
+
+
 def test_error_feedback_by_hand() -> None:
     """p = (3, -4, 0) + (0, 1, -1) = (3, -3, -1): the mean magnitude is 7 / 3."""
     memory = {"ef-signsgd.e": torch.tensor([0.0, 1.0, -1.0])}
