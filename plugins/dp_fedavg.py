@@ -1,26 +1,39 @@
-"""DP-FedAvg: clients clip their updates and add their share of Gaussian noise.
+"""DP-FedAvg: clients clip their updates and add their share of Gaussian noise; local-dp: all of it.
 
 McMahan, Ramage, Talwar, Zhang, "Learning differentially private recurrent language models", ICLR
 2018, Algorithm 1 (flat clipping), with the noise of the sum added by the n clients of a stage:
 
     u_i - w <- (u_i - w) min(1, S / |u_i - w|_2) + N(0, z^2 S^2 / n)
 
-The sum then has noise of standard deviation z S, as in the paper. Departures: clients are averaged
-as the method says (FedAvg: by samples, while the paper's bound holds for capped weights); no
-epsilon is computed.
+The sum then has noise of standard deviation z S, as in the paper. With `local-dp` each client adds
+N(0, z^2 S^2) itself, so that its message is private before anything leaves it: Wei, Li, Ding, Ma,
+Yang, Farokhi, Jin, Quek, Poor, "Federated learning with differential privacy: algorithms and
+performance analysis", IEEE TIFS 2020, with the update clipped, not the weights.
+
+With `delta` above 0 the run notes the epsilon spent so far, by the accountant of the package
+dp-accounting, for another client (dp-fedavg) or other data of a client (local-dp) in place of one:
+what may differ has norm 2 S, so the noise multiplier is z / 2.
+
+    dp-fedavg    epsilon of the sum, of cohorts of n of N clients drawn without replacement
+    local-dp     epsilon of each message; of the client that sent most, without amplification
+
+Departures: clients are averaged as the method says (FedAvg: by samples, while epsilon is that of
+the plain sum of all updates of a cohort). Buffers (BatchNorm) are sent as they are, without noise.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Lt
 
 import flbench as fl
+
+SENT = "local-dp.sent"
 
 
 @dataclass(frozen=True)
@@ -34,17 +47,98 @@ class DPFedAvg:
 
     clip: Annotated[float, Gt(0), "S, the largest norm of an update"] = 1.0
     noise: Annotated[float, Ge(0), "z, standard deviation of the sum's noise over S"] = 0.1
+    delta: Annotated[float, Ge(0), Lt(1), "epsilon is noted for this delta; 0 = not at all"] = 0.0
+
+    @fl.hookimpl
+    def setup(self, ctx: fl.Context) -> fl.Setup | None:
+        """Refuse to begin without the accountant."""
+        if self.delta:
+            accounting()
+        return None
 
     @fl.hookimpl
     def encode(self, stage: fl.Stage, ctx: fl.Context) -> Callable[[fl.Message], fl.Message]:
         """Clip, then add noise from random numbers of the client's own."""
-        deviation = self.noise * self.clip / math.sqrt(len(stage.clients))
+        deviation = self.deviation(stage)
+        self.account(stage, ctx)
 
         def private(message: fl.Message) -> fl.Message:
             update = message.update
             update = update * (self.clip / update.norm().clamp(min=self.clip))
             rng = ctx.rng("dp-fedavg", ctx.round, stage.label, client=message.client)
             noise = torch.from_numpy(rng.standard_normal(len(update), dtype="float32"))
-            return message.sending(update + deviation * noise.to(update.device))
+            memory = {SENT: message.memory[SENT] + 1} if SENT in message.memory else {}
+            return message.sending(update + deviation * noise.to(update.device), memory=memory)
 
         return private
+
+    def deviation(self, stage: fl.Stage) -> float:
+        """Standard deviation of a client's noise: its share of the sum's."""
+        return self.noise * self.clip / math.sqrt(len(stage.clients))
+
+    def account(self, stage: fl.Stage, ctx: fl.Context) -> None:
+        """Note the epsilon of all rounds so far, each of them one stage of its cohort."""
+        if not self.delta or not self.noise:
+            return
+        if stage.label != "train" or not torch.equal(stage.clients, ctx.cohort):
+            raise fl.Undefined("delta > 0 needs rounds of one stage, in which the cohort trains")
+        dp = accounting()
+        cohort = dp.SampledWithoutReplacementDpEvent(
+            ctx.clients, len(ctx.cohort), dp.GaussianDpEvent(self.noise / 2)
+        )
+        accountant = dp.rdp.RdpAccountant(neighboring_relation=dp.NeighboringRelation.REPLACE_ONE)
+        accountant.compose(cohort, ctx.round)
+        ctx.note("dp-fedavg.epsilon", float(accountant.get_epsilon(self.delta)))
+
+
+@dataclass(frozen=True)
+class LocalDP(DPFedAvg):
+    """Clients clip their updates and add all of the noise themselves."""
+
+    paper: ClassVar[str] = "Wei, Li, Ding, Ma, Yang, Farokhi, Jin, Quek, Poor, IEEE TIFS 2020"
+    year: ClassVar[int] = 2020
+    conformance: ClassVar[fl.Conformance] = fl.Conformance(
+        equals={"dp-fedavg": {"noise": 0.1 / math.sqrt(3)}}  # of the three clients of a cohort
+    )
+
+    noise: Annotated[float, Ge(0), "z, standard deviation of a message's noise over S"] = 0.1
+
+    @fl.hookimpl
+    def setup(self, ctx: fl.Context) -> fl.Setup | None:
+        """How often each client has sent something."""
+        if not self.delta:
+            return None
+        accounting()
+        return fl.Setup(memory={SENT: fl.Memory(torch.zeros(ctx.clients), "client")})
+
+    def deviation(self, stage: fl.Stage) -> float:
+        """Standard deviation of a client's noise: all of it."""
+        return self.noise * self.clip
+
+    def account(self, stage: fl.Stage, ctx: fl.Context) -> None:
+        """Clients count what they send."""
+
+    @fl.hookimpl(wrapper=True)
+    def personalise(
+        self, state: fl.State, ctx: fl.Context
+    ) -> Generator[None, fl.Personal, fl.Personal]:
+        """Note the epsilon of the client that has sent most; models stay as they are."""
+        personal = yield
+        if self.delta and self.noise and not ctx.joining:
+            dp, times = accounting(), int(state.memory[SENT].max())
+            accountant = dp.pld.PLDAccountant()
+            accountant.compose(dp.GaussianDpEvent(self.noise / 2), times)
+            ctx.note("local-dp.epsilon", float(accountant.get_epsilon(self.delta)))
+        return personal
+
+
+def accounting() -> Any:  # noqa: ANN401 - a module
+    """The package dp-accounting, which is an extra."""
+    try:
+        import dp_accounting.pld
+        import dp_accounting.rdp
+    except ModuleNotFoundError:
+        raise fl.UserError(
+            "delta > 0 needs an accountant: pip install 'flbench[privacy]'"
+        ) from None
+    return dp_accounting

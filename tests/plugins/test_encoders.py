@@ -130,7 +130,14 @@ def test_bits_of_top_k_and_qsgd_by_hand(play_toy: Play) -> None:
 
 WIDE: dict[str, Any] = {"further_models": [{"name": "mlp", "hidden": 5}]}
 
-CODED = {"qsgd": (4, 32), "dp-fedavg": (32, 0), "sign-flip": (32, 0), "top-k": None}
+CODED = {
+    "qsgd": (4, 32),
+    "dp-fedavg": (32, 0),
+    "ef-signsgd": (1, 32),
+    "local-dp": (32, 0),
+    "sign-flip": (32, 0),
+    "top-k": None,
+}
 """Bits of a scalar, and of a message beside its scalars."""
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from toy import Play, Played, toy_dataset
 
 from flbench import Conformance, State, hookimpl
@@ -91,7 +92,12 @@ def relations_learned(played: Played) -> bool:
     return bool((p != initial).any())
 
 
+def reweighted(played: Played) -> bool:
+    return not torch.equal(played.state.memory["afl.counts"], played.run.context.samples.double())
+
+
 HAPPENED: dict[str, Callable[[Played], bool]] = {
+    "afl": reweighted,
     "apple": relations_learned,
     "cfl": lambda played: len(played.state.memory["cfl.splits"]) > 0,
     "clusterfl": regrouped,
@@ -99,6 +105,9 @@ HAPPENED: dict[str, Callable[[Played], bool]] = {
     "dc-pfl-nodc": regrouped,
     "dc-pfl-nola": trial_adopted,
     **dict.fromkeys(("fedc2i", "fedc2i-class-global", "fedc2i-class-local"), mixed_apart),
+    "dpsgd": lambda played: len(played.state.models.unique(dim=0)) < len(played.state.models),
+    "ef-signsgd": memory("ef-signsgd.e"),
+    **dict.fromkeys(("fedadagrad", "fedadam", "fedyogi"), memory("fedopt.m")),
     "fedala": lambda played: bool((played.state.memory["fedala.weights"] < 1).any()),
     "fedavgm": memory("fedavgm.momentum"),
     "feddyn": memory("feddyn.drift"),
@@ -107,6 +116,7 @@ HAPPENED: dict[str, Callable[[Played], bool]] = {
     "fedgroup": several_rows,
     "fedpac": memory("fedpac.centroids"),
     "fedphp": lambda played: bool((played.state.memory["fedphp.times"] > 1).any()),
+    "fedgen": memory("fedgen.p"),
     "fedproto": memory("fedproto.known"),
     "fedrod": memory("fedrod.psi"),
     "fedsoft": keeps_models,

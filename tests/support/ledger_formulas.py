@@ -350,6 +350,21 @@ def q_fedavg(c: Case) -> Scalars:
     return moved
 
 
+def dpsgd(c: Case) -> Scalars:
+    """On a ring of the cohort everybody gets the models of two neighbours."""
+    return {"peer": {"model": c.rounds * c.sampled * 2 * c.net.w}}
+
+
+def fedgen(c: Case) -> Scalars:
+    """From round 2 on the generator and four shares go down; four counts go up in every round."""
+    moved, times = cohort_models(c), c.rounds * c.sampled
+    hidden, inputs = c.setting("hidden"), 4 + c.setting("noise")
+    size = (inputs + 1) * hidden + (hidden + 1) * c.net.features
+    moved["down"] |= {"generator": (times - 3) * size, "labels": (times - 3) * 4}
+    moved["up"]["counts"] = times * 4
+    return moved
+
+
 def kld_groups(c: Case) -> Scalars:
     found = cohort_models(c)
     return {**found, "up": {**found["up"], "label counts": c.clients * 4}}
@@ -389,18 +404,21 @@ def fedsoft(c: Case) -> Scalars:
 
 
 SAME_AS_FEDAVG = (
-    "apfl", "cfl", "ditto", "dp-fedavg", "fedala", "fedamp", "fedavg", "fedavgm", "feddf",
-    "feddyn", "fedlc", "fedphp", "fedprox", "fedrod", "fesem", "knn-per", "krum", "moon", "oracle",
-    "per-fedavg", "pfedhn", "pfedme", "sign-flip", "wecfl",
+    "apfl", "cfl", "ditto", "dp-fedavg", "fedadagrad", "fedadam", "fedala", "fedamp", "fedavg",
+    "fedavgm", "feddf", "feddyn", "fedlc", "fedphp", "fedprox", "fedrod", "fedyogi", "fesem",
+    "knn-per", "krum", "local-dp", "moon", "oracle", "per-fedavg", "pfedhn", "pfedme", "sign-flip",
+    "wecfl",
 )  # fmt: skip
 FORMULAS: dict[str, Formula] = {
     **dict.fromkeys(SAME_AS_FEDAVG, cohort_models),
+    "afl": q_fedavg,
     "apple": apple,
     "centralised": centralised,
     "clusterfl": clusterfl,
     "dc-pfl": dc_pfl,
     "dc-pfl-nodc": dc_pfl,
     "dc-pfl-nola": dc_pfl,
+    "dpsgd": dpsgd,
     "fedbabu": fedrep,
     "fedbn": fedbn,
     "fedc2i": fedc2i("all", "all"),
@@ -410,6 +428,7 @@ FORMULAS: dict[str, Formula] = {
     "fedem": fedem,
     "fedfomo": fedfomo,
     "fedgroup": fedgroup,
+    "fedgen": fedgen,
     "fednova": fednova,
     "fedpac": fedpac,
     "fedper": fedrep,
@@ -432,6 +451,7 @@ FORMULAS: dict[str, Formula] = {
 """A formula per installed method but those of `COUNTED_BY_HAND`."""
 
 COUNTED_BY_HAND = {
+    "ef-signsgd": "test_signsgd.py",
     "fedasync": "test_servers_that_do_not_wait.py",
     "fedbuff": "test_servers_that_do_not_wait.py",
     "fedgh": "test_several_networks.py",
@@ -439,6 +459,7 @@ COUNTED_BY_HAND = {
     "heterofl": "test_several_networks.py",
     "lora": "test_lora.py",
     "qsgd": "test_encoders.py",
+    "signsgd": "test_signsgd.py",
     "top-k": "test_encoders.py",
 }
 """Methods that need a federation of their own, or send parts of scalars: file of their test."""
@@ -446,6 +467,8 @@ COUNTED_BY_HAND = {
 VARIANTS: list[tuple[str, dict[str, object], Formula]] = [
     ("cfl", {"eps1": 9, "eps2": 0, "start_round": 1, "full_on_split": True}, cfl_full),
     ("clusterfl", {"clusterer": "affinity"}, clusterfl),
+    ("dpsgd", {"graph": "complete"}, dpsgd),
+    ("dpsgd", {"graph": "regular", "degree": 0}, nothing),
     ("fedfomo", {"m": 2}, fedfomo),
     ("fedfomo", {"variant": "flbench", "m": 2}, fedfomo_flbench),
     ("fedfomo", {"variant": "flbench"}, fedfomo_flbench),

@@ -1,0 +1,109 @@
+"""local-dp by hand; the epsilon that dp-fedavg and local-dp note, beside closed forms."""
+
+from __future__ import annotations
+
+import math
+import sys
+from importlib.util import find_spec
+
+import pytest
+import torch
+from by_hand import Drawn, create, message
+from scipy.optimize import brentq
+from scipy.stats import norm
+from small import cohorts
+from toy import Play, Played
+
+import flbench as fl
+from flbench.errors import Undefined, UserError
+
+STAGE = fl.Stage("train", torch.arange(4), 1)
+needs_accountant = pytest.mark.skipif(
+    find_spec("dp_accounting") is None, reason="needs dp-accounting: pip install 'flbench[privacy]'"
+)
+
+
+def test_local_dp_by_hand() -> None:
+    """(3, 4) is clipped to (.6, .8); noise of z S = .2 times the draws is added, for any n."""
+    one = create("local-dp", clip=1.0, noise=0.2)
+    sent = one.encode(STAGE, Drawn(1.0, -1.0))(message([3.0, 4.0]))
+    assert sent.update.tolist() == pytest.approx([0.8, 0.6])
+    assert sent.memory == {}
+
+
+def test_a_message_is_counted_where_an_epsilon_is_asked_for() -> None:
+    one = create("local-dp", delta=1e-5).encode(STAGE, Drawn(0.0, 0.0))
+    sent = one(message([3.0, 4.0], memory={"local-dp.sent": torch.tensor(2.0)}))
+    assert sent.memory["local-dp.sent"].item() == 3.0
+
+
+@pytest.mark.parametrize("name", ["dp-fedavg", "local-dp"])
+def test_without_the_accountant_the_run_says_what_to_install(
+    name: str, play_toy: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "dp_accounting.pld", None)
+    with pytest.raises(UserError, match=r"pip install 'flbench\[privacy\]'"):
+        play_toy(name, settings={"delta": 1e-5}, rounds=1)
+
+
+def test_no_epsilon_is_noted_where_none_is_asked_for(play_toy: Play) -> None:
+    assert not play_toy("local-dp", rounds=1).run.history.notes
+
+
+@needs_accountant
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["dp-fedavg", "local-dp"])
+def test_without_noise_there_is_no_epsilon(name: str, play_toy: Play) -> None:
+    assert not epsilons(play_toy(name, settings={"noise": 0, "delta": 0.1}, rounds=1))
+
+
+def epsilons(played: Played) -> list[float]:
+    return [note["value"] for note in played.run.history.notes if note["name"].endswith("epsilon")]
+
+
+def gaussian(mu: float, delta: float) -> float:
+    """Epsilon of a Gaussian whose mean may move by mu deviations (Balle, Wang, ICML 2018).
+
+    delta = Phi(mu / 2 - eps / mu) - e^eps Phi(-mu / 2 - eps / mu)
+    """
+
+    def excess(eps: float) -> float:
+        tail = math.exp(eps + norm.logcdf(-mu / 2 - eps / mu))
+        return float(norm.cdf(mu / 2 - eps / mu) - tail - delta)
+
+    return float(brentq(excess, 1e-6, 100))
+
+
+@needs_accountant
+@pytest.mark.slow
+def test_epsilon_of_local_dp_is_that_of_composed_gaussians(play_toy: Play) -> None:
+    """k messages of multiplier z / 2 are one of z / (2 sqrt k); k is the largest count."""
+    played = play_toy("local-dp", settings={"noise": 4.0, "delta": 1e-3}, rounds=3)
+    sent = torch.zeros(6)
+    for cohort, found in zip(cohorts(played), epsilons(played), strict=True):
+        sent[cohort] += 1
+        expected = gaussian(2 * math.sqrt(sent.max()) / 4.0, 1e-3)
+        assert found == pytest.approx(expected, rel=1e-3)
+    assert torch.equal(played.state.memory["local-dp.sent"], sent)
+
+
+@needs_accountant
+@pytest.mark.slow
+def test_epsilon_of_dp_fedavg_with_everybody_is_that_of_composed_gaussians(play_toy: Play) -> None:
+    """Renyi divergence is an upper bound, here within a fifth."""
+    settings = {"noise": 4.0, "delta": 1e-3}
+    found = epsilons(play_toy("dp-fedavg", settings=settings, rounds=3, participation=1.0))
+    exact = [gaussian(2 * math.sqrt(k) / 4.0, 1e-3) for k in (1, 2, 3)]
+    for upper, value in zip(found, exact, strict=True):
+        assert value < upper < 1.2 * value
+    half = epsilons(play_toy("dp-fedavg", settings=settings, rounds=3))
+    assert all(one < other for one, other in zip(half, found, strict=True)), "sampling helps"
+
+
+@needs_accountant
+@pytest.mark.slow
+@pytest.mark.parametrize("participation", [0.5, 1.0])
+def test_further_stages_have_no_epsilon(participation: float, play_toy: Play) -> None:
+    settings = {"warmup": 1, "probe_epochs": 1, "delta": 1e-3}
+    with pytest.raises(Undefined, match="rounds of one stage, in which the cohort trains"):
+        play_toy("pfedlia+dp-fedavg", settings=settings, participation=participation)
