@@ -61,26 +61,22 @@ def poisoned(module: ClientModule, flag: str, change: Change) -> ClientModule:
     """
     kind: type[ClientModule] = type(module)
 
+    def seen(batch: tuple[Tensor, Tensor], attacks: Tensor) -> tuple[Tensor, Tensor]:
+        """What a client takes for a batch; no condition, as lanes train several clients."""
+        (x, y), (false_x, false_y) = batch, change(*batch)
+        x = x if false_x is x else torch.where(attacks, false_x, x)
+        return x, torch.where(attacks, false_y, y)
+
     class Poisoned(kind):  # type: ignore[valid-type, misc]
         """A module whose attackers train on other samples."""
 
         def training_step(self, batch: Any, batch_idx: int) -> Tensor:  # noqa: ANN401
             """The step of the module on the batch, or batches, that the client makes of it."""
             if flag in self.received:
-                several = not isinstance(batch[0], Tensor)
-                batch = tuple(map(self.seen, batch)) if several else self.seen(batch)
+                attacks, one = self.received[flag], isinstance(batch[0], Tensor)
+                batch = seen(batch, attacks) if one else tuple(seen(b, attacks) for b in batch)
             loss: Tensor = super().training_step(batch, batch_idx)
             return loss
-
-        def seen(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-            """What the client takes for a batch; no condition, as lanes train several clients."""
-            attacks = self.received[flag]
-            pairs = zip(batch, change(*batch), strict=True)
-            x, y = (
-                true if true is false else torch.where(attacks, false, true)
-                for true, false in pairs
-            )
-            return x, y
 
     module.__class__ = Poisoned
     return module

@@ -73,7 +73,16 @@ def mixed_apart(played: Played) -> bool:
     return bool((mixed != mixed[0]).any(dim=0).sum() > 8)
 
 
+def backdoor_tested(played: Played) -> bool:
+    return "accuracy_backdoor" in played.run.history.curves
+
+
+def trusted(played: Played) -> bool:
+    return any(note["name"] == "fltrust.trust" for note in played.run.history.notes)
+
+
 HAPPENED: dict[str, Callable[[Played], bool]] = {
+    "backdoor": backdoor_tested,
     "cfl": lambda played: len(played.state.memory["cfl.splits"]) > 0,
     "clusterfl": regrouped,
     "dc-pfl": trial_adopted,
@@ -87,6 +96,7 @@ HAPPENED: dict[str, Callable[[Played], bool]] = {
     "fesem": lambda played: int(played.state.memory["fesem.fitted"]) > 0 and regrouped(played),
     "flis-dc": lambda played: played.state.membership.weights is not None,
     "flis-hc": several_rows,
+    "fltrust": trusted,
     "kld-groups": several_rows,
     "ifca": lambda played: len(set(played.run.history.last.labels)) > 1,
     "oracle": several_rows,

@@ -315,9 +315,10 @@ def kld_groups(c: Case) -> Scalars:
 
 
 SAME_AS_FEDAVG = (
-    "apfl", "cfl", "ditto", "dp-fedavg", "fedamp", "fedavg", "fedavgm", "feddf", "fedlc",
-    "fedprox", "fedrod", "fesem", "knn-per", "krum", "moon", "oracle", "per-fedavg", "pfedhn",
-    "sign-flip",
+    "apfl", "backdoor", "cfl", "ditto", "dp-fedavg", "fedamp", "fedavg", "fedavgm", "feddf",
+    "fedlc", "fedprox", "fedrod", "fesem", "fltrust", "inner-product", "knn-per", "krum",
+    "label-flip", "median", "moon", "multi-krum", "norm-bound", "oracle", "per-fedavg", "pfedhn",
+    "sign-flip", "trimmed-mean",
 )  # fmt: skip
 FORMULAS: dict[str, Formula] = {
     **dict.fromkeys(SAME_AS_FEDAVG, cohort_models),
