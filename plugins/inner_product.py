@@ -18,7 +18,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-import torch
 from annotated_types import Ge, Le
 
 import flbench as fl
@@ -55,6 +54,6 @@ class InnerProduct:
             near = honest & (home[upload.ids] == home[message.client])
             others = trained[(near if near.any() else honest).to(trained.device)]
             mean = others.double().mean(dim=0).float() - message.start
-            return message.sending(torch.where(message.mask, -self.epsilon * mean, 0.0))
+            return message.sending(-self.epsilon * mean)
 
         return turned

@@ -165,28 +165,46 @@ def test_fltrust_moves_nowhere_if_it_trusts_nobody() -> None:
     assert mean.tolist() == [0.0, 0.0] and trust.tolist() == [0.0, 0.0]
 
 
+class Linear(SimpleNamespace):
+    """A linear model without bias; the server has one sample, x = 1 of label 0 of two."""
+
+    layout, round = LAYOUT, 1
+
+    def forward(self, models: Any, x: Any) -> Any:
+        return torch.einsum("mw,b->mbw", models, x[:, 0])
+
+    def server_data(self) -> Any:
+        return torch.ones(1, 1), torch.zeros(1, dtype=torch.int64)
+
+    def rng(self, *_: Any) -> Any:
+        return np.random.default_rng(0)
+
+    def note(self, name: str, value: Any) -> None:
+        self.noted = value
+
+
 def test_the_server_trains_as_a_client_does_by_hand() -> None:
-    """A linear model without bias on one sample x = 1 of label 0 of two, from (0, 0), rate 1.
+    """From (0, 0), rate 1: the gradient is p - (1, 0) = (-.5, .5), the step goes to (.5, -.5).
 
-    The gradient is p - (1, 0) = (-.5, .5), so that the first step goes to (.5, -.5). There
-    p_0 = e / (e + 1) and the second step adds (1 - p_0) (1, -1). Two epochs are two steps.
+    There p_0 = e / (e + 1), and the second step adds (1 - p_0) (1, -1). Two epochs are two steps.
     """
-
-    class Linear(SimpleNamespace):
-        def forward(self, models: Any, x: Any) -> Any:
-            return torch.einsum("mw,b->mbw", models, x[:, 0])
-
-        def server_data(self) -> Any:
-            return torch.ones(1, 1), torch.zeros(1, dtype=torch.int64)
-
-        def rng(self, *_: Any) -> Any:
-            return np.random.default_rng(0)
-
-    rule = fl.LocalTraining(epochs=2, batch_size=4, lr=1.0)
-    ctx: Any = Linear(local=rule, round=1, layout=LAYOUT)
+    ctx: Any = Linear(local=fl.LocalTraining(epochs=2, batch_size=4, lr=1.0))
     trained = create("fltrust").trained(torch.zeros(2), 0, ctx)
     p = np.e / (np.e + 1)
     assert trained.tolist() == pytest.approx([0.5 + 1 - p, p - 1 - 0.5])
+
+
+def test_fltrust_goes_where_its_own_update_points_by_hand() -> None:
+    """The server's update is (.5, -.5). Row 0: (8, -8) is trusted, (-1, 1) is not. Row 1: nobody.
+
+    (8, -8) counts with the length of the server's: alpha = 2 times (.5, -.5).
+    """
+    ctx: Any = Linear(local=fl.LocalTraining(epochs=1, batch_size=4, lr=1.0))
+    state = fl.State(0, torch.zeros(3, 2), fl.Membership(torch.tensor([0, 0, 1])))
+    three = upload([[8.0, -8.0], [-1.0, 1.0], [-3.0, 3.0]])
+    found = create("fltrust", alpha=2.0).aggregate(state, three, state.membership, ctx)
+    torch.testing.assert_close(found.rows, torch.tensor([[1.0, -1.0], [0.0, 0.0], [0.0, 0.0]]))
+    assert ctx.noted == {"0": [1.0, 0.0], "1": [0.0]}
 
 
 def test_fltrust_needs_samples_at_the_server(play_toy: Play) -> None:
