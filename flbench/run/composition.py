@@ -157,6 +157,11 @@ def joined(suite: Suite, method: MethodStack) -> MethodStack:
     return replace(method, layers=layers, within_one_network=_within_one_network(layers))
 
 
+def code_of_plugins(suite: Suite) -> dict[str, str]:
+    """Hashes of the code of a suite's plugins, which have been loaded, by name."""
+    return {one.name: loaded_source(find("methods", one.name).module()) for one in suite.plugins}
+
+
 def _within_one_network(layers: Sequence[tuple[str, object]]) -> tuple[str, ...]:
     """Names of plugins that do not say that they run across networks."""
     return tuple(name for name, one in layers if not getattr(one, "across_networks", False))

@@ -37,7 +37,7 @@ from flbench.plugin.source_inspection import loaded_source
 from flbench.results.schema import Fingerprint
 from flbench.run.checkpoint import Origin, load_checkpoint
 from flbench.run.checkpoint_file import generations
-from flbench.run.composition import joined
+from flbench.run.composition import code_of_plugins, joined
 from flbench.run.context import RunContext, RunServices
 from flbench.run.history import History
 from flbench.run.networks import build_network as build_network
@@ -154,8 +154,7 @@ def code_of(spec: RunSpec) -> dict[str, str]:
     What flbench itself brings has its version.
     """
     found = {one.name: one.source for one in spec.method.described.plugins}
-    for one in spec.suite.plugins:
-        found[f"plugin {one.name}"] = loaded_source(find("methods", one.name).module())
+    found |= code_of_plugins(spec.suite)
     for network in spec.suite.networks:
         module = find("models", network.name).module()
         if not module.startswith("flbench."):

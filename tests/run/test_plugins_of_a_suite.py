@@ -11,6 +11,8 @@ from toy import Play, Typed, toy_suite
 
 from flbench.errors import BadParameter, Undefined, UnknownName, UserError
 from flbench.run.composition import compose, joined
+from flbench.run.setup import code_of
+from flbench.sweeps.launchers import sources_of
 
 FLIP = {"name": "sign-flip", "attackers": [0, 5], "scale": 3}
 JOINED: dict[str, Any] = {"plugins": [FLIP], "not_judged": [0, 5]}
@@ -75,6 +77,14 @@ def test_a_plugin_within_one_network_leaves_no_method_across_networks(play_toy: 
     wide = {"further_models": [{"name": "mlp", "hidden": 5}]}
     with pytest.raises(Undefined, match=r"^backdoor: clients of this suite have 2 different"):
         play_toy("fedavg", plugins=["backdoor"], **wide)
+
+
+def test_their_code_is_part_of_what_a_checkpoint_and_a_worker_compare(play_toy: Play) -> None:
+    job = play_toy("median", rounds=1, **JOINED).job
+    code = {one.name: one.source for one in compose("median+sign-flip").described.plugins}
+    assert all(code.values())
+    assert code.items() <= code_of(job).items()
+    assert code.items() <= sources_of(job).items()
 
 
 @pytest.mark.slow
