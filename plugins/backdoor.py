@@ -38,6 +38,7 @@ class Backdoor:
     paper: ClassVar[str] = "Bagdasaryan, Veit, Hua, Estrin, Shmatikov, AISTATS 2020"
     year: ClassVar[int] = 2020
     kind: ClassVar[str] = "global"
+    across_networks: ClassVar[bool] = True
     conformance: ClassVar[fl.Conformance] = fl.Conformance(equals={"fedavg": {"share": 0.0}})
 
     share: Annotated[float, Ge(0), Le(1), "share of the clients that attack"] = 0.2

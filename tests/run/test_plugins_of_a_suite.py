@@ -75,8 +75,8 @@ def test_what_cannot_be_is_refused(plugins: Any, error: type[Exception], text: s
 
 def test_a_plugin_within_one_network_leaves_no_method_across_networks(play_toy: Play) -> None:
     wide = {"further_models": [{"name": "mlp", "hidden": 5}]}
-    with pytest.raises(Undefined, match=r"^backdoor: clients of this suite have 2 different"):
-        play_toy("fedavg", plugins=["backdoor"], **wide)
+    with pytest.raises(Undefined, match=r"^median: clients of this suite have 2 different"):
+        play_toy("fedavg", plugins=["median"], **wide)
 
 
 def test_their_code_is_part_of_what_a_checkpoint_and_a_worker_compare(play_toy: Play) -> None:
