@@ -37,7 +37,7 @@ class Backdoor:
 
     paper: ClassVar[str] = "Bagdasaryan, Veit, Hua, Estrin, Shmatikov, AISTATS 2020"
     year: ClassVar[int] = 2020
-    kind: ClassVar[str] = "global"
+    kind: ClassVar[str] = "client"
     across_networks: ClassVar[bool] = True
     conformance: ClassVar[fl.Conformance] = fl.Conformance(equals={"fedavg": {"share": 0.0}})
 

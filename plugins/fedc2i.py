@@ -81,9 +81,12 @@ class FedC2I:
             return None
         without = left_out(state.models)
         exact = state.models.double()
-        results = [self.mix(row, exact, without, m, ctx) for m, row in enumerate(state.models)]
-        mixed = torch.stack([row for row, _ in results])
-        losses, ids = torch.stack([loss for _, loss in results]).cpu(), ctx.everybody
+        # Tables, not lists: small tensors between the large ones of `mix` would keep free memory in
+        # pieces that none of them fits.
+        mixed, ids = torch.empty_like(without), ctx.everybody
+        losses = torch.empty(ctx.clients, ctx.clients, dtype=torch.float64)
+        for m in range(ctx.clients):
+            mixed[m], losses[m] = self.mix(state.models[m, :], exact, without, m, ctx)
         if ctx.clients <= FEW and not losses[0].isnan().any():  # the paper's Fig. 3
             weights = influence(losses[0], self.gamma).round(decimals=4)
             ctx.note("fedc2i.influence_0", weights.tolist())

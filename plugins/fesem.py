@@ -12,6 +12,15 @@ from the common weights until k-means on their updates gives K centres w_0 + mea
 sampled later trains once from w_0 and joins the nearest centre. `init=random` shows the assignments
 that never change. Departures: sample weights (`weighting=uniform` as in the paper); clients that
 were never sampled are evaluated with the centre that has most clients.
+
+WeCFL: Ma, Long, Zhou, Jiang, Zhang, "On the convergence of clustered federated learning", arXiv
+2202.06187 (2022): both steps weighted by samples, lambda_i = n_i / n, in every round repeated until
+no client moves, so that they are a weighted k-means of the cohort's models:
+
+    centre_k <- sum lambda_i w_i / sum lambda_i over a(i) = k
+
+It starts from the centres of the last round; the released code starts it anew, and on the weights
+of the last layer only. With one step of each it would be `fesem` with its default weights.
 """
 
 from __future__ import annotations
@@ -20,10 +29,14 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from annotated_types import Ge
 from torch import Tensor
 
 import flbench as fl
+
+STEPS = 100
+"""Most steps of a k-means of WeCFL."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +100,7 @@ class FeSEM:
             return None
         mask = ctx.layout.trainable & (ctx.layout.head if self.feature == "head" else True)
         ids, trained = upload.ids, upload.selected()
-        values = fl.similarity.neg_distance(trained[:, mask], state.models[:, mask]).cpu()
+        values = self.e_step(trained[:, mask], state.models[:, mask], upload.samples)
         memory = {}
         if int(state.memory["fesem.fitted"]) < 0:
             updates = state.memory["fesem.moves"].clone()
@@ -97,6 +110,14 @@ class FeSEM:
             if ctx.round >= self.fit_round and sampled >= self.k:
                 memory["fesem.fitted"] = torch.tensor(ctx.round)
         return fl.Scores(values, ids, "models", torch.arange(self.k), memory)
+
+    def e_step(self, trained: Tensor, centres: Tensor, samples: Tensor) -> Tensor:
+        """Negated distances of models, (n, d), from the centres, (K, d): shape (n, K)."""
+        return fl.similarity.neg_distance(trained, centres).cpu()
+
+    def k_means_weights(self, samples: Tensor) -> Tensor:
+        """Weights of clients in a k-means, shape (n,), float64."""
+        return torch.ones(len(samples), dtype=torch.float64)
 
     @fl.hookimpl
     def cluster(
@@ -111,7 +132,8 @@ class FeSEM:
             sampled = (~updates[:, 0].isnan()).nonzero()[:, 0]
             mask = ctx.layout.head[: updates.shape[1]] if self.feature == "head" else slice(None)
             rows = updates[sampled][:, mask].double().cpu().numpy()
-            labels = fl.clustering.k_means(rows, self.k, ctx.rng("fesem-kmeans"))
+            weights = self.k_means_weights(ctx.samples[sampled]).numpy()
+            labels = fl.clustering.k_means(rows, self.k, ctx.rng("fesem-kmeans"), weights)
             home[sampled] = torch.as_tensor(labels)
         else:
             home[scores.row_ids] = scores.values.argmax(dim=1)
@@ -148,3 +170,32 @@ class FeSEM:
             scores = fl.similarity.neg_distance(trained[:, mask], state.models[:, mask])
             row = scores.cpu().argmax(dim=1)
         return fl.Personal(row=row)
+
+
+@dataclass(frozen=True)
+class WeCFL(FeSEM):
+    """FeSEM with a k-means in every round, weighted by samples."""
+
+    paper: ClassVar[str] = "Ma, Long, Zhou, Jiang, Zhang, arXiv 2202.06187"
+    year: ClassVar[int] = 2022
+    presets: ClassVar[fl.Presets] = {}
+    conformance: ClassVar[fl.Conformance] = fl.Conformance(
+        params={"k": 2}, equals={"fedavg": {"k": 1}}
+    )
+
+    def e_step(self, trained: Tensor, centres: Tensor, samples: Tensor) -> Tensor:
+        """Distances from the centres of a k-means, which these are the start of."""
+        nearest = torch.full_like(samples, -1)
+        for _ in range(STEPS):
+            values = super().e_step(trained, centres, samples)
+            before, nearest = nearest, values.argmax(dim=1)
+            if torch.equal(nearest, before):
+                break
+            shares = F.one_hot(nearest, self.k).T * self.k_means_weights(samples)
+            centres = fl.weighted_mean(centres, trained, shares)
+        return values
+
+    def k_means_weights(self, samples: Tensor) -> Tensor:
+        """The same as in the M-step."""
+        uniform = self.weighting == "uniform"
+        return super().k_means_weights(samples) if uniform else samples.double()

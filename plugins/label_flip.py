@@ -30,7 +30,7 @@ class LabelFlip:
 
     paper: ClassVar[str] = "Fang, Cao, Jia, Gong, USENIX Security 2020"
     year: ClassVar[int] = 2020
-    kind: ClassVar[str] = "global"
+    kind: ClassVar[str] = "client"
     across_networks: ClassVar[bool] = True
     conformance: ClassVar[fl.Conformance] = fl.Conformance(equals={"fedavg": {"share": 0.0}})
 

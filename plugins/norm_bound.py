@@ -27,7 +27,7 @@ class NormBound:
 
     paper: ClassVar[str] = "Sun, Kairouz, Suresh, McMahan, arXiv 1911.07963"
     year: ClassVar[int] = 2019
-    kind: ClassVar[str] = "global"
+    kind: ClassVar[str] = "server"
     across_networks: ClassVar[bool] = True
     conformance: ClassVar[fl.Conformance] = fl.Conformance(equals={"fedavg": {"bound": 1e9}})
 

@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 import uneven
-from lightning.fabric import fabric
 from toy import Play, Typed, player
 
 from flbench.cli.main import main
 from flbench.models import mlp
 from flbench.run import checkpoint
+
+# isort: split
+from lightning.fabric import fabric  # after flbench, which prepares its import
 
 fabric._load_external_callbacks = functools.cache(fabric._load_external_callbacks)
 """Fabric reads the metadata of all installed packages whenever it is made: once is enough here."""

@@ -66,10 +66,10 @@ def leaf(root: Path, argument: str) -> Dataset:
     sizes = []
     for files in parts:
         for path in files:
-            for user, x, y in read(path):
-                domains += [users.setdefault(user, len(users))] * len(y)
-                samples += x
-                labels += y
+            for user, own, own_labels in read(path):
+                domains += [users.setdefault(user, len(users))] * len(own_labels)
+                samples += own
+                labels += own_labels
         sizes.append(len(labels))
     if not labels:
         raise damaged(home, "its users have no samples")

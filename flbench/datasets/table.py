@@ -105,8 +105,10 @@ def feature(path: Path, name: str, values: list[str], train: np.ndarray) -> np.n
                 f"column '{name}' has {count} values that are no numbers, at most {VALUES} are"
                 " allowed: leave it out",
             ) from None
-        return np.eye(count)[places.numpy()]
+        flags: np.ndarray = np.eye(count)[places.numpy()]
+        return flags
     if not np.isfinite(column).all():
         raise damaged(path, f"column '{name}' has values that are not finite")
-    spread = column[train].std()
-    return ((column - column[train].mean()) / (spread if spread > 0 else 1.0))[:, None]
+    spread = float(column[train].std())
+    scaled: np.ndarray = (column - column[train].mean()) / (spread if spread > 0 else 1.0)
+    return scaled[:, None]

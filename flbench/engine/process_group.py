@@ -24,6 +24,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from flbench.engine.reusable_table import ReusableTable
 from flbench.errors import FlbenchError, ProcessDied
 
 if TYPE_CHECKING:
@@ -62,27 +63,6 @@ def assign(weights: Sequence[int], processes: int) -> list[list[int]]:
     return [sorted(items) for items in assigned]
 
 
-class SharedTable:
-    """A flat tensor in shared memory."""
-
-    def __init__(self, flat: Tensor) -> None:
-        self.flat = flat
-        self._unused = self._references()
-
-    def fits(self, like: Tensor) -> bool:
-        """Whether it has the size and type of a tensor."""
-        return (self.flat.numel(), self.flat.dtype) == (like.numel(), like.dtype)
-
-    def is_used(self) -> bool:
-        """Whether this process has a view of it."""
-        return self._references() != self._unused
-
-    def _references(self) -> float:
-        """How many tensors view it; NaN, which equals no number, if torch does not tell."""
-        count = getattr(torch._C, "_storage_Use_Count", lambda storage: float("nan"))
-        return float(count(self.flat.untyped_storage()._cdata))
-
-
 @dataclass(frozen=True)
 class ProcessGroup:
     """The `size` processes of a run; this one has number `rank`, from 0.
@@ -93,7 +73,7 @@ class ProcessGroup:
 
     rank: int = 0
     size: int = 1
-    last: list[SharedTable] = field(default_factory=list, compare=False, kw_only=True)
+    last: list[ReusableTable] = field(default_factory=list, compare=False, kw_only=True)
 
     @classmethod
     def of(cls, fabric: Fabric) -> ProcessGroup:
@@ -242,7 +222,7 @@ class ProcessGroup:
             finally:
                 if self.is_rank_zero:
                     os.unlink(name)
-            last = SharedTable(flat)
+            last = ReusableTable(flat)
             self.last.append(last)
         return last.flat.view(like.shape)
 

@@ -24,6 +24,7 @@ from flbench.core.state import Dispatched, Schedule, Stage, Upload
 from flbench.core.types import Extras
 from flbench.engine.batches import orders, steps, subset
 from flbench.engine.cross_evaluation import mean_loss
+from flbench.engine.reusable_table import Tables
 from flbench.engine.workspace import Workspace
 from flbench.errors import FlbenchError, PluginError, Undefined, UserError, in_one_line, text_of
 from flbench.federation.federation import Samples
@@ -56,6 +57,7 @@ class Sequential:
         self.workspace = workspace
         self.samples = samples
         self.seed = seed
+        self.tables = Tables()
 
     @property
     def name(self) -> str:
@@ -76,7 +78,7 @@ class Sequential:
             Undefined: a method's loss was not used by another method's client module.
         """
         device = self.workspace.device
-        trained = torch.empty(start.params.shape, device=device)
+        trained = self.tables.take(start.params, device)
         trained[~start.active] = start.params[~start.active].to(device)
         clients = stage.clients.tolist()
         owned = [self.owned(client, stage) for client in clients]

@@ -290,7 +290,7 @@ class Vectorised(Sequential):
         Clients share lanes if they train equally long and fast, and have the same network.
         """
         acting, candidates, _ = start.params.shape
-        trained = start.params.to(self.workspace.device).clone()
+        trained = self.tables.take(start.params, self.workspace.device).copy_(start.params)
         outcomes = [[IDLE] * candidates for _ in range(acting)]
         owned = [self.owned(client, stage) for client in stage.clients.tolist()]
         places = [(int(i), int(j)) for i, j in start.active.nonzero()]

@@ -100,8 +100,9 @@ def build_executor(
     space = Workspace(fabric, module, layout)
     services.executor = shared(choose_executor(spec, space, visible))
     build = partial(build_network, spec.suite, shape, federation.classes, spec.seed)
-    services.draw = partial(fresh_row, build, space.row.clone(), layout)
-    complete = replace(context, layout=layout, initial=space.row.clone())
+    initial = space.row.clone()
+    services.draw = partial(fresh_row, build, initial, layout)
+    complete = replace(context, layout=layout, initial=initial)
     return complete, _hash([context.initial])
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from flbench.core.model_bank import ModelBank, take
+from flbench.core.model_bank import ModelBank
 from flbench.core.state import Membership, Upload
 
 Weighting = Literal["samples", "uniform"]
@@ -41,9 +41,15 @@ def weighted_mean(
         ...               torch.tensor([[1.0, 2.0]], dtype=torch.float64))
         tensor([[3., 6.]])
     """
-    averaged = rows.clone()
+    return _set_means(rows.clone(), torch.arange(len(rows)), uploads, weights, counters)
+
+
+def _set_means(
+    rows: Tensor, places: Tensor, uploads: Tensor, weights: Tensor, counters: Tensor | None
+) -> Tensor:
+    """Set rows of a bank, at `places`, shape (k,), to means with `weights`, shape (k, n)."""
     if not len(uploads):
-        return averaged
+        return rows
     updated = (weights != 0).any(dim=1).nonzero()[:, 0]
     # Rows with equal weights have equal means, which are computed once.
     distinct, distinct_of_row = torch.unique(weights[updated], dim=0, return_inverse=True)
@@ -62,8 +68,8 @@ def weighted_mean(
         if counters is not None and bool(counters.any()):
             columns = counters.nonzero()[:, 0].to(uploads.device)
             mean[columns] = uploads[:, columns][members].amax(dim=0)
-        averaged[updated[distinct_of_row == index]] = mean
-    return averaged
+        rows[places[updated[distinct_of_row == index]]] = mean
+    return rows
 
 
 def member_mean(
@@ -91,10 +97,7 @@ def member_mean(
         homes = membership.home[upload.ids]
         rows = homes[homes >= 0].unique()
         shares = (homes == rows[:, None]).double() * samples
-        averaged = models.clone()
-        if len(rows):
-            averaged[rows] = weighted_mean(take(models, rows), upload.selected(), shares, counters)
-        return averaged
+        return _set_means(models.clone(), rows, upload.selected(), shares, counters)
     shares = membership.shares(upload.ids, len(models)) * samples
     if upload.rows is None:
         return weighted_mean(models, upload.selected(), shares, counters)

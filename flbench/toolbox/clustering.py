@@ -285,7 +285,7 @@ def dendrogram(distances: Floats, method: str = "average") -> Floats:
 
     Args:
         distances: shape (n, n), symmetric; the diagonal is ignored.
-        method: "average", "complete" or "single".
+        method: as in scipy: "average", "weighted", "complete", "single"; "ward" for Euclidean ones.
     """
     upper: Floats = distances[np.triu_indices(len(distances), 1)]
     if not len(upper):
@@ -345,13 +345,16 @@ def bipartition(similarity: Floats, method: str = "single") -> npt.NDArray[np.bo
     return second
 
 
-def k_means(rows: Floats, k: int, rng: np.random.Generator) -> Labels:
+def k_means(
+    rows: Floats, k: int, rng: np.random.Generator, weights: Floats | None = None
+) -> Labels:
     """Lloyd's k-means with the best of ten k-means++ starts.
 
     Args:
         rows: shape (n, d), n >= k.
         k: number of groups.
         rng: source of the seed.
+        weights: of the rows in the means, shape (n,), > 0; None = equal.
 
     Returns:
         Labels by first appearance, shape (n,), int64; fewer than k groups if points are equal.
@@ -365,4 +368,4 @@ def k_means(rows: Floats, k: int, rng: np.random.Generator) -> Labels:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of fewer distinct points than k, which is allowed
         model = KMeans(k, n_init=10, random_state=int(rng.integers(2**31)))
-        return relabel_by_first_seen(model.fit_predict(rows))
+        return relabel_by_first_seen(model.fit_predict(rows, sample_weight=weights))

@@ -47,7 +47,11 @@ CPU_SECONDS = 600
 """What the tests of a group need at most."""
 SECONDS = 600.0
 """A test that waits for ever."""
-KEPT = "flbench.core.torchvision_compat", "flbench.core.deferred_torchmetrics"
+KEPT = (
+    "flbench.core.torchvision_compat",
+    "flbench.core.deferred_torchmetrics",
+    "flbench.core.deferred_dynamo",
+)
 """What lightning needs is not imported again."""
 PYTEST = [
     "-q", "-m", "not slow", "-p", "no:cacheprovider", "-p", "no:xdist", "--cpu-limit", "0",

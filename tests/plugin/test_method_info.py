@@ -69,7 +69,7 @@ def test_every_method_names_what_it_is_and_where_it_comes_from(name: str) -> Non
     assert told.name == name
     assert told.summary == real.__doc__.partition("\n")[0]
     assert told.summary.endswith(".")
-    assert told.kind in ("global", "personalised", "clustered")
+    assert told.kind in ("global", "personalised", "clustered", "client", "server")
     assert (told.paper, told.year, told.kind) == (real.paper, real.year, real.kind)
     assert 2015 < told.year < 2030
     assert told.source.startswith(told.paper)

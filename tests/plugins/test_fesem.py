@@ -27,7 +27,7 @@ from toy import CLIENTS, Play, Played, composition, toy_dataset
 
 import flbench as fl
 from flbench.errors import Undefined
-from flbench_plugins.fesem import FeSEM
+from flbench_plugins.fesem import FeSEM, WeCFL
 
 # --- FeSEM by hand ------------------------------------------------------------------------------
 
@@ -353,3 +353,41 @@ def test_fesem_ends_in_the_same_bits_after_a_break(
 @pytest.mark.slow
 def test_fesem_is_the_same_with_either_executor(play_toy: Play) -> None:
     executors_agree(play_toy, "fesem", settings={"k": 2})
+
+
+# --- WeCFL --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rule", "home", "centres"),
+    [(FeSEM(k=2), [0, 1, 1], [0.0, 7.2]), (WeCFL(k=2), [0, 0, 1], [2.0, 10.0]),
+     (WeCFL(k=2, weighting="uniform"), [0, 0, 1], [1.5, 10.0])],
+)  # fmt: skip
+def test_a_round_is_a_whole_k_means_by_hand(
+    rule: FeSEM, home: list[int], centres: list[float]
+) -> None:
+    """Models 0, 3 and 10 of 1, 2 and 3 samples, centres 0 and 5.
+
+    3 is 2 from 5: the second centre is (2 * 3 + 3 * 10) / 5 = 7.2, and 3 is now 3 from the first
+    and 4.2 from the second: (1 * 0 + 2 * 3) / 3 = 2. Uniform: 6.5, then 1.5.
+    """
+    ctx = Small(round_=5)
+    state = settled(rule, ctx, [[0.0, 0.0], [5.0, 0.0]], [-1, -1, -1])
+    after = em(rule, ctx, state, uploaded([[0, 0], [3, 0], [10, 0]]))
+    assert after.membership.home.tolist() == home
+    torch.testing.assert_close(after.models[:, 0], torch.tensor(centres))
+
+
+def test_its_first_k_means_is_weighted() -> None:
+    """Moves 0, 3 and 5: {0}, {3, 5} if alike; with 1, 1000 and 1000 samples {0, 3}, {5}."""
+    for rule, home in ((FeSEM(k=2), [0, 1, 1]), (WeCFL(k=2), [0, 0, 1])):
+        ctx = Small()
+        ctx.samples = torch.tensor([1, 1000, 1000])
+        upload = uploaded([[0, 0], [3, 0], [5, 0]])
+        assert em(rule, ctx, begin(rule, ctx), upload).membership.home.tolist() == home
+
+
+@pytest.mark.slow
+def test_wecfl_finds_the_groups(play_toy: Play) -> None:
+    found = play_toy("wecfl", settings={"k": 2}, rounds=4, participation=1.0)
+    assert found.result.summary["ari"] == 1.0

@@ -63,6 +63,15 @@ def regrouped(played: Played) -> bool:
     return played.result.summary["groups"] not in (1, 6)
 
 
+def keeps_models(played: Played) -> bool:
+    own, met = played.state.memory["fedsoft.own"], played.state.membership.home >= 0
+    return bool(met.any()) and len(own[met].unique(dim=0)) == int(met.sum())
+
+
+def fitted(played: Played) -> bool:
+    return int(played.state.memory["fesem.fitted"]) > 0 and regrouped(played)
+
+
 def trial_adopted(played: Played) -> bool:
     noted = [note["value"] for note in played.run.history.notes if note["name"] == "dc-pfl.trial"]
     return regrouped(played) and any(new < old for old, new in noted)
@@ -91,15 +100,19 @@ HAPPENED: dict[str, Callable[[Played], bool]] = {
     **dict.fromkeys(("fedc2i", "fedc2i-class-global", "fedc2i-class-local"), mixed_apart),
     "fedavgm": memory("fedavgm.momentum"),
     "fedfomo": lambda played: bool(played.state.memory["fedfomo.q"].triu(1).any()),
+    "fedgroup": several_rows,
     "fedproto": memory("fedproto.known"),
     "fedrod": memory("fedrod.psi"),
-    "fesem": lambda played: int(played.state.memory["fesem.fitted"]) > 0 and regrouped(played),
+    "fedsoft": keeps_models,
+    **dict.fromkeys(("fesem", "wecfl"), fitted),
+    "flhc": several_rows,
     "flis-dc": lambda played: played.state.membership.weights is not None,
     "flis-hc": several_rows,
     "fltrust": trusted,
     "kld-groups": several_rows,
     "ifca": lambda played: len(set(played.run.history.last.labels)) > 1,
     "oracle": several_rows,
+    "pacfl": several_rows,
     "pfedlia": lambda played: several_rows(played) and memory("pfedlia.influence")(played),
     "scaffold": memory("scaffold.c_i"),
 }

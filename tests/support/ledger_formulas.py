@@ -314,11 +314,44 @@ def kld_groups(c: Case) -> Scalars:
     return {**found, "up": {**found["up"], "label counts": c.clients * 4}}
 
 
+def pacfl(c: Case) -> Scalars:
+    """A vector of three scalars for each label that a client owns."""
+    moved = cohort_models(c)
+    moved["up"]["vectors"] = 3 * sum(len(c.classes_of(client)) for client in range(c.clients))
+    return moved
+
+
+def flhc(c: Case) -> Scalars:
+    """Once everybody, so that the cohort of that round holds what it starts from."""
+    down, up = c.clients + (c.rounds - 1) * c.sampled, c.clients + c.rounds * c.sampled
+    return {"down": {"model": down * c.net.w}, "up": {"model": up * c.net.w}}
+
+
+def fedgroup(c: Case) -> Scalars:
+    """A model each way for the cold start of everybody who has a group."""
+    started = int((c.played.state.membership.home >= 0).sum())
+    moved = (started + c.rounds * c.sampled) * c.net.w
+    return {"down": {"model": moved}, "up": {"model": moved}}
+
+
+def fedsoft(c: Case) -> Scalars:
+    """All centres down; up the model, and now and then a number for each centre."""
+    asked, met = 0, set[int]()
+    for place, ids in enumerate(c.cohorts()):
+        asked += len(ids) if place % c.setting("tau") == 0 else len(set(ids) - met)
+        met |= set(ids)
+    moved, s = cohort_models(c), c.setting("s")
+    return {
+        "down": {"model": s * moved["down"]["model"]},
+        "up": {**moved["up"], "importance": s * asked},
+    }
+
+
 SAME_AS_FEDAVG = (
     "apfl", "backdoor", "cfl", "ditto", "dp-fedavg", "fedamp", "fedavg", "fedavgm", "feddf",
     "fedlc", "fedprox", "fedrod", "fesem", "fltrust", "inner-product", "knn-per", "krum",
     "label-flip", "median", "moon", "multi-krum", "norm-bound", "oracle", "per-fedavg", "pfedhn",
-    "sign-flip", "trimmed-mean",
+    "sign-flip", "trimmed-mean", "wecfl",
 )  # fmt: skip
 FORMULAS: dict[str, Formula] = {
     **dict.fromkeys(SAME_AS_FEDAVG, cohort_models),
@@ -334,15 +367,19 @@ FORMULAS: dict[str, Formula] = {
     "fedc2i-class-local": fedc2i("local", "all"),
     "fedc2i-lambda": fedc2i("all", "mean"),
     "fedfomo": fedfomo,
+    "fedgroup": fedgroup,
     "fednova": fednova,
     "fedproto": fedproto,
     "fedrep": fedrep,
+    "fedsoft": fedsoft,
+    "flhc": flhc,
     "flis-dc": flis_dc,
     "flis-hc": flis_hc,
     "ifca": ifca,
     "kld-groups": kld_groups,
     "lg-fedavg": lg_fedavg,
     "local-only": nothing,
+    "pacfl": pacfl,
     "pfedlia": pfedlia,
     "power-of-choice": power_of_choice,
     "q-fedavg": q_fedavg,

@@ -368,6 +368,14 @@ def test_k_means_by_hand(rows: Any, k: int, expected: list[int]) -> None:
     assert clustering.k_means(np.array(rows), k, np.random.default_rng(0)).tolist() == expected
 
 
+def test_k_means_with_weights_by_hand() -> None:
+    """{0}, {3, 5} costs 2 if all weigh 1, and 1000 if 3 and 5 weigh 1000; {0, 3}, {5} almost 9."""
+    rows = np.array([[0.0], [3.0], [5.0]])
+    for weights, expected in (([1, 1, 1], [0, 1, 1]), ([1, 1000, 1000], [0, 0, 1])):
+        drawn, given = np.random.default_rng(0), np.array(weights, float)
+        assert clustering.k_means(rows, 2, drawn, given).tolist() == expected
+
+
 # --- as documented ----------------------------------------------------------------------------
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "toolbox.md").read_text(encoding="utf-8")

@@ -1,0 +1,129 @@
+"""torch._dynamo, which runs its own code when something is compiled.
+
+Lightning imports it to have the class `OptimizedModule`, and every optimiser of torch to mark
+functions that must not be compiled; with sympy and the rest it takes a third of torch's memory and
+longer than most of flbench (https://github.com/pytorch/pytorch/pull/162595 is the same complaint).
+Here `import torch._dynamo` runs nothing. Until something is compiled, no object is an
+`OptimizedModule`, and what marks code for the compiler does nothing. Any other name that is asked
+for, and any module inside it, runs the package's own code, so all of torch._dynamo is there.
+
+Import this module before lightning. It does nothing if torch._dynamo is imported already, or torch
+is of a major version other than 2.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+import torch
+
+NAME = "torch._dynamo"
+MAJOR = "2."
+"""The versions that this was tested with."""
+
+
+class Deferred(ModuleType):
+    """The package, which runs its own code when it is asked for a name that it does not have."""
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the package has
+        if name in STANDINS:
+            return STANDINS[name]
+        if name != "__all__" and name.startswith("__"):
+            raise AttributeError(f"module {NAME!r} has no attribute {name!r}")
+        return getattr(run(self), name)
+
+    def __dir__(self) -> list[str]:
+        return dir(run(self))
+
+
+def run(module: ModuleType) -> ModuleType:
+    """Run the package's own code, unless it was run already."""
+    if type(module) is not ModuleType:
+        module.__class__ = ModuleType
+        spec = module.__spec__
+        assert spec is not None and spec.loader is not None
+        spec.loader.exec_module(module)
+    return module
+
+
+def compiler() -> ModuleType | None:
+    """The package, if its own code was run."""
+    module = sys.modules[NAME]
+    return module if type(module) is ModuleType else None
+
+
+class _Compiled(type):
+    """The class of `OptimizedModule`: an object is one if something was compiled."""
+
+    def __instancecheck__(cls, one: object) -> bool:
+        real = compiler()
+        return real is not None and isinstance(one, real.OptimizedModule)
+
+
+class OptimizedModule(metaclass=_Compiled):
+    """Stands in for torch's class of compiled modules in `isinstance`."""
+
+
+def disable(
+    fn: Callable[..., Any] | None = None,
+    recursive: bool = True,
+    **options: Any,  # noqa: ANN401 - as torch's
+) -> Callable[..., Any]:
+    """As torch's: the compiler, once there is one, leaves the function alone."""
+    if fn is None:
+        return functools.partial(disable, recursive=recursive, **options)
+    marked: list[Callable[..., Any]] = []
+
+    @functools.wraps(fn)
+    def called(*arguments: Any, **keywords: Any) -> Any:  # noqa: ANN401 - as the function
+        if not marked and (real := compiler()) is not None:
+            marked.append(real.disable(fn, recursive, **options))
+        return (marked[0] if marked else fn)(*arguments, **keywords)
+
+    return called
+
+
+def graph_break(*_: object, **__: object) -> None:
+    """As torch's where nothing is compiled: do nothing."""
+
+
+STANDINS: dict[str, object] = {
+    "OptimizedModule": OptimizedModule, "disable": disable, "graph_break": graph_break,
+}  # fmt: skip
+
+
+class Finder(MetaPathFinder):
+    """Runs the package's own code before a module inside it is imported."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """None: the modules are found as usual."""
+        if name.startswith(f"{NAME}.") and compiler() is None:
+            run(sys.modules[NAME])
+        return None
+
+
+def defer() -> None:
+    """Put the deferred package in the place of the one that would be imported."""
+    if NAME in sys.modules or not torch.__version__.startswith(MAJOR):
+        return
+    spec = PathFinder.find_spec(NAME, torch.__path__)
+    if spec is None:
+        return
+    module = Deferred(NAME)
+    module.__spec__, module.__loader__, module.__file__ = spec, spec.loader, spec.origin
+    module.__path__ = list(spec.submodule_search_locations or ())
+    module.__package__ = NAME
+    sys.modules[NAME] = module
+    setattr(torch, "_dynamo", module)  # noqa: B010 - mypy
+    sys.meta_path.insert(0, Finder())
+
+
+defer()

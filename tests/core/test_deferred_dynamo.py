@@ -1,0 +1,89 @@
+"""torch._dynamo is there when something is compiled, and is not imported before."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+RUN = """
+import sys, torch, flbench.core.client
+from lightning.fabric import Fabric
+net = torch.nn.Linear(2, 2)
+fabric = Fabric(accelerator="cpu", devices=1)
+module, optimizer = fabric.setup(net, torch.optim.SGD(net.parameters(), lr=0.1, fused=True))
+fabric.backward(module(torch.ones(1, 2)).sum())
+optimizer.step()
+optimizer.zero_grad()
+print(*[name for name in ("sympy", "torch._dynamo.eval_frame") if name in sys.modules])
+"""
+USES = {
+    "a name": "import torch._dynamo; assert torch._dynamo.list_backends()",
+    "a module": "import torch._dynamo.config as c; assert c.cache_size_limit > 0",
+    "a name of a module": "from torch._dynamo.eval_frame import OptimizedModule as O; assert O",
+    "its names": "import torch._dynamo; assert 'reset' in dir(torch._dynamo)",
+    "all of it": "from torch._dynamo import *; assert callable(optimize)",
+}
+COMPILED = """
+import torch, flbench.core.client
+from lightning.fabric import wrappers
+plain = torch.nn.Linear(2, 2)
+assert not isinstance(plain, wrappers.OptimizedModule)
+whole = torch.compile(plain, backend="eager")
+assert isinstance(whole, wrappers.OptimizedModule)
+assert not isinstance(plain, wrappers.OptimizedModule)
+assert torch.equal(whole(torch.ones(1, 2)), plain(torch.ones(1, 2)))
+optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
+optimizer.zero_grad()
+"""
+MARKED = """
+import torch, flbench.core.client
+from torch._dynamo import disable, graph_break
+def once(x):
+    return x + 1
+apart = disable(once)
+graph_break()
+assert apart(1) == 2
+found = []
+def backend(graph, inputs):
+    found.append(graph)
+    return graph.forward
+torch.compile(lambda x: apart(x * 2) * 3, backend=backend)(torch.ones(1))
+print(len(found))
+"""
+
+
+def python(code: str) -> str:
+    """What a new process prints."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.slow
+def test_training_imports_no_compiler() -> None:
+    assert python(RUN) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("use", USES)
+def test_all_of_it_is_there(use: str) -> None:
+    assert python(f"import flbench.core.client\n{USES[use]}") == ""
+
+
+@pytest.mark.slow
+def test_a_compiled_module_is_known_to_lightning() -> None:
+    assert python(COMPILED) == ""
+
+
+@pytest.mark.slow
+def test_a_marked_function_is_left_alone_by_the_compiler() -> None:
+    """The graph is broken in two by the function between."""
+    assert python(MARKED) == "2"
+
+
+@pytest.mark.slow
+def test_it_stays_as_it_is_if_it_is_there_already() -> None:
+    code = "import torch._dynamo as d, flbench.core.client, sys; print(type(d).__name__)"
+    assert python(code) == "module"
