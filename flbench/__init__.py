@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from flbench.results.events import RunInfo as RunInfo
     from flbench.results.schema import Result as Result
     from flbench.toolbox import asynchrony as asynchrony
+    from flbench.toolbox import attacks as attacks
     from flbench.toolbox import clustering as clustering
     from flbench.toolbox import elbow as elbow
     from flbench.toolbox import heterogeneity as heterogeneity

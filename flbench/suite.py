@@ -48,7 +48,7 @@ DESCRIPTIVE = {"summary", "changes", "paper", "printed", "target", "offline_data
 
 
 class Component(BaseModel):
-    """A partition, network or metric: the name of its entry point, and its parameters."""
+    """A partition, network, metric or plugin: the name of its entry point, and its parameters."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
     name: str
@@ -194,6 +194,11 @@ class Suite(BaseModel):
         description="clients that train, but are in no test figure, such as attackers: ids, as"
         " `[0, 1]` or `'0-3, 7'`",
     )
+    plugins: tuple[Named, ...] = Field(
+        default=(),
+        description="plugins that join every method, such as an attack, and their parameters: see"
+        " Plugins of a suite",
+    )
 
     @field_validator("not_judged")
     @classmethod
@@ -262,7 +267,7 @@ class Suite(BaseModel):
         """
         later = (
             "unseen", "unseen_epochs", "test_set", "test_samples", "ft_epochs", "clock",
-            "not_judged", "further_models", "common_head",
+            "not_judged", "further_models", "common_head", "plugins",
         )  # fmt: skip
         unused = {name for name in later if getattr(self, name) == Suite.model_fields[name].default}
         settings = self.model_dump(mode="json", exclude=DESCRIPTIVE | unused)

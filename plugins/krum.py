@@ -8,7 +8,7 @@ gradient descent", NeurIPS 2017, Sections 4 and 6 (Multi-Krum).
 
 Each row of the bank is computed from its own members. With too few uploads for n - f - 2 >= 1 the
 nearest one counts. Ties go to the upload that is nearer to all. Only trainable scalars are
-compared.
+compared. `multi-krum` is Krum with m = n - f.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from annotated_types import Ge
 
 import flbench as fl
 
+Count = Annotated[int, Ge(1)] | None
+
 
 @dataclass(frozen=True)
 class Krum:
@@ -31,7 +33,7 @@ class Krum:
     kind: ClassVar[str] = "global"
 
     byzantine: Annotated[int, Ge(0), "f, how many uploads may be false"] = 1
-    chosen: Annotated[int, Ge(1), "m, how many uploads are averaged"] = 1
+    chosen: Annotated[Count, "m, how many uploads are averaged; none = n - f"] = 1
 
     @fl.hookimpl
     def aggregate(
@@ -54,4 +56,12 @@ class Krum:
         distances = squares.sort(dim=1).values[:, 1:]
         near = max(1, len(rows) - self.byzantine - 2)
         scores = torch.stack([distances[:, :near].sum(dim=1), distances.sum(dim=1)], dim=1).tolist()
-        return sorted(range(len(rows)), key=scores.__getitem__)[: self.chosen]
+        order = sorted(range(len(rows)), key=scores.__getitem__)
+        return order[: self.chosen or max(1, len(rows) - self.byzantine)]
+
+
+@dataclass(frozen=True)
+class MultiKrum(Krum):
+    """Of the uploads, the server averages all but the f that lie farthest from most others."""
+
+    chosen: Annotated[Count, "m, how many uploads are averaged; none = n - f"] = None

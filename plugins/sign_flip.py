@@ -35,9 +35,7 @@ class SignFlip:
     @fl.hookimpl
     def encode(self, ctx: fl.Context) -> Callable[[fl.Message], fl.Message]:
         """Attackers turn their updates around; a share of the clients is drawn once per seed."""
-        draws = [ctx.rng("sign-flip", client=client).random() for client in range(ctx.clients)]
-        order = sorted(range(ctx.clients), key=draws.__getitem__)
-        attackers = set(self.attackers or order[: round(self.share * ctx.clients)])
+        attackers = fl.attacks.attackers(ctx, self.share, self.attackers)
 
         def flipped(message: fl.Message) -> fl.Message:
             if message.client not in attackers:

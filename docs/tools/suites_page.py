@@ -94,7 +94,33 @@ def _fields() -> list[str]:
         if name == "local":
             default = ", ".join(f"`{one.name}={one.default}`" for one in fields(LocalTraining))
         lines.append(f"| `{name}` | {default} | {field.description} |")
-    return [*lines, *_networks()]
+    return [*lines, *_plugins(), *_networks()]
+
+
+def _plugins() -> list[str]:
+    """Markdown: how a suite lets plugins join every method."""
+    return [
+        "",
+        "## Plugins of a suite",
+        "",
+        wrapped(
+            "A table `[[plugins]]` names a plugin and its parameters; there may be several. They",
+            "join every method that runs on the suite, as if they were named before it: an attack,",
+            "for example, against which all methods are compared. They are in the fingerprint of",
+            "the suite and in every result, but not in the name of the method. Plugins that cannot",
+            "be composed with a method are refused as in `+`, and so is a method that names one of",
+            "them. Attackers that are named with `attackers` can be left unjudged:",
+        ),
+        "",
+        "```toml",
+        "not_judged = [0, 1, 2, 3]",
+        "",
+        "[[plugins]]",
+        'name = "sign-flip"',
+        "attackers = [0, 1, 2, 3]",
+        "scale = 4",
+        "```",
+    ]
 
 
 def _networks() -> list[str]:

@@ -152,6 +152,9 @@ def show_result(file: Path) -> None:
         print(f"not judged: {told_clients(result.not_judged)}")
     for plugin in result.method.plugins:
         print(f"  plugin {plugin.name} of {plugin.distribution} {plugin.version}")
+    for one in result.suite.get("plugins", ()):
+        params = "".join(f", {key} = {value}" for key, value in one.items() if key != "name")
+        print(f"  plugin {one['name']} of the suite{params}")
     _print_all("parameters", result.method.params)
     if result.tuning is not None:
         _print_all("tuned", result.tuning.model_dump())

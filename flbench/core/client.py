@@ -280,7 +280,7 @@ class ClientModule(LightningModule):
     def measure(self, logits: Tensor, y: Tensor) -> Tensor:
         """Return loss sum, number correct and number of predictions per sample, shape (b, 3).
 
-        A sample has one prediction; a text sample has one per token.
+        A sample has one prediction; a text sample has one per token. A label of -100 is none.
 
         Args:
             logits: shape (b, classes); for text (b, T, classes).
@@ -288,7 +288,7 @@ class ClientModule(LightningModule):
         """
         loss = F.cross_entropy(logits.movedim(-1, 1), y, reduction="none")
         correct = (logits.argmax(dim=-1) == y).to(loss.dtype)
-        table = torch.stack([loss, correct, torch.ones_like(loss)], dim=1)
+        table = torch.stack([loss, correct, (y != -100).to(loss.dtype)], dim=1)
         return table.unsqueeze(-1).flatten(2).sum(dim=2)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:

@@ -179,12 +179,18 @@ def report(state: State, stage: Stage, ctx: Context) -> Reporter | None:
 
 
 @hookspec
-def encode(state: State, stage: Stage, ctx: Context) -> Callable[[Message], Message] | None:
+def encode(
+    state: State, stage: Stage, upload: Upload, ctx: Context
+) -> Callable[[Message], Message] | None:
     """Return a function that turns what a client would send into what it sends. All, in turn.
 
     The function of the plugin named first is applied first, to each client alone: compression,
     clipping, noise, an attack. It draws random numbers from `ctx.rng(..., client=message.client)`
     and keeps what it needs again in `Message.memory`. Default: the trained model as it is.
+
+    Args:
+        upload: what the clients of the stage would send, for attackers who know that of others; a
+            method whose clients do not know each other must not look at it.
     """
 
 

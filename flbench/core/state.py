@@ -413,6 +413,9 @@ class Personal:
         extras: tensors in `module.received` during prediction, name -> (n, ...).
         others: further models to evaluate, reported as `accuracy_<name>` (the generic model of
             FedRoD, the nearest-prototype rule of FedProto).
+        labels: of one of `others`: what its predictions are compared with, a function of the
+            labels, shape (b,), such as the target of a backdoor; where it gives -100, the sample
+            does not count. None = the labels themselves.
     """
 
     row: Tensor | None = None
@@ -421,6 +424,7 @@ class Personal:
     predictor: Callable[[ClientModule, Tensor], Tensor] | None = None
     extras: Extras = field(default_factory=dict)
     others: Mapping[str, Personal] = field(default_factory=dict)
+    labels: Callable[[Tensor], Tensor] | None = None
 
     def models(self, state: State) -> Tensor:
         """The evaluated models, shape (n, W); rows of a bank are not copied."""

@@ -93,6 +93,7 @@ def evaluate_model(
     received: Mapping[str, Tensor] | None = None,
     calibration: Tensor | None = None,
     stream: Stream | None = None,
+    labels: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
     """Evaluate one model on some clients' samples, in chunks.
 
@@ -104,6 +105,7 @@ def evaluate_model(
         received: tensors in `module.received` during prediction.
         calibration: shape (bins, 3), float64; the result of `confidences` is added to it.
         stream: metrics that the logits are fed to.
+        labels: what predictions are compared with (`Personal.labels`); None = the labels.
 
     Returns:
         Loss sum, number correct and number of predictions per client; shape (n, 3), float64.
@@ -116,7 +118,8 @@ def evaluate_model(
     for x, y in zip(pooled.x.split(size), pooled.y.split(size), strict=True):
         with space.fabric.autocast():
             logits = module.predict(x) if predictor is None else predictor(module, x)
-        measured.append(module.measure(logits.float(), y).double())
+        wanted = y if labels is None else labels(y)
+        measured.append(module.measure(logits.float(), wanted).double())
         if calibration is not None:
             weight = pooled.owners[at : at + len(y)]
             calibration += confidences(logits.float(), y, weight, len(calibration))

@@ -1,7 +1,7 @@
 """Encoding: what each client sends of what it made, as the `encode` hooks of a method say.
 
-Coders are functions of one client's message, so what a client sends cannot depend on what others
-make.
+Coders are functions of one client's message. What others make is known to a coder only where its
+hook asks for `upload`: that of an attack.
 """
 
 from __future__ import annotations

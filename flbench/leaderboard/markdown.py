@@ -202,10 +202,12 @@ def settings_text(table: Table) -> str:
     sampled = "all of them" if share == 1 else f"{100 * share:g} % of them"
     models = [suite["model"], *suite.get("further_models", ())]
     networks = " or ".join(model["name"] for model in models)
+    plugins = ", ".join(plugin["name"] for plugin in suite.get("plugins", ()))
     return (
         f"{suite['clients']} clients, {sampled} in each round,"
         f" {suite['rounds']} rounds of {suite['local']['epochs']} local epochs,"
         f" {networks}; suite version {suite['version']}."
+        + (f" Every method is joined by {plugins}." if plugins else "")
         + (f" Not judged: {told_clients(suite['not_judged'])}." if suite.get("not_judged") else "")
     )
 

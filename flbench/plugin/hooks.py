@@ -228,9 +228,9 @@ class HookCaller:
         terms = ask("local_term") if stage.uses_local_terms else []
         return validation.local_work(loss, ask("phases"), terms, ask("report"), state, ctx)
 
-    def encode(self, state: State, stage: Stage, ctx: Context) -> list[Coder]:
+    def encode(self, state: State, stage: Stage, upload: Upload, ctx: Context) -> list[Coder]:
         """What turns a trained model into what is sent, the plugin named first before others."""
-        answers = self._call("encode", state=state, stage=stage, ctx=ctx)
+        answers = self._call("encode", state=state, stage=stage, upload=upload, ctx=ctx)
         return [validation.encode(answer, state, ctx) for answer in reversed(answers)]
 
     def score(

@@ -450,10 +450,13 @@ def personalise(answer: HookResult | None, state: State, clients: Tensor, ctx: C
     """Either a row of the bank or a model per asked client."""
     value, expect = answered("personalise", answer, Personal, ctx)
     assert answer is not None, "checked by `answered`"
+    if value.labels is not None:
+        raise expect.failure(" gives `labels`, which only its `others` may have")
     for name, other in value.others.items():
         if name == "validation":
             raise expect.failure(f": others '{name}' is the name of another curve")
-        personalise(HookResult(answer.plugin, other), state, clients, ctx)
+        tested = replace(other, labels=None)
+        personalise(HookResult(answer.plugin, tested), state, clients, ctx)
     if (value.row is None) == (value.params is None):
         raise expect.failure(" must give either `row` or `params`")
     if value.row is None:

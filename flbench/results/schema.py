@@ -140,6 +140,7 @@ class Settings(_Strict):
     local: _Local
     model: _Model
     not_judged: list[Count] = []
+    plugins: list[_Model] = []
 
 
 class _Stored(BaseModel):

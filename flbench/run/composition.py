@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -17,7 +17,7 @@ from flbench.plugin.isolation import IsolatedPlugin
 from flbench.plugin.registry import Entry, find, load_entry
 from flbench.plugin.source_inspection import loaded_source
 from flbench.results.schema import Method, Plugin, problem_text
-from flbench.suite import suite_field, suite_fields
+from flbench.suite import Suite, suite_field, suite_fields
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,6 @@ class LoadedMethod:
         check_compatible([(entry.name, plugin) for entry, plugin in built])
         acting = [pair for pair in built if implemented_hooks(type(pair[1]))] or built[:1]
         layers = tuple((entry.name, plugin) for entry, plugin in acting)
-        within = [name for name, one in layers if not getattr(one, "across_networks", False)]
         try:
             described = _description(acting)
         except ValidationError as error:
@@ -131,7 +130,41 @@ class LoadedMethod:
             raise BadParameter(
                 f"method '{self.text}': no result file could hold it: {problem_text(field, what)}"
             ) from None
-        return MethodStack(layers, described, tuple(within))
+        return MethodStack(layers, described, _within_one_network(layers))
+
+
+def joined(suite: Suite, method: MethodStack) -> MethodStack:
+    """A method with the plugins of a suite, which are asked as if they were named before its own.
+
+    What a result says of the method stays the same; they are settings of the suite.
+
+    Raises:
+        UnknownName: no such plugin, or it has no such parameter.
+        BadParameter: a value does not fit its field, or the plugin refuses it.
+        UserError: the plugins cannot go together, or the method names one of the suite's.
+    """
+    if not suite.plugins:
+        return method
+    added: list[tuple[str, Any]] = []
+    for one in suite.plugins:
+        if one.name in [name for name, _ in (*added, *method.layers)]:
+            raise UserError(f"suite '{suite.name}' brings '{one.name}': name it once")
+        plugin = _load_plugin(one.name)
+        checked(f"suite '{suite.name}': plugin '{one.name}'", plugin.kind, one.params)
+        added.append((one.name, plugin.build(one.params, None)))
+    layers = (*added, *method.layers)
+    check_compatible(layers)
+    return replace(method, layers=layers, within_one_network=_within_one_network(layers))
+
+
+def code_of_plugins(suite: Suite) -> dict[str, str]:
+    """Hashes of the code of a suite's plugins, which have been loaded, by name."""
+    return {one.name: loaded_source(find("methods", one.name).module()) for one in suite.plugins}
+
+
+def _within_one_network(layers: Sequence[tuple[str, object]]) -> tuple[str, ...]:
+    """Names of plugins that do not say that they run across networks."""
+    return tuple(name for name, one in layers if not getattr(one, "across_networks", False))
 
 
 def load_method(text: str) -> LoadedMethod:

@@ -198,11 +198,14 @@ def _tested(
     held_out: Samples,
     clients: Tensor,
     work: WorkOf,
-) -> float:
-    """Mean test accuracy over clients."""
+) -> float | None:
+    """Mean test accuracy over clients; None where no sample counts."""
     personal = trained(executor, personal, state, personal.adaptation, work)
-    table, *_ = _evaluate_split(executor, personal, state, held_out, "test", clients)
-    return round(float((table[:, 1] / table[:, 2]).mean()), 6)
+    table, *_ = _evaluate_split(
+        executor, personal, state, held_out, "test", clients, labels=personal.labels
+    )
+    counted = table[table[:, 2] > 0]
+    return round(float((counted[:, 1] / counted[:, 2]).mean()), 6) if len(counted) else None
 
 
 def _evaluate_split(
@@ -214,6 +217,7 @@ def _evaluate_split(
     clients: Tensor,
     bins: int = 0,
     metrics: ClientMetrics | None = None,
+    labels: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Evaluate clients on one of their splits; each process evaluates some of the models.
 
@@ -242,7 +246,7 @@ def _evaluate_split(
             if metrics is not None:
                 stream = Stream(metrics, pooled.positions, pooled.lengths)
             try:
-                sums = evaluate_model(space, row, pooled, rule, received, sure, stream)
+                sums = evaluate_model(space, row, pooled, rule, received, sure, stream, labels)
             except FlbenchError:
                 raise
             except (Exception, SystemExit) as error:

@@ -36,7 +36,7 @@ class Evaluation:
     validation_tested: list[int]
     labels: list[int]
     ece: float | None = None
-    others: dict[str, float] = field(default_factory=dict)
+    others: dict[str, float | None] = field(default_factory=dict)
     client_metrics: dict[str, ClientValues] = field(default_factory=dict)
 
     def accuracy(self) -> float:

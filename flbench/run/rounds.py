@@ -123,7 +123,7 @@ def run_round(run: Run, state: State) -> tuple[State, list[float]]:
             upload, start = timer.answers(stage, upload, start)
             upload, state = kept_by_clients(upload, state)
         with clock("encode"):
-            coders = hooks.encode(state, stage, ctx)
+            coders = hooks.encode(state, stage, upload, ctx)
             upload, state = encoded(upload, start, coders, state, ctx.layout.parameters)
         run.ledger.upload(upload, start)
         stage, upload, now = timer.arrive(stage, upload, state.seconds)

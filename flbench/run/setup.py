@@ -37,6 +37,7 @@ from flbench.plugin.source_inspection import loaded_source
 from flbench.results.schema import Fingerprint
 from flbench.run.checkpoint import Origin, load_checkpoint
 from flbench.run.checkpoint_file import generations
+from flbench.run.composition import code_of_plugins, joined
 from flbench.run.context import RunContext, RunServices
 from flbench.run.history import History
 from flbench.run.networks import build_network as build_network
@@ -56,6 +57,7 @@ def prepare(
     Returns:
         The run, and its State(0) or the checkpoint's.
     """
+    spec = replace(spec, method=joined(spec.suite, spec.method))
     refuse_within_one_network(spec.suite, spec.method)
     hooks = HookCaller((spec.suite.name, spec.suite), spec.method.layers, spec.sinks, spec.say)
     federation = divide(spec.suite, hooks, dataset, spec.seed)
@@ -148,11 +150,12 @@ def build_run(
 
 
 def code_of(spec: RunSpec) -> dict[str, str]:
-    """Hashes of the code of the method's plugins and of networks that other packages bring.
+    """Hashes of the code of the plugins of method and suite, and of networks of other packages.
 
     What flbench itself brings has its version.
     """
     found = {one.name: one.source for one in spec.method.described.plugins}
+    found |= code_of_plugins(spec.suite)
     for network in spec.suite.networks:
         module = find("models", network.name).module()
         if not module.startswith("flbench."):

@@ -253,8 +253,11 @@ def run_request(request: str, sources: Mapping[str, str], console: Console) -> O
 
 
 def sources_of(spec: RunSpec) -> dict[str, str]:
-    """The method's plugins, with hashes of their code, and the suite with that of its settings."""
+    """The plugins of method and suite, with hashes of their code, and the suite's settings."""
+    from flbench.run.composition import code_of_plugins
+
     plugins = {plugin.name: plugin.source for plugin in spec.method.described.plugins}
+    plugins |= code_of_plugins(spec.suite)
     return {**plugins, f"suite {spec.suite.name}": spec.suite.hash()}
 
 

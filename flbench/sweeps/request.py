@@ -128,7 +128,12 @@ def resolve(
         from flbench.engine.client_metrics import find_metric
         from flbench.plugin.registry import find, load_entry
         from flbench.run import runner  # noqa: F401 - so that the wait is over after this block
-        from flbench.run.composition import load_method, suite_overrides, without_preset
+        from flbench.run.composition import (
+            joined,
+            load_method,
+            suite_overrides,
+            without_preset,
+        )
         from flbench.run.result import refuse_unfit
         from flbench.run.spec import RunSpec
         from flbench.suite import load_suite, metric_of
@@ -155,6 +160,7 @@ def resolve(
         for metric in suite.metrics:
             find_metric(metric)  # before anything runs
         for method, stack in zip(methods, composed, strict=True):
+            joined(suite, stack)  # before anything runs
             narrow = replace(
                 request,
                 methods=(method.text,),

@@ -31,7 +31,7 @@ from flbench.results.files import write_atomically
 from flbench.results.schema import Result
 from flbench.run.composition import load_method, suite_overrides
 from flbench.sweeps.launchers import FAILED, Outcome, run_locally
-from flbench.sweeps.request import Cell, RunRequest, concerns, resolve
+from flbench.sweeps.request import Cell, RunRequest, concerns, resolve, written
 from flbench.sweeps.sweep import Launch, run_missing
 
 if TYPE_CHECKING:
@@ -49,7 +49,9 @@ class Study(BaseModel):
     paper: str = Field(default="", description="the figure or table it answers to")
     suites: list[str] = Field(min_length=1, description="names of suites")
     methods: list[str] = Field(min_length=1, description="names of methods")
-    columns: list[str] = Field(min_length=1, description="names in a result's summary")
+    columns: list[str] = Field(
+        min_length=1, description="names in a result's summary, or of curves, whose end is shown"
+    )
     settings: dict[str, Any] = Field(default={}, description="`--set` values of all cells")
     grid: dict[str, list[Any]] = Field(default={}, description="`--set` key -> its values")
     cells: list[dict[str, Any]] = Field(
@@ -183,7 +185,7 @@ def grid_rows(study: Study, request: RunRequest, console: Console) -> list[GridR
         paths = {cell.spec.path for cell in cells}
         if not paths & known:  # otherwise the point sets what is not this method's
             known |= paths
-            point = {key: settings[key] for key in point if key in settings}
+            point = {key: told(settings[key]) for key in point if key in settings}
             noted = [replace(cell, note=shown(point)) for cell in cells]
             rows.append(GridRow(suite, method, point, noted))
     return rows
@@ -211,15 +213,21 @@ def measured(results: Sequence[Result], columns: Iterable[str]) -> Row:
     """Mean over seeds of each column, and its sample standard deviation where there are several."""
     row: Row = {"seeds": len(results)}
     for name in columns:
-        known = [result.summary for result in results if name in result.summary]
+        tables = [{**ends(result), **result.summary} for result in results]
+        known = [table[name] for table in tables if name in table]
         if not known:
             have = ", ".join(sorted(results[0].summary))
             raise UserError(f"column '{name}': no such number in a result's summary: {have}")
-        values = [float(value) for summary in known if (value := summary[name]) is not None]
+        values = [float(value) for value in known if value is not None]
         row[name] = round(mean(values), 6) if values else None
         if len(values) > 1:
             row[f"{name}_std"] = round(stdev(values), 6)
     return row
+
+
+def ends(result: Result) -> dict[str, float | None]:
+    """The last value of every curve that has one."""
+    return {name: curve[-1] for name, curve in result.curves.items() if curve}
 
 
 def correlations(one: npt.NDArray[np.float64], other: npt.NDArray[np.float64]) -> Row:
@@ -230,6 +238,11 @@ def correlations(one: npt.NDArray[np.float64], other: npt.NDArray[np.float64]) -
         return {"pearson": None, "spearman": None}
     found = {"pearson": pearsonr(one, other), "spearman": spearmanr(one, other)}
     return {name: round(float(value.statistic), 4) for name, value in found.items()}
+
+
+def told(value: Any) -> Any:  # noqa: ANN401 - plain data
+    """A setting as a row has it: a list as `--set` reads it, because lists are not printed."""
+    return written(value) if isinstance(value, list) else value
 
 
 def shown(settings: Mapping[str, Any]) -> str:

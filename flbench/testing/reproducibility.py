@@ -309,7 +309,7 @@ def judged_singly(method: MethodUnderTest) -> None:
         raise method.failure(
             f"cannot predict one sample alone: {type(error).__name__}: {error}"
         ) from None
-    apart = [name for name in again.others if abs(again.others[name] - finished.last.others[name])]
+    apart = [name for name in again.others if again.others[name] != finished.last.others[name]]
     apart += different_evaluations(finished.last, again)
     if apart:
         raise method.failure(

@@ -41,6 +41,7 @@ from flbench.sweeps.study import (
     read_grid,
     run_grid,
     run_study,
+    told,
 )
 from flbench.sweeps.workers import run_in_workers
 from flbench.terminal.console import SweepProgress
@@ -204,8 +205,8 @@ def test_what_is_asked_for_takes_the_place_of_the_cell_s(
 # --- columns ------------------------------------------------------------------------------------
 
 
-def results(*summaries: dict[str, Any]) -> Any:
-    return [SimpleNamespace(summary=summary) for summary in summaries]
+def results(*summaries: dict[str, Any], **curves: list[float | None]) -> Any:
+    return [SimpleNamespace(summary=summary, curves=curves) for summary in summaries]
 
 
 def test_a_row_has_means_and_sample_deviations() -> None:
@@ -221,6 +222,21 @@ def test_what_was_not_measured_is_none_or_left_out_of_the_mean() -> None:
     found = measured(results({"a": 1.0}, {"a": None}, {"a": 3.0}), ["a"])
     assert found == {"seeds": 3, "a": 2.0, "a_std": 1.414214}
     assert measured(results({"a": 1.0}, {}), ["a"]) == {"seeds": 2, "a": 1.0}
+
+
+def test_a_column_may_be_the_end_of_a_curve() -> None:
+    """The summary wins, as it may be of another round."""
+    found = results({"b": 1.0}, {"b": 3.0}, a=[0.1, 0.5], b=[9.0], c=[])
+    assert measured(found, ["a", "b"]) == {
+        "seeds": 2, "a": 0.5, "a_std": 0.0, "b": 2.0, "b_std": 1.414214
+    }  # fmt: skip
+    assert measured(results({}, a=[0.1, None]), ["a"]) == {"seeds": 1, "a": None}
+
+
+def test_a_row_tells_lists_as_a_person_types_them() -> None:
+    """Lists of a row are not printed, and these say what was set."""
+    assert told([{"name": "krum", "chosen": 2}]) == '[{"name" = "krum", "chosen" = 2}]'
+    assert told({"share": 0.3}) == {"share": 0.3}
 
 
 def test_a_column_nobody_has_is_one_line() -> None:
@@ -433,7 +449,7 @@ def test_every_grid_names_what_exists(name: str, columns: set[str], tmp_path: Pa
     assert one.summary
     assert one.paper
     assert one.points()
-    assert set(one.columns) <= columns
+    assert set(one.columns) - {"accuracy_backdoor"} <= columns
     if {"rounds_to_target", "megabits_to_target"} & set(one.columns):
         assert all(load_suite(suite).target is not None for suite in one.suites)
     if "unseen_accuracy" in one.columns:

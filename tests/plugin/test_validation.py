@@ -122,6 +122,11 @@ WRONG: list[tuple[str, Callable[[], Any], str]] = [
     ),
     (
         "personalise",
+        lambda: Personal(row=HOME, labels=torch.zeros_like),
+        "bad.personalise gives `labels`, which only its `others` may have",
+    ),
+    (
+        "personalise",
         lambda: Personal(row=HOME[:2]),
         "bad.personalise returned shape (2,), expected (6,): one row per client",
     ),

@@ -65,7 +65,7 @@ def test_dp_fedavg_by_hand() -> None:
 def test_attackers_that_are_named_are_not_judged(play_toy: Play) -> None:
     """The average learns from nobody else, and what they send back is the opposite."""
     flip = create("sign-flip", attackers=(0, 5), scale=3.0)
-    coder = flip.encode(Drawn(0.1, 0.2, 0.3, 0.4))
+    coder = replace(flip, attackers=(0,)).encode(Drawn(0.1, 0.2, 0.3, 0.4))
     assert [coder(replace(message([1.0]), client=i)).update.item() for i in (0, 1)] == [-3.0, 1.0]
     played = play_toy(composition(("sign-flip", flip)), not_judged=[0, 5], metrics=("ece",))
     assert [n > 0 for n in played.result.clients.test] == [False, *[True] * 4, False]

@@ -17,6 +17,10 @@ AT_ONCE = {
     "oracle": {"warmup": 0},
 }
 """The special stage in round 1 already."""
+ATTACKS = ("inner-product", "label-flip", "sign-flip")
+"""Without a defence nobody learns from them."""
+SLOW = {"fltrust": 40}
+"""Rounds of methods that take short steps: those of the server's own few samples."""
 
 
 @pytest.mark.parametrize("method", ["fedavg", "lg-fedavg", "oracle", "pfedlia"])
@@ -44,8 +48,9 @@ def test_both_executors_agree_after_a_round(method: str, play_toy: Play) -> None
         assert curves[1][name] == pytest.approx(curves[0][name], abs=1e-5)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [name for name in METHODS if name not in ATTACKS])
 def test_a_method_learns_more_than_a_clients_favourite_label(method: str, play_toy: Play) -> None:
     """A client owns two labels alike, so whoever knows that much is right half the time."""
-    played = run_of(play_toy, method, rounds=15, eval_every=15)
+    rounds = SLOW.get(method, 15)
+    played = run_of(play_toy, method, rounds=rounds, eval_every=rounds)
     assert played.result.summary["accuracy_mean"] > 0.7

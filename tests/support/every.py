@@ -96,27 +96,36 @@ def reweighted(played: Played) -> bool:
     return not torch.equal(played.state.memory["afl.counts"], played.run.context.samples.double())
 
 
+def backdoor_tested(played: Played) -> bool:
+    return "accuracy_backdoor" in played.run.history.curves
+
+
+def trusted(played: Played) -> bool:
+    return any(note["name"] == "fltrust.trust" for note in played.run.history.notes)
+
+
 HAPPENED: dict[str, Callable[[Played], bool]] = {
     "afl": reweighted,
     "apple": relations_learned,
+    "backdoor": backdoor_tested,
     "cfl": lambda played: len(played.state.memory["cfl.splits"]) > 0,
     "clusterfl": regrouped,
     "dc-pfl": trial_adopted,
     "dc-pfl-nodc": regrouped,
     "dc-pfl-nola": trial_adopted,
-    **dict.fromkeys(("fedc2i", "fedc2i-class-global", "fedc2i-class-local"), mixed_apart),
     "dpsgd": lambda played: len(played.state.models.unique(dim=0)) < len(played.state.models),
     "ef-signsgd": memory("ef-signsgd.e"),
     **dict.fromkeys(("fedadagrad", "fedadam", "fedyogi"), memory("fedopt.m")),
     "fedala": lambda played: bool((played.state.memory["fedala.weights"] < 1).any()),
     "fedavgm": memory("fedavgm.momentum"),
+    **dict.fromkeys(("fedc2i", "fedc2i-class-global", "fedc2i-class-local"), mixed_apart),
     "feddyn": memory("feddyn.drift"),
     "fedem": lambda played: bool((played.state.memory["fedem.pi"] > 0.34).any()),
     "fedfomo": lambda played: bool(played.state.memory["fedfomo.q"].triu(1).any()),
+    "fedgen": memory("fedgen.p"),
     "fedgroup": several_rows,
     "fedpac": memory("fedpac.centroids"),
     "fedphp": lambda played: bool((played.state.memory["fedphp.times"] > 1).any()),
-    "fedgen": memory("fedgen.p"),
     "fedproto": memory("fedproto.known"),
     "fedrod": memory("fedrod.psi"),
     "fedsoft": keeps_models,
@@ -124,12 +133,13 @@ HAPPENED: dict[str, Callable[[Played], bool]] = {
     "flhc": several_rows,
     "flis-dc": lambda played: played.state.membership.weights is not None,
     "flis-hc": several_rows,
-    "kld-groups": several_rows,
+    "fltrust": trusted,
     "ifca": lambda played: len(set(played.run.history.last.labels)) > 1,
+    "kld-groups": several_rows,
     "oracle": several_rows,
     "pacfl": several_rows,
-    "pfedme": memory("pfedme.theta"),
     "pfedlia": lambda played: several_rows(played) and memory("pfedlia.influence")(played),
+    "pfedme": memory("pfedme.theta"),
     "scaffold": memory("scaffold.c_i"),
 }
 """Whether what makes a method special has happened in a run."""

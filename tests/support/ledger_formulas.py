@@ -404,10 +404,11 @@ def fedsoft(c: Case) -> Scalars:
 
 
 SAME_AS_FEDAVG = (
-    "apfl", "cfl", "ditto", "dp-fedavg", "fedadagrad", "fedadam", "fedala", "fedamp", "fedavg",
-    "fedavgm", "feddf", "feddyn", "fedlc", "fedphp", "fedprox", "fedrod", "fedyogi", "fesem",
-    "knn-per", "krum", "local-dp", "moon", "oracle", "per-fedavg", "pfedhn", "pfedme", "sign-flip",
-    "wecfl",
+    "apfl", "backdoor", "cfl", "ditto", "dp-fedavg", "fedadagrad", "fedadam", "fedala", "fedamp",
+    "fedavg", "fedavgm", "feddf", "feddyn", "fedlc", "fedphp", "fedprox", "fedrod", "fedyogi",
+    "fesem", "fltrust", "inner-product", "knn-per", "krum", "label-flip", "local-dp", "median",
+    "moon", "multi-krum", "norm-bound", "oracle", "per-fedavg", "pfedhn", "pfedme", "sign-flip",
+    "trimmed-mean", "wecfl",
 )  # fmt: skip
 FORMULAS: dict[str, Formula] = {
     **dict.fromkeys(SAME_AS_FEDAVG, cohort_models),

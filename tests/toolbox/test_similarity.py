@@ -405,7 +405,7 @@ def test_the_document_names_every_tool_and_its_arguments() -> None:
     tools = {f"fl.{name}": getattr(fl, name) for name in fl.__all__}
     tools = {name: tool for name, tool in tools.items() if inspect.isfunction(tool)}
     tools["fl.FlatNetwork"] = fl.FlatNetwork
-    for module in (scoring, clustering, fl.elbow, fl.heterogeneity, fl.asynchrony):
+    for module in (scoring, clustering, fl.elbow, fl.heterogeneity, fl.asynchrony, fl.attacks):
         own = {name: tool for name, tool in vars(module).items() if inspect.isfunction(tool)}
         own = {name: tool for name, tool in own.items() if not name.startswith("_")}
         tools |= {name: tool for name, tool in own.items() if tool.__module__ == module.__name__}
