@@ -38,7 +38,7 @@ class AFL:
 
     paper: ClassVar[str] = "Mohri, Sivek, Suresh, ICML 2019"
     year: ClassVar[int] = 2019
-    kind: ClassVar[str] = "global"
+    kind: ClassVar[str] = "server"
     conformance: ClassVar[fl.Conformance] = fl.Conformance(equals={"fedavg": {"gamma": 0.0}})
 
     gamma: Annotated[float, Ge(0), "gamma_lambda, step of the weights; 0 = FedAvg"] = 0.001

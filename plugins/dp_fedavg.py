@@ -42,7 +42,7 @@ class DPFedAvg:
 
     paper: ClassVar[str] = "McMahan, Ramage, Talwar, Zhang, ICLR 2018"
     year: ClassVar[int] = 2018
-    kind: ClassVar[str] = "global"
+    kind: ClassVar[str] = "client"
     across_networks: ClassVar[bool] = True
 
     clip: Annotated[float, Gt(0), "S, the largest norm of an update"] = 1.0

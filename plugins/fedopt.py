@@ -39,7 +39,7 @@ class FedAdagrad:
         "Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan, ICLR 2021"
     )
     year: ClassVar[int] = 2021
-    kind: ClassVar[str] = "global"
+    kind: ClassVar[str] = "server"
     conformance: ClassVar[fl.Conformance] = fl.Conformance(equals={"fedavg": FEDAVG})
 
     server_lr: Annotated[float, Gt(0), "eta, learning rate of the server"] = 0.1

@@ -30,7 +30,7 @@ class FLTrust:
 
     paper: ClassVar[str] = "Cao, Fang, Liu, Gong, NDSS 2021"
     year: ClassVar[int] = 2021
-    kind: ClassVar[str] = "global"
+    kind: ClassVar[str] = "server"
     conformance: ClassVar[fl.Conformance] = fl.Conformance(suite={"server_samples": 20})
 
     alpha: Annotated[float, Gt(0), "alpha, the global learning rate"] = 1.0

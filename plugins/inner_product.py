@@ -29,7 +29,7 @@ class InnerProduct:
 
     paper: ClassVar[str] = "Xie, Koyejo, Gupta, UAI 2019"
     year: ClassVar[int] = 2019
-    kind: ClassVar[str] = "global"
+    kind: ClassVar[str] = "client"
     across_networks: ClassVar[bool] = True
     conformance: ClassVar[fl.Conformance] = fl.Conformance(equals={"fedavg": {"share": 0.0}})
 

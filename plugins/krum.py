@@ -30,7 +30,7 @@ class Krum:
 
     paper: ClassVar[str] = "Blanchard, El Mhamdi, Guerraoui, Stainer, NeurIPS 2017"
     year: ClassVar[int] = 2017
-    kind: ClassVar[str] = "global"
+    kind: ClassVar[str] = "server"
 
     byzantine: Annotated[int, Ge(0), "f, how many uploads may be false"] = 1
     chosen: Annotated[Count, "m, how many uploads are averaged; none = n - f"] = 1

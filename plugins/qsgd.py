@@ -29,7 +29,7 @@ class QSGD:
 
     paper: ClassVar[str] = "Alistarh, Grubic, Li, Tomioka, Vojnovic, NeurIPS 2017"
     year: ClassVar[int] = 2017
-    kind: ClassVar[str] = "global"
+    kind: ClassVar[str] = "client"
     across_networks: ClassVar[bool] = True
 
     levels: Annotated[int, Ge(1), "s, levels of each sign beside zero"] = 4

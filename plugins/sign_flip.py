@@ -23,7 +23,7 @@ class SignFlip:
 
     paper: ClassVar[str] = "Li, Xu, Chen, Giannakis, Ling, AAAI 2019"
     year: ClassVar[int] = 2019
-    kind: ClassVar[str] = "global"
+    kind: ClassVar[str] = "client"
     across_networks: ClassVar[bool] = True
 
     share: Annotated[float, Ge(0), Le(1), "share of the clients that attack"] = 0.2

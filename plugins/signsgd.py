@@ -76,7 +76,7 @@ class EFSignSGD:
 
     paper: ClassVar[str] = "Karimireddy, Rebjock, Stich, Jaggi, ICML 2019"
     year: ClassVar[int] = 2019
-    kind: ClassVar[str] = "global"
+    kind: ClassVar[str] = "client"
     across_networks: ClassVar[bool] = True
 
     @fl.hookimpl

@@ -29,7 +29,7 @@ class TopK:
 
     paper: ClassVar[str] = "Stich, Cordonnier, Jaggi, NeurIPS 2018"
     year: ClassVar[int] = 2018
-    kind: ClassVar[str] = "global"
+    kind: ClassVar[str] = "client"
     across_networks: ClassVar[bool] = True
 
     share: Annotated[float, Gt(0), Le(1), "k, as a share of the scalars that may be sent"] = 0.1

@@ -31,7 +31,7 @@ class Trimming(ABC):
 
     paper: ClassVar[str] = "Yin, Chen, Ramchandran, Bartlett, ICML 2018"
     year: ClassVar[int] = 2018
-    kind: ClassVar[str] = "global"
+    kind: ClassVar[str] = "server"
 
     @abstractmethod
     def trimmed(self, uploads: int) -> int:
