@@ -27,7 +27,7 @@ class FedBABU:
     kind: ClassVar[str] = "personalised"
     effort: ClassVar[tuple[str, ...]] = ("adapt_epochs",)
 
-    adapt_epochs: Annotated[int, Ge(0), "epochs of the whole model before an evaluation"] = 1
+    adapt_epochs: Annotated[int, Ge(0), "epochs of the whole model before an evaluation"] = 5
 
     @fl.hookimpl
     def dispatch(self, ctx: fl.Context) -> fl.Start:

@@ -418,7 +418,7 @@ def test_every_study_s_file_is_an_entry_point() -> None:
     files = {path.stem for path in folder.glob("*.toml")}
     assert set(GRIDS) == files
     assert {found.stem for found in STUDIES.values() if isinstance(found, Path)} == files
-    assert set(STUDIES) - files == {"discrepancy", "influence-cost"}
+    assert set(STUDIES) - files == {"compositions", "discrepancy", "influence-cost"}
     assert all(summary_of(entry) for entry in entries("studies").values())
 
 

@@ -48,7 +48,7 @@ def test_every_suite_runs_without_files(name: str, tmp_path: Path) -> None:
     assert result.summary["accuracy_mean"] > 0
     assert result.summary["kld"] >= 0
     assert 0 <= result.summary["ece"] <= 1
-    assert ("perplexity" in result.summary) == (name == "nordic-text")
+    assert ("perplexity" in result.summary) == (name in ("lora-text", "nordic-text"))
     if name in GROUPED:
         assert result.clients.group is not None
         assert len(set(result.clients.group)) >= 3

@@ -165,13 +165,13 @@ def test_a_method_of_each_kind_is_written(kind: str, typed: Typed, tmp_path: Pat
 
 
 def test_classes_are_written_as_a_person_would(typed: Typed, tmp_path: Path) -> None:
-    names = ("fedavg-x", "pfedhn", "fedbn", "dp-sgd", "fedem", "kld-groups", "cfl", "my-way")
-    found = ["FedAvgX", "PFedHN", "FedBN", "DPSGD", "FedEm", "KLDGroups", "CFL", "MyWay"]
+    names = ("fedavg-x", "pfedhn", "fedbn", "dp-sgd", "fedim", "kld-groups", "cfl", "my-way")
+    found = ["FedAvgX", "PFedHN", "FedBN", "DPSGD", "FedIm", "KLDGroups", "CFL", "MyWay"]
     assert list(map(class_of, names)) == found
-    assert typed("new", "fedem", "--class", "FedEM")[0] == 0
-    texts = texts_of(tmp_path / "flbench-fedem")
-    assert "class FedEM:" in texts["flbench_fedem.py"]
-    assert 'fedem = "flbench_fedem:FedEM"' in texts["pyproject.toml"]
+    assert typed("new", "fedim", "--class", "FedIM")[0] == 0
+    texts = texts_of(tmp_path / "flbench-fedim")
+    assert "class FedIM:" in texts["flbench_fedim.py"]
+    assert 'fedim = "flbench_fedim:FedIM"' in texts["pyproject.toml"]
 
 
 def test_it_goes_where_it_is_told(typed: Typed, tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ REFUSED = {
     " choose another name",
     ("iid", "--kind", "suite"): f"new: suite 'iid' of flbench {flbench.__version__} is installed"
     " already: choose another name",
-    ("plugins",): "new: the module flbench_plugins is installed already, for method 'centralised'"
+    ("plugins",): "new: the module flbench_plugins is installed already, for method 'afl'"
     f" of flbench {flbench.__version__}: choose another name",
     ("none",): "new: None means something else in Python: add a word",
     ("big-step", "--class", "Gt"): "new: Gt means something else in Python: add a word",

@@ -65,12 +65,18 @@ ALONE = {
 }
 
 
+def decided(kind: Any, hook: str) -> bool:
+    """Whether a method answers a hook itself; a wrapper only adds to what others answer."""
+    options = getattr(getattr(kind, hook, None), "flbench_impl", {"wrapper": True})
+    return not options["wrapper"]
+
+
 def meets(mark: str, pair: Any, kinds: Any) -> bool:
     """Whether one of two methods has a mark and the other a hook that has no meaning beside it."""
     hooks = ("cluster",) if mark == "row_per_client" else ("cluster", "aggregate", "personalise")
     return any(
         getattr(kinds[one], mark, False)
-        and any(hasattr(getattr(kinds[other], hook, None), "flbench_impl") for hook in hooks)
+        and any(decided(kinds[other], hook) for hook in hooks)
         for one, other in (pair, pair[::-1])
     )
 
@@ -91,8 +97,7 @@ def test_a_model_per_client_leaves_nothing_to_group(method: str) -> None:
 def test_any_two_methods_are_refused_just_where_they_share_a_decision() -> None:
     kinds = {name: load_entry(find("methods", name)) for name in METHODS}
     decides = {
-        name: {hook for hook in MEANINGS if hasattr(getattr(kind, hook, None), "flbench_impl")}
-        for name, kind in kinds.items()
+        name: {hook for hook in MEANINGS if decided(kind, hook)} for name, kind in kinds.items()
     }
     refused = 0
     for pair in permutations(METHODS, 2):
