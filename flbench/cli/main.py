@@ -16,6 +16,7 @@ from flbench import __version__
 from flbench.cli.check import check
 from flbench.cli.data import data
 from flbench.cli.diff import diff
+from flbench.cli.export import export
 from flbench.cli.interruption import heed_interruptions
 from flbench.cli.leaderboard import leaderboard
 from flbench.cli.list import list_
@@ -50,7 +51,7 @@ app = typer.Typer(
 for command in (run, sweep, list_, data, study, check, new):
     app.command(command.__name__.strip("_"))(command)
 app.command(context_settings=PASSES_ON)(speed)
-for command in (reproduce, tune, diff, leaderboard, plot, sync, submit, verify):
+for command in (reproduce, tune, diff, export, leaderboard, plot, sync, submit, verify):
     app.command()(command)
 app.add_typer(show, name="show")
 
