@@ -22,6 +22,7 @@ from flbench.cli.leaderboard import leaderboard
 from flbench.cli.list import list_
 from flbench.cli.new import new
 from flbench.cli.plot import plot
+from flbench.cli.recommend import recommend
 from flbench.cli.reproduce import reproduce
 from flbench.cli.run import run
 from flbench.cli.show import show
@@ -51,7 +52,7 @@ app = typer.Typer(
 for command in (run, sweep, list_, data, study, check, new):
     app.command(command.__name__.strip("_"))(command)
 app.command(context_settings=PASSES_ON)(speed)
-for command in (reproduce, tune, diff, export, leaderboard, plot, sync, submit, verify):
+for command in (reproduce, recommend, tune, diff, export, leaderboard, plot, sync, submit, verify):
     app.command()(command)
 app.add_typer(show, name="show")
 
