@@ -63,12 +63,15 @@ def leaderboard(
 
 def _html(results: Path, path: Path, check: bool) -> None:
     """Write the web page, or check that it is current; it is not part of the leaderboard."""
+    from flbench.leaderboard.audited import with_audits
     from flbench.leaderboard.html import html
     from flbench.leaderboard.links import linked
     from flbench.leaderboard.table import tables
+    from flbench.results.audits import LOG
     from flbench.results.files import write_atomically
 
-    page = html(linked(tables(results))).encode()
+    found = with_audits(linked(tables(results)), results.parent / LOG)
+    page = html(found).encode()
     current = path.is_file() and path.read_bytes() == page
     if check and not current:
         raise UserError(f"{path} is not what {results} gives; run flbench leaderboard --html")

@@ -13,6 +13,7 @@ from typing import Annotated, Any, TextIO, cast
 import typer
 
 from flbench import __version__
+from flbench.cli.audit import audit
 from flbench.cli.check import check
 from flbench.cli.data import data
 from flbench.cli.diff import diff
@@ -52,7 +53,9 @@ app = typer.Typer(
 for command in (run, sweep, list_, data, study, check, new):
     app.command(command.__name__.strip("_"))(command)
 app.command(context_settings=PASSES_ON)(speed)
-for command in (reproduce, recommend, tune, diff, export, leaderboard, plot, sync, submit, verify):
+for command in (reproduce, recommend, tune, diff, export, leaderboard, plot, sync):
+    app.command()(command)
+for command in (submit, verify, audit):
     app.command()(command)
 app.add_typer(show, name="show")
 
