@@ -11,6 +11,7 @@ import typer
 
 from flbench.cli.options import Root
 from flbench.cli.show import told_digest
+from flbench.cli.submit import printable
 from flbench.errors import Interrupted, UserError
 from flbench.submission.verification import COMPUTED_BY, TOLERANCE
 
@@ -149,7 +150,7 @@ def verify_all(
             console=console,
         ):
             done.append(one)
-            print(f"[{len(done)}/{len(paths)}] {_line(one)}", flush=True)
+            print(printable(f"[{len(done)}/{len(paths)}] {_line(one)}"), flush=True)
             if write and one.verdict is not None and one.outcome != "differs":
                 claimed = one.verdict.claimed
                 if claimed.source_changes:
@@ -162,8 +163,8 @@ def verify_all(
             f"interrupted; what was played is in {log}: type the same again to go on"
         ) from None
     print("\n".join([*summary(done, []), f"log: {log}"]))
-    if any(one.outcome in (None, "differs") for one in done):
-        raise typer.Exit(1)
+    if wrong := sum(one.outcome in (None, "differs") for one in done):
+        raise UserError(f"{wrong} of {len(done)} files did not come out the same")
 
 
 def _line(one: Checked) -> str:
@@ -191,8 +192,7 @@ def summary(done: Sequence[Checked], left: Sequence[Path]) -> list[str]:
     ]
     for what, found in (("differs", wrong), ("cannot be run", failed)):
         lines += [f"  {what}: {one.path}" for one in found]
-    lines += [f"  left: {path}" for path in left]
-    return lines
+    return [printable(line) for line in (*lines, *(f"  left: {path}" for path in left))]
 
 
 def _refuse_changed(path: Path, result: Result, write: bool) -> None:

@@ -68,8 +68,9 @@ def test_what_differs_or_cannot_be_run_stops_no_other(
     worse = [None if value is None else value - 0.5 for value in result.curves["accuracy"]]
     replays.changes[2.0] = {"curves": {**result.curves, "accuracy": worse}}
     replays.instead[3.0] = MissingData("no data here")
-    code, out, _ = typed("verify", "R")
+    code, out, err = typed("verify", "R")
     assert code == 1
+    assert err.endswith("flbench: 2 of 4 files did not come out the same\n")
     lines = out.splitlines()
     assert lines[0].startswith(f"[1/4] {files[0]}: agrees, to the last byte (0.")
     assert lines[1].startswith(f"[2/4] {files[1]}: differs (0.")
