@@ -177,7 +177,8 @@ ASK = f"""## By your own numbers
     flbench recommend --clients 5 --same-labels --samples 300
 
 The command compares what you know of your federation with the tables of the leaderboard that
-have {OTHERS} methods beside `fedavg` and `local-only`. What you do not give is not compared.
+have {OTHERS} methods beside `fedavg` and `local-only`, and no attackers. What you do not give is
+not compared.
 
 - `--clients`, `--participation` (share of the clients in a round), `--samples` (that a client
   learns from), `--groups` or `--no-groups`;
@@ -185,8 +186,8 @@ have {OTHERS} methods beside `fedavg` and `local-only`. What you do not give is 
   `--same-labels` (all labels, but samples that look or mean different);
 - `--traffic TIMES`: the bytes a client may send and receive, over those of one model for all,
   which are 2 x size of the model x rounds x participation;
-- `--newcomers`: clients that join later are what counts; `--different-networks`: only methods
-  that allow them.
+- `--newcomers`: clients that join later are what counts; `--different-networks`: clients have
+  networks of their own, so only methods that allow that.
 
 The distance to a table is the mean over what both have of the difference over the range of all
 tables, numbers of clients, samples and participation as logarithms (Gower). A method's gain over

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -81,6 +82,7 @@ def recommend(
         raise UserError(f"--results: expected a folder of result files, there is no '{results}'")
     held = _labels(labels_per_client, alpha, labels, same_labels)
     asked = _federation(clients, participation, samples, groups, held, same_labels)
+    asked = replace(asked, networks=True if different_networks else None)
     if score is None and asked == rule.Federation():
         raise BadParameter(
             "nothing is known of the federation: give --clients, --labels-per-client, --alpha,"

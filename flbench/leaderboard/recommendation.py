@@ -49,6 +49,7 @@ class Federation:
         samples: training and validation samples of a client, mean.
         domains: whether samples of one label look or mean different from client to client.
         groups: whether clients form groups of their kind.
+        networks: whether clients have different networks.
     """
 
     clients: float | None = None
@@ -57,6 +58,7 @@ class Federation:
     samples: float | None = None
     domains: bool | None = None
     groups: bool | None = None
+    networks: bool | None = None
 
     def axes(self) -> dict[str, float]:
         """What is known as numbers; counts and shares of clients as logarithms."""
@@ -178,13 +180,19 @@ def federation_of(table: Table) -> Federation:
         samples=samples or None,
         domains=table.settings.get("partition", {}).get("name") in BY_DOMAIN,
         groups=clients.group is not None and len(set(clients.group)) > 1,
+        networks=bool(table.settings.get("further_models")),
     )
 
 
 def evidence(found: Iterable[Table], metric: str = HEADLINE) -> list[Evidence]:
-    """The tables with both baselines and `LEAST` other methods that have a metric."""
+    """The tables with both baselines and `LEAST` other methods that have a metric.
+
+    Without suites in which other plugins join every method, such as attackers.
+    """
     chosen = []
     for table in found:
+        if table.settings.get("plugins"):
+            continue
         rows = candidates(table)
         known = {row.method: value for row in rows if (value := mean_of(row, metric)) is not None}
         baselines = tuple(sorted({row.method for row in rows if row.baseline} & {*known}))

@@ -178,7 +178,8 @@ def results(suite: str, *, shift: float = 0.0, **more: Any) -> list[Any]:
 def test_a_table_becomes_evidence(tmp_path: Path) -> None:
     few = [one for one in results("few") if one.method.name != "m4"]
     domains = {"partition": {"name": "by-domain"}, "participation": 0.1}
-    found = rule.evidence(tables(write(tmp_path, *results("s", **domains), *few)))
+    attacked = results("attacked", plugins=[{"name": "sign-flip"}])
+    found = rule.evidence(tables(write(tmp_path, *results("s", **domains), *few, *attacked)))
     assert [one.suite for one in found] == ["s"], "four methods beside the baselines are too few"
     (one,) = found
     assert one.baselines == ("alone", "one")
@@ -187,7 +188,13 @@ def test_a_table_becomes_evidence(tmp_path: Path) -> None:
     }  # fmt: skip
     assert one.traffic == {"alone": 0.0, "one": 1.0, **{f"m{n}": 0.5 for n in range(5)}}
     assert one.federation == Federation(
-        clients=4, participation=0.1, labels=None, samples=12.0, domains=True, groups=False
+        clients=4,
+        participation=0.1,
+        labels=None,
+        samples=12.0,
+        domains=True,
+        groups=False,
+        networks=False,
     )
     assert one.federation.axes()["participation"] == log(0.1)
     assert rule.evidence(tables(tmp_path), rule.NEWCOMERS) == []

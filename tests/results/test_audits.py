@@ -11,6 +11,7 @@ from made_results import made
 
 from flbench.errors import MachineError, UserError
 from flbench.results.audits import (
+    LOG,
     Audit,
     append_audit,
     content_digest,
@@ -91,3 +92,16 @@ def test_the_last_whole_audit_counts_and_a_difference_always_does() -> None:
     assert latest([last, wrong]) == {key: wrong}
     assert latest([wrong, last]) == {key: last}
     assert latest([part]) == {}
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_log_of_the_repository_can_be_read() -> None:
+    found = read_audits(ROOT / "leaderboard" / LOG)
+    assert all(one.file.endswith(f"/seed-{one.run.rpartition('-')[2]}.json") for one in found)
+
+
+def test_the_docs_name_every_key_of_a_line() -> None:
+    text = (ROOT / "docs" / "submitting.md").read_text(encoding="utf-8")
+    assert [name for name in Audit.model_fields if f"`{name}`" not in text] == []
