@@ -138,6 +138,7 @@ def verify_all(
         from flbench.datasets import data_root as locate
         from flbench.submission.auditing import verify_many
     done: list[Checked] = []
+    written: list[Result] = []
     try:
         for one in verify_many(
             paths,
@@ -151,18 +152,16 @@ def verify_all(
         ):
             done.append(one)
             print(printable(f"[{len(done)}/{len(paths)}] {_line(one)}"), flush=True)
-            if write and one.verdict is not None and one.outcome != "differs":
-                claimed = one.verdict.claimed
-                if claimed.source_changes:
-                    print(f"  {one.path}: the code changed within the run: it stays as it is")
-                else:
-                    print(f"  {_reproduced(one.path, claimed)}")
+            if write and one.outcome in ("same bytes", "agrees"):
+                written += _called_reproduced(one.path)
     except KeyboardInterrupt:
         print("\n".join(summary(done, paths[len(done) :])))
         raise Interrupted(
             f"interrupted; what was played is in {log}: type the same again to go on"
         ) from None
     print("\n".join([*summary(done, []), f"log: {log}"]))
+    if written:
+        print(f"{len(written)} files are called reproduced; now type: {_next(written)}")
     if wrong := sum(one.outcome in (None, "differs") for one in done):
         raise UserError(f"{wrong} of {len(done)} files did not come out the same")
 
@@ -198,6 +197,22 @@ def summary(done: Sequence[Checked], left: Sequence[Path]) -> list[str]:
 def _refuse_changed(path: Path, result: Result, write: bool) -> None:
     if write and result.source_changes:
         raise UserError(f"{path}: the code changed within the run: it can never be reproduced")
+
+
+def _called_reproduced(path: Path) -> list[Result]:
+    """Call a file that agrees reproduced, if it is not yet and can be; the result, if it was done.
+
+    Also what the log says of it: a command may have been killed before it wrote the file.
+    """
+    from flbench.results.files import read_result
+
+    result = read_result(path)
+    if result.source_changes:
+        print(printable(f"  {path}: the code changed within the run: it stays as it is"))
+    elif result.status != "reproduced":
+        print(printable(f"  {_reproduced(path, result)}"))
+        return [result]
+    return []
 
 
 def _reproduced(path: Path, result: Result) -> str:

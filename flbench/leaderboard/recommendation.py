@@ -98,7 +98,8 @@ def dirichlet_labels(alpha: float, labels: int) -> float:
     """`held_labels` of clients whose shares of labels are drawn from a Dirichlet distribution.
 
     The mean entropy of a symmetric one with parameter a over C labels is
-    psi(C a + 1) - psi(a + 1) (Wolpert and Wolf, Phys. Rev. E 52, 1995, equation 11 with no data).
+    psi(C a + 1) - psi(a + 1), with psi the digamma function (Wolpert and Wolf, Phys. Rev. E 52,
+    1995).
 
     Example:
         >>> round(dirichlet_labels(0.1, 10), 2), round(dirichlet_labels(1e6, 10), 2)

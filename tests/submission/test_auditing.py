@@ -164,9 +164,28 @@ def test_write_calls_those_reproduced_that_agree(
     assert f"  {files[0]} is called reproduced" in out.splitlines()
     assert read_result(Path(files[0])).status == "reproduced"
     assert read_result(Path(files[1])).status == "self-reported"
+    command = "flbench leaderboard --suite=toy"
+    assert out.splitlines()[-1] == f"1 files are called reproduced; now type: {command}"
     del replays.played[:]
-    typed("verify", *files[:2])
+    _, out, _ = typed("verify", *files[:2], "--write")
     assert replays.played == [], "the status is no content"
+    assert "called reproduced" not in out, "it is already"
+
+
+def test_what_was_killed_before_it_wrote_the_status_writes_it_later(
+    files: list[str], result: Result, replays: Replays, typed: Typed
+) -> None:
+    assert typed("verify", *files[:2])[0] == 0
+    _, out, _ = typed("verify", *files[:2], "--write")
+    assert replays.played == [1, 2], "the log knows that they agree"
+    assert [read_result(Path(file)).status for file in files[:2]] == ["reproduced"] * 2
+    table = json.loads(Path(files[2]).read_text())
+    change = {"round": 1, "plugin": "fedavg", "before": "a", "after": "b"}
+    mixed = Result.model_validate({**table, "source_changes": [change]})
+    write_atomically(Path(files[2]), mixed.canonical().encode())
+    _, out, _ = typed("verify", *files[1:3], "--write")
+    assert f"  {files[2]}: the code changed within the run: it stays as it is" in out.splitlines()
+    assert read_result(Path(files[2])).status == "self-reported"
 
 
 # --- audits -------------------------------------------------------------------------------------
