@@ -97,6 +97,7 @@ def test_changed_code_is_named_until_it_was_run_again(
     assert told(tmp_path / "d", [made(0.5, method="cfl", plugin={"source": "same"})]) == {"cfl": ""}
 
 
+@pytest.mark.slow
 def test_the_page_has_the_column_where_something_is_known(tmp_path: Path, typed: Typed) -> None:
     one = made(0.5)
     write(tmp_path / "results", one)

@@ -200,6 +200,7 @@ def test_a_table_becomes_evidence(tmp_path: Path) -> None:
     assert rule.evidence(tables(tmp_path), rule.NEWCOMERS) == []
 
 
+@pytest.mark.slow
 def test_the_command_answers_and_says_what_it_used(typed: Typed, tmp_path: Path) -> None:
     found = [one for name in "abcd" for one in results(name)]
     folder = str(write(tmp_path / "R", *found))
@@ -251,6 +252,7 @@ def test_ways_to_say_which_labels_a_client_holds(typed: Typed, tmp_path: Path) -
     assert _labels(None, None, 10, False) is None
 
 
+@pytest.mark.slow
 def test_only_methods_that_say_so_run_across_networks() -> None:
     from flbench.cli.recommend import _across_networks
 

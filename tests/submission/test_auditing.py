@@ -111,6 +111,7 @@ def test_an_interrupted_command_goes_on_where_it_stopped(
     assert lines[4].startswith("4 agree, 4 of them to the last byte; 0 differ")
 
 
+@pytest.mark.slow
 def test_the_log_answers_only_the_same_question(
     files: list[str], replays: Replays, typed: Typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,6 +248,7 @@ def test_long_runs_can_be_left_out() -> None:
         draw(here, [], 9, seed=0, most_seconds=0.5)
 
 
+@pytest.mark.slow
 def test_the_command_audits_others_every_time(
     files: list[str], replays: Replays, typed: Typed
 ) -> None:
