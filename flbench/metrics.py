@@ -6,7 +6,7 @@ arrays when it is shown.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
@@ -545,8 +545,8 @@ def is_taken(label: str) -> bool:
     return label.startswith(TAKEN) or bool((own | {label}) & (others - {"ece"}))
 
 
-def computed(outcome: Outcome) -> dict[str, Value]:
-    """Every metric that follows from an outcome, by name.
+def computed(outcome: Outcome, known: Collection[str] = ()) -> dict[str, Value]:
+    """Every metric that follows from an outcome, by name; those whose names are known are left out.
 
     Example:
         >>> outcome = Outcome(np.array([1, 2]), np.array([1, 4]), np.zeros(2))
@@ -556,7 +556,7 @@ def computed(outcome: Outcome) -> dict[str, Value]:
     return {
         metric.name: metric.function(outcome)
         for metric in table_of(outcome)
-        if metric.function is not None and metric.applies(outcome)
+        if metric.name not in known and metric.function is not None and metric.applies(outcome)
     }
 
 

@@ -2,18 +2,33 @@
 
     python docs/tools/which_method_page.py > docs/which-method.md
 
-The page is read from the files of `leaderboard/results`.
+The page is read from the files of `leaderboard/results`, and from how good `flbench recommend` is,
+which `flbench recommend --score leaderboard/studies/recommend.json` writes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from flbench.leaderboard.recommendation import (
+    CLOSE,
+    EVIDENCE,
+    NEAREST,
+    NEWCOMERS,
+    mean_of,
+    verdict,
+)
+from flbench.leaderboard.recommendation import (
+    LEAST as OTHERS,
+)
 from flbench.leaderboard.table import Table, TableRow, tables
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "leaderboard" / "results"
+SCORE = ROOT / "leaderboard" / "studies" / "recommend.json"
 LEAST = 8
 """Ranked methods at their defaults that a table must have."""
 KINDS = {
@@ -73,8 +88,7 @@ def methods(table: Table) -> list[TableRow]:
 
 def size(row: TableRow) -> float:
     """Megabytes per client."""
-    found = row.column("mb_per_client")
-    return sum(found) / len(found) if found else 0.0
+    return mean_of(row, "mb_per_client") or 0.0
 
 
 def shown(row: TableRow | None) -> str:
@@ -148,12 +162,11 @@ def by_bytes(found: Sequence[Table]) -> list[str]:
 
 def by_newcomers(found: Sequence[Table]) -> list[str]:
     """Markdown: the best method for clients that join after the last round."""
-    name = "unseen_accuracy"
-    rows = [
-        (table, sorted(known, key=lambda row: -mean_of(row, name)))
-        for table in found
-        if (known := [row for row in table.main if row.column(name)])
-    ]
+    rows = []
+    for table in found:
+        known = {row.name: value for row in table.main if (value := mean_of(row, NEWCOMERS))}
+        if known:
+            rows.append((table, sorted(known.items(), key=lambda pair: (-pair[1], pair[0]))))
     if not rows:
         return []
     lines = [
@@ -165,7 +178,7 @@ def by_newcomers(found: Sequence[Table]) -> list[str]:
         "|---|---|---|---|",
     ]
     for table, known in rows:
-        best = [f"`{row.name}` {mean_of(row, name):.3f}" for row in known[:3]]
+        best = [f"`{name}` {value:.3f}" for name, value in known[:3]]
         best += ["-"] * (3 - len(best))
         lines.append(f"| `{table.suite}` on `{table.dataset}` | {' | '.join(best)} |")
     return lines
@@ -205,18 +218,84 @@ def by_purpose(found: Sequence[Table]) -> list[str]:
     return lines
 
 
-def mean_of(row: TableRow, name: str) -> float:
-    """Mean of a metric over seeds."""
-    found = row.column(name)
-    return sum(found) / len(found)
+ASK = f"""## By your own numbers
+
+    flbench recommend --clients 100 --participation 0.1 --labels-per-client 2 --groups
+    flbench recommend --clients 50 --alpha 0.1 --traffic 1
+    flbench recommend --clients 5 --same-labels --samples 300
+
+The command compares what you know of your federation with the tables of the leaderboard that
+have {OTHERS} methods beside `fedavg` and `local-only`, and no attackers. What you do not give is
+not compared.
+
+- `--clients`, `--participation` (share of the clients in a round), `--samples` (that a client
+  learns from), `--groups` or `--no-groups`;
+- one of `--labels-per-client` (of `--labels 10`), `--alpha` (of a Dirichlet distribution), and
+  `--same-labels` (all labels, but samples that look or mean different);
+- `--traffic TIMES`: the bytes a client may send and receive, over those of one model for all,
+  which are 2 x size of the model x rounds x participation;
+- `--newcomers`: clients that join later are what counts; `--different-networks`: clients have
+  networks of their own, so only methods that allow that.
+
+The distance to a table is the mean over what both have of the difference over the range of all
+tables, numbers of clients, samples and participation as logarithms (Gower). A method's gain over
+the better of `fedavg` and `local-only` is averaged over the {NEAREST} nearest tables, with weights
+1 / ({CLOSE} + distance), if {EVIDENCE} of them have it. The interval is a 95 % prediction interval
+of one more federation. It is wide where the tables are few or differ.
+
+### How good the answers are
+
+For each table the command was asked with the table's own numbers, and had no table of that suite.
+*Regret* is the accuracy of the best method of the table less that of the first method of the
+answer, in points. Beside it: the method that is best on average over the same tables, each baseline
+everywhere, and a method drawn at random. `flbench recommend --score FILE.json` writes these
+numbers; they are in [recommend.json](../leaderboard/studies/recommend.json).
+"""
 
 
-def page(found: Sequence[Table]) -> str:
-    """The whole page."""
+def by_numbers(scored: Mapping[str, Any]) -> list[str]:
+    """Markdown: the command, and how good its answers are for suites that were left out."""
+    rows, means = scored["rows"], scored["mean"]
+    others = sorted({*means["regret"]} - {"nearest", "on average", "at random"})
+    ways = ["nearest", "on average", *others, "at random"]
+    low, high = (100 * end for end in means["saved_interval"])
+    lines = [
+        *ASK.splitlines(),
+        "",
+        f"**{verdict(means)}**",
+        "",
+        f"The regret of the nearest tables is {-100 * means['saved']:+.1f} points above that of the"
+        " best on average",
+        f"(95 % interval {-high:+.1f} to {-low:+.1f}; {means['suites']} suites, drawn with"
+        " replacement). The prediction intervals held",
+        f"the gain for {100 * means['inside']:.0f} % of the tables.",
+        "",
+        "| table | best | nearest tables say | best on average says | "
+        + " | ".join(f"regret: {way}" for way in ways)
+        + " |",
+        "|---|---|---|---|" + "---:|" * len(ways),
+    ]
+    for row in rows:
+        cells = [f"`{row[key]}`" for key in ("best", "recommended", "on_average")]
+        cells += [f"{100 * row['regret'][way]:.1f}" for way in ways]
+        lines.append(f"| {row['table']} | {' | '.join(cells)} |")
+    cells = [f"**{100 * means['regret'][way]:.1f}**" for way in ways]
+    lines.append(f"| mean of {means['tables']} tables | | | | {' | '.join(cells)} |")
+    return lines
+
+
+def page(found: Sequence[Table], scored: Mapping[str, Any]) -> str:
+    """The whole page: from the tables, and from what `flbench recommend --score` wrote."""
     chosen = usable(found)
-    sections = [by_kind(chosen), by_bytes(chosen), by_newcomers(found), by_purpose(found)]
+    sections = [
+        by_kind(chosen),
+        by_bytes(chosen),
+        by_newcomers(found),
+        by_purpose(found),
+        by_numbers(scored),
+    ]
     return "\n\n".join([TEXT.strip(), *("\n".join(one) for one in sections if one)]) + "\n"
 
 
 if __name__ == "__main__":
-    print(page(tables(RESULTS)), end="")
+    print(page(tables(RESULTS), json.loads(SCORE.read_text(encoding="utf-8"))), end="")

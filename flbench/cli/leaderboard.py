@@ -27,6 +27,9 @@ def leaderboard(
     figures: Annotated[
         bool, typer.Option("--figures/--no-figures", help="draw; or leave figures as they are")
     ] = True,
+    redraw: Annotated[
+        bool, typer.Option("--redraw", help="draw figures again that would be drawn from the same")
+    ] = False,
     html: Annotated[
         bool, typer.Option("--html", help="one web page, index.html, and nothing else")
     ] = False,
@@ -37,11 +40,13 @@ def leaderboard(
     if html:
         _html(results, out / "index.html", check)
         return
-    from flbench.leaderboard.build import board, differences
+    from flbench.leaderboard.build import FIGURES, board, differences
+    from flbench.leaderboard.kept_figures import KeptFigures
     from flbench.results.files import write_atomically
 
     suites = suite or []
-    files = board(results, out, figures, suites)
+    drawn = KeptFigures(out / FIGURES) if figures and not (check or redraw) else None
+    files = board(results, out, figures, suites, drawn)
     found = differences(out, files, figures, whole=not suites)
     older = found.pop("older", [])
     if check and found:
@@ -54,21 +59,28 @@ def leaderboard(
                 f"older than the rows: {_shortened(older)}; a maintainer runs flbench leaderboard"
             )
         return
-    for name, data in files.items():
-        write_atomically(out / name, data)
+    new = {*found.get("missing", []), *found.get("differ", []), *older}
+    for name in sorted(new):
+        write_atomically(out / name, files[name])
     for name in found.get("left over", []):
         (out / name).unlink()
-    print(f"wrote {len(files)} files, {out / 'README.md'} first")
+    if drawn is not None:
+        drawn.save()
+    same = len(files) - len(new)
+    print(f"wrote {len(new)} files in {out}; {same} are as they were")
 
 
 def _html(results: Path, path: Path, check: bool) -> None:
     """Write the web page, or check that it is current; it is not part of the leaderboard."""
+    from flbench.leaderboard.audited import with_audits
     from flbench.leaderboard.html import html
     from flbench.leaderboard.links import linked
     from flbench.leaderboard.table import tables
+    from flbench.results.audits import LOG
     from flbench.results.files import write_atomically
 
-    page = html(linked(tables(results))).encode()
+    found = with_audits(linked(tables(results)), results.parent / LOG)
+    page = html(found).encode()
     current = path.is_file() and path.read_bytes() == page
     if check and not current:
         raise UserError(f"{path} is not what {results} gives; run flbench leaderboard --html")

@@ -13,14 +13,17 @@ from typing import Annotated, Any, TextIO, cast
 import typer
 
 from flbench import __version__
+from flbench.cli.audit import audit
 from flbench.cli.check import check
 from flbench.cli.data import data
 from flbench.cli.diff import diff
+from flbench.cli.export import export
 from flbench.cli.interruption import heed_interruptions
 from flbench.cli.leaderboard import leaderboard
 from flbench.cli.list import list_
 from flbench.cli.new import new
 from flbench.cli.plot import plot
+from flbench.cli.recommend import recommend
 from flbench.cli.reproduce import reproduce
 from flbench.cli.run import run
 from flbench.cli.show import show
@@ -50,7 +53,9 @@ app = typer.Typer(
 for command in (run, sweep, list_, data, study, check, new):
     app.command(command.__name__.strip("_"))(command)
 app.command(context_settings=PASSES_ON)(speed)
-for command in (reproduce, tune, diff, leaderboard, plot, sync, submit, verify):
+for command in (reproduce, recommend, tune, diff, export, leaderboard, plot, sync):
+    app.command()(command)
+for command in (submit, verify, audit):
     app.command()(command)
 app.add_typer(show, name="show")
 

@@ -1,8 +1,9 @@
-"""`flbench verify`: run a result file's run again and compare."""
+"""`flbench verify`: run result files again and compare."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,78 +11,223 @@ import typer
 
 from flbench.cli.options import Root
 from flbench.cli.show import told_digest
-from flbench.errors import BadParameter, UserError
-from flbench.submission.verification import COMPUTED_BY, TOLERANCE, replay
+from flbench.cli.submit import printable
+from flbench.errors import Interrupted, UserError
+from flbench.submission.verification import COMPUTED_BY, TOLERANCE
 
 if TYPE_CHECKING:
     from flbench.results.schema import Result
+    from flbench.submission.auditing import Checked, Verdict
+
+LOG = Path("flbench-verified.jsonl")
+Tolerance = Annotated[
+    float, typer.Option(min=0, max=1, help="how far numbers may be apart on another machine")
+]
 
 
 def verify(
-    file: Annotated[Path, typer.Argument(help="a result file")],
+    files: Annotated[
+        list[Path], typer.Argument(metavar="RESULT|FOLDER", help="result files, or folders of them")
+    ],
     rounds: Annotated[
         int | None, typer.Option(min=1, help="play only so many of its rounds [default: all]")
     ] = None,
     data_root: Root = None,
-    tolerance: Annotated[
-        float, typer.Option(min=0, max=1, help="how far numbers may be apart on another machine")
-    ] = TOLERANCE,
+    tolerance: Tolerance = TOLERANCE,
     write: Annotated[
-        bool, typer.Option("--write", help="call the file reproduced, if all of it agrees")
+        bool, typer.Option("--write", help="call a file reproduced, if all of it agrees")
     ] = False,
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="append what comes of each file, and do not run again what it answers"
+            f" [default: {LOG}, for several files]",
+        ),
+    ] = None,
 ) -> None:
-    """Play a result file's run again, from nothing but the file, and say whether it agrees.
+    """Run result files again, from nothing but the files, and say whether they agree.
 
-    Exit code 1 where it does not.
+    Exit code 1 where one does not. Several files: what differs stops no other, and an interrupted
+    or killed command goes on when it is typed again.
     """
-    from flbench.results.files import read_result, write_atomically
+    from flbench.results.files import read_result, result_files
+
+    if write and rounds is not None:
+        played = [read_result(path) for path in result_files(files)]
+        if any(rounds != one.suite["rounds"] for one in played):
+            raise UserError(
+                "--write calls a file reproduced, which takes all its rounds: drop --rounds"
+            )
+    paths = result_files(files)
+    if len(paths) > 1 or log is not None:
+        verify_all(paths, log or LOG, None, rounds, data_root, tolerance, write)
+        return
+    (path,) = paths
+    result = read_result(path)
+    _refuse_changed(path, result, write)
+    verdict = _alone(path, result, rounds, data_root)
+    for line in lines_of(verdict, tolerance):
+        print(line)
+    if verdict.outcome(tolerance) == "differs":
+        raise typer.Exit(1)
+    if write:
+        print(f"{_reproduced(path, result)}; now type: {_next([result])}")
+
+
+def _alone(path: Path, result: Result, rounds: int | None, data_root: Path | None) -> Verdict:
+    """Run one file again; what forbids that is an error.
+
+    Raises:
+        UserError: nothing was played, with the reason.
+        Diverged: the run does.
+    """
+    from flbench.submission.verification import rounds_to_play
     from flbench.terminal.console import Console
 
-    result = read_result(file)
-    wanted = _rounds(result, rounds)
-    whole = wanted == result.suite["rounds"]
-    if write and not whole:
-        raise UserError(
-            "--write calls a file reproduced, which takes all its rounds: drop --rounds"
-        )
-    if write and result.source_changes:
-        raise UserError(f"{file}: the code changed within the run: it can never be reproduced")
+    rounds_to_play(result, rounds)
     console = Console()
     with console.waiting("importing torch and lightning"):
         from flbench.datasets import data_root as locate
-        from flbench.submission.comparison import compare
-        from flbench.submission.consistency import sound
-
-    sound(file, result)
+        from flbench.submission.auditing import verify_file
     if not result.is_digested:
-        console.say(f"{file}: {told_digest(result)}")
+        console.say(f"{path}: {told_digest(result)}")
     try:
-        came = replay(result, wanted, locate(data_root), console)
+        return verify_file(path, result, rounds, locate(data_root), console, refuse=True)
     finally:
         console.close()
-    parts = compare(result, came, wanted)
-    agreed = all(part.agrees(tolerance) for part in parts)
-    print(f"{file}: {wanted} of {result.suite['rounds']} rounds played again")
-    for line in (_environments(result, came), *(part.line(tolerance) for part in parts)):
-        print(f"  {line}")
-    if not agreed:
-        print("it differs")
-        raise typer.Exit(1)
-    print("it agrees" if any(not part.same for part in parts) else "it agrees, to the last byte")
-    if write:
-        done = result.model_copy(update={"status": "reproduced"})
-        write_atomically(file, done.canonical(as_read=True).encode())
-        words = shlex.join(["flbench", "leaderboard", f"--suite={result.suite['name']}"])
-        print(f"{file} is called reproduced; now type: {words}")
 
 
-def _rounds(result: Result, wanted: int | None) -> int:
-    """How many rounds to play; refused where there are not so many, or none of them is judged."""
-    rounds, every = int(result.suite["rounds"]), int(result.suite.get("eval_every", 1))
-    first = min(every, rounds)
-    if wanted is not None and not first <= wanted <= rounds:
-        raise BadParameter(f"--rounds: expected {first} to {rounds}, got {wanted}")
-    return wanted or rounds
+def lines_of(verdict: Verdict, tolerance: float) -> list[str]:
+    """The comparison of a file in full."""
+    result = verdict.claimed
+    assert verdict.came is not None
+    outcome = verdict.outcome(tolerance)
+    return [
+        f"{verdict.path}: {verdict.rounds} of {result.suite['rounds']} rounds played again",
+        f"  {_environments(result, verdict.came)}",
+        *(f"  {part.line(tolerance)}" for part in verdict.parts),
+        {"same bytes": "it agrees, to the last byte", "agrees": "it agrees"}.get(
+            outcome, "it differs"
+        ),
+    ]
+
+
+def verify_all(
+    paths: Sequence[Path],
+    log: Path,
+    root: Path | None,
+    rounds: int | None,
+    data_root: Path | None,
+    tolerance: float,
+    write: bool,
+    again: bool = False,
+) -> None:
+    """Run several files again, a line for each, and sum up; exit code 1 if not all agree.
+
+    Args:
+        root: files are named below this folder in the log; None = as they are given.
+        again: also those that the log answers.
+    """
+    from flbench.results.audits import read_audits
+    from flbench.terminal.console import Console
+
+    audits = read_audits(log)
+    console = Console()
+    with console.waiting("importing torch and lightning"):
+        from flbench.datasets import data_root as locate
+        from flbench.submission.auditing import verify_many
+    done: list[Checked] = []
+    written: list[Result] = []
+    try:
+        for one in verify_many(
+            paths,
+            [] if again else audits,
+            log,
+            root,
+            rounds=rounds,
+            tolerance=tolerance,
+            data_root=locate(data_root),
+            console=console,
+        ):
+            done.append(one)
+            print(printable(f"[{len(done)}/{len(paths)}] {_line(one)}"), flush=True)
+            if write and one.outcome in ("same bytes", "agrees"):
+                written += _called_reproduced(one.path)
+    except KeyboardInterrupt:
+        print("\n".join(summary(done, paths[len(done) :])))
+        raise Interrupted(
+            f"interrupted; what was played is in {log}: type the same again to go on"
+        ) from None
+    print("\n".join([*summary(done, []), f"log: {log}"]))
+    if written:
+        print(f"{len(written)} files are called reproduced; now type: {_next(written)}")
+    if wrong := sum(one.outcome in (None, "differs") for one in done):
+        raise UserError(f"{wrong} of {len(done)} files did not come out the same")
+
+
+def _line(one: Checked) -> str:
+    """What came of a file."""
+    what = {
+        None: "cannot be run",
+        "same bytes": "agrees, to the last byte",
+        "agrees": "agrees",
+        "differs": "differs",
+    }[one.outcome]
+    when = f" ({one.seconds:.1f} s)" if one.seconds is not None else ""
+    earlier = " (known from the log)" if one.outcome and one.seconds is None else ""
+    return f"{one.path}: {what}{when}{earlier}{f': {one.how}' if one.how else ''}"
+
+
+def summary(done: Sequence[Checked], left: Sequence[Path]) -> list[str]:
+    """How many agree, differ, could not be run and are left; and which did not agree."""
+    agree = [one for one in done if one.outcome in ("same bytes", "agrees")]
+    bytes_ = sum(one.outcome == "same bytes" for one in agree)
+    wrong = [one for one in done if one.outcome == "differs"]
+    failed = [one for one in done if one.outcome is None]
+    lines = [
+        f"{len(agree)} agree, {bytes_} of them to the last byte; {len(wrong)} differ;"
+        f" {len(failed)} cannot be run; {len(left)} are left"
+    ]
+    for what, found in (("differs", wrong), ("cannot be run", failed)):
+        lines += [f"  {what}: {one.path}" for one in found]
+    return [printable(line) for line in (*lines, *(f"  left: {path}" for path in left))]
+
+
+def _refuse_changed(path: Path, result: Result, write: bool) -> None:
+    if write and result.source_changes:
+        raise UserError(f"{path}: the code changed within the run: it can never be reproduced")
+
+
+def _called_reproduced(path: Path) -> list[Result]:
+    """Call a file that agrees reproduced, if it is not yet and can be; the result, if it was done.
+
+    Also what the log says of it: a command may have been killed before it wrote the file.
+    """
+    from flbench.results.files import read_result
+
+    result = read_result(path)
+    if result.source_changes:
+        print(printable(f"  {path}: the code changed within the run: it stays as it is"))
+    elif result.status != "reproduced":
+        print(printable(f"  {_reproduced(path, result)}"))
+        return [result]
+    return []
+
+
+def _reproduced(path: Path, result: Result) -> str:
+    """Call a file reproduced; says so."""
+    from flbench.results.files import write_atomically
+
+    done = result.model_copy(update={"status": "reproduced"})
+    write_atomically(path, done.canonical(as_read=True).encode())
+    return f"{path} is called reproduced"
+
+
+def _next(results: Iterable[Result]) -> str:
+    """The command that shows it."""
+    suites = sorted({f"--suite={one.suite['name']}" for one in results})
+    return shlex.join(["flbench", "leaderboard", *suites])
 
 
 def _environments(one: Result, other: Result) -> str:

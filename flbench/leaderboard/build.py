@@ -7,11 +7,14 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from flbench.errors import UserError
+from flbench.leaderboard.audited import with_audits
+from flbench.leaderboard.kept_figures import KeptFigures
 from flbench.leaderboard.links import linked
 from flbench.leaderboard.pages import MARK, index, overview, page_of, suite_page
 from flbench.leaderboard.statistics import blocks
 from flbench.leaderboard.table import is_alone, tables
 from flbench.leaderboard.table_figures import SHOWCASE, Drawing, across, drawings, showcase
+from flbench.results.audits import LOG
 
 INDEX = "README.md"
 OVERVIEW = "overview.md"
@@ -22,18 +25,25 @@ HEAD = 400
 
 
 def board(
-    results: Path, out: Path, draw: bool = True, suites: Collection[str] = ()
+    results: Path,
+    out: Path,
+    draw: bool = True,
+    suites: Collection[str] = (),
+    drawn: KeptFigures | None = None,
 ) -> dict[str, bytes]:
     """Files of the leaderboard, by their path below `out`; of that, only `findings.md` is read.
 
+    The log of audits is read too, which lies beside the folder of the results.
+
     All files; or, if suites are named, the index and what belongs to these suites. If figures are
-    not drawn, pages show those that lie in `out` already.
+    not drawn, pages show those that lie in `out` already. With `drawn`, a figure that would be
+    drawn from the same as before is taken from the folder.
 
     Raises:
         UserError: files that cannot be read, or cannot share a table; or suites, a page; or a suite
             is named that has no results.
     """
-    found = linked(tables(results), out)
+    found = with_audits(linked(tables(results), out), results.parent / LOG)
     named = list(dict.fromkeys(table.suite for table in found))
     if unknown := [suite for suite in suites if suite not in named]:
         raise UserError(f"{results}: no results of suite '{unknown[0]}'; there are of {named}")
@@ -44,7 +54,8 @@ def board(
         kept = []
         for one in wanted:
             path = f"{FIGURES}/{one.name}"
-            if draw and (picture := one.draw()) is not None:
+            picture = None if not draw else drawn.picture(one) if drawn else one.draw()
+            if picture is not None:
                 files[path] = picture
             if path in files or (not draw and (out / path).is_file()):
                 kept.append(one)

@@ -176,6 +176,7 @@ def columns(
         *of("newcomers"),
         (True, ("seeds", True, seeds)),
         (True, ("status", True, lambda row: row.status)),
+        (any(row.last_audit for row in rows), ("last audit", True, lambda row: row.last_audit)),
         (True, ("package", True, packages)),
         (any(row.links for row in rows), ("links", True, link_texts)),
     ]

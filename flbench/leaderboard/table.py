@@ -199,6 +199,7 @@ class TableRow(ResultGroup):
         lacks: seeds that other rows of the table have and it has not.
         printed: name in a summary -> the paper's number; empty where it has no accuracy.
         outdated: why it is stale; empty where it is not.
+        last_audit: when it was last run again (`flbench.leaderboard.audited`).
         links: to source, paper and package of its plugins (`flbench.leaderboard.links`).
     """
 
@@ -212,6 +213,7 @@ class TableRow(ResultGroup):
     lacks: tuple[int, ...] = ()
     printed: Mapping[str, float] = field(default_factory=dict)
     outdated: str = ""
+    last_audit: str = ""
     links: tuple[Link, ...] = ()
 
     @property

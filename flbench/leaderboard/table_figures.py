@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from flbench.leaderboard.statistics import Block
 from flbench.leaderboard.table import Table, TableRow
 from flbench.results.files import slug
+from flbench.results.schema import Result
 
+Rows = Sequence[tuple[str, Sequence[Result]]]
+"""Names of rows, with their results."""
 MOST = 12
 """Rows in a figure."""
 MAIN_JOB = ("noisy-noniid", "digits")
@@ -21,12 +25,14 @@ SHOWCASE = "accuracy-against-traffic.svg"
 class Drawing:
     """One figure: its file's name, a text for those who do not see it, and what draws it.
 
-    `draw` gives the SVG file, or None where nothing can be drawn.
+    `draw` gives the SVG file, or None where nothing can be drawn. It depends on nothing but
+    `shows`: texts, numbers, and rows with their results.
     """
 
     name: str
     alt: str
     draw: Callable[[], bytes | None]
+    shows: tuple[Any, ...]
 
 
 def shown(table: Table) -> list[TableRow]:
@@ -49,27 +55,28 @@ def drawings(table: Table, alone: bool = True) -> list[Drawing]:
     name = "--".join(
         [slug(table.suite), slug(table.dataset), *([] if alone else [table.fingerprint])]
     )
+    best = [(row.name, row.results) for row in shown(table)]
     every = [(row.name, row.results) for row in table.main]
     return [
         Drawing(
             f"{name}--partition.svg",
             f"{about}: who holds how much of which label",
             partial(figures.partition, every, about),
+            ("partition", every, about),
         ),
         Drawing(
             f"{name}--rows.svg",
             f"{about}: accuracy by round, against traffic and by client; scores and groups",
-            partial(_rows, table, about),
+            partial(_rows, best, every, about),
+            ("rows", best, every, about),
         ),
     ]
 
 
-def _rows(table: Table, about: str) -> bytes | None:
+def _rows(best: Rows, every: Rows, about: str) -> bytes | None:
     """All that can be drawn of the rows of a table, in one file."""
     from flbench import figures
 
-    best = [(row.name, row.results) for row in shown(table)]
-    every = [(row.name, row.results) for row in table.main]
     parts = [
         figures.curves(best, about),
         figures.pareto(best, about),
@@ -90,7 +97,8 @@ def showcase(found: Sequence[Table]) -> list[Drawing]:
             about = f"{table.suite} on {table.dataset}"
             rows = [(row.name, row.results) for row in shown(table)]
             draw = partial(figures.pareto, rows, about)
-            drawn.append(Drawing(SHOWCASE, f"{about}: accuracy against traffic", draw))
+            alt = f"{about}: accuracy against traffic"
+            drawn.append(Drawing(SHOWCASE, alt, draw, ("showcase", rows, about)))
     return drawn[:1]
 
 
@@ -102,7 +110,9 @@ def across(blocks: Sequence[Block]) -> list[Drawing]:
     for place, block in enumerate(blocks, start=1):
         count = len(block.tables)
         title = f"average rank of {len(block.ranks)} methods on {count} tables"
-        draw = partial(figures.critical_difference, block.ranks, block.distance, count, title)
+        shows = (block.ranks, block.distance, count, title)
+        draw = partial(figures.critical_difference, *shows)
         name = f"critical-difference{f'-{place}' if place > 1 else ''}.svg"
-        found.append(Drawing(name, f"{title}, with critical difference", draw))
+        alt = f"{title}, with critical difference"
+        found.append(Drawing(name, alt, draw, ("critical difference", *shows)))
     return found

@@ -28,7 +28,10 @@ class Parameter:
 
 @dataclass(frozen=True)
 class MethodInfo:
-    """What the source of a method says; "" and 0 where it says nothing."""
+    """What the source of a method says; "" and 0 where it says nothing.
+
+    `across_networks`: whether it runs where clients have different networks.
+    """
 
     name: str
     summary: str
@@ -40,6 +43,7 @@ class MethodInfo:
     presets: Mapping[str, Mapping[str, object]]
     text: str
     package: str
+    across_networks: bool = False
 
     @property
     def source(self) -> str:
@@ -85,6 +89,7 @@ def method_info(entry: Entry) -> MethodInfo:
         presets=presets if isinstance(presets, dict) else {},
         text=(ast.get_docstring(found) or "") if classes else "",
         package=f"{entry.distribution} {entry.version}",
+        across_networks=constants.get("across_networks") is True,
     )
 
 

@@ -403,7 +403,7 @@ class Result(_Stored):
 
     def metrics(self) -> dict[str, Value]:
         """The summary, with metrics that are younger than the file computed from its arrays."""
-        return {**computed(self.outcome()), **self.summary}
+        return {**computed(self.outcome(), self.summary), **self.summary}
 
     def canonical(self, as_read: bool = False) -> str:
         """The file's text; as it was read, it is without the fields that its file lacks."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flbench.errors import UnknownName, UserError
+from flbench.errors import BadParameter, UnknownName, UserError
 from flbench.results.difference import SHARED_MARKS
 
 if TYPE_CHECKING:
@@ -28,12 +28,29 @@ COMPUTED_BY = (
 """What of an environment may change the last bits of a number."""
 
 
+class NotTheSameRun(UserError):
+    """What would be run here is not the run of the file: other data, parameters or code."""
+
+
+def rounds_to_play(result: Result, wanted: int | None) -> int:
+    """How many rounds to play; None = all of them.
+
+    Raises:
+        BadParameter: there are not so many, or none of them is evaluated.
+    """
+    rounds, every = int(result.suite["rounds"]), int(result.suite.get("eval_every", 1))
+    first = min(every, rounds)
+    if wanted is not None and not first <= wanted <= rounds:
+        raise BadParameter(f"--rounds: expected {first} to {rounds}, got {wanted}")
+    return wanted or rounds
+
+
 def again(result: Result, data_root: Path, out: Path, say: Callable[[str], None]) -> RunSpec:
     """The job of a result, with the plugins that are installed here; says where versions differ.
 
     Raises:
-        UserError: a plugin is not installed; or its parameters, or what it openly uses, are not
-            what the file says.
+        NotTheSameRun: parameters of a plugin, or what it openly uses, are not what the file says.
+        UserError: a plugin is not installed.
     """
     from flbench.run.composition import compose
     from flbench.submission.consistency import job_of
@@ -48,11 +65,11 @@ def again(result: Result, data_root: Path, out: Path, say: Callable[[str], None]
     for field in ("name", "params"):
         there, mine = getattr(stated, field), getattr(here, field)
         if there != mine:
-            raise UserError(f"'method.{field}': {there} in the file, {mine} here")
+            raise NotTheSameRun(f"'method.{field}': {there} in the file, {mine} here")
     for one, other in zip(stated.plugins, here.plugins, strict=True):
         uses = {"uses_true_groups", "paper_leak", "pools_data"}
         if one.model_dump(include=uses) != other.model_dump(include=uses):
-            raise UserError(f"plugin {one.name} says here that it uses other things: {other}")
+            raise NotTheSameRun(f"plugin {one.name} says here that it uses other things: {other}")
         package, there = (f"{plugin.distribution} {plugin.version}" for plugin in (one, other))
         if package != there:
             say(f"{one.name} is of {package} in the file, of {there} here")
@@ -85,7 +102,7 @@ def replay(result: Result, rounds: int, root: Path, console: Console) -> Result:
     """The first rounds of a result's run, again.
 
     Raises:
-        UserError: it does not begin as the file says; every mark that differs is named.
+        NotTheSameRun: it does not begin as the file says; every mark that differs is named.
     """
     from flbench.federation.loading import load_dataset
     from flbench.run.runner import play
@@ -103,6 +120,6 @@ def replay(result: Result, rounds: int, root: Path, console: Console) -> Result:
             if (stated := getattr(result.fingerprint, name)) != (here := getattr(run.marks, name))
         ]
         if unlike:
-            raise UserError(f"not the same run, nothing was played: {'; '.join(unlike)}")
+            raise NotTheSameRun(f"not the same run, nothing was played: {'; '.join(unlike)}")
         run.checkpoint = None
         return play(spec, run, state, rounds, target=None)

@@ -19,7 +19,7 @@ from compositions_page import page as compositions_page
 from typer.core import TyperGroup as Group
 from unreliable_clients_page import STUDY
 from unreliable_clients_page import page as unreliable_clients_page
-from which_method_page import RESULTS
+from which_method_page import RESULTS, SCORE
 from which_method_page import page as which_method_page
 
 from flbench.cli.main import app, main
@@ -96,6 +96,8 @@ def test_the_documented_commands_work(
     command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, played: Path
 ) -> None:
     words = shlex.split(command)
+    if words[1] == "export":
+        pytest.importorskip("pyarrow", reason="the extra `export` is not installed")
     if "--dataset" in words:
         pytest.skip("needs files that are not part of the project; see test_digits.py")
     if words[1] == "run":
@@ -172,10 +174,13 @@ def test_the_page_of_compositions_is_that_of_its_study() -> None:
 
 @pytest.mark.slow
 def test_the_page_of_which_method_is_that_of_the_results() -> None:
+    from flbench.leaderboard.recommendation import evidence, score
     from flbench.leaderboard.table import tables
 
     found = (ROOT / "docs" / "which-method.md").read_text(encoding="utf-8")
-    assert found == which_method_page(tables(RESULTS))
+    known, scored = tables(RESULTS), json.loads(SCORE.read_text(encoding="utf-8"))
+    assert scored == score(evidence(known)), "type: flbench recommend --score FILE"
+    assert found == which_method_page(known, scored)
 
 
 def test_the_architecture_lists_every_module() -> None:

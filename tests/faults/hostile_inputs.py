@@ -172,7 +172,9 @@ COMMANDS = (
     ["leaderboard", "--html", "--results"], ["leaderboard", "--no-figures", "--results"],
     ["submit", "--check"], ["submit", "--results"], ["verify"], ["list"], ["data"],
     ["data", "--check"], ["new"], ["new", "--kind"], ["new", "x", "--author"],
-    ["new", "x", "--paper"], ["sync"],
+    ["new", "x", "--paper"], ["sync"], ["export"], ["recommend", "--alpha"],
+    ["recommend", "--clients", "9", "--results"], ["recommend", "--labels-per-client"],
+    ["audit", "--results"], ["audit", "--sample"],
     ["sweep", "--launcher", "print", "-s", "iid", "-p"], ["sweep", "--launcher"], ["study"],
     ["tune"], ["reproduce"], ["check"], ["--version"], [],
 )  # fmt: skip
@@ -330,6 +332,10 @@ def result_files(rng: Random) -> list[str]:
             ["leaderboard", "--results", "rows", "--no-figures", "--out", "out"],
             ["plot", str(file), "--kind", "curves", "--out", "out"],
             ["verify", str(file)],
+            ["verify", "rows", "--log", "log.jsonl"],
+            ["audit", "--results", "rows"],
+            ["export", "rows", "--out", "out"],
+            ["recommend", "--clients", "9", "--results", "rows"],
         ]
     )
 

@@ -186,7 +186,8 @@ def typed(
 
 
 def test_what_was_written_is_current(typed: Typed) -> None:
-    assert typed() == (0, "wrote 7 files, board/README.md first\n")
+    assert typed() == (0, "wrote 7 files in board; 0 are as they were\n")
+    assert typed() == (0, "wrote 0 files in board; 7 are as they were\n")
     assert typed("--check") == (0, "")
     assert "](../results/11111111/one/" in (typed.folder / "board/one.md").read_text()
 
@@ -249,7 +250,7 @@ def test_findings_are_taken_as_they_are(typed: Typed) -> None:
 
 @pytest.mark.slow
 def test_without_figures_pages_show_those_that_lie_there(typed: Typed) -> None:
-    assert typed("--no-figures")[1] == "wrote 4 files, board/README.md first\n"
+    assert typed("--no-figures")[1] == "wrote 4 files in board; 0 are as they were\n"
     assert "![" not in (typed.folder / "board/one.md").read_text()
     typed()
     picture = typed.folder / "board/figures/one--toy--rows.svg"

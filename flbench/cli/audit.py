@@ -1,0 +1,49 @@
+"""`flbench audit`: run result files again that were drawn by lot, and keep a log of that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flbench.cli.options import Root
+from flbench.cli.verify import Tolerance, verify_all
+from flbench.errors import UserError
+from flbench.submission.verification import TOLERANCE
+
+
+def audit(
+    sample: Annotated[int, typer.Option(min=1, help="number of result files")] = 20,
+    seed: Annotated[int, typer.Option(min=0, help="of the lot")] = 0,
+    most_seconds: Annotated[
+        float | None, typer.Option(min=0, help="only runs that took no longer, by their files")
+    ] = None,
+    results: Annotated[Path, typer.Option(help="folder of result files")] = Path(
+        "leaderboard/results"
+    ),
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="where lines are appended [default: audits.jsonl beside --results]"
+        ),
+    ] = None,
+    data_root: Root = None,
+    tolerance: Tolerance = TOLERANCE,
+) -> None:
+    """Run result files again that were audited least, drawn by lot, and append to a log.
+
+    Exit code 1 where one does not agree. The leaderboard shows when a row was last audited.
+    """
+    from flbench.results.audits import LOG, read_audits
+    from flbench.results.files import read_results
+    from flbench.submission.auditing import draw
+
+    if not results.is_dir():
+        raise UserError(f"--results: expected a folder of result files, there is no '{results}'")
+    target = log or results.parent / LOG
+    found = list(read_results(results))
+    paths = draw(found, read_audits(target), sample, seed, most_seconds)
+    expected = sum(result.seconds.get("total", 0.0) for path, result in found if path in paths)
+    print(f"{len(paths)} of {len(found)} result files; they took {expected:.0f} s", flush=True)
+    verify_all(paths, target, results, None, data_root, tolerance, write=False, again=True)

@@ -1,0 +1,29 @@
+"""`flbench export`: result files as parquet, for pandas, polars, DuckDB or R."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flbench.cli.plot import read_all_results
+
+
+def export(
+    results: Annotated[
+        list[Path], typer.Argument(metavar="RESULT|FOLDER", help="result files, or folders of them")
+    ],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="folder of the three files")] = Path(
+        "exported"
+    ),
+) -> None:
+    """Write results as parquet: runs, rounds and clients, a file each (docs/export.md)."""
+    from flbench.results.export import exported
+    from flbench.results.files import write_atomically
+
+    found = read_all_results(results)
+    for name, data in exported(result for _, result in found).items():
+        write_atomically(out / name, data)
+        print(f"wrote {out / name}")
+    print(f"{len(found)} results; what each column holds: docs/export.md")

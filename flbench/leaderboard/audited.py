@@ -1,0 +1,97 @@
+"""When a row was last run again, by which version, and whether its code has changed since.
+
+Imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+from flbench.leaderboard.grouping import ResultGroup
+from flbench.leaderboard.table import Table
+from flbench.plugin.registry import entries
+from flbench.plugin.source_inspection import source_hash
+from flbench.results.audits import Audit, content_digest, latest, read_audits, run_key
+from flbench.results.schema import Result
+
+CHANGED = "code changed since"
+
+
+@cache
+def installed_source(plugin: str) -> str:
+    """Hash of the source of an installed plugin, as result files have it; "" = not known."""
+    entry = entries("methods").get(plugin)
+    return source_hash(entry.module()) if entry else ""
+
+
+def is_current(sources: Mapping[str, str]) -> bool:
+    """Whether the installed plugins have these sources; what is not known does not count."""
+    pairs = [(source, installed_source(name)) for name, source in sources.items()]
+    return all(one == other for one, other in pairs if one and other)
+
+
+def with_audits(found: Iterable[Table], log: Path) -> list[Table]:
+    """Tables whose rows say when they were last audited.
+
+    Args:
+        found: the tables.
+        log: what audits wrote; it need not be there.
+
+    Raises:
+        UserError: the log cannot be read.
+    """
+    audits = read_audits(log)
+    runs, known = {one.run for one in audits}, latest(audits)
+    return [
+        replace(
+            table,
+            rows=tuple(replace(row, last_audit=last_audit(row, runs, known)) for row in table.rows),
+        )
+        for table in found
+    ]
+
+
+def last_audit(row: ResultGroup, runs: set[str], known: Mapping[tuple[str, str], Audit]) -> str:
+    """What a row's audits say, in a few words; "" = nothing is known.
+
+    Args:
+        row: a row.
+        runs: the runs of which there are audits, whatever their content was.
+        known: run and digest -> last audit.
+    """
+    found = {
+        result.seed: audit
+        for result in row.results
+        if run_key(result) in runs
+        and (audit := known.get((run_key(result), content_digest(result)))) is not None
+    }
+    wrong = [seed for seed, audit in found.items() if not audit.agrees]
+    told = []
+    if wrong:
+        last = max((found[seed] for seed in wrong), key=lambda audit: audit.date)
+        told.append(f"differs in seed {', '.join(map(str, wrong))}, {_when(last)}")
+    elif found:
+        last = max(found.values(), key=lambda audit: audit.date)
+        told.append(f"{len(found)} of {len(row.results)} seeds, {_when(last)}")
+    if any(not is_current(_sources(result, found.get(result.seed))) for result in row.results):
+        told.append(CHANGED)
+    return "; ".join(told)
+
+
+def _sources(result: Result, audit: Audit | None) -> Mapping[str, str]:
+    """The sources that last gave the numbers of a file: of its audit, else of its run."""
+    if audit is not None and audit.agrees:
+        return audit.sources
+    return {one.name: one.source for one in result.method.plugins}
+
+
+def _when(audit: Audit) -> str:
+    return f"{audit.date}, flbench {audit.flbench}"
+
+
+def counted(audits: Sequence[Audit]) -> list[Audit]:
+    """The audits by the code that is installed: what came of other code is not known of this."""
+    return [one for one in audits if is_current(one.sources)]

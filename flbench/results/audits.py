@@ -1,0 +1,134 @@
+"""The log of audits: a line of JSON for each time that a result file was run again.
+
+Lines are only appended. A line that a killed process left without its end counts as not written.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from flbench.errors import UserError, naming
+from flbench.results.schema import (
+    Line,
+    Name,
+    Number,
+    Result,
+    Text,
+    first_problem,
+    problem_text,
+)
+
+LOG = "audits.jsonl"
+"""Name of the leaderboard's log, beside the folder of its results."""
+Outcome = Literal["same bytes", "agrees", "differs"]
+SAME: Outcome = "same bytes"
+AGREES: Outcome = "agrees"
+DIFFERS: Outcome = "differs"
+
+
+class Audit(BaseModel):
+    """What came of running a result file again.
+
+    Attributes:
+        file: the result file.
+        run: the run, `<config>-<seed>`, as in exported tables.
+        digest: of the file's content, see `content_digest`.
+        outcome: all bytes are the same; all parts are within the tolerance; or not.
+        how: the parts that differ, or why nothing was played; "" where it agrees.
+        rounds: how many were played, from the first on.
+        whole: whether these are all of the run.
+        tolerance: allowed distance of numbers.
+        seconds: wall time.
+        date: of the machine, year-month-day in UTC.
+        flbench: its version, as `torch`.
+        sources: plugin -> hash of the source that ran; "" where it has none.
+    """
+
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
+    file: Name
+    run: Name
+    digest: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    outcome: Outcome
+    how: Text = ""
+    rounds: Annotated[int, Field(ge=0)]
+    whole: bool
+    tolerance: Number
+    seconds: Number
+    date: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")]
+    flbench: Line
+    torch: Line
+    sources: dict[Name, Line]
+
+    @property
+    def agrees(self) -> bool:
+        """Whether it came out as the file says."""
+        return self.outcome != DIFFERS
+
+
+def content_digest(result: Result) -> str:
+    """SHA-256 in hex of the text of a result that was read, but for its status.
+
+    The status changes when a file is called reproduced; what was audited stays the same.
+    """
+    text = result.model_copy(update={"status": "self-reported"}).canonical(as_read=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def run_key(result: Result) -> str:
+    """The name of a run: fingerprint of suite, method and parameters, and seed."""
+    return f"{result.fingerprint.config}-{result.seed}"
+
+
+def read_audits(path: Path) -> list[Audit]:
+    """The audits of a log, the oldest first; none if there is no such file.
+
+    Raises:
+        UserError: a line is no audit.
+        MachineError: it cannot be read.
+    """
+    with naming(path):
+        if not path.exists():
+            return []
+        lines = path.read_bytes().split(b"\n")[:-1]
+    found = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            table = json.loads(line)
+            found.append(Audit.model_validate(table))
+        except ValidationError as error:
+            what = problem_text(*first_problem(error, table))
+            raise UserError(f"{path}, line {number}: no audit: {what}") from None
+        except ValueError as error:
+            raise UserError(f"{path}, line {number}: no audit: {error}") from None
+    return found
+
+
+def append_audit(path: Path, audit: Audit) -> None:
+    """Append a line; it is on the disk when this returns. What lacks its end is cut off first.
+
+    Raises:
+        MachineError: it cannot be written.
+    """
+    text = json.dumps(audit.model_dump(), sort_keys=True, separators=(", ", ": "))
+    with naming(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)
+            file.write(f"{text}\n".encode())
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def latest(audits: Iterable[Audit]) -> dict[tuple[str, str], Audit]:
+    """The last audit of each run and digest that played all of it, or differed."""
+    return {(one.run, one.digest): one for one in audits if one.whole or not one.agrees}

@@ -1,0 +1,310 @@
+"""Result files as three tables in parquet: a row per run, per round and per client.
+
+The columns are described once, in `COLUMNS`; the files carry the descriptions in the metadata of
+their fields, and `docs/export.md` is generated from them. The library pyarrow is an extra.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Literal
+
+from flbench.errors import UserError
+from flbench.metrics import METRICS, TIME
+from flbench.results.schema import Result
+
+if TYPE_CHECKING:
+    import pyarrow
+
+File = Literal["runs", "rounds", "clients"]
+Kind = Literal["text", "whole", "number", "flag"]
+TYPES: Mapping[Kind, str] = {
+    "text": "string",
+    "whole": "int64",
+    "number": "float64",
+    "flag": "bool",
+}
+"""What a column holds -> its type in Arrow."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its name, what it holds, and what that means."""
+
+    name: str
+    kind: Kind
+    doc: str
+
+
+KEYS = (
+    Column("run", "text", "the run, `<config>-<seed>`; the key that joins the three files"),
+    Column("suite", "text", "name of the suite"),
+    Column("dataset", "text", "name of the data set"),
+    Column("method", "text", "name of the method, plugins joined by `+`"),
+    Column("seed", "whole", "seed of all random streams"),
+)
+"""The columns with which every file begins."""
+
+COLUMNS: Mapping[File, tuple[Column, ...]] = {
+    "runs": (
+        *KEYS,
+        Column("status", "text", "`self-reported` or `reproduced`"),
+        Column("config", "text", "fingerprint of suite, method and parameters: a row of a table"),
+        Column("suite_fingerprint", "text", "fingerprint of the suite's settings: a table"),
+        Column("data_fingerprint", "text", "fingerprint of the data"),
+        Column("partition_fingerprint", "text", "fingerprint of every client's samples"),
+        Column("weights_fingerprint", "text", "fingerprint of the initial weights"),
+        Column("cohorts_fingerprint", "text", "fingerprint of the clients of every round"),
+        Column("params", "text", "parameters of the method, as JSON"),
+        Column("settings", "text", "settings of the suite, as JSON"),
+        Column("packages", "text", "distributions of the plugins, with versions, by commas"),
+        Column("baseline", "flag", "one plugin, which is what others must beat"),
+        Column("uses_true_groups", "flag", "a plugin is told the true groups"),
+        Column("pools_data", "flag", "a plugin has all data in one place"),
+        Column("paper_leak", "flag", "a plugin uses test data as its paper does"),
+        Column("tuning_budget", "whole", "sets of parameters that were tried; null = not tuned"),
+        Column("suite_version", "whole", "version of the suite"),
+        Column("partition", "text", "name of the partition"),
+        Column("network", "text", "name of the network"),
+        Column("clients", "whole", "clients of the suite, those that join later among them"),
+        Column("participation", "number", "share of the clients that are in a round"),
+        Column("rounds", "whole", "number of rounds"),
+        Column("local_epochs", "whole", "epochs of local training in a round"),
+        Column("bytes_down", "whole", "bytes from the server to clients, over all of them"),
+        Column("bytes_up", "whole", "bytes from clients to the server"),
+        Column("bytes_peer", "whole", "bytes from clients to clients"),
+        Column("seconds", "number", "wall time of the run"),
+        Column("flbench", "text", "version of flbench that ran it; null in older files"),
+        Column("torch", "text", "version of torch"),
+        Column("device", "text", "device"),
+        *(Column(one.name, "number", one.doc) for one in METRICS),
+    ),
+    "rounds": (
+        *KEYS,
+        Column("round", "whole", "number of the round, from 1"),
+        Column("accuracy", "number", "mean over clients of test accuracy"),
+        Column("accuracy_validation", "number", "mean over clients of validation accuracy"),
+        Column("loss", "number", "mean test loss, in nats"),
+        Column("train_loss", "number", "mean loss of local training, in nats"),
+        Column("ari", "number", "adjusted Rand index of the groups against the true groups"),
+        Column("groups", "number", "number of groups"),
+        Column("bytes_down", "number", "bytes from the server to clients until then"),
+        Column("bytes_up", "number", "bytes from clients to the server until then"),
+        Column("bytes_peer", "number", "bytes from clients to clients until then"),
+        Column("slowest_down", "number", "bytes of the round to the client that received most"),
+        Column(TIME, "number", "simulated seconds until then, of suites with a clock"),
+        Column("group_labels", "text", "group of each client, as JSON, where they changed"),
+    ),
+    "clients": (
+        *KEYS,
+        Column("client", "whole", "number of the client, from 0; newcomers are counted anew"),
+        Column("newcomer", "flag", "it joined after the last round"),
+        Column("train", "whole", "training samples"),
+        Column("validation", "whole", "validation samples"),
+        Column("test", "whole", "test samples; 0 = the client is not judged"),
+        Column("correct", "whole", "test samples that its model got right"),
+        Column("accuracy", "number", "`correct` over `test`"),
+        Column("correct_tuned", "whole", "of newcomers: the same after some local epochs"),
+        Column("loss", "number", "sum of the losses on its test samples, in nats"),
+        Column("true_group", "whole", "its true group, if the suite has any"),
+        Column("found_group", "whole", "its group at the end; -1 = in none"),
+        Column("bytes", "whole", "bytes that it sent and received in the run"),
+        Column("labels", "text", "training samples by label, as JSON"),
+        Column("n_labels", "whole", "labels of which it has training samples"),
+    ),
+}
+"""The columns of each file that are always there, in order."""
+
+FURTHER: Mapping[File, tuple[tuple[str, str], ...]] = {
+    "runs": (("metric_LABEL", "mean over clients of a metric that was asked for"),),
+    "rounds": (
+        ("metric_LABEL", "mean over clients of a metric that was asked for"),
+        ("curve_NAME", "a curve that only some methods have, such as `accuracy_mixed`"),
+    ),
+    "clients": (("metric_LABEL", "a metric that was asked for, of this client"),),
+}
+"""Columns, all of them numbers, that are there if a result has something in them."""
+
+WAYS = ("down", "up", "peer")
+Row = dict[str, Any]
+
+
+def exported(results: Iterable[Result]) -> dict[str, bytes]:
+    """The three files, by name; the same results in any order give the same bytes.
+
+    Raises:
+        UserError: pyarrow is not installed.
+    """
+    arrow = _library()
+    found = sorted(results, key=_place)
+    of: Mapping[File, Callable[[Result], Iterator[Row]]]
+    of = {"runs": runs, "rounds": rounds, "clients": clients}
+    return {
+        f"{file}.parquet": _parquet(arrow, file, list(chain.from_iterable(map(rows, found))))
+        for file, rows in of.items()
+    }
+
+
+def _library() -> Any:  # noqa: ANN401 - a module
+    try:
+        import pyarrow.parquet
+    except ImportError:
+        raise UserError(
+            "parquet files are written by pyarrow, which is not installed:"
+            " pip install 'flbench[export]'"
+        ) from None
+    return pyarrow
+
+
+def _place(result: Result) -> tuple[str, str, str, str, str, int]:
+    """Where a result stands among others: the order of a table's rows."""
+    marks = result.fingerprint
+    name = str(result.suite["name"])
+    return name, result.dataset, marks.suite, result.method.name, marks.config, result.seed
+
+
+def _parquet(arrow: Any, file: File, rows: Sequence[Row]) -> bytes:  # noqa: ANN401 - a module
+    """The text of a file: the declared columns, then further ones by name."""
+    declared = COLUMNS[file]
+    known = {column.name for column in declared}
+    further = sorted({name for row in rows for name in row} - known)
+    docs = {name.split("_")[0]: doc for name, doc in FURTHER[file]}
+    columns = [
+        *declared,
+        *(Column(name, "number", docs[name.split("_")[0]]) for name in further),
+    ]
+    fields = [
+        arrow.field(one.name, arrow.type_for_alias(TYPES[one.kind]), metadata={"doc": one.doc})
+        for one in columns
+    ]
+    table: pyarrow.Table = arrow.table(
+        [arrow.array([row.get(one.name) for row in rows], one.type) for one in fields],
+        schema=arrow.schema(fields),
+    )
+    sink = arrow.BufferOutputStream()
+    arrow.parquet.write_table(table, sink, compression="zstd")
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def _keys(result: Result) -> Row:
+    return {
+        "run": f"{result.fingerprint.config}-{result.seed}",
+        "suite": result.suite["name"],
+        "dataset": result.dataset,
+        "method": result.method.name,
+        "seed": result.seed,
+    }
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _numbers(values: Mapping[str, float | None]) -> dict[str, float | None]:
+    return {name: None if value is None else float(value) for name, value in values.items()}
+
+
+def runs(result: Result) -> Iterator[Row]:
+    """The row of a run."""
+    suite, plugins, marks = result.suite, result.method.plugins, result.fingerprint
+    metrics = result.metrics()
+    declared = {column.name for column in COLUMNS["runs"]}
+    packages = dict.fromkeys(f"{one.distribution} {one.version}" for one in plugins)
+    yield {
+        **_numbers({name: value for name, value in metrics.items() if name in declared}),
+        **{
+            f"metric_{label}": metrics.get(f"{label}_mean")
+            for label in sorted(result.client_metrics or {})
+        },
+        **_keys(result),
+        "status": result.status,
+        "config": marks.config,
+        "suite_fingerprint": marks.suite,
+        "data_fingerprint": marks.data,
+        "partition_fingerprint": marks.partition,
+        "weights_fingerprint": marks.initial_weights,
+        "cohorts_fingerprint": marks.cohorts,
+        "params": _json(result.method.params),
+        "settings": _json(suite),
+        "packages": ", ".join(packages),
+        "baseline": len(plugins) == 1 and plugins[0].baseline,
+        "uses_true_groups": any(one.uses_true_groups for one in plugins),
+        "pools_data": any(one.pools_data for one in plugins),
+        "paper_leak": any(one.paper_leak for one in plugins),
+        "tuning_budget": result.tuning.budget if result.tuning else None,
+        "suite_version": suite["version"],
+        "partition": suite.get("partition", {}).get("name"),
+        "network": suite["model"]["name"],
+        "clients": suite["clients"],
+        "participation": float(suite["participation"]),
+        "rounds": suite["rounds"],
+        "local_epochs": suite["local"]["epochs"],
+        **{f"bytes_{way}": sum(result.bytes.get(way, {}).values()) for way in WAYS},
+        "seconds": result.seconds.get("total"),
+        **{name: result.environment.get(name) for name in ("flbench", "torch", "device")},
+    }
+
+
+def rounds(result: Result) -> Iterator[Row]:
+    """A row per round."""
+    declared = {column.name for column in COLUMNS["rounds"]} - {one.name for one in KEYS}
+    asked = result.client_metrics or {}
+    names = {
+        name: f"metric_{name}" if name in asked else name if name in declared else f"curve_{name}"
+        for name in result.curves
+    }
+    groups = dict(result.memberships())
+    for at in range(max(map(len, result.curves.values()), default=0)):
+        yield {
+            **_numbers({names[name]: curve[at] for name, curve in result.curves.items()}),
+            **_keys(result),
+            "round": at + 1,
+            "group_labels": _json(groups[at + 1]) if at + 1 in groups else None,
+        }
+
+
+def clients(result: Result) -> Iterator[Row]:
+    """A row per client, and one per newcomer."""
+    found, keys = result.clients, _keys(result)
+    changes = result.memberships()
+    groups = changes[-1][1] if changes else None
+    for at, test in enumerate(found.test):
+        labels = None if found.labels is None else found.labels[at]
+        yield {
+            **{
+                f"metric_{label}": metric.values[at]
+                for label, metric in (result.client_metrics or {}).items()
+            },
+            **keys,
+            "client": at,
+            "newcomer": False,
+            "train": found.train[at],
+            "validation": found.validation[at],
+            "test": test,
+            "correct": found.correct[at],
+            "accuracy": found.correct[at] / test if test else None,
+            "loss": float(found.loss[at]),
+            "true_group": None if found.group is None else found.group[at],
+            "found_group": None if groups is None else groups[at],
+            "bytes": found.bytes[at],
+            "labels": None if labels is None else _json(labels),
+            "n_labels": None if labels is None else sum(map(bool, labels.values())),
+        }
+    if (unseen := result.unseen) is None:
+        return
+    for at, test in enumerate(unseen.test):
+        yield {
+            **keys,
+            "client": at,
+            "newcomer": True,
+            "train": unseen.train[at],
+            "test": test,
+            "correct": unseen.correct[at],
+            "accuracy": unseen.correct[at] / test if test else None,
+            "correct_tuned": unseen.correct_tuned[at],
+            "true_group": None if unseen.group is None else unseen.group[at],
+        }

@@ -1,0 +1,235 @@
+"""Running many result files again: what came of each, kept in a log, so that nothing is lost."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import flbench
+from flbench.errors import Diverged, FlbenchError, UserError, text_of
+from flbench.leaderboard.audited import counted, is_current
+from flbench.results.audits import (
+    AGREES,
+    DIFFERS,
+    SAME,
+    Audit,
+    Outcome,
+    append_audit,
+    content_digest,
+    run_key,
+)
+from flbench.results.files import read_result
+from flbench.results.schema import Result
+from flbench.submission.comparison import Part, compare
+from flbench.submission.consistency import sound
+from flbench.submission.verification import NotTheSameRun, replay, rounds_to_play
+
+if TYPE_CHECKING:
+    from flbench.terminal.console import Console
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of a result file.
+
+    Attributes:
+        claimed: the result in the file.
+        rounds: how many were played.
+        came: the result of playing it again; None = nothing was played.
+        parts: their comparison.
+        refusal: why nothing was played, or how it ended; "" where it was compared.
+        seconds: wall time.
+    """
+
+    path: Path
+    claimed: Result
+    rounds: int
+    came: Result | None
+    parts: Sequence[Part]
+    refusal: str
+    seconds: float
+
+    def outcome(self, tolerance: float) -> Outcome:
+        """Whether it agrees."""
+        if self.refusal or not all(part.agrees(tolerance) for part in self.parts):
+            return DIFFERS
+        return SAME if all(part.same for part in self.parts) else AGREES
+
+    def how(self, tolerance: float) -> str:
+        """How it differs, in one line; "" where it agrees."""
+        wrong = [part.line(tolerance) for part in self.parts if not part.agrees(tolerance)]
+        return self.refusal or "; ".join(wrong)
+
+
+def verify_file(
+    path: Path,
+    result: Result,
+    rounds: int | None,
+    data_root: Path,
+    console: Console,
+    refuse: bool = False,
+) -> Verdict:
+    """Run a result file again and compare.
+
+    What shows that the code is another than that of the file is a verdict, not an error: another
+    beginning, other parameters, or a run that diverges; with `refuse` it is an error too.
+
+    Raises:
+        UserError: it contradicts itself; or it cannot be run here, as its data or plugins are not
+            there.
+    """
+    sound(path, result)
+    wanted = rounds_to_play(result, rounds)
+    began = time.monotonic()
+    came, parts, refusal = None, list[Part](), ""
+    try:
+        came = replay(result, wanted, data_root, console)
+        parts = compare(result, came, wanted)
+    except (NotTheSameRun, Diverged) as error:
+        if refuse:
+            raise
+        refusal = text_of(error)
+    played = wanted if came else 0
+    return Verdict(path, result, played, came, parts, refusal, time.monotonic() - began)
+
+
+def audit_of(verdict: Verdict, file: str, tolerance: float) -> Audit:
+    """The line of a log that says what came of a file."""
+    claimed, came = verdict.claimed, verdict.came
+    here = came.environment if came else {}
+    return Audit(
+        file=file,
+        run=run_key(claimed),
+        digest=content_digest(claimed),
+        outcome=verdict.outcome(tolerance),
+        how=verdict.how(tolerance),
+        rounds=verdict.rounds,
+        whole=verdict.rounds == claimed.suite["rounds"],
+        tolerance=tolerance,
+        seconds=round(verdict.seconds, 1),
+        date=datetime.now(UTC).strftime("%Y-%m-%d"),
+        flbench=flbench.__version__,
+        torch=here.get("torch", ""),
+        sources={one.name: one.source for one in came.method.plugins} if came else {},
+    )
+
+
+def known(audits: Iterable[Audit], result: Result, rounds: int, tolerance: float) -> Audit | None:
+    """The last audit that answers the same question: this content, as many rounds, this code."""
+    digest = content_digest(result)
+    answers = [
+        one
+        for one in audits
+        if one.digest == digest
+        and one.flbench == flbench.__version__
+        and one.tolerance == tolerance
+        and (one.rounds == rounds or not one.rounds)
+        and is_current(one.sources)
+    ]
+    return answers[-1] if answers else None
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A file of many: what came of it, now or earlier; or why it could not be run.
+
+    Attributes:
+        outcome: None = it could not be run here.
+        how: how it differs, or why it could not be run.
+        seconds: of the run; None = it was not run now.
+        verdict: the comparison, if it was run now.
+    """
+
+    path: Path
+    outcome: Outcome | None
+    how: str
+    seconds: float | None
+    verdict: Verdict | None = None
+
+
+def verify_many(
+    paths: Sequence[Path],
+    audits: Sequence[Audit],
+    log: Path,
+    root: Path | None,
+    *,
+    rounds: int | None,
+    tolerance: float,
+    data_root: Path,
+    console: Console,
+) -> Iterator[Checked]:
+    """Run result files again, one after the other, and append what came of each to a log.
+
+    A file that the log answers already is not run again. What differs, or cannot be run, does not
+    stop the others.
+
+    Args:
+        paths: result files.
+        audits: what the log says already.
+        log: where lines are appended.
+        root: files are named below this folder in the log; None = as they are given.
+        rounds: None = all of each.
+        tolerance: allowed distance of numbers.
+        data_root: where data sets are.
+        console: shows the progress.
+    """
+    for path in paths:
+        try:
+            result = read_result(path)
+            wanted = rounds_to_play(result, rounds)
+            if (earlier := known(audits, result, wanted, tolerance)) is not None:
+                yield Checked(path, earlier.outcome, earlier.how, None)
+                continue
+            verdict = verify_file(path, result, rounds, data_root, console)
+        except FlbenchError as error:
+            yield Checked(path, None, text_of(error), None)
+            continue
+        finally:
+            console.close()
+        name = path.as_posix() if root is None else path.relative_to(root).as_posix()
+        line = audit_of(verdict, name, tolerance)
+        append_audit(log, line)
+        yield Checked(path, line.outcome, line.how, line.seconds, verdict)
+
+
+def draw(
+    found: Sequence[tuple[Path, Result]],
+    audits: Sequence[Audit],
+    count: int,
+    seed: int,
+    most_seconds: float | None = None,
+) -> list[Path]:
+    """Files for an audit: those that were audited least, by lot; of these the short runs first.
+
+    The lot of a file is the hash of seed and content, so whoever types the same gets the same
+    files, and an audit that was stopped goes on with those that it had left.
+
+    Args:
+        found: result files, with their content.
+        audits: what was audited; those by other code than the installed do not count.
+        count: how many files; fewer if there are not so many.
+        seed: of the lot.
+        most_seconds: leave out runs that took longer, by their files.
+
+    Raises:
+        UserError: there is none.
+    """
+    times = Counter(one.digest for one in counted(audits))
+    lots = []
+    for path, result in found:
+        seconds = result.seconds.get("total", 0.0)
+        if most_seconds is None or seconds <= most_seconds:
+            digest = content_digest(result)
+            lot = hashlib.sha256(f"{seed}:{digest}".encode()).hexdigest()
+            lots.append((times[digest], lot, seconds, path))
+    if not lots:
+        limit = "" if most_seconds is None else f" of at most {most_seconds:g} seconds"
+        raise UserError(f"no result files{limit} to draw from, {len(found)} in all")
+    drawn = sorted(lots, key=lambda one: one[:2])[:count]
+    return [path for _, _, _, path in sorted(drawn, key=lambda one: (one[2], one[1]))]

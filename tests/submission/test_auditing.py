@@ -1,0 +1,291 @@
+"""Running many result files again: nothing stops the others, and nothing is lost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_results import made
+from toy import Typed, player, toy_dataset
+
+import flbench
+from flbench.errors import Diverged, MissingData, UserError
+from flbench.results.audits import Audit, content_digest, read_audits
+from flbench.results.files import read_result, write_atomically
+from flbench.results.schema import Result
+from flbench.submission import auditing
+from flbench.submission.auditing import draw
+from flbench.submission.verification import NotTheSameRun
+
+LOG = "flbench-verified.jsonl"
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    return player(tmp_path_factory.mktemp("toy"))("fedavg").result
+
+
+class Replays:
+    """In place of running: what each file gives, by the seconds in it; counts what was played."""
+
+    def __init__(self) -> None:
+        self.played: list[float] = []
+        self.instead: dict[float, BaseException] = {}
+        self.changes: dict[float, dict[str, Any]] = {}
+
+    def __call__(self, result: Result, rounds: int, root: Path, console: object) -> Result:
+        number = result.seconds["total"]
+        if number in self.instead:
+            raise self.instead[number]
+        self.played.append(number)
+        return result.model_copy(update=self.changes.get(number, {}))
+
+
+@pytest.fixture
+def replays(monkeypatch: pytest.MonkeyPatch) -> Replays:
+    found = Replays()
+    monkeypatch.setattr(auditing, "replay", found)
+    return found
+
+
+@pytest.fixture
+def files(result: Result, tmp_path: Path) -> list[str]:
+    """Four files below `R`, which tell each other apart by their seconds: 1 to 4."""
+    paths = []
+    for number in range(1, 5):
+        path = tmp_path / "R" / str(number) / "seed-0.json"
+        one = result.model_copy(update={"seconds": {"total": float(number)}})
+        write_atomically(path, one.canonical().encode())
+        paths.append(path.relative_to(tmp_path).as_posix())
+    return paths
+
+
+def test_what_differs_or_cannot_be_run_stops_no_other(
+    files: list[str], result: Result, replays: Replays, typed: Typed
+) -> None:
+    worse = [None if value is None else value - 0.5 for value in result.curves["accuracy"]]
+    replays.changes[2.0] = {"curves": {**result.curves, "accuracy": worse}}
+    replays.instead[3.0] = MissingData("no data here")
+    code, out, err = typed("verify", "R")
+    assert code == 1
+    assert err.endswith("flbench: 2 of 4 files did not come out the same\n")
+    lines = out.splitlines()
+    assert lines[0].startswith(f"[1/4] {files[0]}: agrees, to the last byte (0.")
+    assert lines[1].startswith(f"[2/4] {files[1]}: differs (0.")
+    assert lines[1].endswith(
+        "s): accuracy by round: differs by 0.5000, allowed are 0.01 (accuracy)"
+    )
+    assert lines[2] == f"[3/4] {files[2]}: cannot be run: no data here"
+    assert lines[4:] == [
+        "2 agree, 2 of them to the last byte; 1 differ; 1 cannot be run; 0 are left",
+        f"  differs: {files[1]}",
+        f"  cannot be run: {files[2]}",
+        f"log: {LOG}",
+    ]
+    assert replays.played == [1, 2, 4]
+    assert [(one.file, one.outcome) for one in read_audits(Path(LOG))] == [
+        (files[0], "same bytes"), (files[1], "differs"), (files[3], "same bytes"),
+    ]  # fmt: skip
+
+
+def test_an_interrupted_command_goes_on_where_it_stopped(
+    files: list[str], replays: Replays, typed: Typed
+) -> None:
+    replays.instead[3.0] = KeyboardInterrupt()
+    code, out, err = typed("verify", *files)
+    assert code == 130
+    assert out.splitlines()[2:] == [
+        "2 agree, 2 of them to the last byte; 0 differ; 0 cannot be run; 2 are left",
+        f"  left: {files[2]}",
+        f"  left: {files[3]}",
+    ]
+    assert f"what was played is in {LOG}: type the same again to go on" in err
+    replays.instead.clear()
+    code, out, _ = typed("verify", *files)
+    assert code == 0
+    assert replays.played == [1, 2, 3, 4], "nothing is played twice"
+    lines = out.splitlines()
+    assert lines[0] == f"[1/4] {files[0]}: agrees, to the last byte (known from the log)"
+    assert lines[4].startswith("4 agree, 4 of them to the last byte; 0 differ")
+
+
+@pytest.mark.slow
+def test_the_log_answers_only_the_same_question(
+    files: list[str], replays: Replays, typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert typed("verify", *files[:2])[0] == 0
+    for words in (("--rounds", "2"), ("--tolerance", "0.5")):
+        del replays.played[:]
+        assert typed("verify", *files[:2], *words)[0] == 0
+        assert replays.played == [1, 2]
+    del replays.played[:]
+    table = json.loads(Path(files[0]).read_text())
+    edited = Result.model_validate({**table, "warnings": ["other"]})
+    write_atomically(Path(files[0]), edited.canonical().encode())
+    assert typed("verify", *files[:2])[0] == 0
+    assert replays.played == [1], "another content"
+    with monkeypatch.context() as patch:
+        patch.setattr(auditing, "is_current", lambda sources: False)
+        assert typed("verify", *files[:2])[0] == 0
+    assert replays.played == [1, 1, 2], "another code"
+    monkeypatch.setattr(flbench, "__version__", "9.9")
+    assert typed("verify", *files[:2])[0] == 0
+    assert read_audits(Path(LOG))[-1].flbench == "9.9"
+
+
+@pytest.mark.parametrize("error", [NotTheSameRun("not the same run"), Diverged("round 1 diverged")])
+def test_another_beginning_and_a_run_that_diverges_differ(
+    error: Exception, files: list[str], replays: Replays, typed: Typed
+) -> None:
+    replays.instead[1.0] = error
+    code, out, _ = typed("verify", *files[:2])
+    assert code == 1
+    assert out.splitlines()[0].endswith(f"s): {error}")
+    first, second = read_audits(Path(LOG))
+    assert (first.outcome, first.how, first.rounds, first.whole) == (
+        "differs",
+        str(error),
+        0,
+        False,
+    )
+    assert (second.outcome, second.how, second.whole) == ("same bytes", "", True)
+    replays.instead.clear()
+    assert typed("verify", *files[:2])[0] == 1, "the log knows it"
+    assert replays.played == [2]
+
+
+def test_write_calls_those_reproduced_that_agree(
+    files: list[str], result: Result, replays: Replays, typed: Typed
+) -> None:
+    replays.changes[2.0] = {"bytes": {}}
+    code, out, _ = typed("verify", *files[:2], "--write")
+    assert code == 1
+    assert f"  {files[0]} is called reproduced" in out.splitlines()
+    assert read_result(Path(files[0])).status == "reproduced"
+    assert read_result(Path(files[1])).status == "self-reported"
+    command = "flbench leaderboard --suite=toy"
+    assert out.splitlines()[-1] == f"1 files are called reproduced; now type: {command}"
+    del replays.played[:]
+    _, out, _ = typed("verify", *files[:2], "--write")
+    assert replays.played == [], "the status is no content"
+    assert "called reproduced" not in out, "it is already"
+
+
+def test_what_was_killed_before_it_wrote_the_status_writes_it_later(
+    files: list[str], result: Result, replays: Replays, typed: Typed
+) -> None:
+    assert typed("verify", *files[:2])[0] == 0
+    _, out, _ = typed("verify", *files[:2], "--write")
+    assert replays.played == [1, 2], "the log knows that they agree"
+    assert [read_result(Path(file)).status for file in files[:2]] == ["reproduced"] * 2
+    table = json.loads(Path(files[2]).read_text())
+    change = {"round": 1, "plugin": "fedavg", "before": "a", "after": "b"}
+    mixed = Result.model_validate({**table, "source_changes": [change]})
+    write_atomically(Path(files[2]), mixed.canonical().encode())
+    _, out, _ = typed("verify", *files[1:3], "--write")
+    assert f"  {files[2]}: the code changed within the run: it stays as it is" in out.splitlines()
+    assert read_result(Path(files[2])).status == "self-reported"
+
+
+# --- audits -------------------------------------------------------------------------------------
+
+
+def found(seconds: list[float]) -> list[tuple[Path, Result]]:
+    """Files with so many seconds, one for each."""
+    return [(Path(f"{at}.json"), made(seed=at, seconds=one)) for at, one in enumerate(seconds)]
+
+
+def line_of(result: Result, **changes: Any) -> Audit:
+    told = {
+        "file": "f", "run": "r", "digest": content_digest(result), "outcome": "agrees",
+        "rounds": 3, "whole": True, "tolerance": 0.01, "seconds": 1.0, "date": "2026-01-02",
+        "flbench": "0.2.0", "torch": "2.0", "sources": {},
+    }  # fmt: skip
+    return Audit.model_validate(told | changes)
+
+
+def test_the_lot_is_that_of_the_seed_and_of_nothing_else() -> None:
+    here = found([5, 4, 3, 2, 1, 6, 7, 8])
+    one = draw(here, [], 3, seed=0)
+    assert len({*one}) == 3
+    assert draw(here[::-1], [], 3, seed=0) == one
+    draws = {tuple(draw(here, [], 3, seed=seed)) for seed in range(20)}
+    assert len(draws) > 10
+    drawn = {path for paths in draws for path in paths}
+    assert drawn == {path for path, _ in here}, "every file can be drawn"
+    assert draw(here, [], 99, seed=0) == sorted(
+        (path for path, _ in here), key=lambda path: dict(here)[path].seconds["total"]
+    ), "short runs first"
+
+
+def test_what_was_audited_least_is_drawn_first_so_an_audit_goes_on() -> None:
+    here = found([1.0] * 6)
+    by_path = dict(here)
+    first = draw(here, [], 2, seed=0)
+    second = draw(here, [line_of(by_path[path]) for path in first], 2, seed=0)
+    assert not {*first} & {*second}
+    assert {*first, *second} == {*draw(here, [], 4, seed=0)}, "the same four, in two steps"
+
+
+def test_an_audit_of_other_code_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    from flbench.leaderboard import audited
+
+    monkeypatch.setattr(audited, "installed_source", lambda name: "new")
+    here = found([1.0] * 6)
+    first = draw(here, [], 2, seed=0)
+    old = [line_of(dict(here)[path], sources={"fedavg": "old"}) for path in first]
+    assert draw(here, old, 2, seed=0) == first
+    new = [line_of(dict(here)[path], sources={"fedavg": "new"}) for path in first]
+    assert draw(here, new, 2, seed=0) != first
+
+
+def test_long_runs_can_be_left_out() -> None:
+    here = found([1.0, 5.0, 2.0])
+    assert draw(here, [], 9, seed=0, most_seconds=2) == [Path("0.json"), Path("2.json")]
+    with pytest.raises(UserError, match=r"no result files of at most 0\.5 seconds to draw from, 3"):
+        draw(here, [], 9, seed=0, most_seconds=0.5)
+
+
+@pytest.mark.slow
+def test_the_command_audits_others_every_time(
+    files: list[str], replays: Replays, typed: Typed
+) -> None:
+    code, out, _ = typed("audit", "--sample", "3", "--results", "R")
+    assert code == 0
+    first, *_, last = out.splitlines()
+    assert first.startswith("3 of 4 result files; they took ")
+    assert last == "log: audits.jsonl"
+    assert replays.played == sorted(replays.played)
+    assert typed("audit", "--sample", "1", "--results", "R")[0] == 0
+    assert sorted(replays.played) == [1, 2, 3, 4], "the one that was left"
+    lines = read_audits(Path("audits.jsonl"))
+    assert sorted(one.file for one in lines) == [f"{n}/seed-0.json" for n in range(1, 5)]
+    assert typed("audit", "--sample", "4", "--results", "R")[0] == 0
+    assert len(replays.played) == 8, "an audit runs again what the log knows"
+    assert len(read_audits(Path("audits.jsonl"))) == 8
+    replays.changes[1.0] = {"bytes": {}}
+    assert typed("audit", "--sample", "4", "--results", "R", "--most-seconds", "1")[0] == 1
+    assert typed("audit", "--results", "nowhere")[0] == 1
+
+
+@pytest.mark.slow
+def test_real_runs_come_out_the_same(
+    result: Result, typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing stands in for the runs here: two in one process, and what the log holds of them."""
+    monkeypatch.setattr("flbench.federation.loading.load_dataset", lambda name, root: toy_dataset())
+    other = player(tmp_path / "toy")("ifca").result
+    for number, one in enumerate((result, other)):
+        write_atomically(tmp_path / f"R/{number}/seed-0.json", one.canonical().encode())
+    code, out, _ = typed("audit", "--results", "R", "--sample", "2")
+    assert code == 0, out
+    assert "2 agree, 2 of them to the last byte" in out
+    (one, two) = read_audits(Path("audits.jsonl"))
+    sources = {
+        plugin.name: plugin.source for run in (result, other) for plugin in run.method.plugins
+    }
+    assert {**one.sources, **two.sources} == sources
+    assert one.torch == result.environment["torch"]
+    assert (one.whole, one.rounds, one.flbench) == (True, 3, flbench.__version__)
