@@ -66,7 +66,7 @@ def board(
     if not suites:
         ranked = blocks(
             {
-                table.title: {row.method: row.mean for row in table.ranked if row.default}
+                table.title: {row.method: row.mean for row in table.compared if row.default}
                 for table in found
             }
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import isnan
 from urllib.parse import quote
 
 from flbench.leaderboard.grouping import asked_of, mean_std, shown_metrics, signed
@@ -72,7 +73,7 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def _rank(row: TableRow) -> str:
-    return "reference" if row.reference else str(row.rank)
+    return "reference" if row.reference else number(row.rank, 0)
 
 
 def _interval(row: TableRow) -> str:
@@ -80,7 +81,9 @@ def _interval(row: TableRow) -> str:
 
 
 def _ends(ends: tuple[float, float], seeds: int) -> str:
-    """An interval, and whether it says nothing about other seeds."""
+    """An interval, and whether it says nothing about other seeds; `-` where there is none."""
+    if isnan(ends[0]):
+        return "-"
     text = f"{ends[0]:.4f} to {ends[1]:.4f}"
     return text if seeds > 1 else f"{text} (clients only)"
 

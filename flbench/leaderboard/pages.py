@@ -16,7 +16,8 @@ TAKEN = ("", "readme", "findings", "overview")
 """Names that no suite's page may have."""
 HOW_TO_READ = (
     "Accuracy is the unweighted mean over clients of test accuracy of their personal models,"
-    " mean ± sample standard deviation over seeds; the 95 % interval draws seeds and clients anew."
+    " mean ± sample standard deviation over seeds; the 95 % interval is a t interval of the seeds'"
+    " means, and no narrower than that of the clients within seeds. One seed has no rank."
     " A rank is one more than the number of rows that are separably better, and never better than"
     " the rank of the row above; rows that share a"
     " letter under *ties* cannot be told apart. Worst decile is the 10th percentile over clients."
@@ -130,8 +131,8 @@ def _leaders(found: Sequence[Table]) -> list[str]:
     """A line per table: where it is, how many rows it has, who leads."""
     lines = []
     for table in found:
-        first = min((row.rank or 0 for row in table.ranked), default=0)
-        leaders = [row for row in table.ranked if row.rank == first]
+        ranks = [row.rank for row in table.compared if row.rank is not None]
+        leaders = [row for row in table.compared if ranks and row.rank == min(ranks)]
         also = f" and {len(leaders) - 1} not separable" if len(leaders) > 1 else ""
         lines.append(
             (

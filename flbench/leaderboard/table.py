@@ -73,9 +73,9 @@ class Table:
         return tuple(row for row in self.rows if row.outdated)
 
     @property
-    def ranked(self) -> tuple[TableRow, ...]:
-        """Those of `main` that have a rank."""
-        return tuple(row for row in self.main if row.rank is not None)
+    def compared(self) -> tuple[TableRow, ...]:
+        """Those of `main` that are no reference; of these, rows of one seed have no rank."""
+        return tuple(row for row in self.main if not row.reference)
 
 
 def is_alone(table: Table, found: Sequence[Table]) -> bool:
@@ -190,11 +190,12 @@ class TableRow(ResultGroup):
 
     Attributes:
         default: whether it is its method's row nearest to the installed defaults.
-        interval: 95 % interval of the mean, see `flbench.leaderboard.statistics`.
+        interval: 95 % interval of the mean, see `flbench.leaderboard.statistics`; NaN for one
+            client of one seed.
         to_oracle: how far it is below the oracle, over common seeds.
         gain: how far it is above the better of training alone and one model for all.
-        rank: among the rows of its kind (at defaults, or tuned with the same budget); None = not
-            ranked.
+        rank: among the rows of its kind (at defaults, or tuned with the same budget); None = a
+            reference, or one seed, from which nothing can be said of others.
         ties: letters that it shares with rows that are not significantly different.
         folder: its result files, below the results folder.
         lacks: seeds that other rows of the table have and it has not.
@@ -236,11 +237,13 @@ def _compared(
     """
     rows = named(rows)
     peers = [*rows, *others]
-    found = compare([_clients(row) for row in rows])
-    chosen = [at for at, row in enumerate(rows) if ranked and not row.reference]
-    among = np.ix_(chosen, chosen)
-    places = dict(zip(chosen, ranks(found.better[among]), strict=True))
-    ties = dict(zip(chosen, letters(found.separable[among]), strict=True))
+    found = compare([client_accuracies(row) for row in rows])
+    enough = [ranked and not row.reference and len(row.seeds) > 1 for row in rows]
+    chosen = [at for at, wanted in enumerate(enough) if wanted]
+    better = found.better(chosen)
+    places = dict(zip(chosen, ranks(better), strict=True))
+    ties = dict(zip(chosen, letters(better | better.T), strict=True))
+    intervals = np.clip(found.intervals, 0.0, 1.0)  # no accuracy is beyond
     nearest: dict[str, str] = {}
     for row in sorted(rows, key=lambda row: (departures(row.results[0].method), row.name)):
         nearest.setdefault(row.method, row.config)
@@ -252,7 +255,7 @@ def _compared(
                 name=row.name,
                 results=row.results,
                 default=nearest[row.method] == row.config,
-                interval=(float(found.intervals[at, 0]), float(found.intervals[at, 1])),
+                interval=(float(intervals[at, 0]), float(intervals[at, 1])),
                 to_oracle=to_oracle,
                 gain=gain,
                 rank=places.get(at),
@@ -262,7 +265,7 @@ def _compared(
     return entries
 
 
-def _clients(row: ResultGroup) -> dict[int, Floats]:
+def client_accuracies(row: ResultGroup) -> dict[int, Floats]:
     """Accuracy of every client, shape (N,), by seed."""
     return {one.seed: one.clients.accuracies() for one in row.results}
 
