@@ -27,6 +27,13 @@ def leaderboard(
     figures: Annotated[
         bool, typer.Option("--figures/--no-figures", help="draw; or leave figures as they are")
     ] = True,
+    separate: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            metavar="ROW ROW",
+            help="only say how many seeds would separate two rows; names as in column method",
+        ),
+    ] = None,
     html: Annotated[
         bool, typer.Option("--html", help="one web page, index.html, and nothing else")
     ] = False,
@@ -34,6 +41,11 @@ def leaderboard(
     """Generate the leaderboard from result files: index, a page and figure per suite, overview."""
     if not results.is_dir():
         raise UserError(f"--results: expected a folder of result files, there is no '{results}'")
+    if separate:
+        if check or html:
+            raise UserError("--separate only prints: leave out --check and --html")
+        _separate(results, separate, suite or [])
+        return
     if html:
         _html(results, out / "index.html", check)
         return
@@ -59,6 +71,15 @@ def leaderboard(
     for name in found.get("left over", []):
         (out / name).unlink()
     print(f"wrote {len(files)} files, {out / 'README.md'} first")
+
+
+def _separate(results: Path, names: tuple[str, str], suites: list[str]) -> None:
+    """Print what each table, of these suites if there are any, says of two rows."""
+    from flbench.leaderboard.separation import separations
+    from flbench.leaderboard.table import tables, tables_of
+
+    for one in separations(tables_of(tables(results), suites, results), names):
+        print("\n".join(one.lines()))
 
 
 def _html(results: Path, path: Path, check: bool) -> None:

@@ -10,7 +10,7 @@ from flbench.errors import UserError
 from flbench.leaderboard.links import linked
 from flbench.leaderboard.pages import MARK, index, overview, page_of, suite_page
 from flbench.leaderboard.statistics import blocks
-from flbench.leaderboard.table import is_alone, tables
+from flbench.leaderboard.table import is_alone, tables, tables_of
 from flbench.leaderboard.table_figures import SHOWCASE, Drawing, across, drawings, showcase
 
 INDEX = "README.md"
@@ -35,8 +35,7 @@ def board(
     """
     found = linked(tables(results), out)
     named = list(dict.fromkeys(table.suite for table in found))
-    if unknown := [suite for suite in suites if suite not in named]:
-        raise UserError(f"{results}: no results of suite '{unknown[0]}'; there are of {named}")
+    tables_of(found, suites, results)  # refuses a suite without results
     files: dict[str, bytes] = {}
 
     def there(wanted: Sequence[Drawing]) -> list[Drawing]:

@@ -6,6 +6,7 @@ is judged on the differences of their clients, over the seeds that both have.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +18,8 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 ALPHA = 0.05
+POWER = 0.8
+MOST_SEEDS = 10_000
 DIGITS = 10
 """Decimals that count: what lies behind them is the noise of sums in another order."""
 
@@ -54,10 +57,8 @@ class Estimate:
         """
         of_seeds = _quantile(self.seeds - 1) * self.of_seeds
         of_clients = _quantile(self.freedom) * self.of_clients
-        half = np.where(of_seeds > of_clients, of_seeds, of_clients)
-        half = np.where(np.isnan(of_clients), of_seeds, half)
-        found: Floats = np.round(np.stack([self.mean - half, self.mean + half], axis=-1), DIGITS)
-        return found
+        half = np.fmax(of_seeds, of_clients)  # a NaN gives way to the other
+        return np.stack([self.mean - half, self.mean + half], axis=-1).round(DIGITS)
 
     @cached_property
     def p(self) -> Floats:
@@ -98,6 +99,47 @@ def estimate(values: Sequence[Floats]) -> Estimate:
     )
 
 
+def difference(row: Mapping[int, Floats], other: Mapping[int, Floats]) -> Estimate:
+    """Estimate the mean difference of two rows over their common seeds, at least one.
+
+    Both are seed -> accuracy of every client, shape (N,).
+    """
+    return estimate([row[seed] - other[seed] for seed in sorted({*row} & {*other})])
+
+
+def seeds_needed(found: Estimate, pairs: int = 1) -> int | None:
+    """Seeds at which a t test sees a difference with a probability of 80 %.
+
+    The difference and its deviation over seeds are taken to be those of the estimate, a single
+    number of two seeds or more. The power of the two-sided test of n seeds at level 5 % / `pairs`
+    is that of a noncentral t with n - 1 degrees of freedom and noncentrality sqrt(n) mean /
+    deviation (Cohen, Statistical Power Analysis for the Behavioral Sciences, 1988, chapter 2): the
+    mean of P(Z > t sqrt(v / (n - 1)) - noncentrality) over v of a chi-squared distribution, taken
+    at 2,000 of its quantiles.
+
+    Returns:
+        None where there are not two seeds, or 10,000 seeds would not do.
+    """
+    from scipy.special import gammaincinv, ndtr, stdtrit
+
+    if found.seeds < 2 or not found.mean:
+        return None
+    error = float(np.fmax(found.of_seeds, found.of_clients)) * sqrt(found.seeds)
+    if not error:
+        return 2
+    effect = abs(float(found.mean)) / error
+    levels = (np.arange(2000) + 0.5) / 2000
+
+    def enough(seeds: int) -> bool:
+        limit = stdtrit(seeds - 1, 1 - ALPHA / pairs / 2)
+        deviations = np.sqrt(2 * gammaincinv((seeds - 1) / 2, levels) / (seeds - 1))
+        return bool(ndtr(effect * sqrt(seeds) - limit * deviations).mean() >= POWER)
+
+    if not enough(MOST_SEEDS):
+        return None
+    return 2 + bisect_left(range(2, MOST_SEEDS), True, key=enough)
+
+
 def _quantile(freedom: int) -> float:
     """97.5 % quantile of Student's t; NaN without a degree of freedom."""
     from scipy.special import stdtrit
@@ -130,6 +172,11 @@ class Comparison:
     intervals: Floats
     differences: Floats
     p: Floats
+
+    @property
+    def pairs(self) -> int:
+        """Number of pairs that have a p."""
+        return int((~np.isnan(self.p)).sum()) // 2
 
     def better(self, rows: Sequence[int]) -> Bools:
         """Whether row i is separably better than row j among some rows, shape (r, r).

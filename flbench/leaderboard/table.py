@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from packaging.version import InvalidVersion, Version
 
+from flbench.errors import UserError
 from flbench.leaderboard.grouping import (
     Key,
     ResultGroup,
@@ -82,6 +83,18 @@ def is_alone(table: Table, found: Sequence[Table]) -> bool:
     """Whether no other table is of the same suite and data set."""
     kinds = [(one.suite, one.dataset) for one in found]
     return kinds.count((table.suite, table.dataset)) == 1
+
+
+def tables_of(found: Sequence[Table], suites: Collection[str], results: Path) -> list[Table]:
+    """The tables of some suites, or all if none is named; `results` is the folder they are from.
+
+    Raises:
+        UserError: a suite is named that has no table.
+    """
+    known = list(dict.fromkeys(table.suite for table in found))
+    if unknown := [suite for suite in suites if suite not in known]:
+        raise UserError(f"{results}: no results of suite '{unknown[0]}'; there are of {known}")
+    return [table for table in found if not suites or table.suite in suites]
 
 
 def tables(folder: Path) -> list[Table]:

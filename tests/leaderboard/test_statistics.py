@@ -11,6 +11,7 @@ from scipy.stats import t as student
 
 from flbench.leaderboard.statistics import (
     Comparison,
+    Estimate,
     average_ranks,
     block,
     blocks,
@@ -21,6 +22,7 @@ from flbench.leaderboard.statistics import (
     holm,
     letters,
     ranks,
+    seeds_needed,
 )
 
 CALM = settings(max_examples=25, deadline=None)
@@ -243,6 +245,50 @@ def test_a_table_of_equal_rows_separates_two_in_one_of_twenty_at_most(
         found = compare([dict(enumerate(row)) for row in values])
         errors += bool(found.better(range(rows)).any())
     assert errors / tables <= 0.05 + 2.5 * np.sqrt(0.05 * 0.95 / tables)
+
+
+# --- how many seeds ------------------------------------------------------------------------------
+
+
+def of_pair(mean: float, deviation: float, seeds: int = 4) -> Estimate:
+    """An estimate of a difference with this deviation over seeds."""
+    error = np.array(deviation / np.sqrt(seeds))
+    return Estimate(np.array(mean), seeds, error, np.array(0.0), 100)
+
+
+@pytest.mark.parametrize(("effect", "seeds"), [(0.2, 199), (0.5, 34), (0.8, 15), (1.0, 10)])
+def test_the_seeds_that_are_needed_are_those_of_the_tables_of_power(
+    effect: float, seeds: int
+) -> None:
+    # paired t test, two-sided, 5 %, power .8: as G*Power and Cohen's tables have it
+    assert seeds_needed(of_pair(effect / 10, 0.1)) == seeds
+    assert seeds_needed(of_pair(-effect / 10, 0.1)) == seeds
+
+
+def test_what_no_number_of_seeds_or_any_would_show() -> None:
+    assert seeds_needed(of_pair(0.0, 0.1)) is None
+    assert seeds_needed(of_pair(1e-4, 0.1)) is None, "about 7.8 million"
+    assert seeds_needed(of_pair(0.1, 0.0)) == 2
+    assert seeds_needed(of_pair(0.1, 0.1, seeds=1)) is None
+    by_clients = Estimate(np.array(0.1), 4, np.array(0.0), np.array(0.05), 100)
+    assert seeds_needed(by_clients) == seeds_needed(of_pair(0.1, 0.1)), "the greater error counts"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("effect", "pairs"), [(1.0, 1), (2.0, 45), (3.0, 435)])
+def test_as_many_seeds_as_are_needed_show_a_difference_in_four_of_five(
+    effect: float, pairs: int
+) -> None:
+    draw = np.random.default_rng(6)
+    needed = seeds_needed(of_pair(effect, 1.0), pairs)
+    assert needed is not None
+
+    def power(seeds: int) -> float:
+        values = draw.normal(effect, 1, size=(seeds, 8000, 1))
+        return float((estimate(list(values)).p <= 0.05 / pairs).mean())
+
+    assert power(needed) >= 0.785
+    assert power(needed - 1) < 0.815
 
 
 # --- ranks and letters --------------------------------------------------------------------------
