@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from flbench.errors import UserError
+from flbench.leaderboard.across import parts_of, ranked_blocks
 from flbench.leaderboard.links import linked
 from flbench.leaderboard.pages import MARK, index, overview, page_of, suite_page
-from flbench.leaderboard.statistics import blocks
 from flbench.leaderboard.table import is_alone, tables, tables_of
 from flbench.leaderboard.table_figures import SHOWCASE, Drawing, across, drawings, showcase
 
@@ -63,15 +63,12 @@ def board(
     text = findings.read_text(encoding="utf-8") if findings.is_file() else ""
     files[INDEX] = index(found, text).encode()
     if not suites:
-        ranked = blocks(
-            {
-                table.title: {row.method: row.mean for row in table.compared if row.default}
-                for table in found
-            }
-        )
+        ranked = ranked_blocks(found)
         count = sum(len(row.results) for table in found for row in table.rows)
         pictures_of_all = there([*across(ranked), *showcase(found)])
-        files[OVERVIEW] = overview(found, ranked, pictures_of_all, count).encode()
+        files[OVERVIEW] = overview(
+            found, ranked, parts_of(found, ranked), pictures_of_all, count
+        ).encode()
     return dict(sorted(files.items()))
 
 

@@ -99,6 +99,10 @@ def _interval_of(label: str) -> Column:
     return (f"{label}, 95 % interval", False, shown)
 
 
+def _epochs(row: TableRow) -> str:
+    return number(row.epochs, 0)
+
+
 def _printed(row: TableRow) -> str:
     std = row.printed.get("accuracy_std")
     return number(row.printed.get("accuracy_mean")) + ("" if std is None else f" ± {std:.4f}")
@@ -175,6 +179,7 @@ def columns(
         (printed, ("to paper", False, _to_paper)),
         *of("groups"),
         (True, ("seconds", False, lambda row: number(row.seconds, 1))),
+        (any(row.epochs for row in rows), ("epochs, est.", False, _epochs)),
         *of("cost"),
         *of("newcomers"),
         (True, ("seeds", True, seeds)),

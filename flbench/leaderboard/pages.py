@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from flbench.leaderboard.across import Part
 from flbench.leaderboard.markdown import anchor, escaped, grid, link, section, titled
 from flbench.leaderboard.statistics import Block
 from flbench.leaderboard.table import Table, is_alone
@@ -82,11 +83,16 @@ def index(found: Sequence[Table], findings: str) -> str:
 
 
 def overview(
-    found: Sequence[Table], blocks: Sequence[Block], pictures: Sequence[Drawing], files: int
+    found: Sequence[Table],
+    blocks: Sequence[Block],
+    parts: Sequence[Part],
+    pictures: Sequence[Drawing],
+    files: int,
 ) -> str:
     """The page of what depends on the rows of all tables.
 
-    `pictures` are its figures, `files` is the number of result files that it was made from.
+    `parts` compare methods across tables, `pictures` are its figures, `files` is the number of
+    result files that it was made from.
     """
     about = (
         f"{MARK} from {files} result files; do not edit. [All suites and how to read"
@@ -99,6 +105,11 @@ def overview(
     for block in blocks:
         lines += ["", *_ranks(block)]
     lines += _shown(pictures)
+    for part in parts:
+        headings = [(escaped(head), at == 0) for at, head in enumerate(part.headings)]
+        cells = [[escaped(text) for text in line] for line in part.lines]
+        lines += ["", f"## {escaped(part.title)}", "", escaped(part.caption)]
+        lines += ["", *grid(headings, cells)]
     if found:
         lines += ["", "## Who leads", "", *_leaders(found)]
         lines += ["", "## What was run where", "", *_coverage(found)]

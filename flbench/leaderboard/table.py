@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,13 @@ from flbench.leaderboard.grouping import (
 from flbench.leaderboard.statistics import Floats, compare, letters, ranks
 from flbench.leaderboard.suite_info import command, departures, suite_of
 from flbench.results.files import read_results, read_skips
-from flbench.results.schema import Plugin, Skip
+from flbench.results.schema import Plugin, Result, Skip
 from flbench.suite import Suite
 
+ANCHOR = "fedavg"
+"""The method that others are compared with across suites, and in whose epochs work is counted."""
+MACHINE = ("device", "executor", "machine", "threads")
+"""Keys of a result's environment in which runs agree whose times are compared."""
 Link = tuple[str, str]
 """A link: its text and its target, a URL or a path from the page."""
 
@@ -143,9 +148,11 @@ def _table(
         here = {row.method for row in kind}
         others = [row for row in current if not row.budget and row.method not in here]
         entries += _compared(kind, others)
+    anchor = next((row for row in entries if row.method == ANCHOR and row.default), None)
     entries = [
         replace(
             row,
+            work=_work(row, anchor),
             folder=folders[mark, row.config],
             lacks=tuple(seed for seed in seeds if seed not in row.seeds),
             printed=_printed(row, printed),
@@ -164,6 +171,24 @@ def _table(
         rows=tuple(sorted(entries, key=lambda row: (-row.mean, row.name))),
         undefined=tuple(sorted({(skip.method.name, skip.reason) for skip in skips})),
     )
+
+
+def _work(row: ResultGroup, anchor: ResultGroup | None) -> float | None:
+    """Time of training over that of the anchor, median over the seeds that both have.
+
+    Only runs of one kind of machine, executor and number of threads are compared.
+    """
+
+    def kind(one: Result) -> tuple[object, ...]:
+        return one.seed, *(one.environment.get(name) for name in MACHINE)
+
+    base = {kind(one): one.seconds.get("train", 0.0) for one in anchor.results} if anchor else {}
+    ratios = [
+        one.seconds["train"] / base[kind(one)]
+        for one in row.results
+        if "train" in one.seconds and base.get(kind(one), 0) > 0
+    ]
+    return median(ratios) if ratios else None
 
 
 def _newest(plugins: Iterable[Plugin]) -> dict[tuple[str, str], Version]:
@@ -210,6 +235,8 @@ class TableRow(ResultGroup):
         rank: among the rows of its kind (at defaults, or tuned with the same budget); None = a
             reference, or one seed, from which nothing can be said of others.
         ties: letters that it shares with rows that are not significantly different.
+        work: time of training over that of fedavg at defaults on the same seed, median over seeds;
+            None where that is not known.
         folder: its result files, below the results folder.
         lacks: seeds that other rows of the table have and it has not.
         printed: name in a summary -> the paper's number; empty where it has no accuracy.
@@ -223,11 +250,22 @@ class TableRow(ResultGroup):
     gain: float | None
     rank: int | None
     ties: str
+    work: float | None = None
     folder: str = ""
     lacks: tuple[int, ...] = ()
     printed: Mapping[str, float] = field(default_factory=dict)
     outdated: str = ""
     links: tuple[Link, ...] = ()
+
+    @property
+    def epochs(self) -> float | None:
+        """Local epochs per client that fedavg would make in its time of training, estimated.
+
+        Fedavg makes rounds times epochs times the share of clients that are sampled.
+        """
+        suite = self.results[0].suite
+        base = suite["rounds"] * suite["local"]["epochs"] * suite["participation"]
+        return None if self.work is None else float(self.work * base)
 
     @property
     def status(self) -> str:

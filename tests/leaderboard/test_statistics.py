@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import sem
+from scipy.stats import sem, ttest_1samp
 from scipy.stats import t as student
 
 from flbench.leaderboard.statistics import (
@@ -70,6 +70,15 @@ def test_one_seed_has_an_interval_of_its_clients_and_no_p() -> None:
     assert found.interval == pytest.approx(expected)
     assert np.isnan(found.p)
     assert np.isnan(estimate([np.array([0.25])]).interval).all(), "one client says nothing"
+
+
+def test_an_interval_and_p_of_seeds_that_vary_are_those_of_a_t_test_of_their_means() -> None:
+    draw = np.random.default_rng(2)
+    values = draw.normal(0.3, 1.0, size=(6, 1)) + draw.normal(0, 0.1, size=(6, 30))
+    expected = ttest_1samp(values.mean(axis=1), 0)
+    found = estimate(list(values))
+    assert found.p == pytest.approx(expected.pvalue)
+    assert found.interval == pytest.approx(expected.confidence_interval(0.95))
 
 
 def test_seeds_may_differ_in_their_clients() -> None:
