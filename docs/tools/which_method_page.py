@@ -83,7 +83,7 @@ def kind_of(table: Table) -> str:
 
 def methods(table: Table) -> list[TableRow]:
     """The ranked rows at their methods' defaults, the best first."""
-    return [row for row in table.ranked if row.default and "+" not in row.method]
+    return [row for row in table.compared if row.default and "+" not in row.method]
 
 
 def size(row: TableRow) -> float:

@@ -30,6 +30,13 @@ def leaderboard(
     redraw: Annotated[
         bool, typer.Option("--redraw", help="draw figures again that would be drawn from the same")
     ] = False,
+    separate: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            metavar="ROW ROW",
+            help="only say how many seeds would separate two rows; names as in column method",
+        ),
+    ] = None,
     html: Annotated[
         bool, typer.Option("--html", help="one web page, index.html, and nothing else")
     ] = False,
@@ -37,6 +44,11 @@ def leaderboard(
     """Generate the leaderboard from result files: index, a page and figure per suite, overview."""
     if not results.is_dir():
         raise UserError(f"--results: expected a folder of result files, there is no '{results}'")
+    if separate:
+        if check or html:
+            raise UserError("--separate only prints: leave out --check and --html")
+        _separate(results, separate, suite or [])
+        return
     if html:
         _html(results, out / "index.html", check)
         return
@@ -68,6 +80,15 @@ def leaderboard(
         drawn.save()
     same = len(files) - len(new)
     print(f"wrote {len(new)} files in {out}; {same} are as they were")
+
+
+def _separate(results: Path, names: tuple[str, str], suites: list[str]) -> None:
+    """Print what each table, of these suites if there are any, says of two rows."""
+    from flbench.leaderboard.separation import separations
+    from flbench.leaderboard.table import tables, tables_of
+
+    for one in separations(tables_of(tables(results), suites, results), names):
+        print("\n".join(one.lines()))
 
 
 def _html(results: Path, path: Path, check: bool) -> None:

@@ -7,12 +7,12 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from flbench.errors import UserError
+from flbench.leaderboard.across import parts_of, ranked_blocks
 from flbench.leaderboard.audited import with_audits
 from flbench.leaderboard.kept_figures import KeptFigures
 from flbench.leaderboard.links import linked
 from flbench.leaderboard.pages import MARK, index, overview, page_of, suite_page
-from flbench.leaderboard.statistics import blocks
-from flbench.leaderboard.table import is_alone, tables
+from flbench.leaderboard.table import is_alone, tables, tables_of
 from flbench.leaderboard.table_figures import SHOWCASE, Drawing, across, drawings, showcase
 from flbench.results.audits import LOG
 
@@ -45,8 +45,7 @@ def board(
     """
     found = with_audits(linked(tables(results), out), results.parent / LOG)
     named = list(dict.fromkeys(table.suite for table in found))
-    if unknown := [suite for suite in suites if suite not in named]:
-        raise UserError(f"{results}: no results of suite '{unknown[0]}'; there are of {named}")
+    tables_of(found, suites, results)  # refuses a suite without results
     files: dict[str, bytes] = {}
 
     def there(wanted: Sequence[Drawing]) -> list[Drawing]:
@@ -75,15 +74,12 @@ def board(
     text = findings.read_text(encoding="utf-8") if findings.is_file() else ""
     files[INDEX] = index(found, text).encode()
     if not suites:
-        ranked = blocks(
-            {
-                table.title: {row.method: row.mean for row in table.ranked if row.default}
-                for table in found
-            }
-        )
+        ranked = ranked_blocks(found)
         count = sum(len(row.results) for table in found for row in table.rows)
         pictures_of_all = there([*across(ranked), *showcase(found)])
-        files[OVERVIEW] = overview(found, ranked, pictures_of_all, count).encode()
+        files[OVERVIEW] = overview(
+            found, ranked, parts_of(found, ranked), pictures_of_all, count
+        ).encode()
     return dict(sorted(files.items()))
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import mean
 from string import Template
 
+from flbench.leaderboard.across import parts_of, ranked_blocks
 from flbench.leaderboard.markdown import Column, columns, settings_text
 from flbench.leaderboard.pages import HOW_TO_READ
 from flbench.leaderboard.table import Table, TableRow
@@ -36,6 +37,7 @@ def html(found: Sequence[Table]) -> str:
         how=_marked(HOW_TO_READ),
         filters="\n".join(_filters(found)),
         tables="".join(f"{line}\n" for line in sections),
+        across="".join(f"{line}\n" for line in _across(found)),
         curves=json.dumps(curves, separators=(",", ":")).replace("<", "\\u003c"),
         script=script,
         script_hash=csp_source(script),
@@ -57,6 +59,25 @@ def _marked(text: str) -> str:
     text = "".join(f"<em>{part}</em>" if at % 2 else part for at, part in enumerate(parts))
     pieces = text.split("`")
     return "".join(f"<code>{part}</code>" if at % 2 else part for at, part in enumerate(pieces))
+
+
+def _across(found: Sequence[Table]) -> Iterator[str]:
+    """What compares methods across tables; filters do not change it."""
+    for at, part in enumerate(parts_of(found, ranked_blocks(found))):
+        title = escape(part.title)
+        yield f'<article aria-labelledby="across-{at}"><h2 id="across-{at}">{title}</h2>'
+        yield f'<p class="dim">{escape(part.caption)}</p>'
+        yield f'<div class="wide" role="region" tabindex="0" aria-label="{title}">'
+        yield "<table><caption>at defaults</caption><thead><tr>"
+        for place, heading in enumerate(part.headings):
+            side = "" if place else ' class="word"'
+            button = f'<button type="button">{escape(heading)}</button>'
+            yield f'<th scope="col" aria-sort="none"{side}>{button}</th>'
+        yield "</tr></thead><tbody>"
+        for name, *cells in part.lines:
+            texts = "".join(f"<td>{escape(text) or '-'}</td>" for text in cells)
+            yield f'<tr><th scope="row">{escape(name)}</th>{texts}</tr>'
+        yield "</tbody></table></div></article>"
 
 
 def _filters(found: Sequence[Table]) -> list[str]:

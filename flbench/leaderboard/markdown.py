@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import isnan
 from urllib.parse import quote
 
 from flbench.leaderboard.grouping import asked_of, mean_std, shown_metrics, signed
@@ -72,7 +73,7 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def _rank(row: TableRow) -> str:
-    return "reference" if row.reference else str(row.rank)
+    return "reference" if row.reference else number(row.rank, 0)
 
 
 def _interval(row: TableRow) -> str:
@@ -80,7 +81,9 @@ def _interval(row: TableRow) -> str:
 
 
 def _ends(ends: tuple[float, float], seeds: int) -> str:
-    """An interval, and whether it says nothing about other seeds."""
+    """An interval, and whether it says nothing about other seeds; `-` where there is none."""
+    if isnan(ends[0]):
+        return "-"
     text = f"{ends[0]:.4f} to {ends[1]:.4f}"
     return text if seeds > 1 else f"{text} (clients only)"
 
@@ -94,6 +97,10 @@ def _interval_of(label: str) -> Column:
         return "-" if ends is None else _ends(ends, len(values))
 
     return (f"{label}, 95 % interval", False, shown)
+
+
+def _epochs(row: TableRow) -> str:
+    return number(row.epochs, 0)
 
 
 def _printed(row: TableRow) -> str:
@@ -172,6 +179,7 @@ def columns(
         (printed, ("to paper", False, _to_paper)),
         *of("groups"),
         (True, ("seconds", False, lambda row: number(row.seconds, 1))),
+        (any(row.epochs for row in rows), ("epochs, est.", False, _epochs)),
         *of("cost"),
         *of("newcomers"),
         (True, ("seeds", True, seeds)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from flbench.leaderboard.across import Part
 from flbench.leaderboard.markdown import anchor, escaped, grid, link, section, titled
 from flbench.leaderboard.statistics import Block
 from flbench.leaderboard.table import Table, is_alone
@@ -16,7 +17,8 @@ TAKEN = ("", "readme", "findings", "overview")
 """Names that no suite's page may have."""
 HOW_TO_READ = (
     "Accuracy is the unweighted mean over clients of test accuracy of their personal models,"
-    " mean ± sample standard deviation over seeds; the 95 % interval draws seeds and clients anew."
+    " mean ± sample standard deviation over seeds; the 95 % interval is a t interval of the seeds'"
+    " means, and no narrower than that of the clients within seeds. One seed has no rank."
     " A rank is one more than the number of rows that are separably better, and never better than"
     " the rank of the row above; rows that share a"
     " letter under *ties* cannot be told apart. Worst decile is the 10th percentile over clients."
@@ -81,11 +83,16 @@ def index(found: Sequence[Table], findings: str) -> str:
 
 
 def overview(
-    found: Sequence[Table], blocks: Sequence[Block], pictures: Sequence[Drawing], files: int
+    found: Sequence[Table],
+    blocks: Sequence[Block],
+    parts: Sequence[Part],
+    pictures: Sequence[Drawing],
+    files: int,
 ) -> str:
     """The page of what depends on the rows of all tables.
 
-    `pictures` are its figures, `files` is the number of result files that it was made from.
+    `parts` compare methods across tables, `pictures` are its figures, `files` is the number of
+    result files that it was made from.
     """
     about = (
         f"{MARK} from {files} result files; do not edit. [All suites and how to read"
@@ -98,6 +105,11 @@ def overview(
     for block in blocks:
         lines += ["", *_ranks(block)]
     lines += _shown(pictures)
+    for part in parts:
+        headings = [(escaped(head), at == 0) for at, head in enumerate(part.headings)]
+        cells = [[escaped(text) for text in line] for line in part.lines]
+        lines += ["", f"## {escaped(part.title)}", "", escaped(part.caption)]
+        lines += ["", *grid(headings, cells)]
     if found:
         lines += ["", "## Who leads", "", *_leaders(found)]
         lines += ["", "## What was run where", "", *_coverage(found)]
@@ -130,8 +142,8 @@ def _leaders(found: Sequence[Table]) -> list[str]:
     """A line per table: where it is, how many rows it has, who leads."""
     lines = []
     for table in found:
-        first = min((row.rank or 0 for row in table.ranked), default=0)
-        leaders = [row for row in table.ranked if row.rank == first]
+        ranks = [row.rank for row in table.compared if row.rank is not None]
+        leaders = [row for row in table.compared if ranks and row.rank == min(ranks)]
         also = f" and {len(leaders) - 1} not separable" if len(leaders) > 1 else ""
         lines.append(
             (

@@ -1,13 +1,15 @@
 """Statistics of a leaderboard: what two rows' seeds and clients can tell apart. Pure numpy.
 
-Rows of a table are pairs: same seed, same clients, same test samples. So seeds and clients are
-drawn once for all of them, and a difference is judged on the draws that both share.
+Rows of a table are pairs: same seed, same clients, same test samples. So a difference of two rows
+is judged on the differences of their clients, over the seeds that both have.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import sqrt
 
 import numpy as np
@@ -15,116 +17,238 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
-REPLICATES = 2000
-SEED = 20260101
-LEVEL = (2.5, 97.5)
+ALPHA = 0.05
+POWER = 0.8
+MOST_SEEDS = 10_000
 DIGITS = 10
 """Decimals that count: what lies behind them is the noise of sums in another order."""
 
 
-def weights(seeds: int, clients: int, replicates: int = REPLICATES) -> Floats:
-    """Weights of the hierarchical bootstrap: seeds are drawn, then clients of each drawn seed.
+@dataclass(frozen=True)
+class Estimate:
+    """Means over seeds of the mean over clients, as an array of any shape.
 
-    Both with replacement, as many as there are. Always the same draws for the same shape: the
-    stream of numpy's `RandomState` is frozen. (Davison and Hinkley, Bootstrap Methods and their
-    Application, 1997, section 3.8; Field and Welsh, JRSS B 69, 2007.)
+    Two standard errors are kept, because neither is enough: that of the means of S seeds, which
+    holds all there is to know about other seeds but is itself uncertain if seeds are few, and that
+    of the clients within seeds, which is the least that there can be.
+
+    Attributes:
+        mean: the means.
+        seeds: S.
+        of_seeds: standard error from the variance of the seeds' means; NaN for one seed.
+        of_clients: standard error from the variance of clients within seeds, pooled; NaN where
+            each seed has one client.
+        freedom: degrees of freedom of `of_clients`: clients less one, summed over seeds.
+    """
+
+    mean: Floats
+    seeds: int
+    of_seeds: Floats
+    of_clients: Floats
+    freedom: int
+
+    @cached_property
+    def interval(self) -> Floats:
+        """95 % interval of each mean, shape (..., 2); NaN for one client of one seed.
+
+        The wider of two t intervals, one for each standard error. That of the seeds alone holds
+        what it says for normal means; the other keeps it from being narrow where few seeds agree by
+        chance. With one seed only the clients' is left, which says nothing about other seeds.
+        """
+        of_seeds = _quantile(self.seeds - 1) * self.of_seeds
+        of_clients = _quantile(self.freedom) * self.of_clients
+        half = np.fmax(of_seeds, of_clients)  # a NaN gives way to the other
+        return np.stack([self.mean - half, self.mean + half], axis=-1).round(DIGITS)
+
+    @cached_property
+    def p(self) -> Floats:
+        """Two-sided p that the mean is 0; NaN for one seed, which says nothing about others.
+
+        It is below 5 % where the interval leaves out 0: the greater p of the two t tests.
+        """
+        if self.seeds < 2:
+            return np.full(self.mean.shape, np.nan)
+        found: Floats = np.fmax(
+            _p(self.mean, self.of_seeds, self.seeds - 1),
+            _p(self.mean, self.of_clients, self.freedom),
+        )
+        return found
+
+
+def estimate(values: Sequence[Floats]) -> Estimate:
+    """Estimate means of seeds and clients.
+
+    Args:
+        values: per seed, at least one, the values of its clients, shape (..., N); N may differ.
+    """
+    means = np.stack([seed.mean(axis=-1) for seed in values], axis=-1)
+    count = len(values)
+    squares = sum(((seed - seed.mean(axis=-1, keepdims=True)) ** 2).sum(axis=-1) for seed in values)
+    sizes = np.array([seed.shape[-1] for seed in values])
+    freedom = int((sizes - 1).sum())
+    unknown = np.full(means.shape[:-1], np.nan)
+    of_seeds = means.std(axis=-1, ddof=1) / sqrt(count) if count > 1 else unknown
+    share = float((1 / sizes).sum()) / count**2
+    of_clients = np.sqrt(squares / freedom * share) if freedom else unknown
+    return Estimate(
+        np.round(means.mean(axis=-1), DIGITS),
+        count,
+        np.round(of_seeds, DIGITS),
+        np.round(of_clients, DIGITS),
+        freedom,
+    )
+
+
+def difference(row: Mapping[int, Floats], other: Mapping[int, Floats]) -> Estimate:
+    """Estimate the mean difference of two rows over their common seeds, at least one.
+
+    Both are seed -> accuracy of every client, shape (N,).
+    """
+    return estimate([row[seed] - other[seed] for seed in sorted({*row} & {*other})])
+
+
+def seeds_needed(found: Estimate, pairs: int = 1) -> int | None:
+    """Seeds at which a t test sees a difference with a probability of 80 %.
+
+    The difference and its deviation over seeds are taken to be those of the estimate, a single
+    number of two seeds or more. The power of the two-sided test of n seeds at level 5 % / `pairs`
+    is that of a noncentral t with n - 1 degrees of freedom and noncentrality sqrt(n) mean /
+    deviation (Cohen, Statistical Power Analysis for the Behavioral Sciences, 1988, chapter 2): the
+    mean of P(Z > t sqrt(v / (n - 1)) - noncentrality) over v of a chi-squared distribution, taken
+    at 2,000 of its quantiles.
 
     Returns:
-        Shape (replicates, seeds * clients), rows sum to 1; column `s * clients + i` is client i of
-        seed s.
+        None where there are not two seeds, or 10,000 seeds would not do.
     """
-    draw = np.random.RandomState(SEED)
-    drawn = draw.randint(seeds, size=(replicates, seeds, 1), dtype=np.int64)
-    who = draw.randint(clients, size=(replicates, seeds, clients), dtype=np.int64)
-    cells = seeds * clients
-    places = np.arange(replicates)[:, None, None] * cells + drawn * clients + who
-    counts = np.bincount(places.ravel(), minlength=replicates * cells)
-    found: Floats = counts.reshape(replicates, cells) / cells
+    from scipy.special import gammaincinv, ndtr, stdtrit
+
+    if found.seeds < 2 or not found.mean:
+        return None
+    error = float(np.fmax(found.of_seeds, found.of_clients)) * sqrt(found.seeds)
+    if not error:
+        return 2
+    effect = abs(float(found.mean)) / error
+    levels = (np.arange(2000) + 0.5) / 2000
+
+    def enough(seeds: int) -> bool:
+        limit = stdtrit(seeds - 1, 1 - ALPHA / pairs / 2)
+        deviations = np.sqrt(2 * gammaincinv((seeds - 1) / 2, levels) / (seeds - 1))
+        return bool(ndtr(effect * sqrt(seeds) - limit * deviations).mean() >= POWER)
+
+    if not enough(MOST_SEEDS):
+        return None
+    return 2 + bisect_left(range(2, MOST_SEEDS), True, key=enough)
+
+
+def _quantile(freedom: int) -> float:
+    """97.5 % quantile of Student's t; NaN without a degree of freedom."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, 1 - ALPHA / 2)) if freedom else float("nan")
+
+
+def _p(mean: Floats, error: Floats, freedom: int) -> Floats:
+    """Two-sided p of Student's t test; 0 where the error is 0 and the mean is not."""
+    from scipy.special import stdtr
+
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = np.where(mean == 0, 0.0, np.abs(mean) / error)
+    found: Floats = 2 * stdtr(max(freedom, 1), -t)
     return found
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What the bootstrap says of R rows.
+    """What seeds and clients say of R rows.
 
     Attributes:
-        intervals: 95 % interval of each row's mean, shape (R, 2).
-        differences: 95 % interval of row i less row j over their common seeds, shape (R, R, 2);
-            NaN where they have none.
+        intervals: 95 % interval of each row's mean, shape (R, 2); NaN for a single client.
+        differences: mean of row i less row j over their common seeds, shape (R, R); NaN where they
+            have none.
+        p: p of each difference, not corrected, shape (R, R); NaN where the rows have not two seeds
+            in common, so that nothing can be said.
     """
 
     intervals: Floats
     differences: Floats
+    p: Floats
 
     @property
-    def better(self) -> Bools:
-        """Whether row i is separably better than row j, shape (R, R)."""
-        found: Bools = self.differences[..., 0] > 0  # NaN is not
+    def pairs(self) -> int:
+        """Number of pairs that have a p."""
+        return int((~np.isnan(self.p)).sum()) // 2
+
+    def better(self, rows: Sequence[int]) -> Bools:
+        """Whether row i is separably better than row j among some rows, shape (r, r).
+
+        All pairs of these rows are one family: the probability that one pair or more of equal rows
+        is separated is at most 5 % (`holm`).
+        """
+        among = np.ix_(rows, rows)
+        upper = np.triu_indices(len(rows), 1)
+        rejected = np.zeros((len(rows), len(rows)), dtype=bool)
+        rejected[upper] = holm(self.p[among][upper])
+        found: Bools = (rejected | rejected.T) & (self.differences[among] > 0)
         return found
-
-    @property
-    def separable(self) -> Bools:
-        """Whether the interval of the difference leaves out 0, shape (R, R)."""
-        return self.better | self.better.T
 
 
 def compare(rows: Sequence[Mapping[int, Floats]]) -> Comparison:
-    """Bootstrap all rows of a table together.
+    """Compare all rows of a table with each other.
 
     Args:
         rows: per row and seed the accuracy of every client, shape (N,).
     """
     count = len(rows)
-    intervals, differences = np.zeros((count, 2)), np.full((count, count, 2), np.nan)
-    shared = [[frozenset(one) & frozenset(other) for other in rows] for one in rows]
-    for common in {seeds for line in shared for seeds in line if seeds}:
-        seeds = sorted(common)
-        members = [at for at, row in enumerate(rows) if common <= set(row)]
-        values = np.stack(
-            [np.concatenate([rows[at][seed] for seed in seeds]) for at in members], axis=1
-        )
-        means = weights(len(seeds), len(values) // len(seeds)) @ values
-        place = {row: column for column, row in enumerate(members)}
-        for row in members:
-            if common == set(rows[row]):
-                intervals[row] = _interval(means[:, [place[row]]])[0]
-        pairs = [(i, j) for i in members for j in members if i < j and shared[i][j] == common]
-        if pairs:
-            first, second = np.array(pairs).T
-            left, right = ([place[row] for row in side] for side in (first, second))
-            found = _interval(means[:, left] - means[:, right])
-            differences[first, second] = found
-            differences[second, first] = -found[:, ::-1]
-    differences[range(count), range(count)] = 0.0
-    return Comparison(intervals, differences)
+    intervals = np.full((count, 2), np.nan)
+    differences, p = np.full((count, count), np.nan), np.full((count, count), np.nan)
+    for at, row in enumerate(rows):
+        intervals[at] = estimate([row[seed] for seed in sorted(row)]).interval
+        shared: dict[tuple[int, ...], list[int]] = {}
+        for other in range(at + 1, count):
+            shared.setdefault(tuple(sorted({*row} & {*rows[other]})), []).append(other)
+        for seeds, others in shared.items():
+            if seeds:
+                found = estimate(
+                    [row[seed] - np.stack([rows[one][seed] for one in others]) for seed in seeds]
+                )
+                differences[at, others], differences[others, at] = found.mean, -found.mean
+                p[at, others] = p[others, at] = found.p
+    return Comparison(intervals, differences, p)
+
+
+def holm(p: Floats, alpha: float = ALPHA) -> Bools:
+    """Which hypotheses of a family are rejected, shape as `p`; NaN is no hypothesis.
+
+    The k-th smallest of m values is compared with alpha / (m - k + 1), up to the first that is
+    greater; the probability of one false rejection or more is at most alpha, however the tests
+    depend on each other (Holm, Scand. J. Statist. 6, 1979).
+
+    Example:
+        >>> holm(np.array([0.04, 0.01, np.nan, 0.02])).tolist()
+        [True, True, False, True]
+    """
+    tests = int((~np.isnan(p)).sum())
+    order = np.argsort(p, kind="stable")[:tests]  # NaN is last
+    found: Bools = np.zeros(len(p), dtype=bool)
+    found[order] = np.logical_and.accumulate(p[order] <= alpha / np.arange(tests, 0, -1))
+    return found
 
 
 def interval(values: Mapping[int, Floats]) -> tuple[float, float] | None:
-    """95 % interval of the mean of something that some clients may not have.
-
-    Clients without it are drawn like the others, and left out of the mean of a draw.
+    """95 % interval of the mean of something that some clients may not have; they are left out.
 
     Args:
         values: one per client, shape (N,), by seed; NaN = the client has none.
 
     Returns:
-        None where nobody has one.
+        None where nobody has one, or only one client of one seed.
     """
-    table = np.concatenate([values[seed] for seed in sorted(values)] or [np.zeros(0)])
-    known = ~np.isnan(table)
-    if not known.any():
+    known = [values[seed][~np.isnan(values[seed])] for seed in sorted(values)]
+    known = [seed for seed in known if len(seed)]
+    if sum(map(len, known)) < 2:
         return None
-    drawn = weights(len(values), len(table) // len(values))
-    counted = drawn @ known
-    means = (drawn @ np.where(known, table, 0.0))[counted > 0] / counted[counted > 0]
-    low, high = _interval(means[:, None])[0].tolist()
+    low, high = estimate(known).interval.tolist()
     return low, high
-
-
-def _interval(samples: Floats) -> Floats:
-    """Percentiles 2.5 and 97.5 of each column, shape (columns, 2)."""
-    found: Floats = np.round(np.percentile(samples, LEVEL, axis=0).T, DIGITS)
-    return found
 
 
 def ranks(better: Bools) -> list[int]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
 from packaging.version import InvalidVersion, Version
 
+from flbench.errors import UserError
 from flbench.leaderboard.grouping import (
     Key,
     ResultGroup,
@@ -22,9 +24,13 @@ from flbench.leaderboard.grouping import (
 from flbench.leaderboard.statistics import Floats, compare, letters, ranks
 from flbench.leaderboard.suite_info import command, departures, suite_of
 from flbench.results.files import read_results, read_skips
-from flbench.results.schema import Plugin, Skip
+from flbench.results.schema import Plugin, Result, Skip
 from flbench.suite import Suite
 
+ANCHOR = "fedavg"
+"""The method that others are compared with across suites, and in whose epochs work is counted."""
+MACHINE = ("device", "executor", "machine", "threads")
+"""Keys of a result's environment in which runs agree whose times are compared."""
 Link = tuple[str, str]
 """A link: its text and its target, a URL or a path from the page."""
 
@@ -73,15 +79,27 @@ class Table:
         return tuple(row for row in self.rows if row.outdated)
 
     @property
-    def ranked(self) -> tuple[TableRow, ...]:
-        """Those of `main` that have a rank."""
-        return tuple(row for row in self.main if row.rank is not None)
+    def compared(self) -> tuple[TableRow, ...]:
+        """Those of `main` that are no reference; of these, rows of one seed have no rank."""
+        return tuple(row for row in self.main if not row.reference)
 
 
 def is_alone(table: Table, found: Sequence[Table]) -> bool:
     """Whether no other table is of the same suite and data set."""
     kinds = [(one.suite, one.dataset) for one in found]
     return kinds.count((table.suite, table.dataset)) == 1
+
+
+def tables_of(found: Sequence[Table], suites: Collection[str], results: Path) -> list[Table]:
+    """The tables of some suites, or all if none is named; `results` is the folder they are from.
+
+    Raises:
+        UserError: a suite is named that has no table.
+    """
+    known = list(dict.fromkeys(table.suite for table in found))
+    if unknown := [suite for suite in suites if suite not in known]:
+        raise UserError(f"{results}: no results of suite '{unknown[0]}'; there are of {known}")
+    return [table for table in found if not suites or table.suite in suites]
 
 
 def tables(folder: Path) -> list[Table]:
@@ -129,9 +147,11 @@ def _table(
         here = {row.method for row in kind}
         others = [row for row in current if not row.budget and row.method not in here]
         entries += _compared(kind, others)
+    anchor = next((row for row in entries if row.method == ANCHOR and row.default), None)
     entries = [
         replace(
             row,
+            work=_work(row, anchor),
             folder=folders[mark, row.config],
             lacks=tuple(seed for seed in seeds if seed not in row.seeds),
             printed=_printed(row, printed),
@@ -150,6 +170,24 @@ def _table(
         rows=tuple(sorted(entries, key=lambda row: (-row.mean, row.name))),
         undefined=tuple(sorted({(skip.method.name, skip.reason) for skip in skips})),
     )
+
+
+def _work(row: ResultGroup, anchor: ResultGroup | None) -> float | None:
+    """Time of training over that of the anchor, median over the seeds that both have.
+
+    Only runs of one kind of machine, executor and number of threads are compared.
+    """
+
+    def kind(one: Result) -> tuple[object, ...]:
+        return one.seed, *(one.environment.get(name) for name in MACHINE)
+
+    base = {kind(one): one.seconds.get("train", 0.0) for one in anchor.results} if anchor else {}
+    ratios = [
+        one.seconds["train"] / base[kind(one)]
+        for one in row.results
+        if "train" in one.seconds and base.get(kind(one), 0) > 0
+    ]
+    return median(ratios) if ratios else None
 
 
 def _newest(plugins: Iterable[Plugin]) -> dict[tuple[str, str], Version]:
@@ -189,12 +227,15 @@ class TableRow(ResultGroup):
 
     Attributes:
         default: whether it is its method's row nearest to the installed defaults.
-        interval: 95 % interval of the mean, see `flbench.leaderboard.statistics`.
+        interval: 95 % interval of the mean, see `flbench.leaderboard.statistics`; NaN for one
+            client of one seed.
         to_oracle: how far it is below the oracle, over common seeds.
         gain: how far it is above the better of training alone and one model for all.
-        rank: among the rows of its kind (at defaults, or tuned with the same budget); None = not
-            ranked.
+        rank: among the rows of its kind (at defaults, or tuned with the same budget); None = a
+            reference, or one seed, from which nothing can be said of others.
         ties: letters that it shares with rows that are not significantly different.
+        work: time of training over that of fedavg at defaults on the same seed, median over seeds;
+            None where that is not known.
         folder: its result files, below the results folder.
         lacks: seeds that other rows of the table have and it has not.
         printed: name in a summary -> the paper's number; empty where it has no accuracy.
@@ -209,12 +250,23 @@ class TableRow(ResultGroup):
     gain: float | None
     rank: int | None
     ties: str
+    work: float | None = None
     folder: str = ""
     lacks: tuple[int, ...] = ()
     printed: Mapping[str, float] = field(default_factory=dict)
     outdated: str = ""
     last_audit: str = ""
     links: tuple[Link, ...] = ()
+
+    @property
+    def epochs(self) -> float | None:
+        """Local epochs per client that fedavg would make in its time of training, estimated.
+
+        Fedavg makes rounds times epochs times the share of clients that are sampled.
+        """
+        suite = self.results[0].suite
+        base = suite["rounds"] * suite["local"]["epochs"] * suite["participation"]
+        return None if self.work is None else float(self.work * base)
 
     @property
     def status(self) -> str:
@@ -237,11 +289,13 @@ def _compared(
     """
     rows = named(rows)
     peers = [*rows, *others]
-    found = compare([_clients(row) for row in rows])
-    chosen = [at for at, row in enumerate(rows) if ranked and not row.reference]
-    among = np.ix_(chosen, chosen)
-    places = dict(zip(chosen, ranks(found.better[among]), strict=True))
-    ties = dict(zip(chosen, letters(found.separable[among]), strict=True))
+    found = compare([client_accuracies(row) for row in rows])
+    enough = [ranked and not row.reference and len(row.seeds) > 1 for row in rows]
+    chosen = [at for at, wanted in enumerate(enough) if wanted]
+    better = found.better(chosen)
+    places = dict(zip(chosen, ranks(better), strict=True))
+    ties = dict(zip(chosen, letters(better | better.T), strict=True))
+    intervals = np.clip(found.intervals, 0.0, 1.0)  # no accuracy is beyond
     nearest: dict[str, str] = {}
     for row in sorted(rows, key=lambda row: (departures(row.results[0].method), row.name)):
         nearest.setdefault(row.method, row.config)
@@ -253,7 +307,7 @@ def _compared(
                 name=row.name,
                 results=row.results,
                 default=nearest[row.method] == row.config,
-                interval=(float(found.intervals[at, 0]), float(found.intervals[at, 1])),
+                interval=(float(intervals[at, 0]), float(intervals[at, 1])),
                 to_oracle=to_oracle,
                 gain=gain,
                 rank=places.get(at),
@@ -263,7 +317,7 @@ def _compared(
     return entries
 
 
-def _clients(row: ResultGroup) -> dict[int, Floats]:
+def client_accuracies(row: ResultGroup) -> dict[int, Floats]:
     """Accuracy of every client, shape (N,), by seed."""
     return {one.seed: one.clients.accuracies() for one in row.results}
 

@@ -36,10 +36,10 @@ class Drawing:
 
 
 def shown(table: Table) -> list[TableRow]:
-    """At most 12 rows: the oracle and the baselines, and the best ranked; the best first."""
+    """At most 12 rows: oracle, baselines, and the best others but references; the best first."""
     rows = table.main
     always = [row for row in rows if row.default and (row.is_oracle or row.baseline)][:MOST]
-    best = [row for row in rows if row.rank is not None and row not in always]
+    best = [row for row in rows if not row.reference and row not in always]
     kept = [*always, *best[: MOST - len(always)]]
     return [row for row in rows if row in kept]
 

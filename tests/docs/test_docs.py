@@ -16,6 +16,7 @@ import pytest
 import typer
 from compositions_page import STUDY as COMPOSITIONS
 from compositions_page import page as compositions_page
+from interval_coverage_page import page as interval_coverage_page
 from typer.core import TyperGroup as Group
 from unreliable_clients_page import STUDY
 from unreliable_clients_page import page as unreliable_clients_page
@@ -165,6 +166,13 @@ def test_every_guide_links_the_glossary(page: Path) -> None:
 def test_the_page_of_unreliable_clients_is_that_of_its_study() -> None:
     found = (ROOT / "docs" / "unreliable-clients.md").read_text(encoding="utf-8")
     assert found == unreliable_clients_page(json.loads(STUDY.read_text(encoding="utf-8"))["rows"])
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_the_page_of_coverage_is_that_of_its_simulation() -> None:
+    found = (ROOT / "docs" / "interval-coverage.md").read_text(encoding="utf-8")
+    assert found == interval_coverage_page()
 
 
 def test_the_page_of_compositions_is_that_of_its_study() -> None:

@@ -11,8 +11,8 @@ import pytest
 from made_results import made, page, write
 
 from flbench.leaderboard.html import html
-from flbench.leaderboard.statistics import compare, interval
-from flbench.leaderboard.table import tables
+from flbench.leaderboard.statistics import compare, estimate, interval
+from flbench.leaderboard.table import client_accuracies, tables
 from flbench.results.schema import Result
 
 Values = list[float | None]
@@ -73,9 +73,13 @@ def test_the_interval_is_that_of_accuracy_where_every_client_has_a_value() -> No
     assert interval(rows) == pytest.approx(tuple(compare([rows]).intervals[0]))
 
 
-def test_clients_without_a_value_are_left_out_of_every_draw() -> None:
-    """With one value that all others share, every draw has that mean, or none."""
+def test_clients_without_a_value_are_left_out() -> None:
     assert interval({0: np.array([0.5, np.nan, 0.5])}) == (0.5, 0.5)
+    values = {0: np.array([0.2, np.nan, 0.4]), 1: np.array([np.nan, 0.5, np.nan])}
+    known = [np.array([0.2, 0.4]), np.array([0.5])]
+    assert interval(values) == tuple(estimate(known).interval)
+    assert interval({**values, 2: np.full(3, np.nan)}) == interval(values), "a seed without any"
+    assert interval({0: np.array([0.5, np.nan])}) is None, "one client says nothing"
     assert interval({0: np.array([np.nan, np.nan])}) is None
     assert interval({}) is None
 
@@ -97,4 +101,6 @@ def test_who_is_not_judged_stands_above_the_table(tmp_path: Path) -> None:
     (found,) = tables(folder)
     assert "Not judged: clients 0, 2." in page(folder)
     assert found.rows[0].mean == 0.7
-    assert found.rows[0].interval == (0.6, 0.8), "of the two that are judged"
+    # mean .7 and standard error .1 of the two that are judged; t of one degree of freedom
+    assert found.rows[0].interval == (0.0, 1.0)
+    assert client_accuracies(found.rows[0])[0].tolist() == [0.6, 0.8], "the two that are judged"

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from made_results import made, page, skip, write
+from made_results import made, page, skip, twice, write
 
 from flbench.errors import UserError
 from flbench.leaderboard.build import board
@@ -67,7 +67,7 @@ def test_a_row_is_the_mean_over_its_seeds(tmp_path: Path) -> None:
         "method": "fedavg",
         "ties": "a",
         "accuracy": "0.6333 ± 0.1528",
-        "95 % interval": "0.5000 to 0.8000",
+        "95 % interval": "0.2539 to 1.0000",
         "worst decile": "0.4167",
         "to oracle": "-",
         "gain": "-",
@@ -93,6 +93,7 @@ def test_distances_to_the_oracle_and_above_the_better_baseline(tmp_path: Path) -
         )
         for name, value in told.items()
     ]
+    rows = twice(*rows)
     rows.append(made(0.5, method="ifca", seed=7))  # the others have no such seed
     write(tmp_path, *rows)
     found = {row["method"]: (row["to oracle"], row["gain"]) for row in only_table(tmp_path)}
@@ -120,33 +121,48 @@ def test_a_number_that_no_seed_has_is_a_dash(tmp_path: Path) -> None:
 def test_rows_are_ranked_by_their_mean_accuracy(tmp_path: Path) -> None:
     write(
         tmp_path,
-        made(0.9, method="lucky", seed=0),
-        made(0.3, method="lucky", seed=1),
-        made(0.7, method="best"),
-        made(0.5, method="worst"),
-        made(0.6, method="a-tie"),
+        *twice(
+            made(0.9, method="lucky"),
+            made(0.7, method="best"),
+            made(0.5, method="worst"),
+            made(0.6, method="a-tie"),
+        ),
+        made(0.0, method="lucky", seed=2),
     )
     rows = only_table(tmp_path)
     assert [row["method"] for row in rows] == ["best", "a-tie", "lucky", "worst"]
     assert [row["rank"] for row in rows] == ["2", "3", "3", "4"], (
-        "on seed 0, which all share, lucky is above them all; but nobody passes the row above"
+        "on seeds 0 and 1, which all share, lucky is above; but nobody passes the row above"
     )
-    assert [row["seeds"] for row in rows] == ["0 (lacks 1)", "0 (lacks 1)", "0, 1", "0 (lacks 1)"]
+    lacks = "0, 1 (lacks 2)"
+    assert [row["seeds"] for row in rows] == [lacks, lacks, "0, 1, 2", lacks]
+
+
+def test_a_row_of_one_seed_has_no_rank(tmp_path: Path) -> None:
+    write(tmp_path, *twice(made(0.9, method="a"), made(0.8, method="c")), made(0.85, method="b"))
+    found = [(row["method"], row["rank"], row["ties"]) for row in only_table(tmp_path)]
+    assert found == [("a", "1", "a"), ("b", "-", "-"), ("c", "2", "b")]
+
+
+def test_few_seeds_that_vary_separate_nobody_in_a_large_table(tmp_path: Path) -> None:
+    # d = .3 and .32: t = 31 with one degree of freedom, p = .0205: below .05, above .05 / 3
+    write(tmp_path, made(0.8, method="a"), made(0.82, method="a", seed=1))
+    write(tmp_path, *twice(made(0.5, method="b")))
+    assert [row["rank"] for row in only_table(tmp_path)] == ["1", "2"]
+    write(tmp_path, made(0.4, method="c"), made(0.6, method="c", seed=1))
+    assert [row["rank"] for row in only_table(tmp_path)] == ["1", "1", "1"]
+    assert [row["ties"] for row in only_table(tmp_path)] == ["a", "a", "a"]
 
 
 @pytest.mark.parametrize("why", ["uses_true_groups", "paper_leak", "pools_data"])
 def test_reference_rows_are_shown_but_not_ranked(why: str, tmp_path: Path) -> None:
-    write(
-        tmp_path,
-        made(0.9, method="first"),
-        made(0.8, method="oracle", plugin={why: True}),
-        made(0.7, method="second"),
-    )
+    first, second = made(0.9, method="first"), made(0.7, method="second")
+    write(tmp_path, *twice(first, made(0.8, method="oracle", plugin={why: True}), second))
     rows = only_table(tmp_path)
     assert [(row["rank"], row["method"]) for row in rows] == [
         ("1", "first"), ("reference", "oracle"), ("2", "second"),
     ]  # fmt: skip
-    assert rows[1]["accuracy"] == "0.8000"
+    assert rows[1]["accuracy"] == "0.8000 ± 0.0000"
 
 
 def test_a_composition_with_a_reference_plugin_is_a_reference() -> None:
@@ -162,16 +178,15 @@ def test_a_composition_with_a_reference_plugin_is_a_reference() -> None:
 def test_rows_of_different_suites_never_share_a_table(tmp_path: Path) -> None:
     write(
         tmp_path,
-        made(0.9, mark="aaaaaaaa"),
-        made(0.5, mark="aaaaaaaa", method="other"),
-        made(0.7, mark="bbbbbbbb", seed=1),
+        *twice(made(0.9, mark="aaaaaaaa"), made(0.5, mark="aaaaaaaa", method="other")),
+        *twice(made(0.7, mark="bbbbbbbb", seed=1)),
     )
     found = tables(page(tmp_path))
     assert list(found) == ["toy on toy [aaaaaaaa]", "toy on toy [bbbbbbbb]"]
     assert [[row["method"] for row in rows] for rows in found.values()] == [
         ["fedavg", "other"], ["fedavg"],
     ]  # fmt: skip
-    assert [rows[0]["seeds"] for rows in found.values()] == ["0", "1"], "seeds do not mix"
+    assert [rows[0]["seeds"] for rows in found.values()] == ["0, 1", "1, 2"], "seeds do not mix"
     assert [rows[0]["rank"] for rows in found.values()] == ["1", "1"], "each table counts anew"
 
 
@@ -215,7 +230,7 @@ def test_a_tuned_row_is_told_by_its_budget_alone() -> None:
 
 def test_equal_accuracies_share_a_rank(tmp_path: Path) -> None:
     pairs = (("a", 0.7), ("b", 0.7), ("c", 0.5))
-    write(tmp_path, *[made(accuracy, method=name) for name, accuracy in pairs])
+    write(tmp_path, *twice(*[made(accuracy, method=name) for name, accuracy in pairs]))
     assert [row["rank"] for row in only_table(tmp_path)] == ["1", "1", "3"]
     assert [row["ties"] for row in only_table(tmp_path)] == ["a", "a", "b"]
 
@@ -313,11 +328,11 @@ def test_tuned_rows_are_ranked_among_themselves_beside_their_defaults(tmp_path: 
         return made(accuracy, method=method, tuning=search, config=f"t-{method}-{budget}")
 
     plain = {"baseline": True}
-    write(
-        tmp_path,
+    rows = [
         made(0.5, method="a"), made(0.6, method="b"), tuned(0.7, "a"), tuned(0.8, "c"),
         tuned(0.9, "a", 16), made(0.3, plugin=plain), made(0.4, method="l", plugin=plain),
-    )  # fmt: skip
+    ]  # fmt: skip
+    write(tmp_path, *twice(*rows))
     (text,) = page(tmp_path).split("\n## ")[1:]
     main, eight, more = text.split("\n### ")
     assert [row["method"] for row in only_table(tmp_path)] == ["b", "a", "l", "fedavg"]
@@ -329,13 +344,13 @@ def test_tuned_rows_are_ranked_among_themselves_beside_their_defaults(tmp_path: 
     lines = [line.split(" | ") for line in eight.splitlines() if line.startswith("| ")]
     assert lines[0][4] == "at defaults"
     assert [line[2:5] for line in lines[1:]] == [
-        ["c (tuned, budget 8)", "0.8000", "-"],
-        ["a (tuned, budget 8)", "0.7000", "0.5000"],
+        ["c (tuned, budget 8)", "0.8000 ± 0.0000", "-"],
+        ["a (tuned, budget 8)", "0.7000 ± 0.0000", "0.5000"],
     ]
     assert [line[0] for line in lines[1:]] == ["| 1", "| 2"]
     assert lines[1][8] == "+0.4000", "the better baseline has 0.4 at its defaults"
     assert more.startswith("Tuned, budget 16\n")
-    assert "a (tuned, budget 16) | 0.9000 | 0.5000" in more
+    assert "a (tuned, budget 16) | 0.9000 ± 0.0000 | 0.5000" in more
     assert "tuned" not in main
 
 
@@ -356,17 +371,17 @@ PATHO = {"name": "pathological-noniid", "version": 2}
 
 
 def test_outdated_rows_stand_apart_and_are_not_ranked(tmp_path: Path) -> None:
-    write(
-        tmp_path,
+    rows = [
         made(0.9, method="a", version="1.2", config="old"),
         made(0.5, method="a", version="1.10", config="new"),
         made(0.6, method="b", version="1.0"),
-    )
+    ]
+    write(tmp_path, *twice(*rows))
     (text,) = page(tmp_path).split("\n## ")[1:]
     _, old = text.split("\n### ")
     rows = only_table(tmp_path)
     assert [(row["method"], row["rank"]) for row in rows] == [("b", "1"), ("a", "2")]
-    line = "| a | 0.9000 | 0 | flbench 1.2 | a 1.2; there are results of 1.10 |"
+    line = "| a | 0.9000 ± 0.0000 | 0, 1 | flbench 1.2 | a 1.2; there are results of 1.10 |"
     assert old.splitlines()[-1] == line
     assert old.startswith("Outdated\n")
     write(
@@ -415,8 +430,8 @@ def test_the_index_leads_to_every_table_and_shows_what_was_run(tmp_path: Path) -
     first = index(tables_of(tmp_path), "**Mine.** 1 < 2\n")
     assert "\n## Findings\n\n**Mine.** 1 < 2\n\n## Suites\n" in first
     assert "| [toy](toy.md#toy-on-toy-5u1te000) | toy |" in first
-    text = overview(tables_of(tmp_path), [], [], 4)
-    assert "| [toy](toy.md#toy-on-toy-5u1te000) | toy | 2 | 0 | b | 0.9000 |" in text
+    text = overview(tables_of(tmp_path), [], [], [], 4)
+    assert "| [toy](toy.md#toy-on-toy-5u1te000) | toy | 2 | 0 | - | - |" in text, "one seed"
     assert "from 4 result files" in text
     heading = "| method | toy, other | toy, toy 01234567 | toy, toy 5u1te000 |"
     assert heading in text
@@ -430,12 +445,13 @@ def test_the_index_leads_to_every_table_and_shows_what_was_run(tmp_path: Path) -
 def test_a_method_that_was_only_tuned_has_no_number_at_defaults(tmp_path: Path) -> None:
     search = Tuning(budget=8, tried=4, seeds=[100], score="validation accuracy")
     write(tmp_path, made(0.8), made(0.9, method="b", tuning=search, config="t"))
-    assert "| b | tuned only |\n" in overview(tables_of(tmp_path), [], [], 2)
+    assert "| b | tuned only |\n" in overview(tables_of(tmp_path), [], [], [], 2)
 
 
 def test_leaders_that_cannot_be_told_apart_are_counted(tmp_path: Path) -> None:
-    write(tmp_path, made(0.8), made(0.8, method="b"), made(0.8, method="a"), made(0.1, method="z"))
-    assert "| a and 2 not separable | 0.8000 |" in overview(tables_of(tmp_path), [], [], 4)
+    same = [made(0.8), made(0.8, method="b"), made(0.8, method="a")]
+    write(tmp_path, *twice(*same, made(0.1, method="z")))
+    assert "| a and 2 not separable | 0.8000 |" in overview(tables_of(tmp_path), [], [], [], 4)
 
 
 def test_pages_have_sane_names() -> None:

@@ -6,19 +6,23 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import sem, ttest_1samp
+from scipy.stats import t as student
 
 from flbench.leaderboard.statistics import (
-    REPLICATES,
     Comparison,
+    Estimate,
     average_ranks,
     block,
     blocks,
     compare,
     critical_difference,
+    estimate,
     friedman,
+    holm,
     letters,
     ranks,
-    weights,
+    seeds_needed,
 )
 
 CALM = settings(max_examples=25, deadline=None)
@@ -32,45 +36,97 @@ def rows_of(*tables: list[list[float]]) -> list[dict[int, np.ndarray]]:
     ]
 
 
-# --- the weights --------------------------------------------------------------------------------
+# --- the interval -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("seeds", "clients"), [(1, 5), (3, 4), (2, 1)])
-def test_weights_are_means_of_as_many_clients_of_as_many_seeds(seeds: int, clients: int) -> None:
-    table = weights(seeds, clients)
-    assert table.shape == (REPLICATES, seeds * clients)
-    assert np.allclose(table.sum(axis=1), 1)
-    counts = table * seeds * clients
-    assert np.array_equal(counts, counts.round())
-    by_seed = counts.reshape(REPLICATES, seeds, clients).sum(axis=2)
-    assert (by_seed % clients == 0).all(), "a drawn seed gives as many clients as there are"
-    assert by_seed.max() == seeds * clients, "a seed may be drawn every time"
+def test_an_interval_of_seeds_by_hand() -> None:
+    # Means of the seeds .4 and .6: standard error .1; t of one degree of freedom is 12.7062.
+    # Clients vary by .1 about each: variance .04 / 2 = .02, so .05 for the mean of four;
+    # t of two degrees of freedom is 4.3027, which is narrower.
+    found = estimate([np.array([0.3, 0.5]), np.array([0.5, 0.7])])
+    assert found.of_seeds == pytest.approx(0.1)
+    assert found.of_clients == pytest.approx(np.sqrt(0.02 / 4))
+    assert found.interval == pytest.approx([0.5 - 1.27062, 0.5 + 1.27062], abs=1e-5)
+    # t = 5: p = 1 - 2 atan(5) / pi
+    assert found.p == pytest.approx(1 - 2 * np.arctan(5) / np.pi)
 
 
-def test_the_draws_are_these_for_ever() -> None:
-    rng = np.random.RandomState(20260101)
-    drawn, who = rng.randint(2, size=(2, 2, 1)), rng.randint(3, size=(2, 2, 3))
-    expected = np.zeros((2, 6))
-    for b in range(2):
-        for slot in range(2):
-            for client in who[b, slot]:
-                expected[b, drawn[b, slot, 0] * 3 + client] += 1 / 6
-    assert np.allclose(weights(2, 3, replicates=2), expected)
+def test_seeds_that_agree_by_chance_make_no_interval_narrower_than_its_clients() -> None:
+    found = estimate([np.array([0.3, 0.7]), np.array([0.4, 0.6])])
+    assert found.of_seeds == 0
+    error = np.sqrt((0.08 + 0.02) / 2 / 4)
+    assert found.interval == pytest.approx([0.5 - 4.3027 * error, 0.5 + 4.3027 * error], abs=1e-4)
+    assert found.p == pytest.approx(ttest_of(0.5, float(error), 2))
 
 
-def test_the_interval_has_the_width_that_theory_gives() -> None:
-    # One seed: the mean of n drawn clients has variance s^2 / n with s^2 of ddof 0. Half the
-    # clients right: s = 0.5, n = 400, so 1.96 * 0.5 / 20 = 0.049 on either side.
-    (found,) = compare(rows_of([[0.0, 1.0] * 200])).intervals
-    assert found == pytest.approx([0.451, 0.549], abs=0.003)
-    # Seeds that differ count as such: two seeds of equal clients, at 0 and 1: both seeds are
-    # drawn from one of them with probability 1/4, which is more than 2.5 %.
-    (found,) = compare(rows_of([[0.0] * 50, [1.0] * 50])).intervals
-    assert found.tolist() == [0, 1]
+def ttest_of(mean: float, error: float, freedom: int) -> float:
+    """Two-sided p of Student's t."""
+    return float(2 * student.sf(mean / error, freedom))
 
 
-def test_one_client_of_one_seed_has_no_width() -> None:
-    assert compare(rows_of([[0.25]])).intervals.tolist() == [[0.25, 0.25]]
+def test_one_seed_has_an_interval_of_its_clients_and_no_p() -> None:
+    found = estimate([np.array([0.2, 0.4, 0.9])])
+    expected = student.interval(0.95, 2, loc=0.5, scale=sem([0.2, 0.4, 0.9]))
+    assert found.interval == pytest.approx(expected)
+    assert np.isnan(found.p)
+    assert np.isnan(estimate([np.array([0.25])]).interval).all(), "one client says nothing"
+
+
+def test_an_interval_and_p_of_seeds_that_vary_are_those_of_a_t_test_of_their_means() -> None:
+    draw = np.random.default_rng(2)
+    values = draw.normal(0.3, 1.0, size=(6, 1)) + draw.normal(0, 0.1, size=(6, 30))
+    expected = ttest_1samp(values.mean(axis=1), 0)
+    found = estimate(list(values))
+    assert found.p == pytest.approx(expected.pvalue)
+    assert found.interval == pytest.approx(expected.confidence_interval(0.95))
+
+
+def test_seeds_may_differ_in_their_clients() -> None:
+    values = [np.array([0.0, 1.0, 0.5]), np.array([1.0, 0.0])]
+    found = estimate(values)
+    assert found.of_clients == pytest.approx(np.sqrt((0.5 + 0.5) / 3 * (1 / 3 + 1 / 2) / 4))
+    assert found.freedom == 3
+
+
+def test_the_interval_leaves_out_0_where_p_is_below_5_percent() -> None:
+    draw = np.random.default_rng(5)
+    for seeds in (2, 3, 6):
+        effect = draw.normal(0.05, 0.02, size=(seeds, 500, 1))
+        found = estimate(list(effect + draw.normal(0, 0.1, size=(seeds, 500, 20))))
+        outside = (found.interval > 0).all(axis=1) | (found.interval < 0).all(axis=1)
+        assert np.array_equal(found.p < 0.05, outside)
+        assert 10 < outside.sum() < 490
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spread", [0.0, 0.01, 0.02, 0.05, 0.1])
+@pytest.mark.parametrize("seeds", [2, 3, 4, 8, 16])
+def test_intervals_hold_what_they_say(seeds: int, spread: float) -> None:
+    """Of the difference of equal rows: 100 clients of deviation .2, seeds of deviation 0 to .1.
+
+    The simulation error is .0035 at .95; the two-stage bootstrap has .66 for two seeds and .1.
+    """
+    draw = np.random.default_rng([seeds, round(1000 * spread)])
+    values = 0.2 * draw.standard_normal((seeds, 4000, 100))
+    values += spread * draw.standard_normal((seeds, 4000, 1))
+    low, high = estimate(list(values)).interval.T
+    assert ((low <= 0) & (high >= 0)).mean() >= 0.935
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [2, 3, 4, 8, 16])
+@pytest.mark.parametrize("spread", [0.0, 0.02, 0.05])
+def test_intervals_of_skewed_accuracies_hold_what_they_say(seeds: int, spread: float) -> None:
+    """Single means: right answers of 20, clients skewed about .9, which seeds move evenly.
+
+    Even effects are the hardest for a t interval of two or three seeds; bootstrap has .64.
+    """
+    draw = np.random.default_rng([7, seeds, round(1000 * spread)])
+    center = 0.9 + spread * np.sqrt(3) * draw.uniform(-1, 1, size=(seeds, 2000, 1))
+    chance = draw.beta(5 * center, 5 * (1 - center), size=(seeds, 2000, 100))
+    values = draw.binomial(20, chance) / 20
+    low, high = estimate(list(values)).interval.T
+    assert ((low <= 0.9) & (high >= 0.9)).mean() >= 0.92
 
 
 # --- what can be told apart ---------------------------------------------------------------------
@@ -78,38 +134,32 @@ def test_one_client_of_one_seed_has_no_width() -> None:
 
 def test_a_paired_difference_is_seen_where_the_rows_own_intervals_overlap() -> None:
     spread = np.linspace(0.1, 0.8, 40)
-    found = compare([{0: spread}, {0: spread + 0.01}])
+    found = compare([{0: spread, 1: spread}, {0: spread + 0.01, 1: spread + 0.02}])
     assert found.intervals[0, 1] > found.intervals[1, 0], "they overlap widely"
-    assert found.differences[1, 0] == pytest.approx([0.01, 0.01])
-    assert found.better.tolist() == [[False, False], [True, False]]
+    assert found.differences[1, 0] == pytest.approx(0.015)
+    assert found.p[1, 0] == pytest.approx(1 - 2 * np.arctan(0.015 / 0.005) / np.pi)
+    found = compare([{0: spread, 1: spread}, {0: spread + 0.01, 1: spread + 0.01}])
+    assert found.better([0, 1]).tolist() == [[False, False], [True, False]]
 
 
-def test_a_difference_by_hand() -> None:
-    # Two clients of one seed, rows differ by 1 on the first and -0.5 on the second: the mean of
-    # two draws is 1, 0.25 or -0.5, each with at least 1/4, so the 95 % interval is [-0.5, 1].
-    found = compare(rows_of([[1.0, 0.5]], [[0.0, 1.0]]))
-    assert found.differences[0, 1].tolist() == [-0.5, 1.0]
-    assert found.differences[1, 0].tolist() == [-1.0, 0.5]
-    assert not found.separable.any()
+def test_one_seed_separates_nobody() -> None:
+    found = compare([{0: np.full(9, 0.9)}, {0: np.full(9, 0.1)}])
+    assert found.differences[0, 1] == pytest.approx(0.8)
+    assert np.isnan(found.p).all()
+    assert not found.better([0, 1]).any()
 
 
 def test_only_common_seeds_are_compared() -> None:
     many = {0: np.full(9, 0.9), 1: np.full(9, 0.1), 2: np.full(9, 0.5)}
     few, stranger = {1: np.full(9, 0.2), 2: np.full(9, 0.6)}, {7: np.full(9, 0.0)}
     found = compare([many, few, stranger])
-    assert found.differences[1, 0] == pytest.approx([0.1, 0.1]), "seed 0 is not common"
-    assert np.isnan(found.differences[0, 2]).all()
-    assert np.isnan(found.differences[2, 1]).all()
-    assert found.better.tolist() == [[False] * 3, [True, False, False], [False] * 3]
+    assert found.differences[1, 0] == pytest.approx(0.1), "seed 0 is not common"
+    assert np.isnan(found.differences[0, 2])
+    assert found.p[0, 1] == found.p[1, 0] == 0
+    assert np.isnan(found.p[2]).all()
+    assert found.better([0, 1, 2]).tolist() == [[False] * 3, [True, False, False], [False] * 3]
+    assert found.better([1, 2]).tolist() == [[False, False], [False, False]]
     assert found.intervals[2].tolist() == [0, 0]
-    assert found.intervals[1].tolist() == [0.2, 0.6]
-    third = {1: np.full(9, 0.3)}
-    steady = {1: np.full(9, 0.2), 2: np.full(9, 0.5)}
-    for rows in ([many, steady, third], [third, many, steady]):
-        found = compare(rows)
-        at = [row is steady for row in rows].index(True)
-        apart = found.differences[at, [row is many for row in rows].index(True)]
-        assert apart.tolist() == pytest.approx([0.0, 0.1]), "seeds 1 and 2, whatever others have"
 
 
 CLIENTS = st.lists(st.integers(0, 10), min_size=6, max_size=6)
@@ -121,10 +171,11 @@ ROW = st.lists(CLIENTS, min_size=2, max_size=2)
 def test_identical_rows_are_never_separable(row: list[list[int]], other: list[list[int]]) -> None:
     tables = [[[value / 7 for value in seed] for seed in one] for one in (row, other, row)]
     found = compare(rows_of(*tables))
-    assert not found.separable[0, 2]
-    assert found.differences[0, 2].tolist() == [0, 0]
-    assert (found.separable == found.separable.T).all()
-    assert not found.separable.diagonal().any()
+    assert found.p[0, 2] == 1
+    assert found.differences[0, 2] == 0
+    better = found.better([0, 1, 2])
+    assert not (better & better.T).any()
+    assert not better[0, 2] and not better[2, 0]
 
 
 @CALM
@@ -133,7 +184,7 @@ def test_a_shift_of_every_client_is_always_separable(row: list[list[int]]) -> No
     low = [[value / 20 for value in seed] for seed in row]
     high = [[value + 0.5 for value in seed] for seed in low]
     found = compare(rows_of(low, high))
-    assert found.better.tolist() == [[False, False], [True, False]]
+    assert found.better([0, 1]).tolist() == [[False, False], [True, False]]
 
 
 SEEDED = st.dictionaries(st.integers(0, 3), CLIENTS, min_size=1)
@@ -152,6 +203,7 @@ def test_two_rows_are_compared_as_if_they_were_alone(
     alone, beside = compare(rows[:2]), compare(rows)
     assert np.array_equal(alone.intervals, beside.intervals[:2])
     assert np.array_equal(alone.differences, beside.differences[:2, :2], equal_nan=True)
+    assert np.array_equal(alone.p, beside.p[:2, :2], equal_nan=True)
 
 
 @pytest.mark.slow
@@ -162,23 +214,101 @@ def test_the_order_of_rows_does_not_matter(tables: list[list[list[int]]], data: 
     order = data.draw(st.permutations(range(len(rows))))
     found, again = compare(rows), compare([rows[at] for at in order])
     assert np.array_equal(found.intervals[order], again.intervals)
-    assert np.array_equal(found.differences[np.ix_(order, order)], again.differences)
+    among = np.ix_(order, order)
+    assert np.array_equal(found.differences[among], again.differences, equal_nan=True)
+    assert np.array_equal(found.p[among], again.p, equal_nan=True)
+    assert np.array_equal(found.better(order), again.better(range(len(rows))))
+
+
+# --- the error rate of a table ------------------------------------------------------------------
+
+
+def test_holms_procedure_by_hand() -> None:
+    # .01 <= .05 / 4, .015 <= .05 / 3, .03 > .05 / 2, and so .04 is not rejected although <= .05
+    p = np.array([0.03, 0.015, np.nan, 0.04, 0.01])
+    assert holm(p).tolist() == [False, True, False, False, True]
+    assert holm(np.array([])).tolist() == []
+    assert holm(np.array([np.nan])).tolist() == [False]
+
+
+def test_rows_that_are_not_asked_about_do_not_count_as_pairs() -> None:
+    p = np.full((3, 3), 0.04)
+    differences = np.array([[0.0, 0.1, 0.2], [-0.1, 0.0, 0.1], [-0.2, -0.1, 0.0]])
+    found = Comparison(np.zeros((3, 2)), differences, p)
+    assert not found.better([0, 1, 2]).any(), ".04 > .05 / 3"
+    assert found.better([0, 2]).tolist() == [[False, True], [False, False]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rows", "tables"), [(10, 1500), (30, 500)])
+@pytest.mark.parametrize("seeds", [2, 4, 8])
+def test_a_table_of_equal_rows_separates_two_in_one_of_twenty_at_most(
+    seeds: int, rows: int, tables: int
+) -> None:
+    """Familywise error; without correction it is above .7."""
+    draw = np.random.default_rng([seeds, rows])
+    errors = 0
+    for _ in range(tables):
+        effect = 0.05 * draw.standard_normal((rows, seeds, 1))
+        values = effect + 0.2 * draw.standard_normal((rows, seeds, 20))
+        found = compare([dict(enumerate(row)) for row in values])
+        errors += bool(found.better(range(rows)).any())
+    assert errors / tables <= 0.05 + 2.5 * np.sqrt(0.05 * 0.95 / tables)
+
+
+# --- how many seeds ------------------------------------------------------------------------------
+
+
+def of_pair(mean: float, deviation: float, seeds: int = 4) -> Estimate:
+    """An estimate of a difference with this deviation over seeds."""
+    error = np.array(deviation / np.sqrt(seeds))
+    return Estimate(np.array(mean), seeds, error, np.array(0.0), 100)
+
+
+@pytest.mark.parametrize(("effect", "seeds"), [(0.2, 199), (0.5, 34), (0.8, 15), (1.0, 10)])
+def test_the_seeds_that_are_needed_are_those_of_the_tables_of_power(
+    effect: float, seeds: int
+) -> None:
+    # paired t test, two-sided, 5 %, power .8: as G*Power and Cohen's tables have it
+    assert seeds_needed(of_pair(effect / 10, 0.1)) == seeds
+    assert seeds_needed(of_pair(-effect / 10, 0.1)) == seeds
+
+
+def test_what_no_number_of_seeds_or_any_would_show() -> None:
+    assert seeds_needed(of_pair(0.0, 0.1)) is None
+    assert seeds_needed(of_pair(1e-4, 0.1)) is None, "about 7.8 million"
+    assert seeds_needed(of_pair(0.1, 0.0)) == 2
+    assert seeds_needed(of_pair(0.1, 0.1, seeds=1)) is None
+    by_clients = Estimate(np.array(0.1), 4, np.array(0.0), np.array(0.05), 100)
+    assert seeds_needed(by_clients) == seeds_needed(of_pair(0.1, 0.1)), "the greater error counts"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("effect", "pairs"), [(1.0, 1), (2.0, 45), (3.0, 435)])
+def test_as_many_seeds_as_are_needed_show_a_difference_in_four_of_five(
+    effect: float, pairs: int
+) -> None:
+    draw = np.random.default_rng(6)
+    needed = seeds_needed(of_pair(effect, 1.0), pairs)
+    assert needed is not None
+
+    def power(seeds: int) -> float:
+        values = draw.normal(effect, 1, size=(seeds, 8000, 1))
+        return float((estimate(list(values)).p <= 0.05 / pairs).mean())
+
+    assert power(needed) >= 0.785
+    assert power(needed - 1) < 0.815
 
 
 # --- ranks and letters --------------------------------------------------------------------------
 
 
-def comparison(*differences: tuple[int, int, float, float], rows: int) -> Comparison:
-    table = np.zeros((rows, rows, 2))
-    table[..., 0], table[..., 1] = -1, 1
-    for i, j, low, high in differences:
-        table[i, j], table[j, i] = (low, high), (-high, -low)
-    return Comparison(np.zeros((rows, 2)), table)
-
-
 def test_ranks_count_who_is_separably_better() -> None:
-    found = comparison((0, 2, 0.1, 0.2), (0, 3, 0.1, 0.2), (1, 3, 0.0, 0.2), rows=4)
-    assert ranks(found.better) == [1, 1, 2, 2], "an interval that touches 0 separates nobody"
+    better = np.zeros((4, 4), dtype=bool)
+    better[0, 2] = better[0, 3] = True
+    assert ranks(better) == [1, 1, 2, 2]
+    better[2, 1] = True
+    assert ranks(better) == [1, 2, 2, 2], "no rank is better than the one above"
 
 
 def test_letters_by_hand() -> None:

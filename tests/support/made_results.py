@@ -92,6 +92,17 @@ def made(
     )  # fmt: skip
 
 
+def twice(*found: Result) -> list[Result]:
+    """Results, and the same for the next seed: enough for ranks."""
+    again = []
+    for one in found:
+        seed = one.seed + 1
+        marks = {"partition": f"p{seed}", "initial_weights": f"w{seed}", "cohorts": f"k{seed}"}
+        changed = one.fingerprint.model_copy(update=marks)
+        again.append(one.model_copy(update={"seed": seed, "fingerprint": changed}))
+    return [*found, *again]
+
+
 def skip(method: str, reason: str, mark: str = "5u1te000", dataset: str = "toy") -> Skip:
     """Why a method was not run."""
     return Skip(

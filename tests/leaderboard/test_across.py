@@ -1,0 +1,216 @@
+"""Methods across suites: numbers by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_results import made, twice, write
+from scipy.stats import rankdata
+
+from flbench.leaderboard.across import (
+    SEED,
+    Part,
+    bootstrap,
+    improvability,
+    mean_over_suites,
+    parts_of,
+    ranked_blocks,
+    wins,
+)
+from flbench.leaderboard.html import html
+from flbench.leaderboard.pages import overview
+from flbench.leaderboard.table import tables
+from flbench.results.schema import Result
+
+
+def trained(result: Result, seconds: float, **environment: str) -> Result:
+    """The same result, with a time of training."""
+    times = {"total": seconds + 1, "train": seconds}
+    return result.model_copy(update={"seconds": times, "environment": environment})
+
+
+def board(folder: Path) -> Path:
+    """Three methods on two suites, and one more on the second; suite x has no b."""
+    for mark, suite, scores in (
+        ("aaaaaaaa", "s", {"fedavg": 0.6, "a": 0.8, "b": 0.7}),
+        ("bbbbbbbb", "t", {"fedavg": 0.5, "a": 0.5, "b": 0.9, "c": 0.4}),
+        ("cccccccc", "x", {"fedavg": 0.5, "a": 0.7}),
+    ):
+        for name, accuracy in scores.items():
+            one = made(accuracy, method=name, mark=mark, suite={"name": suite})
+            write(folder, *twice(trained(one, {"a": 30.0}.get(name, 10.0))))
+    return folder
+
+
+def parts(folder: Path) -> dict[str, Part]:
+    found = tables(folder)
+    return {part.title: part for part in parts_of(found, ranked_blocks(found))}
+
+
+def test_improvability_by_hand() -> None:
+    # errors .4, .2, .3: the best is (.4 - .2) / .4 below the first, (.3 - .2) / .3 below the third
+    found = improvability(np.array([[0.4, 0.2, 0.3], [0.0, 0.5, 0.0], [0.3, 0.3, 0.3]]))
+    assert found[0] == pytest.approx([50, 0, 100 / 3])
+    assert found[1].tolist() == [0, 100, 0], "an error of nothing cannot be improved"
+    assert found[2].tolist() == [0, 0, 0]
+
+
+def test_every_suite_counts_once_however_many_tables_it_has() -> None:
+    values = {"s": [np.array([0.0, 4.0]), np.array([2.0, 0.0])], "t": [np.array([5.0, 6.0])]}
+    assert mean_over_suites(values).tolist() == [3.0, 4.0]
+
+
+def test_the_draws_are_these_for_ever() -> None:
+    rng = np.random.default_rng(0)
+    errors = {"s": [rng.random((2, 3)), rng.random((4, 3))], "t": [rng.random((3, 3))]}
+    draw = np.random.RandomState(SEED)
+    chosen = draw.randint(2, size=(6, 2))
+    expected = np.zeros((6, 3))
+    for suite, found in enumerate(errors.values()):
+        for slot in range(2):
+            replicates = [b for b in range(6) if chosen[b, slot] == suite]
+            for table in found:
+                seeds = draw.randint(len(table), size=(len(replicates), len(table)))
+                for b, drawn in zip(replicates, seeds, strict=True):
+                    means = [sum(table[seed, m] for seed in drawn) / len(drawn) for m in range(3)]
+                    for m in range(3):
+                        own = 100 * (means[m] - min(means)) / means[m]
+                        expected[b, m] += own / len(found) / 2
+    assert bootstrap(errors, replicates=6) == pytest.approx(expected)
+
+
+def test_suites_are_drawn_and_seeds_within_them() -> None:
+    # one seed each: improvability 50 in one suite, 0 in the other; draws give 0, 25 or 50
+    errors = {"s": [np.array([[0.4, 0.2]])], "t": [np.array([[0.2, 0.2]])]}
+    values, counts = np.unique(bootstrap(errors)[:, 0].round(6), return_counts=True)
+    assert values.tolist() == [0, 25, 50]
+    assert counts / 2000 == pytest.approx([0.25, 0.5, 0.25], abs=0.03)
+    seeds = {"s": [np.array([[0.4, 0.2], [0.2, 0.2]])]}
+    assert set(bootstrap(seeds)[:, 0].round(6)) == {0, 50, round(100 / 3, 6)}
+
+
+def test_wins_by_hand() -> None:
+    found = wins({
+        "one": {"a": {0: 0.5, 1: 0.7}, "b": {0: 0.4, 1: 0.6}, "c": {0: 0.4}},
+        "two": {"a": {0: 0.5, 1: 0.5}, "b": {1: 0.6, 2: 0.0}},
+        "three": {"a": {5: 0.1 + 0.2}, "b": {5: 0.3}, "d": {9: 0.9}},
+    })  # fmt: skip
+    assert found["a", "b"].tolist() == [1.5, 3], "won on one, lost on the common seed, a tie"
+    assert found["b", "a"].tolist() == [1.5, 3]
+    assert found["c", "a"].tolist() == [0, 1]
+    assert found["b", "c"].tolist() == [0.5, 1], "on seed 0 only"
+    assert ("a", "d") not in found, "no common seed"
+    assert ("c", "d") not in found, "no common table"
+
+
+def test_wins_agree_with_ranks_where_no_table_has_a_gap() -> None:
+    scores = np.random.default_rng(1).integers(0, 6, size=(7, 5)) / 5
+    found = wins({
+        f"t{at}": {f"m{m}": {0: float(value)} for m, value in enumerate(row)}
+        for at, row in enumerate(scores)
+    })  # fmt: skip
+    ranks = rankdata(-scores, axis=1).sum(axis=0)
+    for m in range(5):
+        won = sum(pair[0] for (one, _), pair in found.items() if one == f"m{m}")
+        assert won == 7 * 5 - ranks[m]
+
+
+def test_the_standings_of_a_block(tmp_path: Path) -> None:
+    part = parts(board(tmp_path))["Improvability of 3 methods"]
+    assert part.headings == (
+        "method", "average rank", "improvability", "95 % interval", "to fedavg",
+        "95 % interval to fedavg", "seconds", "MB/client", "sim. s",
+    )  # fmt: skip
+    # errors .4 .2 .3 and .5 .5 .1 of fedavg, a, b: 50 0 33.3 and 80 80 0 per cent
+    assert part.lines == (
+        ("b", "1.50", "16.7", "0.0 to 33.3", "-48.3", "-80.0 to -16.7", "11.0", "1.00", ""),
+        ("a", "1.75", "40.0", "0.0 to 80.0", "-25.0", "-50.0 to +0.0", "31.0", "1.00", ""),
+        ("fedavg", "2.75", "65.0", "50.0 to 80.0", "", "", "11.0", "1.00", ""),
+    )
+    assert part.caption.startswith("Over 2 tables of 2 suites that hold all of these methods")
+
+
+def test_a_cost_that_one_table_lacks_is_missing(tmp_path: Path) -> None:
+    write(board(tmp_path), made(0.1, method="b", mark="dddddddd", simulated_seconds=3.0))
+    for part in (parts(tmp_path)["Improvability of 3 methods"],):
+        assert {line[-1] for line in part.lines} == {""}
+
+
+def test_who_beats_whom(tmp_path: Path) -> None:
+    part = parts(board(tmp_path))["Who beats whom"]
+    assert part.headings == ("method", "mean", "b", "a", "fedavg", "c")
+    assert part.lines == (
+        ("b", "0.83", "", "1/2", "2/2", "1/1"),
+        ("a", "0.78", "1/2", "", "2.5/3", "1/1"),
+        ("fedavg", "0.39", "0/2", "0.5/3", "", "1/1"),
+        ("c", "0.00", "0/1", "0/1", "0/1", ""),
+    )
+
+
+def test_methods_by_work(tmp_path: Path) -> None:
+    part = parts(board(tmp_path))["By work: 3 methods"]
+    # fedavg: 3 rounds of 2 epochs, half the clients: 3 epochs per client; a trains three times
+    # as long; b is better with less, and fedavg does the same work as b
+    assert part.lines == (
+        ("b", "1.0", "3", "16.7", "yes"),
+        ("fedavg", "1.0", "3", "65.0", ""),
+        ("a", "3.0", "9", "40.0", ""),
+    )
+    lacking = made(0.3, method="b", mark="aaaaaaaa", suite={"name": "s"})
+    for path in (tmp_path / "aaaaaaaa").rglob("b/*/seed-*.json"):
+        path.unlink()
+    write(tmp_path, *twice(lacking))
+    part = parts(tmp_path)["By work: 2 methods"]
+    assert part.caption.endswith(" Not known for b.")
+    assert [line[0] for line in part.lines] == ["fedavg", "a"]
+
+
+def test_work_is_compared_on_one_kind_of_machine(tmp_path: Path) -> None:
+    write(tmp_path, trained(made(0.5), 10.0, threads="1"), trained(made(0.5, seed=1), 20.0))
+    write(
+        tmp_path,
+        trained(made(0.6, method="a"), 50.0, threads="4"),
+        trained(made(0.6, method="a", seed=1), 50.0, python="3.99"),
+        trained(made(0.6, method="b"), 50.0, threads="4"),
+        made(0.6, method="c"),
+    )
+    (table,) = tables(tmp_path)
+    rows = {row.name: (row.work, row.epochs) for row in table.rows}
+    assert rows == {
+        "fedavg": (1.0, 3.0), "a": (2.5, 7.5), "b": (None, None), "c": (None, None)
+    }  # fmt: skip
+
+
+def test_without_fedavg_nothing_is_said_of_it(tmp_path: Path) -> None:
+    for mark in ("aaaaaaaa", "bbbbbbbb"):
+        for name, accuracy in (("a", 0.5), ("b", 0.6), ("c", 0.7)):
+            write(tmp_path, made(accuracy, method=name, mark=mark, suite={"name": mark}))
+    found = parts(tmp_path)
+    assert list(found) == ["Improvability of 3 methods", "Who beats whom"]
+    assert "to fedavg" not in found["Improvability of 3 methods"].headings
+    assert "fedavg" not in found["Improvability of 3 methods"].caption
+
+
+def test_methods_without_a_common_seed_have_no_standing(tmp_path: Path) -> None:
+    for mark in ("aaaaaaaa", "bbbbbbbb"):
+        for seed, name in enumerate("abc"):
+            write(tmp_path, made(0.5, method=name, mark=mark, seed=seed, suite={"name": mark}))
+    assert parts(tmp_path) == {}
+
+
+def test_one_table_is_no_comparison_across_suites(tmp_path: Path) -> None:
+    assert parts(write(tmp_path, made(0.5), made(0.6, method="b"))) == {}
+
+
+def test_both_pages_show_every_part(tmp_path: Path) -> None:
+    found = tables(board(tmp_path))
+    every = parts_of(found, ranked_blocks(found))
+    text, web = overview(found, [], every, [], 9), html(found)
+    for part in every:
+        assert f"\n## {part.title}\n" in text
+        assert f">{part.title}</h2>" in web
+    assert "| b | 0.83 | - | 1/2 | 2/2 | 1/1 |" in text
+    assert '<th scope="row">b</th><td>0.83</td><td>-</td><td>1/2</td>' in web
+    assert parts_of(found, ranked_blocks(found)) == every
