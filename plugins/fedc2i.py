@@ -62,7 +62,7 @@ class FedC2I:
         """One model per client, and the model that each client last mixed."""
         if ctx.clients < 2:
             raise fl.Undefined("leaving one client out needs at least two")
-        if ctx.layout.head_name is None:
+        if not ctx.layout.head.any():
             raise fl.Undefined("the network has no head whose classes could be told apart")
         mixed = ctx.initial.expand(ctx.clients, -1).clone()
         return fl.one_model_per_client(ctx, {"fedc2i.mixed": fl.Memory(mixed, "client")})

@@ -89,7 +89,7 @@ class FedGen:
         rngs = [ctx.rng("fedgen", ctx.round, stage.label, client=i) for i in ids.tolist()]
         u, e = (torch.stack(drawn).to(w) for drawn in zip(*map(self.draw, rngs), strict=True))
         sent = {"generator": w.expand(len(ids), -1), "labels": p.expand(len(ids), -1)}
-        return fl.Start(extras=sent, client_memory={"u": u, "e": e})
+        return fl.Start(extras=sent, client_memory={"fedgen.u": u, "fedgen.e": e})
 
     @fl.hookimpl(wrapper=True)
     def batch_loss(self, ctx: fl.Context) -> Generator[None, fl.BatchLoss, fl.BatchLoss]:
@@ -100,9 +100,9 @@ class FedGen:
             module, received = batch.module, batch.module.received
             if "generator" not in received:
                 return other(batch)
-            y = drawn_labels(received["labels"], received["u"])
+            y = drawn_labels(received["labels"], received["fedgen.u"])
             with torch.no_grad():
-                z = network(received["generator"], y, received["e"])
+                z = network(received["generator"], y, received["fedgen.e"])
             return other(batch) + self.weight * F.cross_entropy(module.get_submodule(head)(z), y)
 
         return loss if self.weight else other
@@ -110,7 +110,9 @@ class FedGen:
     @fl.hookimpl
     def report(self, ctx: fl.Context) -> fl.Reporter:
         """How many samples of each label a client has, shape (C,)."""
-        return lambda module, x, y: fl.Report({"counts": torch.bincount(y, minlength=ctx.classes)})
+        return lambda module, x, y: fl.Report(
+            {"label counts": torch.bincount(y, minlength=ctx.classes)}
+        )
 
     @fl.hookimpl(wrapper=True)
     def aggregate(
@@ -118,7 +120,7 @@ class FedGen:
     ) -> Generator[None, fl.Models, fl.Models]:
         """Train the generator on the heads of the uploads."""
         models = yield
-        counts = upload.extras["counts"].sum(dim=0)
+        counts = upload.extras["label counts"].sum(dim=0)
         p, heads = counts / counts.sum(), upload.selected()[:, ctx.layout.head]
         w = self.trained(state.memory[W], heads, p, ctx)
         return replace(models, memory={**models.memory, W: w, P: p.to(w)})

@@ -118,6 +118,8 @@ class FedPHP:
         if ctx.joining:
             return None
         home, known = state.membership.home[clients], state.memory[TIMES][clients] > 0
+        if (home < 0).any():
+            raise fl.Undefined("a client in no group has no model")
         private, common = state.memory[PRIVATE][clients], state.models[home.clamp(min=0)]
         rows = torch.where(known[:, None], private, common)
         return fl.Personal(params=rows, others={"global": fl.Personal(row=home)})

@@ -63,4 +63,5 @@ class KNNPer:
         votes = torch.zeros(len(x), classes, device=x.device)
         weights = (-distance).softmax(dim=1)
         votes.scatter_add_(1, labels[nearest].long(), weights)
-        return (self.share * votes + (1 - self.share) * logits.softmax(dim=1)).log()
+        mixed = self.share * votes + (1 - self.share) * logits.softmax(dim=1)
+        return mixed.clamp(min=torch.finfo(mixed.dtype).tiny).log()

@@ -170,6 +170,8 @@ class PerFedAvg:
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
         """Each client adapts a copy; the model itself is evaluated as `meta`."""
         home = state.membership.home[clients]
+        if not ctx.joining and (home < 0).any():
+            raise fl.Undefined("a client in no group has no model")
         steps = self.adapt == "steps"  # with one batch of samples an epoch is a step
         stage = fl.Stage(
             "join" if ctx.joining else "train",

@@ -142,6 +142,8 @@ class PFedMe:
         if ctx.joining:
             return None
         home = state.membership.home[clients]
+        if (home < 0).any():
+            raise fl.Undefined("a client in no group has no model")
         theta, common = state.memory[MEMORY][clients], state.models[home.clamp(min=0)]
         rows = torch.where(theta.isnan(), common, theta)
         return fl.Personal(params=rows, others={"global": fl.Personal(row=home)})

@@ -68,7 +68,7 @@ def reproduce(
         print(page(card, out, progress), end="")
         return
     with progress.waiting("importing torch and lightning"):
-        from flbench.papers.reproduction import findings, planned
+        from flbench.papers.reproduction import findings, in_words, planned
         from flbench.sweeps.sweep import run_missing
         from flbench.sweeps.workers import prepare_workers, run_in_workers
 
@@ -89,7 +89,7 @@ def reproduce(
     total: Counter[str] = Counter()
     for name, grid in chosen.items():
         found = findings(grid, plans[name], outcomes)
-        total.update(one.verdict for one in found)
+        total.update(in_words(one.verdict, scale) for one in found)
         _print(card, grid, found, scale)
     counts = ", ".join(f"{count} {what}" for what, count in total.items())
     print(f"{sum(total.values())} numbers: {counts or 'none is printed for this data set'}")
@@ -105,7 +105,7 @@ def _print(card: Paper, grid: PaperTable, found: Sequence[Comparison], scale: st
     print(f"{card.name}, {grid.caption}: {grid.column}, scale {scale}")
     for (suite, dataset), rows in by_part(found).items():
         if any(one.results for one in rows):
-            shown = [dict(zip(COLUMNS, cells(one), strict=True)) for one in rows]
+            shown = [dict(zip(COLUMNS, cells(one, scale), strict=True)) for one in rows]
             print_rows(f"{suite} on {dataset}", shown)
         else:
             reasons = dict.fromkeys(one.why for one in rows)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import shlex
+import subprocess
+import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,8 +23,9 @@ DEFAULT_FOLDER = Path("leaderboard/results")
 
 def submit(
     results: Annotated[
-        list[Path], typer.Argument(metavar="RESULT|FOLDER", help="result files, or folders of them")
-    ],
+        list[Path] | None,
+        typer.Argument(metavar="RESULT|FOLDER", help="result files, or folders of them"),
+    ] = None,
     into: Annotated[
         Path, typer.Option("--results", help="the leaderboard's folder of result files")
     ] = DEFAULT_FOLDER,
@@ -28,6 +33,14 @@ def submit(
     new_table: Annotated[
         bool, typer.Option("--new-table", help="settings that no table has are meant")
     ] = False,
+    diff: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BASE",
+            help="only print, as Markdown, what changes on the leaderboard since a revision of git"
+            " or against a folder of result files",
+        ),
+    ] = None,
 ) -> None:
     """Check result files as the repository does, copy them into place, and print what to commit.
 
@@ -36,6 +49,11 @@ def submit(
     from flbench.results.files import result_files, write_atomically
     from flbench.submission.admission import gathered, outlook, problems, read
 
+    if diff is not None:
+        print("\n".join(map(printable, _changes(diff, into))))
+        return
+    if not results:
+        raise UserError("expected result files, or folders of them; or --diff BASE")
     paths = result_files(results)
     if not check and not into.is_dir():
         raise UserError(
@@ -60,6 +78,28 @@ def submit(
     for file in files:
         write_atomically(file.place, file.path.read_bytes())
     print("\n".join(_next(files, into)))
+
+
+def _changes(base: str, results: Path) -> list[str]:
+    """What changes on the leaderboard from a revision, or another folder, to these results."""
+    from flbench.leaderboard.changes import changes
+    from flbench.leaderboard.table import tables
+
+    if Path(base).is_dir():
+        return changes(tables(Path(base)), tables(results))
+    with TemporaryDirectory() as folder:
+        words = ["git", "archive", "--format=tar", f"{base}^{{tree}}", "--", str(results)]
+        try:
+            done = subprocess.run(words, capture_output=True, check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            said = getattr(error, "stderr", b"").decode(errors="replace").strip() or str(error)
+            raise UserError(
+                f"--diff {base}: expected a folder, or a revision of git that has '{results}':"
+                f" {said.splitlines()[0]}"
+            ) from None
+        with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+            archive.extractall(folder, filter="data")
+        return changes(tables(Path(folder) / results), tables(results))
 
 
 def _next(files: Sequence[File], into: Path) -> Iterator[str]:

@@ -103,9 +103,8 @@ def tables(folder: Path) -> list[Table]:
         (one.fingerprint.suite, one.fingerprint.config): path.parent.relative_to(folder).as_posix()
         for path, one in reversed(files)
     }
-    newest = _newest(plugin for _, result in files for plugin in result.method.plugins)
     return [
-        _table(key, groups.get(key, []), skipped.get(key, []), folders, newest)
+        _table(key, groups.get(key, []), skipped.get(key, []), folders)
         for key in sorted({*groups, *skipped})
     ]
 
@@ -115,12 +114,12 @@ def _table(
     rows: Sequence[ResultGroup],
     skips: Sequence[Skip],
     folders: Mapping[tuple[str, str], str],
-    newest: Mapping[tuple[str, str], Version],
 ) -> Table:
     name, dataset, mark = key
     suite = suite_of(name, dataset)
     settings = rows[0].results[0].suite if rows else skips[0].suite
     seeds = tuple(sorted({seed for row in rows for seed in row.seeds}))
+    newest = _newest(plugin for row in rows for one in row.results for plugin in one.method.plugins)
     stale = {row.config: why for row in rows if (why := _outdated(row, suite, newest))}
     printed = suite.printed.get(dataset, {}) if suite else {}
     current = [row for row in rows if row.config not in stale]
@@ -154,7 +153,7 @@ def _table(
 
 
 def _newest(plugins: Iterable[Plugin]) -> dict[tuple[str, str], Version]:
-    """The highest version of every plugin, by distribution and name."""
+    """The highest version of every plugin in a table, by distribution and name."""
     found: dict[tuple[str, str], Version] = {}
     for plugin in plugins:
         key = (plugin.distribution, plugin.name)

@@ -19,6 +19,7 @@ from flbench.papers.reproduction import (
     by_part,
     cells,
     findings,
+    in_words,
     planned,
 )
 from flbench.sweeps.request import RunRequest
@@ -44,12 +45,14 @@ def page(paper: Paper, out: Path, progress: SweepProgress) -> str:
         "",
         f"{paper.authors}, [{paper.venue}]({paper.link}). Summary: {paper.summary}.",
         "",
-        "A number is *reproduced* if our mean over seeds differs from it by at most the tolerance"
-        " or the paper's own deviation. Otherwise it has the *same ordering* if our mean is on the"
-        " same side as the paper's of every other row of its column that the paper separates. At"
-        " the small scale, network and rounds are not those of the paper, so the order says more"
-        " than the number. What was not run has a reason. The suites have the paper's numbers"
-        " (`flbench show suite NAME --dataset DATA`).",
+        "At the paper's scale, a number is *reproduced* if our mean over seeds differs from it by"
+        " at most the tolerance or the paper's own deviation. At the small scale, whose network and"
+        " rounds are not those of the paper, it then *agrees*. Otherwise it has the *same ordering*"
+        " if our mean is on the same side as the paper's of every other row of its column that the"
+        " paper separates; if not, it is *not reproduced*, or *differs* at the small scale. What"
+        " was not run has a reason. Where this version of flbench has no result, that of the newest"
+        " other version is shown. The suites have the paper's numbers (`flbench show suite NAME"
+        " --dataset DATA`).",
     ]
     for name, table in paper.tables.items():
         lines += _table(paper, name, table, out, progress)
@@ -88,7 +91,10 @@ def _table(
         [scale, *(str(sum(one.verdict == said for one in found)) for said in VERDICTS)]
         for scale, found in known.items()
     ]
-    headings = [("scale", True), *((said, False) for said in VERDICTS)]
+    words = [
+        dict.fromkeys(in_words(said, scale) for scale in ("paper", "small")) for said in VERDICTS
+    ]
+    headings = [("scale", True), *((" or ".join(said), False) for said in words)]
     lines = ["", f"## {table.caption}", "", text, "", *markdown_table(headings, counts)]
     for scale, found in known.items():
         lines += _parts(scale, table, found)
@@ -107,7 +113,10 @@ def _parts(scale: str, table: PaperTable, found: Sequence[Comparison]) -> list[s
         texts = ", ".join(f"{key} = {value}" for key, value in settings.items())
         lines += ["", f"**{suite} on {dataset}, scale {scale}**" + (f" ({texts})" if texts else "")]
         headings = [(name, name not in NUMBERS) for name in COLUMNS]
-        lines += ["", *markdown_table(headings, [[*map(escaped, cells(one))] for one in rows])]
+        lines += [
+            "",
+            *markdown_table(headings, [[*map(escaped, cells(one, scale))] for one in rows]),
+        ]
     for why, names in missing.items():
         lines += ["", f"Not run at scale {scale}, {why}: {', '.join(names)}."]
     return lines

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Literal
+
+from packaging.version import Version
 
 from flbench.core.parameters import parse
 from flbench.papers.paper import PaperTable, PublishedValue, Scale, numbers, plugin_of
 from flbench.results.files import read_result
 from flbench.results.schema import Result
+from flbench.suite import fingerprint
 from flbench.sweeps.launchers import Outcome
 from flbench.sweeps.request import Cell, RunRequest, concerns, resolve
 
 if TYPE_CHECKING:
     from flbench.run.composition import LoadedMethod
+    from flbench.run.spec import RunSpec
     from flbench.terminal.console import SweepProgress
 
-Verdict = Literal["reproduced", "same ordering", "not reproduced", "not run"]
-VERDICTS: tuple[Verdict, ...] = ("reproduced", "same ordering", "not reproduced", "not run")
+Verdict = Literal["equal", "same ordering", "different", "not run"]
+VERDICTS: tuple[Verdict, ...] = ("equal", "same ordering", "different", "not run")
+SMALL = {"equal": "agrees", "different": "differs"}
+PAPERS = {"equal": "reproduced", "different": "not reproduced"}
+"""What verdicts are called: a number can be reproduced at the paper's scale only."""
 COLUMNS = ("method", "paper", "ours", "difference", "seeds", "verdict")
 
 
@@ -108,7 +115,7 @@ def verdict(
 ) -> Verdict:
     """The verdict on one number.
 
-    *Reproduced*: the mean over seeds differs by at most the tolerance or the paper's own deviation.
+    *Equal*: the mean over seeds differs by at most the tolerance or the paper's own deviation.
     *Same ordering*: it differs by more, but it is on the same side as in the paper of every other
     method that was run on this suite and data set and differs by more than that in the paper; there
     must be at least one such method.
@@ -122,7 +129,7 @@ def verdict(
         return "not run"
     found = mean(ours[printed])
     if abs(found - printed.value) <= margin(printed, tolerance):
-        return "reproduced"
+        return "equal"
     agree = [
         (found - mean(values)) * (printed.value - other.value) > 0
         for other, values in ours.items()
@@ -131,7 +138,17 @@ def verdict(
         and abs(other.value - printed.value)
         > max(margin(other, tolerance), margin(printed, tolerance))
     ]
-    return "same ordering" if agree and all(agree) else "not reproduced"
+    return "same ordering" if agree and all(agree) else "different"
+
+
+def in_words(verdict: str, scale: str) -> str:
+    """A verdict as it is called at a scale.
+
+    Example:
+        >>> in_words("equal", "small"), in_words("equal", "paper"), in_words("not run", "paper")
+        ('agrees', 'reproduced', 'not run')
+    """
+    return (PAPERS if scale == "paper" else SMALL).get(verdict, verdict)
 
 
 def margin(printed: PublishedValue, tolerance: float) -> float:
@@ -165,7 +182,7 @@ def findings(
         printed, found = plan.printed, results[plan.printed]
         said = verdict(printed, ours, table.tolerance)
         if said == "not run" and found:
-            said = "not reproduced"  # it ran, but has no such number
+            said = "different"  # it ran, but has no such number
         why = "" if found else _why(plan, known)
         comparisons.append(Comparison(printed, found, ours[printed], said, why))
     return comparisons
@@ -177,8 +194,26 @@ def _results_of(plan: Plan, outcomes: Mapping[Cell, Outcome]) -> Iterator[Result
         outcome = outcomes.get(cell)
         if outcome is not None and outcome.result is not None:
             yield outcome.result
-        elif cell.spec.path.is_file():
-            yield read_result(cell.spec.path)
+        elif (found := result_of_any_version(cell.spec)) is not None:
+            yield found
+
+
+def result_of_any_version(spec: RunSpec) -> Result | None:
+    """The result of a run, or of the same settings by the newest other version that has one.
+
+    A parameter that a result does not have came later; it must have its default.
+    """
+    if spec.path.is_file():
+        return read_result(spec.path)
+    suite, method = fingerprint(spec.suite.settings()), spec.method.described
+    defaults = {one.name: one.default for _, layer in spec.method.layers for one in fields(layer)}
+    alike = []
+    for path in sorted(spec.path.parent.parent.glob(f"*/{spec.path.name}")):
+        found = read_result(path)
+        given = {**{name: defaults.get(name) for name in method.params}, **found.method.params}
+        if found.fingerprint.suite == suite and found.tuning is None and given == method.params:
+            alike.append(found)
+    return max(alike, key=lambda one: Version(one.method.plugins[0].version), default=None)
 
 
 def _why(plan: Plan, outcomes: Mapping[Cell, Outcome]) -> str:
@@ -195,13 +230,13 @@ def by_part(found: Sequence[Comparison]) -> dict[tuple[str, str], list[Compariso
     return parts
 
 
-def cells(one: Comparison) -> tuple[str, ...]:
+def cells(one: Comparison, scale: str) -> tuple[str, ...]:
     """The cells of a table row: COLUMNS; the verdict includes the reason if nothing was run."""
     number, std = one.printed.value, one.printed.std
     digits = 4 if abs(number) <= 1 else 1
     printed = f"{number:.{digits}f}" + ("" if std is None else f" ± {std:.{digits}f}")
     seeds = ", ".join(str(result.seed) for result in one.results) or "-"
-    said = f"{one.verdict}: {one.why}" if one.why else one.verdict
+    said = in_words(one.verdict, scale) + (f": {one.why}" if one.why else "")
     if not one.values:
         return one.printed.method, printed, "never" if one.results else "-", "-", seeds, said
     ours = mean(one.values)

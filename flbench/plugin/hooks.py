@@ -137,8 +137,12 @@ class HookCaller:
     def setup(self, ctx: Context) -> Setup:
         """Bank and membership of the plugin named last, memories of all."""
         answers, merged = self._call("setup", ctx=ctx), Setup()
+        first: HookResult | None = None
         for answer in answers:
             value = validation.setup(answer, ctx)
+            if value.models is not None and answer.plugin != "defaults":
+                first = first or answer
+                validation.same_bank(first, answer)
             twice = sorted(set(merged.memory) & set(value.memory))
             if twice:
                 raise PluginError(f"{answer.plugin}.setup: memory '{twice[0]}' is declared twice")
@@ -166,6 +170,9 @@ class HookCaller:
         own: dict[str, Tensor] = {}
         for answer in self._call("dispatch", state=state, stage=stage, ctx=ctx):
             start = validation.start(answer, stage, ctx)
+            if twice := sorted((extras.keys() | own) & (start.extras.keys() | start.client_memory)):
+                text = f"two methods give clients '{twice[0]}': rename it in one of them"
+                raise validation.in_round(ctx, f"{answer.plugin}.dispatch: {text}")
             extras, own = {**start.extras, **extras}, {**start.client_memory, **own}
             for name in ("params", "active", "rows", "sent_mask", "returned_mask", "trained_mask"):
                 if getattr(start, name) is not None:

@@ -33,7 +33,7 @@ from flbench.core.state import (
     State,
 )
 from flbench.core.types import STAGE_KINDS
-from flbench.errors import PluginError, in_one_line
+from flbench.errors import PluginError, Undefined, in_one_line
 from flbench.plugin.registry import NAMES
 
 if TYPE_CHECKING:
@@ -183,6 +183,18 @@ def setup(answer: HookResult, ctx: Context) -> Setup:
     return value
 
 
+def same_bank(first: HookResult, other: HookResult) -> None:
+    """Two plugins begin with as many models.
+
+    Raises:
+        Undefined: they do not, so that one would get a bank that it does not know.
+    """
+    here, there = len(first.value.models), len(other.value.models)
+    if here != there:
+        both = f"{first.plugin} begins with {here} models, {other.plugin} with {there}"
+        raise Undefined(f"{both}; name one of them")
+
+
 def fits(answer: HookResult, merged: Setup, ctx: Context) -> None:
     """One plugin's share of `setup` fits the bank that all of them together make."""
     value, expect = answered("setup", answer, Setup, ctx)
@@ -330,6 +342,8 @@ def promised(
     def named(*arguments: object) -> object:
         try:
             value: object = function(*arguments)
+        except Undefined as error:
+            raise Undefined(f"{expect.who}: {error}") from error
         except (Exception, SystemExit) as error:
             raise expect.failure(f" raised {in_one_line(error)}") from error
         return value

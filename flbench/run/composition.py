@@ -287,15 +287,16 @@ def check_compatible(plugins: Sequence[tuple[str, object]]) -> None:
     """Refuse plugins that cannot go together.
 
     Raises:
-        UserError: two group the clients, or two average, or two replace the local objective; one
-            keeps a model per client and another would group them; one pools all data and
-            another would treat clients apart; or no hook of one is ever asked.
+        UserError: two score models, or group the clients, or average, or replace the local
+            objective; one keeps a model per client and another would group them; one pools all
+            data and another would treat clients apart; or no hook of one is ever asked.
     """
     refused = f"'{'+'.join(name for name, _ in plugins)}' cannot be composed"
     meanings = {
         "cluster": "decide who is grouped with whom",
         "aggregate": "decide how models are averaged",
         "client_module": "replace the local objective",
+        "score": "score the models",
     }
     hooks_of = {
         name: implemented_hooks(type(plugin), wrappers=False).keys() for name, plugin in plugins

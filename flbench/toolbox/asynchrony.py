@@ -21,6 +21,7 @@ from torch import Tensor
 from flbench.core.context import Context
 from flbench.core.state import Memory, Stage, Start, State, Upload
 from flbench.core.types import Extras
+from flbench.errors import Undefined
 
 
 def memories(ctx: Context, method: str) -> dict[str, Memory]:
@@ -38,8 +39,10 @@ def stages(state: State, ctx: Context, method: str) -> list[Stage]:
     """What a method plans: as many uploads as the cohort has clients, in order of their arrival.
 
     Raises:
-        Undefined: the suite has no clock.
+        Undefined: the suite has no clock, or there are several models.
     """
+    if len(state.models) > 1:
+        raise Undefined(f"{method} has one model, and groups have several")
     everyone = Stage("train", ctx.everybody, ctx.local.epochs)
     durations, called = ctx.durations(everyone), state.memory[f"{method}.called"]
     return [
@@ -61,7 +64,13 @@ def start(state: State, stage: Stage, method: str) -> Start:
 
 
 def staleness(state: State, upload: Upload, method: str) -> Tensor:
-    """Updates of the server since the clients of an upload were called, shape (n,), int64."""
+    """Updates of the server since the clients of an upload were called, shape (n,), int64.
+
+    Raises:
+        Undefined: uploads come together, or there are several models.
+    """
+    if len(upload.ids) > 1 or len(state.models) > 1:
+        raise Undefined(f"{method} has one model, and takes uploads one by one")
     return state.memory[f"{method}.version"] - state.memory[f"{method}.seen"][upload.ids]
 
 

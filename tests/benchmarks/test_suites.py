@@ -103,3 +103,13 @@ def test_what_a_target_costs_is_reported_where_there_is_one(play_toy: Play) -> N
     never: dict[str, Any] = play_toy("fedavg", rounds=1, target=1.0).result.summary
     assert never["rounds_to_target"] is None or never["accuracy_mean"] == 1
     assert "target" not in play_toy("fedavg", rounds=1).result.summary
+
+
+def test_the_server_of_natural_writers_leaves_enough_to_each_client() -> None:
+    """Whoever is chosen: the samples of the server are drawn anew for every seed."""
+    suite = load_suite("natural-writers")
+    domains = load_dataset(suite.dataset, Path()).domains
+    assert domains is not None
+    sizes = sorted(domains.bincount().tolist(), reverse=True)
+    assert suite.server_samples < len(domains) / 10
+    assert sizes[suite.clients - 1] >= 2 * 8, "twice what the partition asks for"

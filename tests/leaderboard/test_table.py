@@ -121,9 +121,12 @@ def test_a_row_is_outdated_by_its_suite_or_by_its_plugin(tmp_path: Path) -> None
     second, first = tables(tmp_path)
     assert [row.outdated for row in first.rows] == [""]
     assert [row.outdated for row in second.rows] == ["suite version 1; 2 is installed"] * 2
-    write(tmp_path, made(method="a", version="1.0.1rc1", mark="third000", suite={"name": "z"}))
-    write(tmp_path, made(method="c", version="no version", mark="third000", suite={"name": "z"}))
-    stale = {row.method: row.outdated for table in tables(tmp_path) for row in table.rows}
+    third: dict[str, Any] = {"mark": "third000", "suite": {"name": "z"}}
+    write(tmp_path, made(method="a", version="1.0.1rc1", config="a", **third))
+    write(tmp_path, made(method="c", version="no version", config="c", **third))
+    assert [row.outdated for row in tables(tmp_path)[-1].rows] == ["", ""], "nothing newer here"
+    write(tmp_path, made(method="a+b", version="1.0.1", config="ab", **third))
+    stale = {row.method: row.outdated for row in tables(tmp_path)[-1].rows}
     assert stale["a"] == "a 1.0.1rc1; there are results of 1.0.1"
     assert stale["c"] == ""
 

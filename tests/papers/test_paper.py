@@ -13,6 +13,7 @@ from flbench.papers import page as paper_page
 from flbench.papers.paper import Claim, Paper, PublishedValue, load_paper, numbers, plugin_of
 from flbench.papers.reproduction import margin, verdict
 from flbench.plugin.registry import entries
+from flbench.results.files import read_result, save_result
 from flbench.terminal.console import SweepProgress
 
 ROOT = Path(__file__).parents[2]
@@ -38,12 +39,12 @@ def by_number(ours: dict[str, list[float]]) -> dict[PublishedValue, list[float]]
     [
         ({}, "not run"),
         ({"a": []}, "not run"),
-        ({"a": [0.88]}, "reproduced"),
-        ({"a": [0.80, 0.96]}, "reproduced"),  # their mean is .88
-        ({"a": [0.86]}, "not reproduced"),  # .04 away, and nobody to compare it with
+        ({"a": [0.88]}, "equal"),
+        ({"a": [0.80, 0.96]}, "equal"),  # their mean is .88
+        ({"a": [0.86]}, "different"),  # .04 away, and nobody to compare it with
         ({"a": [0.70], "b": [0.50]}, "same ordering"),
-        ({"a": [0.70], "b": [0.75]}, "not reproduced"),
-        ({"a": [0.70], "b": [0.50], "c": [0.71]}, "not reproduced"),  # below one of two
+        ({"a": [0.70], "b": [0.75]}, "different"),
+        ({"a": [0.70], "b": [0.50], "c": [0.71]}, "different"),  # below one of two
     ],
 )
 def test_a_verdict_by_hand(ours: dict[str, list[float]], expected: str) -> None:
@@ -54,19 +55,19 @@ def test_what_the_paper_does_not_set_apart_has_no_order() -> None:
     """b and c are .02 apart, within the tolerance: which is above does not matter."""
     ours = {"b": [0.40], "c": [0.45], "a": [0.80]}
     assert verdict(PAPER["b"], by_number(ours), 0.03) == "same ordering"
-    assert verdict(PAPER["b"], by_number({**ours, "a": [0.30]}), 0.03) == "not reproduced"
+    assert verdict(PAPER["b"], by_number({**ours, "a": [0.30]}), 0.03) == "different"
 
 
 def test_the_papers_own_deviation_counts_where_it_is_larger() -> None:
     wide = PublishedValue("s", "d", "a", 0.9, 0.1)
     assert margin(wide, 0.03) == 0.1
-    assert verdict(wide, {wide: [0.81]}, 0.03) == "reproduced"
+    assert verdict(wide, {wide: [0.81]}, 0.03) == "equal"
 
 
 def test_of_numbers_above_one_the_tolerance_is_a_share() -> None:
     rounds = PublishedValue("s", "d", "a", 200, None)
-    assert verdict(rounds, {rounds: [185]}, 0.1) == "reproduced"
-    assert verdict(rounds, {rounds: [179]}, 0.1) == "not reproduced"
+    assert verdict(rounds, {rounds: [185]}, 0.1) == "equal"
+    assert verdict(rounds, {rounds: [179]}, 0.1) == "different"
 
 
 # --- cards ------------------------------------------------------------------------------------
@@ -199,12 +200,11 @@ def test_reproduce_runs_what_is_missing_and_says_what_came_of_it(card: str, type
     assert "6 cells: none is complete; 6 to run" in told
     rows = {line.split("│")[1].strip(): line for line in said.splitlines() if "│" in line}
     assert "0.5000 ± 0.5000" in rows["fedavg"]
-    assert "reproduced" in rows["fedavg"]
-    assert "not" not in rows["fedavg"]
+    assert "agrees" in rows["fedavg"]
     assert "0, 1" in rows["local-only"]
     assert "not run: scaffold: SCAFFOLD is defined for SGD" in rows["scaffold"]
     assert "cifar10: not run: cifar10 is not part of this scale" in said
-    assert said.splitlines()[-1].startswith("4 numbers: 1 reproduced")
+    assert said.splitlines()[-1].startswith("4 numbers: 1 agrees")
     assert sorted(path.name for path in Path("flbench-results").rglob("seed-*.json")) == [
         "seed-0.json", "seed-0.json", "seed-1.json", "seed-1.json",
     ]  # fmt: skip
@@ -212,6 +212,28 @@ def test_reproduce_runs_what_is_missing_and_says_what_came_of_it(card: str, type
     code, again, told = typed("reproduce", card, "--table", "1")
     assert (code, "; 0 to run" in told) == (0, True)
     assert again.splitlines()[-1] == said.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_results_of_other_versions_are_compared_where_this_one_has_none(
+    card: str, typed: Typed
+) -> None:
+    typed("reproduce", card, "--table", "1")
+    for path in Path("flbench-results").rglob("seed-*.json"):
+        older = path.parent.with_name("older") / path.name
+        older.parent.mkdir(exist_ok=True)
+        result = read_result(path)
+        method = result.method.model_dump()
+        method["plugins"][0]["version"] = "0.0.1"
+        if result.method.name == "local-only":
+            method["params"] = {"schedule": "participation"}  # another setting than the card's
+        changed = {"method": result.method.__class__.model_validate(method)}
+        save_result(older, result.model_copy(update=changed))
+        path.unlink()
+    _, said, _ = typed("reproduce", card, "--table", "1", "--no-run")
+    rows = {line.split("│")[1].strip(): line for line in said.splitlines() if "│" in line}
+    assert "agrees" in rows["fedavg"]
+    assert "no result yet" in rows["local-only"]
 
 
 def test_reproduce_without_running_compares_what_is_there(card: str, typed: Typed) -> None:
@@ -261,7 +283,7 @@ def test_a_number_never_reached_is_not_reproduced(card: str, typed: Typed, tmp_p
     _, said, _ = typed("reproduce", card, "--table", "1")
     (row,) = [line for line in said.splitlines() if "│ fedavg" in line]
     assert [cell.strip() for cell in row.split("│")[2:-1]] == [
-        "12.0", "never", "-", "0, 1", "not reproduced",
+        "12.0", "never", "-", "0, 1", "differs",
     ]  # fmt: skip
 
 

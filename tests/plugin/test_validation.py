@@ -11,7 +11,7 @@ import pytest
 import torch
 from toy import CLIENTS, WIDTH, Play, bad, composition, refused
 
-from flbench import Partition, hookimpl
+from flbench import Context, Partition, Undefined, hookimpl
 from flbench.core.state import Membership, Memory, Models, Personal, Scores, Setup, Stage, Start
 
 HOME = torch.zeros(CLIENTS, dtype=torch.int64)
@@ -352,6 +352,43 @@ def test_memory_per_client_keeps_one_entry_per_client(
     declared = remembered("bad.control", (CLIENTS,), "client")
     said = refused(play_toy, bad(setup=lambda self: declared, **{hook: answer}))
     assert said.startswith(f"round 1: bad.{hook}: memory 'bad.control' has 2 entries, expected 6")
+
+
+@dataclass(frozen=True)
+class Begins:
+    """A method that begins with some models, and gives its clients a number."""
+
+    models: int
+
+    @hookimpl
+    def setup(self, ctx: Context) -> Setup:
+        home = torch.zeros(ctx.clients, dtype=torch.int64)
+        return Setup(ctx.initial.expand(self.models, -1).clone(), Membership(home))
+
+    @hookimpl
+    def dispatch(self, stage: Stage) -> Start:
+        return Start(client_memory={"number": torch.ones(len(stage.clients))})
+
+
+def test_two_methods_that_begin_with_other_numbers_of_models_are_undefined(play_toy: Play) -> None:
+    said = refused(play_toy, composition(("one", Begins(1)), ("two", Begins(2))))
+    assert said == "two begins with 2 models, one with 1; name one of them"
+
+
+def test_two_methods_that_give_clients_something_of_one_name_are_an_error(play_toy: Play) -> None:
+    said = refused(play_toy, composition(("one", Begins(1)), ("two", Begins(1))))
+    assert said.endswith("two methods give clients 'number': rename it in one of them")
+
+
+def test_what_is_undefined_in_a_function_of_a_hook_is_undefined(play_toy: Play) -> None:
+    def batch_loss(self: Any) -> Any:
+        def loss(batch: Any) -> torch.Tensor:
+            raise Undefined("the features are not known")
+
+        return loss
+
+    with pytest.raises(Undefined, match=r"bad\.batch_loss: the features are not known"):
+        play_toy(bad(batch_loss=batch_loss))
 
 
 def test_a_memory_declared_twice_is_an_error(play_toy: Play) -> None:

@@ -25,7 +25,7 @@ IN_NEED: dict[str, tuple[str, dict[str, object]]] = {
     "fedlc": ("oracle+fedlc", {"oracle.warmup": 1}),
     "lora": ("lora", {"head": True}),
 }
-"""Alone, fedlc never compares labels that no client has both; lora leaves a random head as it is."""
+"""Alone, fedlc never compares labels that no client has both; lora keeps its random head."""
 
 
 @pytest.mark.parametrize("method", ["fedavg", "lg-fedavg", "oracle", "pfedlia"])

@@ -41,8 +41,8 @@ def test_the_loss_of_generated_features_by_hand(monkeypatch: pytest.MonkeyPatch)
     received = {
         "generator": torch.zeros(9),
         "labels": torch.tensor([0.5, 0.5]),
-        "u": torch.tensor([0.1, 0.9]),
-        "e": torch.zeros(2, 1),
+        "fedgen.u": torch.tensor([0.1, 0.9]),
+        "fedgen.e": torch.zeros(2, 1),
     }
     module = SimpleNamespace(received=received, get_submodule={"net.head": head}.__getitem__)
     monkeypatch.setattr(

@@ -90,6 +90,16 @@ def test_neighbours_by_hand() -> None:
     assert found.exp()[0].tolist() == pytest.approx([0.625, 0.375])
 
 
+def test_a_label_of_which_neither_model_nor_neighbours_know_has_a_finite_loss() -> None:
+    """In float32 the probability of a logit that is smaller by 1000 is 0."""
+    received = {"knn.keys": torch.zeros(1, 1), "knn.labels": torch.zeros(1)}
+    sure = torch.tensor([[1000.0, 0.0]])
+    module = SimpleNamespace(received=received, features=lambda x: (x, sure))
+    found = create("knn-per", k=1, share=0.5).mixture(module, torch.zeros(1, 1), 2)
+    assert found.isfinite().all()
+    assert found[0, 0] == 0.0
+
+
 def test_pfedhn_moves_a_model_along_its_own_update(play_toy: Play) -> None:
     """One client, one step: the new model is nearer to what the client trained."""
     method = create("pfedhn", lr=0.05)

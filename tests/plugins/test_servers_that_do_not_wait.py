@@ -90,5 +90,13 @@ def test_a_server_that_does_not_wait_loses_what_is_not_sent(name: str, play_toy:
 
 
 @pytest.mark.parametrize("name", ["fedasync", "fedbuff"])
+def test_a_server_that_does_not_wait_has_one_model(name: str, play_toy: Play) -> None:
+    clock = {"seconds_per_step": 1.0}
+    for other, settings in (("oracle", {"oracle.warmup": 1}), ("fedc2i", {})):
+        said = refused(play_toy, f"{other}+{name}", settings=settings, clock=clock, rounds=3)
+        assert f"{name} has one model" in said
+
+
+@pytest.mark.parametrize("name", ["fedasync", "fedbuff"])
 def test_a_server_that_does_not_wait_needs_a_clock(name: str, play_toy: Play) -> None:
     assert "the suite has no clock" in refused(play_toy, composition((name, create(name))))

@@ -22,6 +22,7 @@ MEANINGS = {
     "cluster": "decide who is grouped with whom",
     "aggregate": "decide how models are averaged",
     "client_module": "replace the local objective",
+    "score": "score the models",
 }
 
 
@@ -33,6 +34,7 @@ MEANINGS = {
         ("fedavgm+scaffold", "aggregate"),
         ("lg-fedavg+fedrep", "aggregate"),
         ("per-fedavg+fednova", "aggregate"),
+        ("ifca+fedala", "score"),
     ],
 )
 def test_two_that_decide_the_same_are_refused(text: str, hook: str) -> None:
@@ -75,8 +77,7 @@ def meets(mark: str, pair: Any, kinds: Any) -> bool:
     """Whether one of two methods has a mark and the other a hook that has no meaning beside it."""
     hooks = ("cluster",) if mark == "row_per_client" else ("cluster", "aggregate", "personalise")
     return any(
-        getattr(kinds[one], mark, False)
-        and any(decided(kinds[other], hook) for hook in hooks)
+        getattr(kinds[one], mark, False) and any(decided(kinds[other], hook) for hook in hooks)
         for one, other in (pair, pair[::-1])
     )
 
@@ -86,7 +87,8 @@ def meets(mark: str, pair: Any, kinds: Any) -> bool:
 )
 def test_a_model_per_client_leaves_nothing_to_group(method: str) -> None:
     for grouping in ("oracle", "ifca", "flis-hc"):
-        with pytest.raises(UserError, match=f"nothing may regroup them, and {grouping} does"):
+        said = f"nothing may regroup them, and {grouping} does|both score the models"
+        with pytest.raises(UserError, match=said):
             compose(f"{grouping}+{method}")
     with pytest.raises(UserError, match="centralised has one trainer for all data; oracle treats"):
         compose("centralised+oracle")

@@ -361,7 +361,7 @@ def fedgen(c: Case) -> Scalars:
     hidden, inputs = c.setting("hidden"), 4 + c.setting("noise")
     size = (inputs + 1) * hidden + (hidden + 1) * c.net.features
     moved["down"] |= {"generator": (times - 3) * size, "labels": (times - 3) * 4}
-    moved["up"]["counts"] = times * 4
+    moved["up"]["label counts"] = times * 4
     return moved
 
 

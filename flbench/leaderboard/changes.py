@@ -1,0 +1,109 @@
+"""What a change of result files does to the leaderboard: which rows, by how much, which ranks.
+
+Names come from the files, which anybody may have written; they are escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from flbench.leaderboard.markdown import escaped, grid, titled
+from flbench.leaderboard.pages import page_of
+from flbench.leaderboard.table import Table, TableRow
+
+HEADINGS = (
+    ("row", True),
+    ("before", False),
+    ("now", False),
+    ("change", False),
+    ("rank", False),
+    ("cannot be told apart from", True),
+)
+MOST = 10
+"""Names that are listed; of more, their number is said."""
+
+
+def changes(before: Sequence[Table], after: Sequence[Table]) -> list[str]:
+    """Lines of Markdown: a section for every table that has other rows than before.
+
+    Example:
+        >>> changes([], [])
+        ['No row of the leaderboard changes.']
+    """
+    sides = [{(one.suite, one.dataset, one.fingerprint): one for one in s} for s in (before, after)]
+    lines: list[str] = []
+    pages: dict[str, None] = {}
+    for key in sorted({*sides[0], *sides[1]}):
+        old, new = (side.get(key) for side in sides)
+        if section := _section(old, new):
+            table = new or old
+            assert table is not None, "the key is of one of them"
+            lines += ["", f"### {titled(table.title)}", "", *section]
+            pages[page_of(key[0])] = None
+    if not lines:
+        return ["No row of the leaderboard changes."]
+    return [f"Pages of the leaderboard that change: {', '.join(map(escaped, pages))}.", *lines]
+
+
+def _section(old: Table | None, new: Table | None) -> list[str]:
+    """Rows that are new, changed or gone; then the other rows whose rank changes."""
+    was, now = ({row.config: row for row in side.rows} if side else {} for side in (old, new))
+    touched = [
+        config
+        for config in [*now, *(config for config in was if config not in now)]
+        if config not in was or config not in now or was[config].results != now[config].results
+    ]
+    if not touched:
+        return []
+    rows = [_line(was.get(config), now.get(config), new) for config in touched]
+    moved = [
+        f"{escaped(row.name)} ({_rank(was[config])} to {_rank(row)})"
+        for config, row in now.items()
+        if config not in touched and was[config].rank != row.rank
+    ]
+
+    return [*grid(HEADINGS, rows), "", f"Other ranks that change: {_listed(moved)}."]
+
+
+def _line(was: TableRow | None, now: TableRow | None, table: Table | None) -> list[str]:
+    """A row before and after."""
+    row = now or was
+    assert row is not None, "it is in one of them"
+    alike: list[str] = []
+    if now is not None and table is not None:
+        of_kind = table.tuned if now.tuning else table.main
+        alike = [
+            escaped(one.name)
+            for one in of_kind
+            if one.config != now.config and {*one.ties} & {*now.ties} and one.budget == now.budget
+        ]
+    return [
+        escaped(row.name),
+        _accuracy(was),
+        _accuracy(now),
+        f"{now.mean - was.mean:+.4f}" if was and now else "",
+        _rank(now),
+        _listed(alike),
+    ]
+
+
+def _accuracy(row: TableRow | None) -> str:
+    """Mean accuracy, its interval, and the number of seeds."""
+    if row is None:
+        return ""
+    low, high = row.interval
+    return f"{row.mean:.4f} ({low:.4f} to {high:.4f}), {len(row.seeds)} seeds"
+
+
+def _rank(row: TableRow | None) -> str:
+    """Its rank; or why it has none."""
+    if row is None:
+        return "gone"
+    return "outdated" if row.outdated else "none" if row.rank is None else str(row.rank)
+
+
+def _listed(names: Iterable[str]) -> str:
+    """The first names, and how many more there are."""
+    found = list(names)
+    more = f" and {len(found) - MOST} more" if len(found) > MOST else ""
+    return (", ".join(found[:MOST]) + more) or "none"

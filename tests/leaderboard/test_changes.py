@@ -1,0 +1,83 @@
+"""What a change of result files does to the leaderboard."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from made_results import made, write
+from toy import Typed
+
+from flbench.leaderboard.changes import changes
+from flbench.leaderboard.table import tables
+
+
+@pytest.fixture
+def before(tmp_path: Path) -> Path:
+    """Two rows: m at .5 in two seeds, n at .9."""
+    rows = [made(0.5, method="m"), made(0.5, method="m", seed=1), made(0.9, method="n")]
+    return write(tmp_path / "before", *rows)
+
+
+@pytest.fixture
+def after(tmp_path: Path) -> Path:
+    """Row o is new and the best, m has one seed less and .25 more, n is as it was."""
+    rows = [made(0.75, method="m"), made(0.9, method="n"), made(1.0, method="o|x", config="o")]
+    return write(tmp_path / "after", *rows)
+
+
+def test_rows_that_are_new_changed_or_gone(before: Path, after: Path) -> None:
+    assert changes(tables(before), tables(after)) == [
+        "Pages of the leaderboard that change: toy.md.",
+        "",
+        "### toy on toy [5u1te000]",
+        "",
+        "| row | before | now | change | rank | cannot be told apart from |",
+        "|---|---:|---:|---:|---:|---|",
+        "| o\\|x | - | 1.0000 (1.0000 to 1.0000), 1 seeds | - | 1 | none |",
+        "| m | 0.5000 (0.5000 to 0.5000), 2 seeds | 0.7500 (0.7500 to 0.7500), 1 seeds |"
+        " +0.2500 | 3 | none |",
+        "",
+        "Other ranks that change: n (1 to 2).",
+    ]
+    gone = changes(tables(after), tables(before))
+    assert "| o\\|x | 1.0000 (1.0000 to 1.0000), 1 seeds | - | - | gone | none |" in gone
+    assert gone[-1] == "Other ranks that change: n (2 to 1)."
+
+
+def test_a_table_that_is_new_or_gone_is_all_of_it(before: Path) -> None:
+    for old, new in (([], tables(before)), (tables(before), [])):
+        found = changes(old, new)
+        assert len([line for line in found if line.startswith(("| m", "| n"))]) == 2
+        assert found[-1] == "Other ranks that change: none."
+    assert changes(tables(before), tables(before)) == ["No row of the leaderboard changes."]
+
+
+def git(*words: str) -> None:
+    person = ("-c", "user.name=a", "-c", "user.email=a@b")
+    subprocess.run(["git", *person, *words], check=True, capture_output=True)
+
+
+@pytest.mark.slow
+def test_the_command_compares_with_a_folder_or_a_revision(
+    before: Path, after: Path, typed: Typed
+) -> None:
+    code, said, _ = typed("submit", "--diff", str(before), "--results", str(after))
+    assert (code, said.splitlines()[0]) == (0, "Pages of the leaderboard that change: toy.md.")
+    git("init", "-q", ".")
+    write(Path("board"), made(0.5, method="m"))
+    git("add", "board")
+    git("commit", "-q", "-m", "one row")
+    assert typed("submit", "--diff", "HEAD", "--results", "board")[1].startswith("No row")
+    write(Path("board"), made(0.9, method="n"))
+    assert "| n | - | 0.9000" in typed("submit", "--diff", "HEAD", "--results", "board")[1]
+
+
+@pytest.mark.parametrize("base", ["no-such-thing", "--output=x"])
+def test_what_is_no_revision_is_one_line(base: str, typed: Typed) -> None:
+    code, _, error = typed("submit", f"--diff={base}")
+    assert (code, error.count("\n")) == (1, 1)
+    assert f"--diff {base}: expected a folder, or a revision of git that has 'leader" in error
+    assert not Path("x").exists()
+    assert "expected result files, or folders of them; or --diff BASE" in typed("submit")[2]
