@@ -206,7 +206,7 @@ def by_purpose(found: Sequence[Table]) -> list[str]:
             if len(row.column(column)) == len(row.results)
             and (table.suite != "dp-budget" or "dp" in row.method)
         ]
-        order = sorted(there, key=lambda row: sign * mean_of(row, column))
+        order = sorted(there, key=lambda row: sign * (mean_of(row, column) or 0.0))
         digits = 0 if sign == 1 else 3
         best = ", ".join(f"`{row.name}` {mean_of(row, column):.{digits}f}" for row in order[:5])
         others = [
