@@ -11,19 +11,24 @@ from toy import Typed
 
 from flbench.leaderboard.changes import changes
 from flbench.leaderboard.table import tables
+from flbench.results.schema import Result
+
+
+def seeds(accuracy: float, method: str, count: int = 3) -> list[Result]:
+    """A row."""
+    return [made(accuracy, method=method, config=method[0], seed=seed) for seed in range(count)]
 
 
 @pytest.fixture
 def before(tmp_path: Path) -> Path:
-    """Two rows: m at .5 in two seeds, n at .9."""
-    rows = [made(0.5, method="m"), made(0.5, method="m", seed=1), made(0.9, method="n")]
-    return write(tmp_path / "before", *rows)
+    """Two rows of three seeds: m at .5, n at .9."""
+    return write(tmp_path / "before", *seeds(0.5, "m"), *seeds(0.9, "n"))
 
 
 @pytest.fixture
 def after(tmp_path: Path) -> Path:
-    """Row o is new and the best, m has one seed less and .25 more, n is as it was."""
-    rows = [made(0.75, method="m"), made(0.9, method="n"), made(1.0, method="o|x", config="o")]
+    """Row o is new and the best, m has .25 more and a seed more, n is as it was."""
+    rows = [*seeds(0.75, "m", 4), *seeds(0.9, "n"), *seeds(1.0, "o|x")]
     return write(tmp_path / "after", *rows)
 
 
@@ -35,14 +40,14 @@ def test_rows_that_are_new_changed_or_gone(before: Path, after: Path) -> None:
         "",
         "| row | before | now | change | rank | cannot be told apart from |",
         "|---|---:|---:|---:|---:|---|",
-        "| o\\|x | - | 1.0000 (1.0000 to 1.0000), 1 seeds | - | 1 | none |",
-        "| m | 0.5000 (0.5000 to 0.5000), 2 seeds | 0.7500 (0.7500 to 0.7500), 1 seeds |"
+        "| o\\|x | - | 1.0000 (1.0000 to 1.0000), 3 seeds | - | 1 | none |",
+        "| m | 0.5000 (0.5000 to 0.5000), 3 seeds | 0.7500 (0.7500 to 0.7500), 4 seeds |"
         " +0.2500 | 3 | none |",
         "",
         "Other ranks that change: n (1 to 2).",
     ]
     gone = changes(tables(after), tables(before))
-    assert "| o\\|x | 1.0000 (1.0000 to 1.0000), 1 seeds | - | - | gone | none |" in gone
+    assert "| o\\|x | 1.0000 (1.0000 to 1.0000), 3 seeds | - | - | gone | none |" in gone
     assert gone[-1] == "Other ranks that change: n (2 to 1)."
 
 
