@@ -39,7 +39,10 @@ def board(folder: Path) -> Path:
         ("cccccccc", "x", {"fedavg": 0.5, "a": 0.7}),
     ):
         for name, accuracy in scores.items():
-            one = made(accuracy, method=name, mark=mark, suite={"name": suite})
+            one = made(
+                accuracy, method=name, mark=mark, suite={"name": suite},
+                plugin={"baseline": name == "fedavg"},
+            )  # fmt: skip
             write(folder, *twice(trained(one, {"a": 30.0, "b": 11.0}.get(name, 10.0))))
     return folder
 
@@ -171,7 +174,10 @@ def test_methods_by_work(tmp_path: Path) -> None:
 
 
 def test_work_is_compared_on_one_kind_of_machine(tmp_path: Path) -> None:
-    write(tmp_path, trained(made(0.5), 10.0, threads="1"), trained(made(0.5, seed=1), 20.0))
+    plain = {"baseline": True}
+    write(tmp_path, trained(made(0.5, plugin=plain), 10.0, threads="1"))
+    write(tmp_path, trained(made(0.5, plugin=plain, seed=1), 20.0))
+    write(tmp_path, made(0.4, method="alone", plugin=plain, alone=True))
     write(
         tmp_path,
         trained(made(0.6, method="a"), 50.0, threads="4"),
@@ -182,7 +188,8 @@ def test_work_is_compared_on_one_kind_of_machine(tmp_path: Path) -> None:
     (table,) = tables(tmp_path)
     rows = {row.name: (row.work, row.epochs) for row in table.rows}
     assert rows == {
-        "fedavg": (1.0, 3.0), "a": (2.5, 7.5), "b": (None, None), "c": (None, None)
+        "fedavg": (1.0, 3.0), "a": (2.5, 7.5), "b": (None, None), "c": (None, None),
+        "alone": (None, None),
     }  # fmt: skip
 
 
