@@ -14,6 +14,7 @@ import typer
 
 from flbench import __version__
 from flbench.cli.check import check
+from flbench.cli.compare import compare
 from flbench.cli.data import data
 from flbench.cli.diff import diff
 from flbench.cli.interruption import heed_interruptions
@@ -49,7 +50,8 @@ app = typer.Typer(
 
 for command in (run, sweep, list_, data, study, check, new):
     app.command(command.__name__.strip("_"))(command)
-app.command(context_settings=PASSES_ON)(speed)
+for command in (speed, compare):
+    app.command(context_settings=PASSES_ON)(command)
 for command in (reproduce, tune, diff, leaderboard, plot, sync, submit, verify):
     app.command()(command)
 app.add_typer(show, name="show")
