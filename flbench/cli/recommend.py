@@ -210,10 +210,10 @@ def _rare_lines(near: Sequence[Neighbour]) -> list[str]:
     useful = sorted((name for name in rare if max(rare[name]) > 0), key=lambda n: -max(rare[n]))
     if not useful:
         return []
-    told = ", ".join(
+    lacking = ", ".join(
         f"{name} {' and '.join(_points(gain) for gain in rare[name])}" for name in useful[:SHOWN]
     )
-    return [f"  on fewer than {EVIDENCE} of these tables, so not compared: {told}"]
+    return [f"  on fewer than {EVIDENCE} of these tables, so not compared: {lacking}"]
 
 
 def _points(share: float) -> str:

@@ -139,7 +139,7 @@ def _draw_legend(
     from matplotlib.lines import Line2D
 
     others = "; grey: the other rows" if grey else ""
-    told = f"accuracy at the end; mean over seeds, band: lowest to highest seed{others}"
+    heading = f"accuracy at the end; mean over seeds, band: lowest to highest seed{others}"
 
     styles = [_line_style(place) for place in range(len(named))]
     figure.legend(
@@ -147,7 +147,7 @@ def _draw_legend(
         [f"{name}  {100 * curve.mean[-1]:.1f}" for name, curve in named],
         loc="outside lower left", ncols=across, frameon=False, handlelength=2.6,
         borderaxespad=0.2, labelspacing=0.3, columnspacing=1.2, labelcolor="linecolor",
-        title=wrapped(told, 74, 400),
+        title=wrapped(heading, 74, 400),
         title_fontsize=SMALLEST, alignment="left",
     )  # fmt: skip
 
