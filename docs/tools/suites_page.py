@@ -224,8 +224,8 @@ def _partitions() -> list[str]:
         "|---|---|---|",
     ]
     for name, entry in entries("partitions").items():
-        told = ", ".join(f"`{one}`" for one in _parameters(entry)) or "-"
-        lines.append(f"| `{name}` | {summary_of(entry)} | {told} |")
+        parameters = ", ".join(f"`{one}`" for one in _parameters(entry)) or "-"
+        lines.append(f"| `{name}` | {summary_of(entry)} | {parameters} |")
     return lines
 
 

@@ -84,18 +84,18 @@ def exit_code(command: Callable[[], object]) -> int:
     except BrokenPipeError:
         return 1
     except KeyboardInterrupt:
-        return told(Interrupted("interrupted"))
+        return report(Interrupted("interrupted"))
     except FlbenchError as error:
-        return told(error)
+        return report(error)
     except Exception as error:
         if (found := machine_error(error)) is None:
             raise
         found.__cause__ = error
-        return told(found)
+        return report(found)
     return 0
 
 
-def told(error: FlbenchError) -> int:
+def report(error: FlbenchError) -> int:
     """Print an error in one line; returns its exit code."""
     if os.environ.get(DEBUG):
         traceback.print_exception(error)

@@ -140,16 +140,16 @@ def show_method(name: str) -> None:
 @show.command("result")
 def show_result(file: Path) -> None:
     """Show a result file: method, suite, settings and results."""
-    from flbench.leaderboard.markdown import told_clients
+    from flbench.leaderboard.markdown import list_clients
     from flbench.results.files import read_result
 
     result = read_result(file)
     marks = result.fingerprint
     print(f"{result.method.name} on {result.suite['name']} ({result.dataset}), seed {result.seed}")
     print(f"{result.status}, suite version {result.suite['version']}")
-    print(f"  {told_digest(result)}")
+    print(f"  {digest_line(result)}")
     if result.not_judged:
-        print(f"not judged: {told_clients(result.not_judged)}")
+        print(f"not judged: {list_clients(result.not_judged)}")
     for plugin in result.method.plugins:
         print(f"  plugin {plugin.name} of {plugin.distribution} {plugin.version}")
     for one in result.suite.get("plugins", ()):
@@ -179,7 +179,7 @@ def show_result(file: Path) -> None:
         print(f"note: {message}")
 
 
-def told_digest(result: Result) -> str:
+def digest_line(result: Result) -> str:
     """Whether the digest of a file that was read could be checked."""
     return (
         "its digest agrees" if result.is_digested else "no digest: the file is older than digests"

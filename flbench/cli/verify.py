@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flbench.cli.options import Root
-from flbench.cli.show import told_digest
+from flbench.cli.show import digest_line
 from flbench.cli.submit import printable
 from flbench.errors import Interrupted, UserError
 from flbench.submission.verification import COMPUTED_BY, TOLERANCE
@@ -91,7 +91,7 @@ def _alone(path: Path, result: Result, rounds: int | None, data_root: Path | Non
         from flbench.datasets import data_root as locate
         from flbench.submission.auditing import verify_file
     if not result.is_digested:
-        console.say(f"{path}: {told_digest(result)}")
+        console.say(f"{path}: {digest_line(result)}")
     try:
         return verify_file(path, result, rounds, locate(data_root), console, refuse=True)
     finally:

@@ -40,7 +40,7 @@ class DistributedExecutor(Sequential):
         own = torch.tensor(assigned[self.group.rank], dtype=torch.int64)
         own_start = select_clients(start, own)
         own_stage = stage.select(own)
-        upload, everyone = self.group.attempt_and_tell(
+        upload, everyone = self.group.attempt_and_share(
             lambda: self.inner.fit(own_start, own_stage, work, round_), small_fields
         )
         order = torch.tensor([position for own in assigned for position in own]).argsort()

@@ -188,7 +188,7 @@ class LaneStep:
     def _record(self, inputs: list[Tensor], outputs: list[Tensor]) -> LaneProgram | None:
         """The program of a step that gave these outputs; None if it gives others."""
         lanes = len(outputs[-1])
-        self.space.lane_randomness.generators = []  # whoever draws cannot be recorded
+        self.space.lane_randomness.generators = []  # a step that draws cannot be recorded
         question = self._question([tensor[:1] for tensor in inputs])
         before = dict(self.attributes(self.module))
         program = LaneProgram(

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
 T = TypeVar("T")
-Told = TypeVar("Told")
+Summary = TypeVar("Summary")
 LENGTH, SMALL = 8, 2**13
 """Bytes that say how long an object is, and bytes of an object that are sent with them."""
 BLOCK = 2**24
@@ -95,36 +95,36 @@ class ProcessGroup:
         Raises:
             FlbenchError: the error of the first process that failed.
         """
-        return self.attempt_and_tell(work, lambda done: None)[0]
+        return self.attempt_and_share(work, lambda done: None)[0]
 
-    def attempt_and_tell(
-        self, work: Callable[[], T], tell: Callable[[T], Told]
-    ) -> tuple[T, list[Told]]:
+    def attempt_and_share(
+        self, work: Callable[[], T], summarise: Callable[[T], Summary]
+    ) -> tuple[T, list[Summary]]:
         """As `attempt`, and let all processes know something small of each process's part.
 
         Args:
-            tell: what the others must know of the finished work.
+            summarise: gives what the others must know of the finished work.
 
         Returns:
-            What the work returned, and what every process told, by rank.
+            What the work returned, and the summaries of all processes, by rank.
         """
         if self.size == 1:
             done = work()
-            return done, [tell(done)]
+            return done, [summarise(done)]
         failure: tuple[type[FlbenchError], str] | None = None
-        told: Told | None = None
+        summary: Summary | None = None
         try:
             done = work()
-            told = tell(done)
+            summary = summarise(done)
         except ProcessDied:
             raise
         except FlbenchError as error:
             failure = type(error), str(error)
-        heard = self.all_gather_object((failure, told))
+        heard = self.all_gather_object((failure, summary))
         for failed, _ in heard:
             if failed is not None:
                 raise _rebuilt(*failed)
-        return done, [part for _, part in heard]  # type: ignore[misc] # nobody failed: all told
+        return done, [part for _, part in heard]  # type: ignore[misc] # nobody failed: all have one
 
     def broadcast_object(self, value: T) -> T:
         """The value of rank 0."""

@@ -228,7 +228,7 @@ def _draw_names(
 def same_place(points: Sequence[tuple[float, float]], near: float = 4.0) -> list[list[int]]:
     """Indices of points by place: with the first point of a place are those near it.
 
-    Points that cover each other cannot be told apart, so they share a label.
+    Points that cover each other look like one, so they share a label.
 
     Example:
         >>> same_place([(0.0, 0.0), (50.0, 0.0), (1.0, 2.0)])

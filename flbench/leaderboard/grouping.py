@@ -29,7 +29,7 @@ class ResultGroup:
     def reference(self) -> str:
         """Why it is shown for reference only; empty where it is ranked."""
         if any(plugin.uses_true_groups for plugin in self.plugins):
-            return "told the true groups"
+            return "given the true groups"
         if any(plugin.paper_leak for plugin in self.plugins):
             return "uses what its paper leaks from the test data"
         if any(plugin.pools_data for plugin in self.plugins):

@@ -221,15 +221,15 @@ def settings_text(table: Table) -> str:
         f" {suite['rounds']} rounds of {suite['local']['epochs']} local epochs,"
         f" {networks}; suite version {suite['version']}."
         + (f" Every method is joined by {plugins}." if plugins else "")
-        + (f" Not judged: {told_clients(suite['not_judged'])}." if suite.get("not_judged") else "")
+        + (f" Not judged: {list_clients(suite['not_judged'])}." if suite.get("not_judged") else "")
     )
 
 
-def told_clients(ids: Sequence[int]) -> str:
+def list_clients(ids: Sequence[int]) -> str:
     """Clients in words.
 
     Example:
-        >>> told_clients([3]), told_clients([0, 2])
+        >>> list_clients([3]), list_clients([0, 2])
         ('client 3', 'clients 0, 2')
     """
     return f"client{'s' if len(ids) > 1 else ''} {', '.join(map(str, ids))}"

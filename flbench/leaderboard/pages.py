@@ -23,7 +23,7 @@ HOW_TO_READ = (
     " A rank is one more than the number of rows that are separably better, and never better than"
     " the rank of the row above; rows that share a"
     " letter under *ties* cannot be told apart. Worst decile is the 10th percentile over clients."
-    " *Reference* rows were told the true groups, or given all data in one place, or train alone,"
+    " *Reference* rows were given the true groups, or all data in one place, or train alone,"
     " and are not ranked. *To oracle* is the mean's distance below the oracle's; *gain* its"
     " distance above the better of training alone and one model for all, which is what a method"
     " must be worth. Unseen clients joined after the last round. *Status* is `reproduced` where"
@@ -96,8 +96,8 @@ def overview(
     """
     about = (
         f"{MARK} from {files} result files; do not edit. [All suites and how to read"
-        " them](README.md). Whoever adds a row leaves this page as it is; a maintainer generates it"
-        " again."
+        " them](README.md). A contribution of rows leaves this page as it is; a maintainer"
+        " generates it again."
     )
     lines = ["# Overview of the leaderboard", "", about]
     shown = [*(part.title for part in parts), *((LEADERS, COVERAGE) if found else ())]

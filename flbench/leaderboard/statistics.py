@@ -255,7 +255,7 @@ def ranks(better: Bools) -> list[int]:
     """1 + the number of rows that are separably better, and never better than the row above.
 
     Without the second half, a row that varies much would pass steadier ones with higher means,
-    because fewer rows can be told from it.
+    because it is separable from fewer rows.
 
     Args:
         better: whether row i is separably better than row j, shape (R, R), best mean first.

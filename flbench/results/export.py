@@ -62,7 +62,7 @@ COLUMNS: Mapping[File, tuple[Column, ...]] = {
         Column("settings", "text", "settings of the suite, as JSON"),
         Column("packages", "text", "distributions of the plugins, with versions, by commas"),
         Column("baseline", "flag", "one plugin, which is what others must beat"),
-        Column("uses_true_groups", "flag", "a plugin is told the true groups"),
+        Column("uses_true_groups", "flag", "a plugin is given the true groups"),
         Column("pools_data", "flag", "a plugin has all data in one place"),
         Column("paper_leak", "flag", "a plugin uses test data as its paper does"),
         Column("tuning_budget", "whole", "sets of parameters that were tried; null = not tuned"),

@@ -75,7 +75,7 @@ class Packed(NamedTuple):
 class CheckpointWriter:
     """Keeps the last whole round of a run at `path`; None = nowhere.
 
-    What cannot be written is no error: `warn` is told once, and the run goes on.
+    What cannot be written is no error: `warn` is called once, and the run goes on.
     """
 
     def __init__(
@@ -236,9 +236,9 @@ def _changed_code(
     pairs = [(name, before.get(name, ""), after.get(name, "")) for name in names]
     changes = [pair for pair in pairs if pair[1] != pair[2]]
     if changes and not consented:
-        told = ", ".join(f"{name} ({old} then, {new} now)" for name, old, new in changes)
+        listed = ", ".join(f"{name} ({old} then, {new} now)" for name, old, new in changes)
         raise UserError(
-            f"{file}: the code has changed since: {told}; restore it, or mix both with --resume"
+            f"{file}: the code has changed since: {listed}; restore it, or mix both with --resume"
             " --changed-source, which the result will say"
         )
     return changes

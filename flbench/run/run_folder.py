@@ -1,7 +1,7 @@
 """The folder of a run's files: held while a run is alive, freed of what killed runs left there.
 
 A live run holds a shared lock on the folder (`flock`), which ends with its process, however that
-ends. Whoever gets the folder alone knows that no live run writes there. Where a file system has no
+ends. An exclusive lock therefore shows that no live run writes there. Where a file system has no
 such locks, nothing is removed.
 """
 

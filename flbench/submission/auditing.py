@@ -210,7 +210,7 @@ def draw(
 ) -> list[Path]:
     """Files for an audit: those that were audited least, by lot; of these the short runs first.
 
-    The lot of a file is the hash of seed and content, so whoever types the same gets the same
+    The lot of a file is the hash of seed and content, so the same command gives the same
     files, and an audit that was stopped goes on with those that it had left.
 
     Args:

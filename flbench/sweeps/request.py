@@ -91,7 +91,7 @@ class Cell:
     """One method on one suite with one seed: the request for it alone, and its run.
 
     Attributes:
-        note: what tells it from others with the same title, in messages.
+        note: what distinguishes it from others with the same title, in messages.
     """
 
     request: RunRequest

@@ -185,7 +185,7 @@ def grid_rows(study: Study, request: RunRequest, console: Console) -> list[GridR
         paths = {cell.spec.path for cell in cells}
         if not paths & known:  # otherwise the point sets what is not this method's
             known |= paths
-            point = {key: told(settings[key]) for key in point if key in settings}
+            point = {key: as_typed(settings[key]) for key in point if key in settings}
             noted = [replace(cell, note=shown(point)) for cell in cells]
             rows.append(GridRow(suite, method, point, noted))
     return rows
@@ -240,8 +240,8 @@ def correlations(one: npt.NDArray[np.float64], other: npt.NDArray[np.float64]) -
     return {name: round(float(value.statistic), 4) for name, value in found.items()}
 
 
-def told(value: Any) -> Any:  # noqa: ANN401 - plain data
-    """A setting as a row has it: a list as `--set` reads it, because lists are not printed."""
+def as_typed(value: Any) -> Any:  # noqa: ANN401 - plain data
+    """A setting as a row has it: a list as it is typed after `--set`, other values as they are."""
     return written(value) if isinstance(value, list) else value
 
 

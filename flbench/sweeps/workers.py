@@ -279,7 +279,7 @@ def _end_with_sweep() -> None:
 
 
 class Reporter(Console):
-    """The console of a worker: what it is told goes to the sweep."""
+    """The console of a worker: what it should show goes to the sweep."""
 
     def __init__(self, pipe: Connection) -> None:
         self.lines = Lines(self)

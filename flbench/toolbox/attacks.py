@@ -31,9 +31,9 @@ def attackers(ctx: Context, share: float, named: Collection[int] = ()) -> list[i
     Raises:
         UserError: a client that is named is not there.
     """
-    strangers = [client for client in named if not 0 <= client < ctx.clients]
-    if strangers:
-        raise UserError(f"attackers: clients 0 to {ctx.clients - 1} expected, got {strangers[0]}")
+    unknown = [client for client in named if not 0 <= client < ctx.clients]
+    if unknown:
+        raise UserError(f"attackers: clients 0 to {ctx.clients - 1} expected, got {unknown[0]}")
     if named:
         return sorted(set(named))
     draws = [ctx.rng("attackers", client=client).random() for client in range(ctx.clients)]

@@ -171,7 +171,7 @@ def test_a_composition_with_a_reference_plugin_is_a_reference() -> None:
     both = honest.method.model_copy(update={"name": "a+b", "plugins": plugins})
     (rows,) = rows_of([honest.model_copy(update={"method": both}), honest]).values()
     assert [(row.name, row.reference) for row in rows] == [
-        ("a", ""), ("a+b", "told the true groups"),
+        ("a", ""), ("a+b", "given the true groups"),
     ]  # fmt: skip
 
 
