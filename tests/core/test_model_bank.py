@@ -161,6 +161,14 @@ def test_what_is_shared_costs_one_row_however_many_there_are() -> None:
     assert bank._store.used == before
 
 
+def test_reading_what_is_shared_does_not_write_it_into_rows_of_another_bank() -> None:
+    bank, table = start()
+    other = bank.clone()
+    bank.share(EVEN, torch.tensor([1.0, 2.0]))
+    assert bank.read(3)[EVEN].tolist() == [1.0, 2.0]
+    assert torch.equal(other[3], table[3])
+
+
 @pytest.mark.parametrize("budget", [0, 3 * WIDTH * 4, 10**6])
 def test_past_the_budget_rows_lie_in_files_that_have_no_name(tmp_path: Path, budget: int) -> None:
     store = RowStore(budget, tmp_path / "here")

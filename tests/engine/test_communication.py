@@ -141,3 +141,11 @@ def test_masks_that_are_equal_scalar_by_scalar_are_counted_one_by_one() -> None:
     """Expanded along the scalars, not along the clients."""
     masks = torch.tensor([[True], [False], [True]]).expand(3, 4)
     assert count_true(masks).tolist() == [4, 0, 4]
+
+
+def test_a_client_that_was_sent_models_need_not_get_them_again() -> None:
+    ledger = CommunicationLedger(2)
+    ledger.open_round()
+    ledger.send_models(torch.tensor([1]), torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+    ledger.start(start([[[3.0, 4.0]], [[3.0, 4.0]]]), Stage("train", torch.arange(2), 1))
+    assert counts(ledger, "down") == [8, 16], "client 1 has both models"

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from toy import Play, composition, toy_dataset, toy_suite, watching
+from toy import CLIENTS, Play, composition, toy_dataset, toy_suite, watching
 
 from flbench import (
     ClientModule,
@@ -23,7 +23,14 @@ from flbench import (
     hookimpl,
 )
 from flbench.engine.batches import orders, steps
-from flbench.engine.cross_evaluation import Pooled, cross_evaluate, evaluate_model, logits_of
+from flbench.engine.cross_evaluation import (
+    CHUNK,
+    Pooled,
+    chunk,
+    cross_evaluate,
+    evaluate_model,
+    logits_of,
+)
 from flbench.engine.sequential import mean_in_order
 from flbench.errors import Diverged, PluginError
 from flbench.run.rounds import cohort
@@ -363,3 +370,32 @@ def test_losses_are_added_in_order_in_double_precision() -> None:
     assert mean_in_order([torch.tensor(value, dtype=torch.float64) for value in values]) == 1 / 3
     assert mean_in_order([torch.tensor(16777216.0), torch.tensor(1.0)]) == 8388608.5
     assert mean_in_order([]) != mean_in_order([]), "NaN"
+
+
+def test_a_pooled_stage_trains_on_the_samples_of_all(play_toy: Play) -> None:
+    executor = play_toy("fedavg", rounds=1).run.executor
+    lists = executor.samples.splits["train"]
+    own = executor.owned(1, Stage("train", torch.tensor([1]), 1))
+    everything = executor.owned(1, Stage("train", torch.tensor([1]), 1, pooled=True))
+    assert own.tolist() == lists[1].tolist()
+    assert everything.tolist() == [row for rows in lists for row in rows.tolist()]
+
+
+def test_models_are_evaluated_without_dropout(play_toy: Play) -> None:
+    def net() -> nn.Module:
+        return nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.9), nn.Linear(8, 4))
+
+    run = play_toy("fedavg", net=net, rounds=1).run
+    space, row = run.executor.workspace, run.context.initial
+    pooled = Pooled.of(space, run.executor.samples, "train", torch.arange(CLIENTS))
+    once, again = evaluate_model(space, row, pooled), evaluate_model(space, row, pooled)
+    assert torch.equal(once, again)
+
+
+@pytest.mark.parametrize(
+    ("labels", "size"), [((4,), CHUNK), ((4, 16), CHUNK // 16), ((4, 10 * CHUNK), 1)]
+)
+def test_a_forward_pass_has_as_many_tokens_as_it_has_images(
+    labels: tuple[int, ...], size: int
+) -> None:
+    assert chunk(torch.zeros(labels, dtype=torch.int64)) == size

@@ -270,3 +270,18 @@ def test_clients_are_called_by_name_in_ascending_order() -> None:
     pool = Samples(torch.zeros(0, 1), torch.zeros(0), {}, names=(7, 3, 5))
     assert pool.called(torch.tensor([5, 7])).tolist() == [0, 2]
     assert Samples(pool.x, pool.y, {}).called(torch.tensor([5, 7])).tolist() == [5, 7]
+
+
+def test_a_relabelled_client_keeps_samples_group_and_name() -> None:
+    federation = split(server=np.arange(3))
+    order = [2, 0, 3, 1]
+    other = federation.relabelled(order)
+    assert federation.groups is not None
+    assert other.groups is not None
+    for new, old in enumerate(order):
+        for name in ("train", "validation", "test"):
+            assert names(other, name, new) == names(federation, name, old)
+        assert other.groups[new] == federation.groups[old]
+        assert other.visible.name(new) == other.held_out.name(new) == old
+    assert len(set(federation.groups.tolist())) > 1
+    assert names(other, "server", 0) == [0, 1, 2]

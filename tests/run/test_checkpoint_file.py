@@ -259,6 +259,16 @@ def test_shared_rows_and_shared_memory_come_back(tmp_path: Path) -> None:
         assert found.memory[name].tolist() == [7.0, 8.0]
 
 
+def test_weights_of_a_membership_come_back(path: Path) -> None:
+    weights = torch.tensor([[0.25, 0.75], [0.0, 1.0]], dtype=torch.float64)
+    state = State(3, torch.rand(2, 2), Membership(torch.arange(2), weights))
+    CheckpointWriter(path, ORIGIN).keep(state, CommunicationLedger(2), History())
+    found = load(path).state.membership
+    assert found.weights is not None
+    assert torch.equal(found.weights, weights)
+    assert found.home.tolist() == [0, 1]
+
+
 def test_only_models_and_memory_go_to_the_device() -> None:
     names = ["models", "memory/toy.x", "home", "bits/up"]
     store = RowStore(10**6, device=torch.device("meta"))

@@ -17,7 +17,7 @@ from flbench.core.seeding import rng
 from flbench.core.state import Dispatched
 from flbench.core.types import STAGE_KINDS, Kind, StageKind
 from flbench.engine.options import EngineOptions
-from flbench.errors import UserError
+from flbench.errors import Diverged, UserError
 from flbench.metrics import METRICS
 from flbench.results.files import read_result
 from flbench.results.schema import VOLATILE
@@ -544,3 +544,21 @@ def test_cohorts_of_many_clients_are_drawn_without_shuffling_all(
     assert times.min() > 25, "each is expected 50 times"
     assert times.max() < 80
     assert drawn[0] == cohort(suite, 1, 1).tolist() != cohort(suite, 2, 1).tolist()
+
+
+def test_models_are_fine_tuned_in_the_last_round_only(play_toy: Play) -> None:
+    history = play_toy("fedavg", rounds=3, ft_epochs=1).run.history
+    tuned = history.curves["accuracy_fine_tuned"]
+    assert tuned[:-1] == [None, None]
+    assert tuned[-1] is not None
+
+
+def test_clients_whose_models_are_not_finite_are_named(play_toy: Play) -> None:
+    uploads: list[Any] = []
+    ctx = play_toy(composition(("watch", watching(uploads))), rounds=1).run.context
+    upload, stage = uploads[0], Stage("train", uploads[0].ids, 1)
+    params = upload.params.clone()
+    params[1:] = torch.inf
+    lost = int(upload.ids[1])
+    with pytest.raises(Diverged, match=rf"client {lost} are not finite .*\(2 of 3 clients\)"):
+        rounds.refuse_divergence(replace(upload, params=params), stage, ctx)

@@ -1,0 +1,42 @@
+"""What clients are tested with."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from toy import CLIENTS, Play, Played, plain_work
+
+from flbench import Personal, Stage
+from flbench.run.evaluation import evaluate, trained
+from flbench.run.history import Evaluation
+
+EVERYBODY = torch.arange(CLIENTS)
+
+
+def evaluated(played: Played, personal: Personal) -> Evaluation:
+    """All clients on their test samples, each with what `personal` says."""
+    run, state = played.run, played.state
+    return evaluate(run.executor, personal, state, run.held_out, EVERYBODY, plain_work)
+
+
+def test_personal_models_are_adapted_before_they_are_tested(play_toy: Play) -> None:
+    played = play_toy("fedavg", rounds=1)
+    row, stage = played.state.membership.home, Stage("train", EVERYBODY, 5)
+    common, asked = Personal(row=row), Personal(row=row, adaptation=stage)
+    adapted = trained(played.run.executor, common, played.state, stage, plain_work)
+    assert (
+        evaluated(played, asked).loss
+        == evaluated(played, adapted).loss
+        != evaluated(played, common).loss
+    )
+    both = evaluated(played, Personal(row=row, others={"tuned": asked}))
+    assert both.loss == evaluated(played, common).loss
+    assert both.others["tuned"] == pytest.approx(evaluated(played, adapted).accuracy(), abs=1e-6)
+
+
+def test_further_figures_are_means_over_clients_not_over_samples(play_toy: Play) -> None:
+    played = play_toy("fedavg", rounds=1, partition={"name": "dirichlet", "alpha": 0.5})
+    one = Personal(row=played.state.membership.home)
+    found = evaluated(played, Personal(row=one.row, others={"same": one}))
+    assert sum(found.correct) / sum(found.tested) != pytest.approx(found.accuracy(), abs=1e-6)
+    assert found.others["same"] == pytest.approx(found.accuracy(), abs=1e-6)

@@ -1,0 +1,29 @@
+"""What a run keeps of its rounds."""
+
+from __future__ import annotations
+
+from flbench.run.history import Evaluation, History
+
+
+def evaluation(round_: int, validated: int) -> Evaluation:
+    """Two clients with ten validation samples, of which some are right."""
+    return Evaluation(
+        round=round_,
+        correct=[round_, round_],
+        tested=[10, 10],
+        loss=[1.0, 1.0],
+        validation_correct=[validated, validated],
+        validation_tested=[10, 10],
+        labels=[0, 0],
+        ece=0.0,
+    )
+
+
+def test_validation_chooses_the_first_of_the_best_rounds() -> None:
+    history = History()
+    for round_, validated in ((1, 4), (2, 6), (3, 6), (4, 5)):
+        history.add_round({"accuracy": 0.1 * round_}, evaluation(round_, validated))
+    assert history.shown("last").round == 4
+    assert history.shown("chosen").round == 2
+    assert history.measured_in_run("last")["round"] == 4
+    assert history.measured_in_run("chosen")["round"] == 2
