@@ -173,7 +173,7 @@ class ModelBank(Tensor):
 
     def all_finite(self) -> bool:
         """Whether all rows are finite that were written since the last check or since the copy."""
-        finite = all(bool(row.isfinite().all()) for row in self._unchecked)
+        finite = all(map(all_finite, self._unchecked))
         if finite:
             self._unchecked.clear()
         return finite
@@ -344,10 +344,13 @@ def mean_of(table: Tensor, index: Tensor) -> Tensor:
 
 
 def all_finite(table: Tensor) -> bool:
-    """Whether a table is finite; of a bank, whether its new rows are."""
+    """Whether a table is finite; of a bank, whether its new rows are.
+
+    A sum takes a tenth of the time; it may overflow although all is finite.
+    """
     if isinstance(table, ModelBank):
         return table.all_finite()
-    return bool(table.isfinite().all())
+    return bool(table.sum().isfinite()) or bool(table.isfinite().all())
 
 
 def _split_index(key: Any) -> tuple[Any, tuple[Any, ...]]:  # noqa: ANN401 - any index of a tensor

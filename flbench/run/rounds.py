@@ -15,6 +15,7 @@ from torch import Tensor
 
 from flbench.core import client_memory
 from flbench.core.context import Context
+from flbench.core.model_bank import all_finite
 from flbench.core.seeding import rng
 from flbench.core.state import Stage, State, Upload
 from flbench.core.types import Phase
@@ -246,18 +247,13 @@ def trained_epochs(executor: Sequential, stage: Stage, upload: Upload) -> float:
 
 def refuse_divergence(upload: Upload, stage: Stage, ctx: Context) -> None:
     """Stop when a client's model is no longer finite."""
-    finite = torch.tensor([_finite(params) for params in upload.params])
+    finite = torch.tensor([all_finite(params) for params in upload.params])
     if not bool(finite.all()):
         lost = upload.ids[~finite].tolist()
         raise Diverged(
             f"round {ctx.round}: parameters of client {lost[0]} are not finite after stage"
             f" '{stage.label}' ({len(lost)} of {len(finite)} clients): lower local.lr"
         )
-
-
-def _finite(params: Tensor) -> bool:
-    """Whether everything is finite: at the cost of a sum, unless the sum is not finite."""
-    return bool(params.sum().isfinite()) or bool(params.isfinite().all())
 
 
 def _short(value: float | None) -> float | None:

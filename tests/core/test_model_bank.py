@@ -197,6 +197,14 @@ def test_copies_leave_the_process_as_plain_tensors() -> None:
     assert repr(bank) == "ModelBank of 5 rows of 4 scalars, 1 rows stored"
 
 
+@pytest.mark.parametrize(
+    ("values", "finite"),
+    [([3e38, 3e38], True), ([1.0, torch.nan], False), ([1.0, -torch.inf], False)],
+)
+def test_a_sum_that_overflows_is_of_finite_values(values: list[float], finite: bool) -> None:
+    assert all_finite(torch.tensor(values)) is finite
+
+
 def test_only_what_is_new_is_looked_at_for_infinity() -> None:
     bank, _ = start()
     bank[1] = torch.tensor([1.0, torch.inf, 0, 0])
