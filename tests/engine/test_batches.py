@@ -30,6 +30,7 @@ def test_a_subset_is_the_same_in_every_round_and_ascending() -> None:
     assert len(chosen) == 3
     assert np.array_equal(chosen, np.unique(chosen))
     assert np.array_equal(chosen, subset(10, stage, 0, 1))
+    assert not np.array_equal(chosen, subset(10, stage, 0, 2)), "each client has its own"
     assert np.array_equal(subset(3, stage, 0, 1), np.arange(3))
 
 

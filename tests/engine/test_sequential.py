@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import pytest
@@ -22,7 +22,7 @@ from flbench import (
     Start,
     hookimpl,
 )
-from flbench.engine.batches import orders, steps
+from flbench.engine.batches import orders, steps, subset
 from flbench.engine.cross_evaluation import (
     CHUNK,
     Pooled,
@@ -379,6 +379,16 @@ def test_a_pooled_stage_trains_on_the_samples_of_all(play_toy: Play) -> None:
     everything = executor.owned(1, Stage("train", torch.tensor([1]), 1, pooled=True))
     assert own.tolist() == lists[1].tolist()
     assert everything.tolist() == [row for rows in lists for row in rows.tolist()]
+
+
+def test_a_subset_belongs_to_the_name_of_a_client(play_toy: Play) -> None:
+    executor = play_toy("fedavg", rounds=1).run.executor
+    names = tuple(reversed(range(CLIENTS)))
+    executor.samples = replace(executor.samples, names=names)
+    stage = Stage("train", torch.tensor([0]), 1, samples=3)
+    rows = executor.samples.splits["train"][0]
+    assert executor.owned(0, stage).tolist() == rows[subset(len(rows), stage, 0, names[0])].tolist()
+    assert executor.owned(0, stage).tolist() != rows[subset(len(rows), stage, 0, 0)].tolist()
 
 
 def test_models_are_evaluated_without_dropout(play_toy: Play) -> None:

@@ -6,7 +6,9 @@ import pytest
 import torch
 from toy import CLIENTS, Play, Played, plain_work
 
-from flbench import Personal, Stage
+from flbench import Membership, Personal, Stage, State, Upload
+from flbench.core.client import LocalWork
+from flbench.core.state import Dispatched
 from flbench.run.evaluation import evaluate, trained
 from flbench.run.history import Evaluation
 
@@ -40,3 +42,21 @@ def test_further_figures_are_means_over_clients_not_over_samples(play_toy: Play)
     found = evaluated(played, Personal(row=one.row, others={"same": one}))
     assert sum(found.correct) / sum(found.tested) != pytest.approx(found.accuracy(), abs=1e-6)
     assert found.others["same"] == pytest.approx(found.accuracy(), abs=1e-6)
+
+
+def test_fine_tuning_takes_the_epochs_that_are_asked_for(
+    play_toy: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = play_toy("fedavg", rounds=1).run
+    fit, epochs = run.executor.fit, []
+
+    def noted(start: Dispatched, stage: Stage, work: LocalWork, round_: int) -> Upload:
+        epochs.append(stage.epochs)
+        return fit(start, stage, work, round_)
+
+    monkeypatch.setattr(run.executor, "fit", noted)
+    personal = Personal(row=torch.zeros(CLIENTS, dtype=torch.int64))
+    state = State(1, run.context.initial[None], Membership(personal.row))
+    found = evaluate(run.executor, personal, state, run.held_out, EVERYBODY, plain_work, 3)
+    assert epochs == [3]
+    assert list(found.others) == ["fine_tuned"]

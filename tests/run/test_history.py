@@ -27,3 +27,14 @@ def test_validation_chooses_the_first_of_the_best_rounds() -> None:
     assert history.shown("chosen").round == 2
     assert history.measured_in_run("last")["round"] == 4
     assert history.measured_in_run("chosen")["round"] == 2
+
+
+def test_a_change_of_half_the_clients_is_kept_as_all_labels() -> None:
+    first = {"round": 1, "labels": [0, 0, 0, 0]}
+    second = {"round": 2, "labels": [0, 0, 1, 1]}
+    third = {"round": 3, "labels": [0, 0, 1, 2]}
+    assert History(membership=[first, second, third]).changes() == [
+        first,
+        second,
+        {"round": 3, "clients": [3], "labels": [2]},
+    ]

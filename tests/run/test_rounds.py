@@ -546,6 +546,21 @@ def test_cohorts_of_many_clients_are_drawn_without_shuffling_all(
     assert drawn[0] == cohort(suite, 1, 1).tolist() != cohort(suite, 2, 1).tolist()
 
 
+def test_the_training_loss_is_that_of_all_stages(play_toy: Play) -> None:
+    @dataclass(frozen=True)
+    class Twice:
+        @hookimpl
+        def plan(self, ctx: Context) -> list[Stage]:
+            return [Stage("train", ctx.cohort, 1), Stage("train", ctx.cohort, 3, name="again")]
+
+    uploads: list[Any] = []
+    method = composition(("twice", Twice()), ("watch", watching(uploads)))
+    curve = play_toy(method, rounds=1).run.history.curves["train_loss"]
+    losses = [loss for upload in uploads for loss in upload.loss.tolist()]
+    assert len(losses) == 6
+    assert curve == [pytest.approx(sum(losses) / 6, abs=1e-6)]
+
+
 def test_models_are_fine_tuned_in_the_last_round_only(play_toy: Play) -> None:
     history = play_toy("fedavg", rounds=3, ft_epochs=1).run.history
     tuned = history.curves["accuracy_fine_tuned"]

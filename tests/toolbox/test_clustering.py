@@ -17,6 +17,7 @@ from flbench.toolbox.clustering import (
     Noise,
     adopt_noise,
     default_min_samples,
+    optics,
     optics_groups,
     select_peers,
     standardised_rows,
@@ -450,3 +451,9 @@ def test_features_and_distances_are_rounded_to_nine_digits(features: Any) -> Non
     np.testing.assert_allclose(of_clients[off], exact[off], atol=1e-9)
     for found in (of_clients, of_newcomers):
         assert (found == np.round(found, 9)).all()
+
+
+def test_fewer_than_four_points_are_one_group() -> None:
+    points = np.array([[0.0], [0.1], [9.0], [9.1]])
+    assert optics(points[:3], 2).tolist() == [0, 0, 0]
+    assert optics(points, 2).tolist() == [0, 0, 1, 1]
