@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from flbench.cli.options import Root
+from flbench.cli.options import COMMITTED, Results, Root, refuse_no_folder
 from flbench.cli.verify import Tolerance, verify_all
-from flbench.errors import UserError
 from flbench.submission.verification import TOLERANCE
 
 
@@ -19,9 +18,7 @@ def audit(
     most_seconds: Annotated[
         float | None, typer.Option(min=0, help="only runs that took no longer, by their files")
     ] = None,
-    results: Annotated[Path, typer.Option(help="folder of result files")] = Path(
-        "leaderboard/results"
-    ),
+    results: Results = COMMITTED,
     log: Annotated[
         Path | None,
         typer.Option(
@@ -39,8 +36,7 @@ def audit(
     from flbench.results.files import read_results
     from flbench.submission.auditing import draw
 
-    if not results.is_dir():
-        raise UserError(f"--results: expected a folder of result files, there is no '{results}'")
+    refuse_no_folder(results)
     target = log or results.parent / LOG
     found = list(read_results(results))
     paths = draw(found, read_audits(target), sample, seed, most_seconds)

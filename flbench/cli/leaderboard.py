@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from flbench.cli.options import COMMITTED, Results, refuse_no_folder
 from flbench.errors import UserError
 
 SHOWN_NAMES = 5
@@ -16,9 +17,7 @@ SHOWN_NAMES = 5
 
 
 def leaderboard(
-    results: Annotated[Path, typer.Option(help="folder of result files")] = Path(
-        "leaderboard/results"
-    ),
+    results: Results = COMMITTED,
     out: Annotated[Path, typer.Option(help="folder of the pages")] = Path("leaderboard"),
     check: Annotated[bool, typer.Option("--check", help="only check that it is current")] = False,
     suite: Annotated[
@@ -43,8 +42,7 @@ def leaderboard(
     ] = False,
 ) -> None:
     """Generate the leaderboard from result files: index, a page and figure per suite, overview."""
-    if not results.is_dir():
-        raise UserError(f"--results: expected a folder of result files, there is no '{results}'")
+    refuse_no_folder(results)
     if separate:
         if check or html:
             raise UserError("--separate only prints: leave out --check and --html")

@@ -25,6 +25,8 @@ def list_(
     ] = False,
 ) -> None:
     """List what is installed, and why a name cannot be used; only --load imports it."""
+    if kind in ("plugin", "plugins"):
+        kind = "methods"  # as in `flbench run --plugin`
     if kind and kind not in KINDS:
         raise UnknownName("kind", kind, KINDS)
     kinds = [kind] if kind else KINDS

@@ -11,6 +11,7 @@ import typer
 
 from flbench.core.parameters import parse
 from flbench.engine.options import EngineOptions, size
+from flbench.errors import UserError
 from flbench.sweeps.request import RunRequest
 
 Settings = Annotated[
@@ -22,6 +23,9 @@ Root = Annotated[
     typer.Option(help="where data sets lie [default: $FLBENCH_DATA, else ~/.cache/flbench]"),
 ]
 Out = Annotated[Path, typer.Option(help="folder of the result files")]
+Results = Annotated[Path, typer.Option(help="folder of result files")]
+COMMITTED = Path("leaderboard/results")
+"""The result files of the repository, in a clone of it."""
 Metrics = Annotated[
     list[str] | None,
     typer.Option(
@@ -192,3 +196,16 @@ def read_settings(pairs: Sequence[str] | None) -> dict[str, object]:
             raise typer.BadParameter(f"--set expects KEY=VALUE, got '{pair}'")
         found[key.strip()] = parse(value.strip())
     return found
+
+
+def refuse_no_folder(results: Path) -> None:
+    """Refuse a folder of result files that is not there.
+
+    Raises:
+        UserError: it is not; says where there are some.
+    """
+    if not results.is_dir():
+        raise UserError(
+            f"--results: expected a folder of result files, there is no '{results}': a clone of the"
+            f" repository has {COMMITTED}, your own runs are in flbench-results"
+        )

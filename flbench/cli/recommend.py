@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flbench.cli.options import COMMITTED, Results, refuse_no_folder
 from flbench.errors import BadParameter, UserError
 
 if TYPE_CHECKING:
@@ -64,9 +65,7 @@ def recommend(
     different_networks: Annotated[
         bool, typer.Option("--different-networks", help="clients have networks of their own")
     ] = False,
-    results: Annotated[Path, typer.Option(help="folder of result files")] = Path(
-        "leaderboard/results"
-    ),
+    results: Results = COMMITTED,
     score: Annotated[
         Path | None,
         typer.Option(
@@ -78,8 +77,7 @@ def recommend(
     from flbench.leaderboard import recommendation as rule
     from flbench.metrics import HEADLINE
 
-    if not results.is_dir():
-        raise UserError(f"--results: expected a folder of result files, there is no '{results}'")
+    refuse_no_folder(results)
     held = _labels(labels_per_client, alpha, labels, same_labels)
     asked = _federation(clients, participation, samples, groups, held, same_labels)
     asked = replace(asked, networks=True if different_networks else None)

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flbench.cli.options import COMMITTED
 from flbench.errors import UserError
 
 if TYPE_CHECKING:
     from flbench.submission.admission import File
-
-DEFAULT_FOLDER = Path("leaderboard/results")
 
 
 def submit(
@@ -28,7 +27,7 @@ def submit(
     ] = None,
     into: Annotated[
         Path, typer.Option("--results", help="the leaderboard's folder of result files")
-    ] = DEFAULT_FOLDER,
+    ] = COMMITTED,
     check: Annotated[bool, typer.Option("--check", help="only report what is wrong")] = False,
     new_table: Annotated[
         bool, typer.Option("--new-table", help="settings that no table has are meant")
@@ -108,7 +107,7 @@ def _next(files: Sequence[File], into: Path) -> Iterator[str]:
         yield "all of them are there already; nothing was copied"
         return
     yield f"{len(files)} files are in place; now type:"
-    is_default = into == DEFAULT_FOLDER
+    is_default = into == COMMITTED
     words = [] if is_default else ["--results", str(into), "--out", str(into.parent)]
     suites = sorted({f"--suite={file.result.suite['name']}" for file in files})
     yield f"    {shlex.join(['flbench', 'leaderboard', *suites, *words])}"

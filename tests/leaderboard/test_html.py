@@ -591,6 +591,6 @@ def test_a_folder_that_is_not_there_empties_no_board(tmp_path: Path, typed: Type
     for word in ("--html", "--figures", "--check"):
         code, said, wrong = typed("leaderboard", "--results", "nowhere", word)
         assert (code, said) == (1, "")
-        assert wrong == (
-            "flbench: --results: expected a folder of result files, there is no 'nowhere'\n"
-        )
+        assert wrong.startswith("flbench: --results: expected a folder of result files, there is")
+        assert "'nowhere'" in wrong
+        assert wrong.count("\n") == 1

@@ -355,6 +355,10 @@ def test_what_cannot_be_listed_is_one_line(typed: Typed, words: list[str], line:
     assert errors.count("\n") == 1
 
 
+def test_plugins_are_methods_as_in_run(typed: Typed) -> None:
+    assert typed("list", "plugins") == typed("list", "plugin") == typed("list", "methods")
+
+
 def test_the_documentation_of_methods_is_what_they_say() -> None:
     built_in = page([method_info(entry) for entry in METHODS.values()])
     current = PAGE.read_bytes() == built_in.encode()
