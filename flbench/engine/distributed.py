@@ -40,11 +40,18 @@ class DistributedExecutor(Sequential):
         own = torch.tensor(assigned[self.group.rank], dtype=torch.int64)
         own_start = select_clients(start, own)
         own_stage = stage.select(own)
+        device = self.workspace.device
+        table = self.group.shared_table(start.params) if device.type == "cpu" else None
+        if table is None:
+            part = self.inner.tables.take(own_start.params, device)
+            rows = part.unbind()
+        else:  # every process writes its models where all read them
+            rows = tuple(table[position] for position in own.tolist())
         upload, everyone = self.group.attempt_and_share(
-            lambda: self.inner.fit(own_start, own_stage, work, round_), small_fields
+            lambda: self.inner.fit_into(rows, own_start, own_stage, work, round_), small_fields
         )
         order = torch.tensor([position for own in assigned for position in own]).argsort()
-        params, device = self.group.stack(upload.params, assigned), self.workspace.device
+        params = self.group.stack(part, assigned) if table is None else table
         busy = [share for share, own in zip(everyone, assigned, strict=True) if own]
         known = [types for _, types, _ in busy]
         extras = {}

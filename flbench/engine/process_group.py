@@ -36,8 +36,8 @@ LENGTH, SMALL = 8, 2**13
 """Bytes that say how long an object is, and bytes of an object that are sent with them."""
 BLOCK = 2**24
 """Bytes of a broadcast; smaller tables are gathered at once."""
-SHARED = 2**25
-"""Bytes from which processes of one machine use shared memory instead of broadcasts."""
+SHARED = 2**20
+"""Bytes from which processes of one machine share a table instead of sending its rows."""
 MEMORY = "/dev/shm"
 """Folder of files in shared memory."""
 PATIENCE = timedelta(hours=2)
@@ -177,12 +177,11 @@ class ProcessGroup:
         """
         shape = (sum(map(len, positions)), *own.shape[1:])
         like = torch.empty(shape, dtype=own.dtype, device="meta")
-        if like.nbytes >= max(1, SHARED):
-            shared = self._shared_table(like)
-            if shared is not None:
-                shared[list(positions[self.rank])] = own.detach().cpu()
-                self.all_gather_object(None)  # wait until all processes have written
-                return shared
+        shared = self.shared_table(like)
+        if shared is not None:
+            shared[list(positions[self.rank])] = own.detach().cpu()
+            self.all_gather_object(None)  # wait until all processes have written
+            return shared
         rows = torch.empty(shape, dtype=own.dtype)
         if like.nbytes <= BLOCK:
             most = max(map(len, positions))
@@ -201,11 +200,14 @@ class ProcessGroup:
                 rows[some] = self.broadcast(block, source)
         return rows
 
-    def _shared_table(self, like: Tensor) -> Tensor | None:
-        """A tensor in memory that all processes share, with any content; None = there is none.
+    def shared_table(self, like: Tensor) -> Tensor | None:
+        """A tensor of a shape and type in memory that all processes share, with any content.
 
         It is the last one if no process uses that any more: the system clears new memory slowly.
+        None = it would be small, there is no room, or the processes are on several machines.
         """
+        if self.size == 1 or like.nbytes < max(1, SHARED):
+            return None
         last = next((table for table in self.last if table.fits(like)), None)
         heard = self.all_gather_object((_machine(), last is not None and not last.is_used()))
         machines, free = zip(*heard, strict=True)

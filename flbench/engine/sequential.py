@@ -77,12 +77,28 @@ class Sequential:
             PluginError: the ClientModule or a term failed; names client, stage and round.
             Undefined: a method's loss was not used by another method's client module.
         """
+        table = self.tables.take(start.params, self.workspace.device)
+        upload = self.fit_into(table.unbind(), start, stage, work, round_)
+        return replace(upload, params=table)
+
+    def fit_into(
+        self,
+        rows: Sequence[Tensor],
+        start: Dispatched,
+        stage: Stage,
+        work: LocalWork,
+        round_: int,
+    ) -> Upload:
+        """`fit`, with the models written to given places; the upload is without them.
+
+        Args:
+            rows: where the candidates of each client are written, shape (c, W) each.
+        """
         device = self.workspace.device
-        trained = self.tables.take(start.params, device)
-        trained[~start.active] = start.params[~start.active].to(device)
+        copy_idle(rows, start)
         clients = stage.clients.tolist()
         owned = [self.owned(client, stage) for client in clients]
-        outcomes = [[IDLE] * trained.shape[1] for _ in clients]
+        outcomes = [[IDLE] * start.params.shape[1] for _ in clients]
         tensors = {**start.client_memory, **start.extras}
         masks = start.trained_mask
         with (
@@ -115,9 +131,8 @@ class Sequential:
                         f"round {round_}: {self.workspace.module.provided_by}: client {clients[i]}"
                         f" failed in stage '{stage.label}': {in_one_line(error)}"
                     ) from error
-                self.workspace.copy_to(trained[i, candidate])
-        used = [len(rows) for rows in owned]
-        return stack_upload(stage, round_, start, trained, used, outcomes)
+                self.workspace.copy_to(rows[i][candidate])
+        return stack_upload(stage, round_, start, list(map(len, owned)), outcomes)
 
     def _train(
         self,
@@ -306,25 +321,31 @@ def scaled_rate(rate: float, usual: float, now: float) -> float:
     return now if rate == usual else rate * (now / usual)
 
 
+def copy_idle(rows: Sequence[Tensor], start: Dispatched) -> None:
+    """Leave the candidates that are not trained as they are; `rows` as in `fit_into`."""
+    for i, candidate in (~start.active).nonzero().tolist():
+        rows[i][candidate] = start.params[i, candidate]
+
+
 def stack_upload(
     stage: Stage,
     round_: int,
     start: Dispatched,
-    trained: Tensor,
     used: list[int],
     outcomes: list[list[Outcome]],
 ) -> Upload:
-    """Build the upload; steps, loss and extras are those of a client's first trained candidate.
+    """Build the upload without its models.
+
+    Steps, loss and extras are those of a client's first trained candidate.
 
     Args:
         stage: the stage.
         round_: number of the round, for messages.
         start: the start of its clients.
-        trained: trained models, shape (n, c, W).
         used: number of training samples of each client.
         outcomes: outcome of each client and candidate.
     """
-    acting, candidates, _ = trained.shape
+    acting, candidates, _ = start.params.shape
     first = [next((o for o in row if o is not IDLE), IDLE) for row in outcomes]
     reports = [outcome.report for outcome in first]
     names = common_extras([kinds(report.sent) for report in reports], stage, round_)
@@ -335,7 +356,7 @@ def stack_upload(
 
     return Upload(
         ids=stage.clients,
-        params=trained,
+        params=start.params.new_empty(0),
         active=start.active,
         rows=start.rows,
         samples=torch.tensor(used, dtype=torch.int64),

@@ -44,6 +44,7 @@ from flbench.engine.sequential import (
     Outcome,
     Sequential,
     both,
+    copy_idle,
     local_settings,
     most_steps,
     scaled_rate,
@@ -236,15 +237,22 @@ class Vectorised(Sequential):
                 return f"{type(child).__name__} draws other random numbers in lanes"
         return None
 
-    def fit(self, start: Dispatched, stage: Stage, work: LocalWork, round_: int) -> Upload:
-        """Train every acting client from its start; see `Sequential.fit`."""
+    def fit_into(
+        self,
+        rows: Sequence[Tensor],
+        start: Dispatched,
+        stage: Stage,
+        work: LocalWork,
+        round_: int,
+    ) -> Upload:
+        """Train every acting client from its start; see `Sequential.fit_into`."""
         if self.measures and self.reason is None and int(start.active.sum()) > 1:
             self.measures = False
-            self._measure(start, stage, work, round_)
+            self._measure(rows, start, stage, work, round_)
         if self.reason is None:
             try:
                 with self._no_draws(), self._using(work):
-                    upload = self._fit_lanes(start, stage, work, round_)
+                    upload = self._fit_lanes(rows, start, stage, work, round_)
                     self._refuse_lost_loss(int(upload.steps.sum()), work)
                     return upload
             except Exception as error:
@@ -254,16 +262,23 @@ class Vectorised(Sequential):
                 known = isinstance(error, NotVectorisable)
                 self.reason = text if known else f"{type(error).__name__}: {text}"
                 self.say(f"round {round_}: clients are trained one by one: {self.reason}")
-        return super().fit(start, stage, work, round_)
+        return super().fit_into(rows, start, stage, work, round_)
 
-    def _measure(self, start: Dispatched, stage: Stage, work: LocalWork, round_: int) -> None:
+    def _measure(
+        self,
+        rows: Sequence[Tensor],
+        start: Dispatched,
+        stage: Stage,
+        work: LocalWork,
+        round_: int,
+    ) -> None:
         """Train a stage both ways, and say which one took less time; all later stages take it."""
-        self.fit(start, stage, work, round_)  # records the steps
+        self.fit_into(rows, start, stage, work, round_)  # records the steps
         began = perf_counter()
-        self.fit(start, stage, work, round_)
+        self.fit_into(rows, start, stage, work, round_)
         between = perf_counter()
         if self.reason is None:
-            super().fit(start, stage, work, round_)
+            super().fit_into(rows, start, stage, work, round_)
             lanes, alone = between - began, perf_counter() - between
             text = f"a stage took {lanes:.3f} s in lanes and {alone:.3f} s one by one"
             if lanes > alone:
@@ -284,13 +299,20 @@ class Vectorised(Sequential):
             if not all(map(torch.equal, before, states())):
                 raise NotVectorisable("it draws random numbers outside of training_step")
 
-    def _fit_lanes(self, start: Dispatched, stage: Stage, work: LocalWork, round_: int) -> Upload:
+    def _fit_lanes(
+        self,
+        rows: Sequence[Tensor],
+        start: Dispatched,
+        stage: Stage,
+        work: LocalWork,
+        round_: int,
+    ) -> Upload:
         """Train every active candidate in a lane, at most SCALARS scalars at once.
 
         Clients share lanes if they train equally long and fast, and have the same network.
         """
         acting, candidates, _ = start.params.shape
-        trained = self.tables.take(start.params, self.workspace.device).copy_(start.params)
+        copy_idle(rows, start)
         outcomes = [[IDLE] * candidates for _ in range(acting)]
         owned = [self.owned(client, stage) for client in stage.clients.tolist()]
         places = [(int(i), int(j)) for i, j in start.active.nonzero()]
@@ -304,29 +326,29 @@ class Vectorised(Sequential):
         for (schedule, network), places in alike.items():
             for at in range(0, len(places), lanes_at_once):
                 some = places[at : at + lanes_at_once]
-                lanes = self._make_lanes(some, owned, trained, start, stage, round_)
+                lanes = self._make_lanes(some, owned, start, stage, round_)
                 module = self.workspace.module
                 with choosing(module, network), local_settings(module, schedule, round_):
                     found = self._train_lanes(lanes, stage, schedule, work, round_)
-                trained[tuple(zip(*lanes.places, strict=True))] = lanes.rows()
-                for (client, candidate), outcome in zip(lanes.places, found, strict=True):
+                for (client, candidate), row, outcome in zip(
+                    lanes.places, lanes.rows(), found, strict=True
+                ):
+                    rows[client][candidate] = row
                     outcomes[client][candidate] = outcome
-        used = [len(rows) for rows in owned]
-        return stack_upload(stage, round_, start, trained, used, outcomes)
+        return stack_upload(stage, round_, start, list(map(len, owned)), outcomes)
 
     def _make_lanes(
         self,
         places: list[tuple[int, int]],
         owned: list[Tensor],
-        trained: Tensor,
         start: Dispatched,
         stage: Stage,
         round_: int,
     ) -> Lanes:
-        """Build the lanes of some candidates; `trained` holds the models, shape (n, c, W)."""
+        """Build the lanes of some candidates."""
         layout, device = self.workspace.layout, self.workspace.device
         acting, candidates = torch.tensor(places).unbind(dim=1)
-        rows = trained[acting, candidates]
+        rows = start.params[acting, candidates].to(device)
         names = [self.samples.name(client) for client in stage.clients[acting].tolist()]
         drawing = names if self.workspace.lane_randomness.layers else []
         seeds = [torch_seed(self.seed, "dropout", round_, name, stage.label) for name in drawing]

@@ -205,15 +205,15 @@ def test_clients_are_dealt_by_samples_and_candidates(play_toy: Play) -> None:
     run = play_toy("fedavg", rounds=1).run
     start, stage = work_of(run.executor)
     seen: list[list[int]] = []
-    fit = run.executor.fit
+    fit = run.executor.fit_into
 
-    def fitted(part: Dispatched, few: Stage, work: Any, round_: int) -> Any:
+    def fitted(rows: Any, part: Dispatched, few: Stage, work: Any, round_: int) -> Any:
         seen.append(few.clients.tolist())
         assert torch.equal(part.client_memory["kept"], torch.eye(6)[few.clients])
         assert part.extras["told"].tolist() == few.clients.tolist()
-        return fit(part, few, work, round_)
+        return fit(rows, part, few, work, round_)
 
-    with patch.object(run.executor, "fit", fitted):
+    with patch.object(run.executor, "fit_into", fitted):
         together(
             2,
             lambda ranks: DistributedExecutor(run.executor, ranks).fit(
