@@ -400,3 +400,15 @@ def test_perplexity_that_is_too_large_is_none() -> None:
     assert perplexity(699.9) == pytest.approx(np.exp(699.9))
     assert perplexity(700.0) is None
     assert perplexity(700.5) is None
+
+
+def test_bins_that_are_too_sure_and_too_unsure_do_not_cancel() -> None:
+    assert calibration_error(np.array([[1, 0.9, 0], [1, 0.1, 1]])) == pytest.approx(0.9)
+
+
+def test_what_crosses_between_clients_counts_until_the_target() -> None:
+    curves: dict[str, list[float | None]] = {
+        "accuracy": [0.9], "bytes_down": [1e6], "bytes_up": [2e6], "bytes_peer": [4e6],
+    }  # fmt: skip
+    found = to_target(outcome(curves=curves, tested=np.ones(10), target=0.8))
+    assert found["megabits_to_target"] == pytest.approx(8 * 7 / 10)

@@ -7,6 +7,7 @@ from torch import nn
 from toy import Play
 
 from flbench import Personal
+from flbench.core.state import Dispatched
 from flbench.engine import batchnorm
 
 
@@ -31,3 +32,15 @@ def test_own_models_are_evaluated_with_own_buffers(play_toy: Play) -> None:
             one.params[:, : layout.parameters],
             state.models[state.membership.home[ids], : layout.parameters],
         )
+
+
+def test_clients_start_with_their_own_buffers(play_toy: Play) -> None:
+    played = play_toy("fedavg", net=net, rounds=1, buffers="local")
+    layout, state, initial = played.run.context.layout, played.state, played.run.context.initial
+    own = torch.arange(6.0)[:, None].expand(6, layout.width - layout.parameters)
+    state = state.remember({batchnorm.OWN: own})
+    start = Dispatched.whole(state.models[[0, 0]])
+    ids = torch.tensor([2, 5])
+    found = batchnorm.before_training("local", start, state, ids, layout, initial)
+    assert found.params[:, 0, layout.parameters :].unique(dim=1).tolist() == [[2.0], [5.0]]
+    assert not found.sent_mask[:, layout.parameters :].any(), "they stay with the client"

@@ -37,7 +37,7 @@ from flbench.cli.main import app
 from flbench.core.client import LocalWork
 from flbench.core.state import Dispatched
 from flbench.engine import process_group
-from flbench.engine.distributed import DistributedExecutor
+from flbench.engine.distributed import DistributedExecutor, select_clients
 from flbench.engine.fabric import join_process_group, open_fabric
 from flbench.engine.options import EngineOptions
 from flbench.engine.process_group import ALONE, ProcessGroup, assign
@@ -222,6 +222,15 @@ def test_clients_are_dealt_by_samples_and_candidates(play_toy: Play) -> None:
         )
     sizes = run.executor.samples.sizes("train")
     assert sorted(seen) == sorted(assign((sizes * start.active.sum(dim=1)).tolist(), 2))
+
+
+def test_a_part_of_the_clients_has_the_same_candidates(play_toy: Play) -> None:
+    start, _ = work_of(play_toy("fedavg", rounds=1).run.executor)
+    start = replace(start, rows=torch.tensor([1, 0]))
+    part = select_clients(start, torch.tensor([4, 2]))
+    assert part.rows is not None
+    assert part.rows.tolist() == [1, 0], "rows belong to candidates, not to clients"
+    assert torch.equal(part.params, start.params[[4, 2]])
 
 
 def test_a_stage_without_clients_needs_nobody(play_toy: Play) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 from toy import Play, composition, watching
 
-from flbench import LocalTraining
+from flbench import ClientModule, LocalTraining
+from flbench.core.layout import ParameterLayout
+from flbench.engine.workspace import Workspace
 
 
 def test_a_seed_decides_what_torch_draws(play_toy: Play) -> None:
@@ -46,3 +49,14 @@ def test_dropout_is_seeded_by_round_and_client(play_toy: Play) -> None:
     )
     steps = sum(int(upload.steps.sum()) for upload in uploads)
     assert len(set(layer.numbers)) == len(layer.numbers) == steps == 18
+
+
+@pytest.mark.parametrize(
+    ("layer", "found"), [(nn.BatchNorm1d(3), True), (nn.BatchNorm2d(3), True), (nn.ReLU(), False)]
+)
+def test_batchnorm_is_found_in_every_form(play_toy: Play, layer: nn.Module, found: bool) -> None:
+    run = play_toy("fedavg", rounds=1).run
+    module = ClientModule(nn.Sequential(layer, nn.Linear(3, 4)), run.context.local)
+    layout = ParameterLayout.of(module, head="net.1")
+    space = Workspace(run.executor.workspace.fabric, module, layout)
+    assert space.has_batchnorm is found

@@ -285,3 +285,17 @@ def test_a_relabelled_client_keeps_samples_group_and_name() -> None:
         assert other.visible.name(new) == other.held_out.name(new) == old
     assert len(set(federation.groups.tolist())) > 1
     assert names(other, "server", 0) == [0, 1, 2]
+
+
+def test_the_fingerprint_changes_when_a_sample_changes_its_owner() -> None:
+    """The samples of all clients stand in the same order; only a border between two moved."""
+    marks = []
+    for border in (50, 51):
+        clients = (np.arange(border), np.arange(border, 100))
+        split_off = federate(
+            unique_dataset(100, 1), Partition(clients), 0, test_fraction=0.0,
+            validation_fraction=0.0, tests=(np.arange(0), np.arange(0)),
+        )  # fmt: skip
+        marks.append(split_off.fingerprint)
+    assert marks[0]["data"] == marks[1]["data"]
+    assert marks[0]["partition"] != marks[1]["partition"]

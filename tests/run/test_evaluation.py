@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from toy import CLIENTS, Play, Played, plain_work
@@ -60,3 +62,23 @@ def test_fine_tuning_takes_the_epochs_that_are_asked_for(
     found = evaluate(run.executor, personal, state, run.held_out, EVERYBODY, plain_work, 3)
     assert epochs == [3]
     assert list(found.others) == ["fine_tuned"]
+
+
+def test_models_of_ones_own_are_adapted_in_a_copy(play_toy: Play) -> None:
+    played = play_toy("fedavg", rounds=1)
+    rows = played.run.context.initial.repeat(CLIENTS, 1)
+    stage, before = Stage("train", EVERYBODY, 1), rows.clone()
+    tuned = trained(
+        played.run.executor, Personal(params=rows), played.state, stage, plain_work
+    ).params
+    assert tuned is not None
+    assert not torch.equal(tuned, before)
+    assert torch.equal(rows, before)
+
+
+def test_groups_are_numbered_by_first_appearance(play_toy: Play) -> None:
+    played = play_toy("fedavg", rounds=1)
+    home = torch.tensor([4, 4, -1, 2, 4, 2])
+    state = replace(played.state, membership=Membership(home))
+    row = torch.zeros(CLIENTS, dtype=torch.int64)
+    assert evaluated(replace(played, state=state), Personal(row=row)).labels == [0, 0, -1, 1, 0, 1]
