@@ -36,7 +36,7 @@ class Context(ABC):
         clients: N.
         cohort: ids sampled this round, ascending, shape (n,).
         samples: training samples per client, shape (N,), int64.
-        label_counts: training samples per client and label, shape (N, C), int64.
+        label_counts: training samples per client and label, shape (N, C), int32.
         classes: C.
         layout: places and masks of the row.
         initial: the common initial weights, shape (W,).

@@ -257,14 +257,15 @@ def _pool(dataset: Dataset, splits: Mapping[str, list[Indices]]) -> Samples:
 
 
 def label_counts(samples: Samples, classes: int) -> Tensor:
-    """Training samples per client and label, shape (clients, C), int64."""
+    """Training samples per client and label, shape (clients, C), int32."""
     lists = samples.splits["train"]
     labels = (
         samples.y[lists.rows].flatten(1) if samples.y.dim() > 1 else samples.y[lists.rows, None]
     )
     owners = torch.arange(len(lists)).repeat_interleave(lists.sizes)[:, None]
     places = owners.to(labels.device) * classes + labels
-    return torch.bincount(places.flatten(), minlength=len(lists) * classes).view(-1, classes)
+    counts = torch.bincount(places.flatten(), minlength=len(lists) * classes)
+    return counts.view(-1, classes).int()
 
 
 def _data_hash(dataset: Dataset) -> str:

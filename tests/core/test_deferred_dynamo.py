@@ -67,7 +67,9 @@ def test_training_imports_no_compiler() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize(
+    "use", ["all of it", *(pytest.param(use, marks=pytest.mark.long) for use in list(USES)[:-1])]
+)
 def test_all_of_it_is_there(use: str) -> None:
     assert python(f"import flbench.core.client\n{USES[use]}") == ""
 
@@ -84,6 +86,7 @@ def test_a_marked_function_is_left_alone_by_the_compiler() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_it_stays_as_it_is_if_it_is_there_already() -> None:
     code = "import torch._dynamo as d, flbench.core.client, sys; print(type(d).__name__)"
     assert python(code) == "module"

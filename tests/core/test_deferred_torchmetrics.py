@@ -63,7 +63,10 @@ def test_the_client_module_imports_nothing_that_is_heavy() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("use", ["a class", "a function", "a figure"])
+@pytest.mark.parametrize(
+    "use",
+    ["a class", *(pytest.param(use, marks=pytest.mark.long) for use in ("a function", "a figure"))],
+)
 def test_it_works_first_thing_in_a_process(use: str) -> None:
     assert python(f"import flbench.core.client; {USE[use]}") == ""
 
@@ -80,6 +83,7 @@ def test_what_it_does_not_have_is_an_error() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_an_imported_or_another_version_is_left_alone() -> None:
     imported = (
         "import flbench.core.torchvision_compat, torchmetrics, flbench.core.client;"
