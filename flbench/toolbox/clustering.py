@@ -51,6 +51,10 @@ def default_min_samples(clients: int) -> int:
     return min(max(4, int(0.1 * clients + 0.5)), max(3, clients // 4))
 
 
+MANY = 300
+"""More points than these have their distances computed once."""
+
+
 def optics(
     features: Floats, min_samples: int, xi: float = 0.05, metric: str = "euclidean"
 ) -> Labels:
@@ -75,10 +79,24 @@ def optics(
         raise UserError(f"min_samples {min_samples}: expected at most {len(features)}, all clients")
     from sklearn.cluster import OPTICS
 
+    features, metric = distances_of_many(features, metric)
     model = OPTICS(min_samples=min_samples, min_cluster_size=min_samples, xi=xi, metric=metric)
     with np.errstate(divide="ignore", invalid="ignore"):
         labels: Labels = model.fit(features).labels_.astype(np.int64)
     return labels
+
+
+def distances_of_many(features: Floats, metric: str) -> tuple[Floats, str]:
+    """The distances of many points, shape (n, n), and "precomputed"; of few, the features.
+
+    OPTICS computes each distance anew whenever it needs it. With a feature for each point, as in a
+    score matrix, its time then grows with n^3.
+    """
+    if len(features) <= MANY or metric == "precomputed":
+        return features, metric
+    from sklearn.metrics import pairwise_distances
+
+    return pairwise_distances(features, metric=metric), "precomputed"
 
 
 @dataclass(frozen=True)
@@ -112,9 +130,13 @@ def optics_groups(
             "singleton": each to a group of its own; "global": all to one new group. If OPTICS
             finds no group, all clients are in one.
     """
-    rows, metric = optics_features(scores, features)
+    rows, metric = distances_of_many(*optics_features(scores, features))
     min_samples = min_samples or default_min_samples(len(scores))
     labels = optics(rows, min_samples, xi, metric)
+    sweep = {min_samples: int(labels.max()) + 1}
+    for other in (3, 5, 10):
+        if other <= len(scores) and other not in sweep:
+            sweep[other] = int(optics(rows, other, xi, metric).max()) + 1
     outliers = labels < 0
     if outliers.all():
         labels = np.zeros_like(labels)
@@ -124,9 +146,7 @@ def optics_groups(
     else:
         offsets = np.arange(outliers.sum()) if noise == "singleton" else 0
         labels[outliers] = labels.max() + 1 + offsets
-    values = [m for m in sorted({3, 5, 10, min_samples}) if m <= len(scores)]
-    sweep = {str(m): int(optics(rows, m, xi, metric).max()) + 1 for m in values}
-    return Groups(labels, int(outliers.sum()), sweep)
+    return Groups(labels, int(outliers.sum()), {str(m): sweep[m] for m in sorted(sweep)})
 
 
 def optics_features(scores: Floats, features: Features) -> tuple[Floats, str]:

@@ -455,5 +455,15 @@ def test_features_and_distances_are_rounded_to_nine_digits(features: Any) -> Non
 
 def test_fewer_than_four_points_are_one_group() -> None:
     points = np.array([[0.0], [0.1], [9.0], [9.1]])
-    assert optics(points[:3], 2).tolist() == [0, 0, 0]
+    assert optics(points[:3], 4).tolist() == [0, 0, 0], "whatever min_samples is"
     assert optics(points, 2).tolist() == [0, 0, 1, 1]
+
+
+@pytest.mark.slow
+def test_of_many_points_the_groups_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw, groups = np.random.default_rng(0), np.arange(clustering.MANY + 20) % 4
+    points = draw.normal(0, 0.5, (len(groups), 40)) + np.eye(40)[groups] * 4
+    found = optics(points, 20)
+    monkeypatch.setattr(clustering, "MANY", len(groups))
+    assert found.tolist() == optics(points, 20).tolist()
+    assert len(set(found.tolist())) >= 4
