@@ -22,6 +22,8 @@ from flbench import (
     Start,
     hookimpl,
 )
+from flbench.core.client import LocalWork
+from flbench.core.state import Dispatched
 from flbench.engine.batches import orders, steps, subset
 from flbench.engine.cross_evaluation import (
     CHUNK,
@@ -379,6 +381,21 @@ def test_a_pooled_stage_trains_on_the_samples_of_all(play_toy: Play) -> None:
     everything = executor.owned(1, Stage("train", torch.tensor([1]), 1, pooled=True))
     assert own.tolist() == lists[1].tolist()
     assert everything.tolist() == [row for rows in lists for row in rows.tolist()]
+
+
+def test_steps_and_loss_are_those_of_the_first_candidate_that_is_trained(play_toy: Play) -> None:
+    run = play_toy("fedavg", rounds=1).run
+    models = run.context.initial.repeat(1, 2, 1)
+    whole = Dispatched.whole(models[:, 0])
+    start = replace(whole, params=models, active=torch.tensor([[False, True]]))
+    upload = run.executor.fit(start, Stage("train", torch.tensor([2]), 1), LocalWork(), 1)
+    assert torch.equal(upload.params[0, 0], models[0, 0])
+    assert not torch.equal(upload.params[0, 1], models[0, 1])
+    assert (
+        upload.steps.tolist()
+        == run.executor.planned_steps(Stage("train", torch.tensor([2]), 1)).tolist()
+    )
+    assert bool(upload.loss.isfinite().all())
 
 
 def test_a_subset_belongs_to_the_name_of_a_client(play_toy: Play) -> None:

@@ -259,6 +259,15 @@ def test_shared_rows_and_shared_memory_come_back(tmp_path: Path) -> None:
         assert found.memory[name].tolist() == [7.0, 8.0]
 
 
+def test_memory_follows_the_groups_after_a_checkpoint(path: Path) -> None:
+    memory = {"toy.drift": torch.tensor([[1.0], [2.0]])}
+    state = State(3, torch.rand(2, 2), Membership(torch.arange(2)), memory, {"toy.drift": "model"})
+    CheckpointWriter(path, ORIGIN).keep(state, CommunicationLedger(2), History())
+    split = Membership(torch.arange(2), parent=torch.tensor([1, 0, 1]))
+    found = load(path).state.regroup(split)
+    assert found.memory["toy.drift"].tolist() == [[2.0], [1.0], [2.0]]
+
+
 def test_weights_of_a_membership_come_back(path: Path) -> None:
     weights = torch.tensor([[0.25, 0.75], [0.0, 1.0]], dtype=torch.float64)
     state = State(3, torch.rand(2, 2), Membership(torch.arange(2), weights))
