@@ -42,14 +42,14 @@ def examine(pair: Pair, python: Path) -> dict[str, Any]:
         "cohorts": played.facts["cohorts"],
         "patched": played.facts["patched"],
         "tolerance": TOLERANCE,
-        **told(verdict),
+        **as_data(verdict),
         "reason": "" if verdict.equal else pair.reason,
         "defect": bool(pair.mend) and not verdict.equal,
         "mend": "" if verdict.equal else pair.mend,
     }
     if pair.explanation is not None and not verdict.equal:
         changed, _ = both_sides(pair, python, pair.explanation)
-        report["explanation"] = {"change": pair.explanation.text, **told(changed)}
+        report["explanation"] = {"change": pair.explanation.text, **as_data(changed)}
     return report
 
 
@@ -102,7 +102,7 @@ def drive(driver: str, python: Path, given: Exchange) -> Exchange:
         return read(target)
 
 
-def told(verdict: Verdict) -> dict[str, Any]:
+def as_data(verdict: Verdict) -> dict[str, Any]:
     """A verdict as plain data; differences with two digits, so that files stay the same."""
     parts: Mapping[str, Any] = {}
     if not verdict.equal:

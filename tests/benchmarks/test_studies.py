@@ -35,13 +35,13 @@ from flbench.sweeps.request import RunRequest
 from flbench.sweeps.study import (
     Study,
     Table,
+    as_typed,
     correlations,
     measured,
     overlaid,
     read_grid,
     run_grid,
     run_study,
-    told,
 )
 from flbench.sweeps.workers import run_in_workers
 from flbench.terminal.console import SweepProgress
@@ -82,7 +82,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Heard(SweepProgress):
-    """A console that keeps what it is told."""
+    """A console that keeps what it is given."""
 
     def __init__(self, said: list[str]) -> None:
         super().__init__()
@@ -235,8 +235,8 @@ def test_a_column_may_be_the_end_of_a_curve() -> None:
 
 def test_a_row_tells_lists_as_a_person_types_them() -> None:
     """Lists of a row are not printed, and these say what was set."""
-    assert told([{"name": "krum", "chosen": 2}]) == '[{"name" = "krum", "chosen" = 2}]'
-    assert told({"share": 0.3}) == {"share": 0.3}
+    assert as_typed([{"name": "krum", "chosen": 2}]) == '[{"name" = "krum", "chosen" = 2}]'
+    assert as_typed({"share": 0.3}) == {"share": 0.3}
 
 
 def test_a_column_nobody_has_is_one_line() -> None:
@@ -653,8 +653,8 @@ def test_influence_by_hand(tmp_path: Path) -> None:
 
     for number, rows in enumerate(batches):
         x, y = data.x[rows], data.y[rows]
-        told, trained_anew = row["lazy"][number], row["exact"][number]
-        assert (told == pytest.approx(lazy(x, y), abs=2e-5)) == (number == 0), "labels of every"
+        lazily, trained_anew = row["lazy"][number], row["exact"][number]
+        assert (lazily == pytest.approx(lazy(x, y), abs=2e-5)) == (number == 0), "labels of every"
         assert (trained_anew == pytest.approx(exact(x, y), abs=2e-6)) == (number == 0), "other one"
 
 
