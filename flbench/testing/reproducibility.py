@@ -21,7 +21,6 @@ from flbench.core.state import Dispatched, Personal, Stage, State, Upload
 from flbench.engine import batchnorm
 from flbench.engine.distributed import select_clients
 from flbench.engine.options import EngineOptions
-from flbench.engine.sequential import Sequential
 from flbench.engine.vectorised import Vectorised
 from flbench.plugin.isolation import GENERATORS, restore, snapshot
 from flbench.results.difference import relative_distance
@@ -188,7 +187,9 @@ def vectorised_clients(method: MethodUnderTest) -> None:
         lanes = fit(start, stage, work, round_)
         if executor.reason is not None:
             return lanes  # they were trained one by one
-        one_by_one = Sequential.fit(executor, start, stage, work, round_)
+        executor.reason = "this check compares"
+        one_by_one = fit(start, stage, work, round_)
+        executor.reason = None
         where = f"in round {round_}, stage '{stage.label}'"
         different.extend(f"{what} {where}" for what in uploads_apart(lanes, one_by_one, start))
         return one_by_one
