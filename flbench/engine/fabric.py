@@ -1,7 +1,8 @@
 """Lightning Fabric of a run, and the start of the other processes if it has several devices.
 
 Every process executes the same command on one device. Fabric starts the other processes of a
-machine, or torchrun, SLURM or `fabric run` has started them already. They exchange tensors and
+machine, unless the command has done so before its imports (`processes.py`), or torchrun, SLURM or
+`fabric run` has. They exchange tensors and
 small objects through gloo on CPUs, which detects a closed connection at once; NCCL would wait.
 """
 
@@ -9,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
 import sys
 import threading
 import warnings
@@ -23,7 +23,12 @@ from torch import nn
 
 from flbench.core import client as client  # makes torchvision importable, which lightning needs
 from flbench.engine.process_group import ALONE, ProcessGroup
-from flbench.engine.processes import CHILDREN, terminate_workers
+from flbench.engine.processes import (
+    CHILDREN,
+    most_processes,
+    parent_is_gone,
+    terminate_workers,
+)
 from flbench.errors import ProcessDied, UserError
 
 if TYPE_CHECKING:
@@ -37,8 +42,6 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 PRECISIONS = ("32-true", "bf16-mixed")
 """Values of `--precision`; not "16-mixed", whose loss scale would pass from client to client."""
-EACH_CORE = 8
-"""Processes that may be started for each core of this machine; each has torch in its memory."""
 START_TIMEOUT = timedelta(minutes=10)
 """How long processes wait for one another at the start."""
 
@@ -135,28 +138,28 @@ class Launcher(_SubprocessScriptLauncher):
         except ValueError as error:
             asked = f"--devices {self.num_processes} --nodes {self.num_nodes}"
             raise UserError(f"{asked}: {' '.join(str(error).split())}") from None
-        if environment.creates_processes_externally:
-            return function(*args, **kwargs)
-        cores = os.cpu_count() or 1
-        if self.num_processes > EACH_CORE * cores:
-            raise UserError(
-                f"--devices {self.num_processes}: expected at most {EACH_CORE * cores} processes on"
-                f" a machine of {cores} cores"
-            )
-        self._call_children_scripts()
-        CHILDREN.extend(self.procs)
+        if not environment.creates_processes_externally:
+            if self.num_processes > most_processes():
+                raise UserError(
+                    f"--devices {self.num_processes}: expected at most {most_processes()} processes"
+                    f" on a machine of {os.cpu_count() or 1} cores"
+                )
+            self._call_children_scripts()
+            CHILDREN.extend(self.procs)
         connected = threading.Event()
-        threading.Thread(target=_watch, args=(self.procs, connected), daemon=True).start()
+        threading.Thread(target=_watch, args=(connected,), daemon=True).start()
         try:
             return function(*args, **kwargs)
         finally:
             connected.set()
 
 
-def _watch(children: list[subprocess.Popen[bytes]], connected: threading.Event) -> None:
+def _watch(connected: threading.Event) -> None:
     """End the run if a process ends before all are connected, which cannot be cancelled."""
     while not connected.wait(0.2):
-        if any(child.poll() is not None for child in children) and not connected.is_set():
+        if parent_is_gone():
+            os._exit(ProcessDied.exit_code)
+        if any(child.poll() is not None for child in CHILDREN) and not connected.is_set():
             terminate_workers()
             print("flbench: a process of this run died before it began", file=sys.stderr)
             sys.stderr.flush()

@@ -1,13 +1,14 @@
 """Output and exit codes of a command that runs as several processes.
 
 Every process executes the same command. Rank 0 prints, calls the sinks and writes files; the others
-print nothing. This module imports nothing heavy, so that their output is off before torch is
-imported.
+print nothing. This module imports nothing heavy, so that the others are started, and their output
+is off, before torch is imported.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -24,6 +25,20 @@ CHILDREN: list[subprocess.Popen[bytes]] = []
 """The processes that this process started."""
 GRACE = 10.0
 """Seconds that a process has to end before it is killed."""
+LAUNCHERS = (
+    "RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "WORLD_SIZE", "MASTER_", "LT_CLI_", "SLURM_",
+    "TORCHELASTIC_", "OMPI_", "PMI", "MPI_", "LSB_", "JSM_", "KUBERNETES_",
+)  # fmt: skip
+"""How environment variables begin by which a launcher may have started the other processes."""
+STARTED_BY = "FLBENCH_STARTED_BY"
+"""Environment variable with the number of the process that started this one."""
+EACH_CORE = 8
+"""Processes that may be started for each core of this machine; each has torch in its memory."""
+
+
+def most_processes() -> int:
+    """How many processes a run may have on this machine."""
+    return EACH_CORE * (os.cpu_count() or 1)
 
 
 def is_rank_zero(environ: Mapping[str, str] = os.environ) -> bool:
@@ -42,6 +57,8 @@ def rank_zero_output(devices: int, nodes: int) -> Iterator[None]:
         yield
     elif is_rank_zero():
         try:
+            if nodes == 1:
+                start_workers(devices)
             yield
             _wait_for_children()
         finally:
@@ -49,6 +66,35 @@ def rank_zero_output(devices: int, nodes: int) -> Iterator[None]:
     else:
         with _no_output(parent=os.getppid()):
             yield
+
+
+def start_workers(devices: int) -> None:
+    """Start the other processes of this command, which import torch while this process does.
+
+    None is started if a launcher may have done so, if there would be too many, or if it is not the
+    command line that asks for them. Fabric then starts them, or says what is wrong.
+    """
+    begun = any(name.startswith(LAUNCHERS) for name in os.environ)
+    asked = any(word.startswith("--devices") for word in sys.argv)
+    if begun or not asked or devices > most_processes():
+        return
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ |= {"NODE_RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(devices)}
+    spec = sys.modules["__main__"].__spec__
+    command = ["-m", spec.name] if spec else [os.path.abspath(sys.argv[0])]
+    for rank in range(1, devices):
+        environ = {**os.environ, "LOCAL_RANK": str(rank), STARTED_BY: str(os.getpid())}
+        child = subprocess.Popen([sys.executable, *command, *sys.argv[1:]], env=environ)
+        CHILDREN.append(child)
+
+
+def parent_is_gone() -> bool:
+    """Whether the process that started this one has ended; False if a launcher started it."""
+    parent = os.environ.get(STARTED_BY)
+    return parent is not None and os.getppid() != int(parent)
 
 
 @contextmanager

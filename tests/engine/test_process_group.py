@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -615,6 +616,22 @@ def test_a_killed_process_ends_the_run_which_can_go_on_in_one(
     assert not any((tmp_path / "out").rglob("*.json"))
     call(*LONG, "--out", str(tmp_path / "out"), "--resume")
     assert grids.stable(tmp_path / "out") == grids.stable(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="looks for processes in /proc")
+@pytest.mark.parametrize(("by", "code"), [("SIGKILL", -9), ("SIGINT", 130)])
+def test_who_ends_while_modules_are_imported_leaves_no_process(
+    by: str, code: int, tmp_path: Path
+) -> None:
+    command = Command(["run", *LONG, "--devices", "2", "--out", "out"], tmp_path)
+    waited(lambda: bool(children(command.pid)), START)
+    (child,) = children(command.pid)
+    time.sleep(1.0)  # until it has begun to import
+    os.kill(command.pid, signal.Signals[by])
+    assert command.finish(END)[0] == code
+    waited(lambda: not runs(child), START)
+    assert "Traceback" not in command.errors.read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
