@@ -28,6 +28,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "cfl": {},
 }
 """Methods, with settings that let two rounds compare."""
+TOO_SHORT = 0.05
+"""Seconds of comparing below which an exponent would say nothing."""
 LONGEST = 600.0
 """Seconds of comparing; what the exponent lets expect to take longer is not run."""
 
@@ -57,7 +59,7 @@ def run(request: PartRequest) -> list[Row]:
                 rows.append({**row, "note": f"not run: {last_error_line(errors)}"})
                 break
             row |= json.loads(done.stdout)
-            if before is not None and row["comparing"] and before["comparing"]:
+            if before is not None and min(row["comparing"], before["comparing"]) > TOO_SHORT:
                 grown = log(row["comparing"] / before["comparing"])
                 row["exponent"] = round(grown / log(clients / before["clients"]), 2)
             rows.append(row)

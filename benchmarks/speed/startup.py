@@ -25,17 +25,20 @@ def run(request: PartRequest) -> list[Row]:
     """Measure the commands alternately, several times."""
     flbench = [sys.executable, "-m", "flbench"]
     imports, first = "importing torch and lightning", f"flbench {' '.join(RUN)}, to its first round"
+    two, whole = f"{first}, in two processes", f"flbench {' '.join(RUN)}, to its end"
     commands = {
         "flbench --help": [*flbench, "--help"],
         "flbench list": [*flbench, "list"],
         imports: [sys.executable, "-c", IMPORTS],
+        two: [*flbench, *RUN, "--devices", "2"],
+        whole: [*flbench, *RUN],
         first: [*flbench, *RUN],
     }
     seconds: dict[str, list[float]] = {name: [] for name in commands}
     for turn in range(2 if request.quick else 6):
         for name, command in commands.items():
-            out = ["--out", str(request.folder / f"startup-{turn}")] if name == first else []
-            spent = seconds_until([*command, *out], "1 rounds" if name == first else "")
+            out = ["--out", str(request.folder / f"{turn}-{len(name)}")] if "run" in command else []
+            spent = seconds_until([*command, *out], "1 rounds" if name in (first, two) else "")
             if turn:  # the first is a warm-up: files are read into memory
                 seconds[name].append(spent)
     rows = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import sys
 import traceback
@@ -65,6 +67,7 @@ app.add_typer(show, name="show")
 def main() -> None:
     """Entry point of the console script; an error of the user is printed in one line."""
     heed_interruptions()
+    atexit.register(gc.freeze)  # what is left ends with the process: nobody need look for cycles
     for stream in (sys.stdout, sys.stderr):  # a terminal may lack characters that are printed
         if isinstance(stream, TextIOWrapper) and stream.errors != "backslashreplace":
             stream.reconfigure(errors="backslashreplace")

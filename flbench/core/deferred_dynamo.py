@@ -93,8 +93,21 @@ def graph_break(*_: object, **__: object) -> None:
     """As torch's where nothing is compiled: do nothing."""
 
 
+class TraceRules:
+    """Stands in for torch's module of rules, whose caches are cleared when processes connect."""
+
+    def clear_lru_cache(self) -> None:
+        """As torch's where no rule was looked up yet: do nothing."""
+        if (real := compiler()) is not None:
+            real.trace_rules.clear_lru_cache()
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the module has
+        return getattr(run(sys.modules[NAME]).trace_rules, name)
+
+
 STANDINS: dict[str, object] = {
     "OptimizedModule": OptimizedModule, "disable": disable, "graph_break": graph_break,
+    "trace_rules": TraceRules(),
 }  # fmt: skip
 
 

@@ -25,6 +25,17 @@ USES = {
     "its names": "import torch._dynamo; assert 'reset' in dir(torch._dynamo)",
     "all of it": "from torch._dynamo import *; assert callable(optimize)",
 }
+CONNECTED = """
+import sys, torch, flbench.core.client
+store = torch.distributed.HashStore()
+torch.distributed.init_process_group("gloo", rank=0, world_size=1, store=store)
+print(*[name for name in ("sympy", "torch._dynamo.eval_frame") if name in sys.modules])
+rules = torch._dynamo.trace_rules
+assert rules.lookup is sys.modules["torch._dynamo.trace_rules"].lookup
+rules.get_mod_inlinelist()
+rules.clear_lru_cache()
+assert not rules.get_mod_inlinelist.cache_info().currsize
+"""
 COMPILED = """
 import torch, flbench.core.client
 from lightning.fabric import wrappers
@@ -62,8 +73,9 @@ def python(code: str) -> str:
 
 
 @pytest.mark.slow
-def test_training_imports_no_compiler() -> None:
-    assert python(RUN) == ""
+@pytest.mark.parametrize("code", [RUN, CONNECTED], ids=["training", "connecting"])
+def test_no_compiler_is_imported(code: str) -> None:
+    assert python(code) == ""
 
 
 @pytest.mark.slow
