@@ -417,3 +417,12 @@ def test_a_batch_of_one_before_batchnorm_is_one_line(command: Command) -> None:
     done = command("run", "-p", "fedavg", "-s", "iid", "--rounds", "1", *words)
     assert "a batch has one sample, which BatchNorm cannot be trained on: set" in done.stderr
     assert done.returncode == 1
+
+
+def test_a_command_ends_without_looking_for_cycles() -> None:
+    code = (
+        "import atexit, gc, sys; atexit.register(lambda: print(gc.get_freeze_count() > 1000));"
+        " from flbench.cli.main import main; sys.argv = ['flbench', '--version']; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.splitlines()[1:] == ["True"]
