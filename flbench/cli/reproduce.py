@@ -70,7 +70,7 @@ def reproduce(
 
         print(page(card, out, progress), end="")
         return
-    with progress.waiting("importing torch and lightning"):
+    with progress.importing():
         from flbench.papers.reproduction import findings, in_words, planned
         from flbench.sweeps.sweep import run_missing
         from flbench.sweeps.workers import prepare_workers, run_in_workers

@@ -57,7 +57,7 @@ def study(
 
     progress = SweepProgress()
     prepare_workers(number)
-    with progress.waiting("importing torch and lightning"):
+    with progress.importing():
         from flbench.sweeps.study import run_study
         from flbench.terminal.tables import print_rows
     launch = partial(run_in_workers, progress=progress, workers=number)

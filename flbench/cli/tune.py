@@ -61,7 +61,7 @@ def tune(
     progress, number = SweepProgress(), read_workers(workers)
     prepare_workers(number)
     launch = partial(run_in_workers, progress=progress, workers=number)
-    with progress.waiting("importing torch and lightning"):
+    with progress.importing():
         from flbench.cli.sweep import conclude
         from flbench.run.composition import load_method
         from flbench.sweeps.sweep import run_missing

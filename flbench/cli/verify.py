@@ -87,7 +87,7 @@ def _alone(path: Path, result: Result, rounds: int | None, data_root: Path | Non
 
     rounds_to_play(result, rounds)
     console = Console()
-    with console.waiting("importing torch and lightning"):
+    with console.importing():
         from flbench.datasets import data_root as locate
         from flbench.submission.auditing import verify_file
     if not result.is_digested:
@@ -134,7 +134,7 @@ def verify_all(
 
     audits = read_audits(log)
     console = Console()
-    with console.waiting("importing torch and lightning"):
+    with console.importing():
         from flbench.datasets import data_root as locate
         from flbench.submission.auditing import verify_many
     done: list[Checked] = []

@@ -124,7 +124,7 @@ def resolve(
     Raises:
         UserError: a name that is not installed, or a setting that does not fit.
     """
-    with console.waiting("importing torch and lightning"):
+    with console.importing():
         from flbench.engine.client_metrics import find_metric
         from flbench.plugin.registry import find, load_entry
         from flbench.run import runner  # noqa: F401 - so that the wait is over after this block

@@ -291,7 +291,7 @@ class Reporter(Console):
         with self._sending, suppress(ConnectionError):
             self._pipe.send((kind, what))
 
-    def waiting(self, what: str) -> AbstractContextManager[object]:
+    def importing(self) -> AbstractContextManager[object]:
         """Print nothing while plugins are imported: the sweep has done so before."""
         return redirect_stderr(io.StringIO())
 

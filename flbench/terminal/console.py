@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from rich import progress
 from rich.console import Console as Terminal
@@ -14,6 +15,26 @@ from rich.console import Console as Terminal
 from flbench.core.hookspecs import hookimpl
 from flbench.results.events import RoundRecord, RunInfo
 from flbench.results.schema import Result
+
+
+@contextmanager
+def imports_stay(terminal: Terminal | None) -> Iterator[None]:
+    """Import large packages, and say so in a terminal if there is one.
+
+    Python looks for unused objects neither meanwhile nor, later on, among those of the packages.
+    """
+    first = "torch" not in sys.modules and gc.isenabled()
+    if first:
+        gc.disable()
+    try:
+        with (
+            nullcontext() if terminal is None else terminal.status("importing torch and lightning")
+        ):
+            yield
+    finally:
+        if first:
+            gc.freeze()
+            gc.enable()
 
 
 class Console:
@@ -29,9 +50,9 @@ class Console:
         self._first = 1
         self._accuracy = "-"
 
-    def waiting(self, what: str) -> AbstractContextManager[object]:
-        """Show in a terminal what the program is doing."""
-        return self._terminal.status(what) if self._terminal.is_terminal else nullcontext()
+    def importing(self) -> AbstractContextManager[object]:
+        """Import large packages, and say so in a terminal."""
+        return imports_stay(self._terminal if self._terminal.is_terminal else None)
 
     @hookimpl
     def run_started(self, info: RunInfo) -> None:
@@ -118,10 +139,10 @@ class SweepProgress(Console):
         self._opened = 0.0
         self._run = RunBar(self)
 
-    def waiting(self, what: str) -> AbstractContextManager[object]:
-        """Show what the program is doing, the first time only; later it takes no time."""
+    def importing(self) -> AbstractContextManager[object]:
+        """Import large packages, and say so the first time; later it takes no time."""
         first, self._waited = not self._waited, True
-        return super().waiting(what) if first else nullcontext()
+        return super().importing() if first else nullcontext()
 
     def say(self, message: str) -> None:
         """Print a message unless another run printed the same."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -126,3 +128,17 @@ def test_brackets_of_a_name_are_no_markup() -> None:
         console.round_finished(record(2, 3, 0.625))
         console.close()
     assert screen.getvalue().count("[/red]x[bold]") >= 2
+
+
+@pytest.mark.slow
+def test_objects_of_what_is_imported_first_are_not_looked_at_again() -> None:
+    code = (
+        "import gc, sys; from flbench.terminal.console import Console\n"
+        "for _ in range(2):\n"
+        "    with Console().importing():\n"
+        "        print('torch' in sys.modules, gc.isenabled())\n"
+        "        import torch\n"
+        "    print(gc.isenabled(), gc.get_freeze_count() > 10_000)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["False False", "True True", "True True", "True True"]
