@@ -37,7 +37,7 @@ class CommunicationLedger:
     bits: dict[str, dict[str, int]] = field(default_factory=dict)
     client_bits: dict[str, Tensor] = field(default_factory=dict)
     _round_start: dict[str, Tensor] = field(default_factory=dict)
-    _received: dict[int, list[Tensor]] = field(default_factory=dict)
+    _received: dict[int, list[Tensor]] = field(default_factory=dict)  # tables of models, (m, W)
 
     def __post_init__(self) -> None:
         for direction in DIRECTIONS:
@@ -97,7 +97,7 @@ class CommunicationLedger:
         """Count complete models, shape (m, W), that each of some clients receives."""
         self.send("down", clients, "model", models.numel())
         for client in clients.tolist():
-            self._received.setdefault(client, []).extend(models)
+            self._received.setdefault(client, []).append(models)
 
     def start(self, start: Dispatched, stage: Stage) -> None:
         """Count what the acting clients receive at the start of a stage."""
@@ -108,9 +108,9 @@ class CommunicationLedger:
             candidates = [
                 row for row, on in zip(start.params[i], start.active[i], strict=True) if on
             ]
-            new = [row for row in candidates if not any(torch.equal(row, old) for old in received)]
+            new = [row for row in candidates if not any(_has(table, row) for table in received)]
             if width == len(start.sent_mask[i]):  # only complete models count as received
-                received.extend(new)
+                received.extend(row[None] for row in new)
             scalars.append(width * len(new))
         self.send("down", stage.clients, "model", torch.tensor(scalars, dtype=torch.int64))
         for name, tensor in start.extras.items():
@@ -150,6 +150,12 @@ def count_true(masks: Tensor) -> Tensor:
     if len(masks) and masks.stride(0) == 0:
         return masks[:1].count_nonzero().expand(len(masks)).cpu()
     return torch.tensor([int(mask.count_nonzero()) for mask in masks], dtype=torch.int64)
+
+
+def _has(table: Tensor, row: Tensor) -> bool:
+    """Whether a model, shape (W,), is in a table of models, shape (m, W)."""
+    places = (table[:, 0] == row[0]).nonzero()[:, 0].tolist()
+    return any(torch.equal(table[place], row) for place in places)
 
 
 def _sent_scalars(tensor: Tensor) -> Tensor:

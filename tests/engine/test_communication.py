@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from flbench.core.model_bank import ModelBank, RowStore
 from flbench.core.state import Dispatched, Stage, Upload
 from flbench.engine.communication import CommunicationLedger, count_true, in_bytes
 from flbench.errors import UserError
@@ -149,3 +150,21 @@ def test_a_client_that_was_sent_models_need_not_get_them_again() -> None:
     ledger.send_models(torch.tensor([1]), torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
     ledger.start(start([[[3.0, 4.0]], [[3.0, 4.0]]]), Stage("train", torch.arange(2), 1))
     assert counts(ledger, "down") == [8, 16], "client 1 has both models"
+
+
+def test_a_model_that_begins_like_one_that_was_sent_is_another() -> None:
+    ledger, stage = CommunicationLedger(1), Stage("train", torch.arange(1), 1)
+    ledger.send_models(torch.tensor([0]), torch.tensor([[3.0, 2.0], [3.0, 5.0]]))
+    ledger.start(start([[[3.0, 4.0]]]), stage)
+    assert counts(ledger, "down") == [24]
+    ledger.start(start([[[3.0, 5.0]]]), stage)
+    assert counts(ledger, "down") == [24]
+
+
+def test_models_of_a_bank_need_not_be_sent_again_either() -> None:
+    bank = ModelBank.repeated(torch.tensor([1.0, 2.0]), 3, RowStore(10**6))
+    bank[2] = torch.tensor([3.0, 4.0])
+    ledger = CommunicationLedger(1)
+    ledger.send_models(torch.tensor([0]), bank)
+    ledger.start(start([[[3.0, 4.0]]]), Stage("train", torch.arange(1), 1))
+    assert counts(ledger, "down") == [24]
