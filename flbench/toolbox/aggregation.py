@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -54,12 +55,14 @@ def _set_means(
     """Set rows of a bank, at `places`, shape (k,), to means with `weights`, shape (k, n)."""
     if not len(uploads):
         return rows
-    updated = (weights != 0).any(dim=1).nonzero()[:, 0]
     # Rows with equal weights have equal means, which are computed once.
-    distinct, distinct_of_row = torch.unique(weights[updated], dim=0, return_inverse=True)
-    for index, row_weights in enumerate(distinct):
-        members = row_weights.nonzero()[:, 0].tolist()
-        shares = [float(row_weights[member]) for member in members]
+    alike: dict[bytes, list[int]] = {}
+    table = weights.numpy(force=True)
+    for row in np.flatnonzero(table.any(axis=1)).tolist():
+        alike.setdefault(table[row].tobytes(), []).append(row)
+    for same in alike.values():
+        members = table[same[0]].nonzero()[0].tolist()
+        shares = table[same[0], members].tolist()
         total = 0.0
         for share in shares:
             total += share
@@ -72,7 +75,7 @@ def _set_means(
         if counters is not None and bool(counters.any()):
             columns = counters.nonzero()[:, 0].to(uploads.device)
             mean[columns] = uploads[:, columns][members].amax(dim=0)
-        rows[places[updated[distinct_of_row == index]]] = mean
+        rows[places[same]] = mean
     return rows
 
 

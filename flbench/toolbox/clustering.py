@@ -77,11 +77,15 @@ def optics(
         return np.zeros(len(features), dtype=np.int64)
     if min_samples > len(features):
         raise UserError(f"min_samples {min_samples}: expected at most {len(features)}, all clients")
+    from sklearn import config_context
     from sklearn.cluster import OPTICS
+    from sklearn.utils import assert_all_finite
 
     features, metric = distances_of_many(features, metric)
     model = OPTICS(min_samples=min_samples, min_cluster_size=min_samples, xi=xi, metric=metric)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    assert_all_finite(features)  # once; OPTICS would look at all of them for each point
+    checked = config_context(assume_finite=True)
+    with checked, np.errstate(divide="ignore", invalid="ignore"):
         labels: Labels = model.fit(features).labels_.astype(np.int64)
     return labels
 

@@ -467,3 +467,11 @@ def test_of_many_points_the_groups_are_the_same(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(clustering, "MANY", len(groups))
     assert found.tolist() == optics(points, 20).tolist()
     assert len(set(found.tolist())) >= 4
+
+
+@pytest.mark.parametrize("points", [10, clustering.MANY + 1], ids=["few", "many"])
+def test_features_that_are_not_finite_are_refused(points: int) -> None:
+    features = np.random.default_rng(0).normal(size=(points, 2))
+    features[3, 1] = np.nan
+    with pytest.raises(ValueError, match="NaN"):
+        clustering.optics(features, 4)
