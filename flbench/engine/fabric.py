@@ -29,7 +29,7 @@ from flbench.engine.processes import (
     parent_is_gone,
     terminate_workers,
 )
-from flbench.errors import ProcessDied, UserError
+from flbench.errors import FlbenchError, Interrupted, ProcessDied, UserError
 
 if TYPE_CHECKING:
     from flbench.engine.options import EngineOptions
@@ -159,8 +159,12 @@ def _watch(connected: threading.Event) -> None:
     while not connected.wait(0.2):
         if parent_is_gone():
             os._exit(ProcessDied.exit_code)
-        if any(child.poll() is not None for child in CHILDREN) and not connected.is_set():
+        ended = [child.returncode for child in CHILDREN if child.poll() is not None]
+        if ended and not connected.is_set():
             terminate_workers()
-            print("flbench: a process of this run died before it began", file=sys.stderr)
+            error: FlbenchError = ProcessDied("a process of this run died before it began")
+            if Interrupted.exit_code in ended:  # Ctrl-C goes to all of them
+                error = Interrupted("interrupted")
+            print(f"flbench: {error}", file=sys.stderr)
             sys.stderr.flush()
-            os._exit(ProcessDied.exit_code)
+            os._exit(error.exit_code)

@@ -8,6 +8,7 @@ is off, before torch is imported.
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -85,10 +86,14 @@ def start_workers(devices: int) -> None:
     os.environ |= {"NODE_RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(devices)}
     spec = sys.modules["__main__"].__spec__
     command = ["-m", spec.name] if spec else [os.path.abspath(sys.argv[0])]
-    for rank in range(1, devices):
-        environ = {**os.environ, "LOCAL_RANK": str(rank), STARTED_BY: str(os.getpid())}
-        child = subprocess.Popen([sys.executable, *command, *sys.argv[1:]], env=environ)
-        CHILDREN.append(child)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until its output is off
+    try:
+        for rank in range(1, devices):
+            environ = {**os.environ, "LOCAL_RANK": str(rank), STARTED_BY: str(os.getpid())}
+            child = subprocess.Popen([sys.executable, *command, *sys.argv[1:]], env=environ)
+            CHILDREN.append(child)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def parent_is_gone() -> bool:
@@ -105,6 +110,7 @@ def _no_output(parent: int) -> Iterator[None]:
         stack.enter_context(redirect_stdout(devnull))
         stack.enter_context(redirect_stderr(devnull))
         try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             yield
         except FlbenchError as error:
             if isinstance(error, ProcessDied) and _parent_died(parent):
