@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import threading
 import warnings
@@ -163,7 +164,7 @@ def _watch(connected: threading.Event) -> None:
         if ended and not connected.is_set():
             terminate_workers()
             error: FlbenchError = ProcessDied("a process of this run died before it began")
-            if Interrupted.exit_code in ended:  # Ctrl-C goes to all of them
+            if {Interrupted.exit_code, -signal.SIGINT} & set(ended):  # Ctrl-C goes to all of them
                 error = Interrupted("interrupted")
             print(f"flbench: {error}", file=sys.stderr)
             sys.stderr.flush()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -11,30 +14,57 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from rich import progress
 from rich.console import Console as Terminal
+from rich.status import Status
 
 from flbench.core.hookspecs import hookimpl
+from flbench.errors import Interrupted
 from flbench.results.events import RoundRecord, RunInfo
 from flbench.results.schema import Result
 
 
 @contextmanager
-def imports_stay(terminal: Terminal | None) -> Iterator[None]:
-    """Import large packages, and say so in a terminal if there is one.
+def imports_stay(terminal: Terminal) -> Iterator[None]:
+    """Import large packages, and say so in a terminal.
 
     Python looks for unused objects neither meanwhile nor, later on, among those of the packages.
     """
+    status = terminal.status("importing torch and lightning")
     first = "torch" not in sys.modules and gc.isenabled()
     if first:
         gc.disable()
     try:
         with (
-            nullcontext() if terminal is None else terminal.status("importing torch and lightning")
+            status if terminal.is_terminal else nullcontext(),
+            interruption_ends(terminal, status) if first else nullcontext(),
         ):
             yield
     finally:
         if first:
             gc.freeze()
             gc.enable()
+
+
+@contextmanager
+def interruption_ends(terminal: Terminal, status: Status) -> Iterator[None]:
+    """Let Ctrl-C end the process at once: what torch's own code imports cannot be interrupted.
+
+    Nothing has begun that could be lost. Nothing changes in a process that ignores Ctrl-C.
+    """
+
+    def end(number: int, frame: object) -> None:
+        status.stop()
+        os.write(terminal.file.fileno(), b"flbench: interrupted\n")
+        os._exit(Interrupted.exit_code)
+
+    before = signal.getsignal(signal.SIGINT)
+    if before == signal.SIG_IGN or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class Console:
@@ -52,7 +82,7 @@ class Console:
 
     def importing(self) -> AbstractContextManager[object]:
         """Import large packages, and say so in a terminal."""
-        return imports_stay(self._terminal if self._terminal.is_terminal else None)
+        return imports_stay(self._terminal)
 
     @hookimpl
     def run_started(self, info: RunInfo) -> None:

@@ -80,11 +80,39 @@ def test_one_that_hits_a_callback_comes_again() -> None:
     assert (code, messages) == (0, "saved\n")
 
 
+def test_one_while_modules_are_imported_ends_the_process_at_once() -> None:
+    code, messages = ended("""
+        from flbench.terminal.console import Console
+        with Console().importing():
+            try:
+                press()
+            except BaseException:
+                os.write(2, b"never\\n")
+    """)
+    assert (code, messages) == (130, "flbench: interrupted\n")
+
+
+def test_after_the_imports_it_is_raised_again() -> None:
+    code, messages = ended("""
+        from flbench.terminal.console import Console
+        with Console().importing():
+            pass
+        try:
+            press()
+        except KeyboardInterrupt:
+            os.write(2, b"saved\\n")
+    """)
+    assert (code, messages) == (0, "saved\n")
+
+
 def test_where_it_is_ignored_it_stays_ignored() -> None:
     code, messages = ended("""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         heed_interruptions()
         press(); press()
+        from flbench.terminal.console import Console
+        with Console().importing():
+            press()
         os.write(2, b"goes on\\n")
     """)
     assert (code, messages) == (0, "goes on\n")

@@ -130,6 +130,7 @@ def test_an_empty_folder_is_an_index_and_an_overview(tmp_path: Path) -> None:
     assert list(board(tmp_path / "none", tmp_path)) == ["README.md", "overview.md"]
 
 
+@pytest.mark.slow
 def test_a_row_touches_one_page_and_one_figure(tmp_path: Path) -> None:
     """So two pull requests with rows of different suites change no file in common."""
     results = three(tmp_path / "results")
