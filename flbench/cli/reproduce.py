@@ -36,7 +36,7 @@ def reproduce(
     ] = None,
     scale: Annotated[
         str,
-        typer.Option(help="small; large: the paper's data and rounds; paper: as it did it"),
+        typer.Option(help="small; large: the paper's data, less of the rest; paper: as it did it"),
     ] = "small",
     seeds: Annotated[
         int | None, typer.Option(min=1, max=MOST_SEEDS, help="seeds 0..N-1 [default: the card's]")

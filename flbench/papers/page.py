@@ -47,7 +47,8 @@ def page(paper: Paper, out: Path, progress: SweepProgress) -> str:
         "",
         "At the paper's scale, a number is *reproduced* if our mean over seeds differs from it by"
         " at most the tolerance or the paper's own deviation. At the scale *large* the network"
-        " is smaller, at *small* there are fewer rounds too: it then *agrees*. Otherwise it has the"
+        " is smaller or there are half as many rounds, at *small* there are fewer still: it then"
+        " *agrees*. Otherwise it has the"
         " *same ordering* if our mean is on the same side as the paper's of every other row of its"
         " column that the paper separates; if not, it is *not reproduced*, or *differs* where the"
         " scale is not the paper's. What was not run has a reason. Where this"

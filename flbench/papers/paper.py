@@ -20,7 +20,7 @@ from flbench.plugin.registry import find, load_entry
 from flbench.suite import load_suite
 
 SCALES = ("small", "large", "paper")
-"""`paper`: as the paper did it; `large`: its data and rounds, a smaller network; `small`: less."""
+"""`paper`: as the paper did it; `large`: its data, less of the rest; `small`: less of all."""
 
 
 class Scale(BaseModel):
