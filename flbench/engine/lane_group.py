@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -57,8 +57,12 @@ class Turn:
     steps: list[int]
     sizes: Sizes
 
-    def parts(self, made: Sequence[int] | None) -> list[Turn]:
-        """The turn, split into lanes that have made equally many steps; None = not split."""
+    def parts(self, made: Sequence[Hashable] | None) -> list[Turn]:
+        """The turn, split into lanes that have the same in common.
+
+        Args:
+            made: of each lane, such as the number of steps that it has made; None = not split.
+        """
         if made is None or len(set(made)) == 1:
             return [self]
         return [
@@ -67,7 +71,7 @@ class Turn:
                 [k for k, own in zip(self.steps, made, strict=True) if own == number],
                 self.sizes,
             )
-            for number in sorted(set(made))
+            for number in dict.fromkeys(made)
         ]
 
 

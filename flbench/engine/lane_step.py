@@ -4,7 +4,8 @@
 `USES` times is recorded (`lane_program`). What a step computes may change from stage to stage: a
 method may give other terms, or its hooks may set attributes. So each program has a question,
 tensors for two lanes and what the step answers to them, which is asked again whenever a phase
-starts; if the answer is another, the programs are forgotten.
+starts; if the answer is another, the programs are forgotten. Several runs may share programs: each
+of them asks the question of its own module first.
 """
 
 from __future__ import annotations
@@ -46,15 +47,21 @@ class Programs:
         known: the programs; None = the step cannot be recorded.
         uses: how often each step was made by the module's Python.
         question: inputs for two lanes, and what the step made of them.
-        attributes: what the module's hooks had set then.
+        owner: the module whose step was recorded first.
+        attributes: what the hooks of each module had set when it gave that answer; by its number.
         changes: how often the answer was another one.
     """
 
     known: dict[Sizes, LaneProgram | None] = field(default_factory=dict)
     uses: dict[Sizes, int] = field(default_factory=dict)
     question: tuple[list[Tensor], list[Tensor]] | None = None
-    attributes: dict[str, object] = field(default_factory=dict)
+    owner: ClientModule | None = None
+    attributes: dict[int, dict[str, object]] = field(default_factory=dict)
     changes: int = 0
+
+
+class OtherStep(Exception):
+    """The step of one run is not that of another one whose program it would share."""
 
 
 class LaneStep:
@@ -100,10 +107,19 @@ class LaneStep:
         self.index: Any = 0
         self.call = ModuleCall(space.module, self._training_loss)
         self.gradients = vmap(grad_and_value(self._loss, has_aux=True))
+        self.is_asked = False
         self._ask_again()
 
     def is_recorded(self, sizes: Sizes) -> bool:
-        """Whether lanes whose steps have other numbers can make this step together."""
+        """Whether there is a program of this step.
+
+        It serves lanes whose steps have other numbers, and those of all runs that share it.
+
+        Raises:
+            OtherStep: another run has recorded it, and this run's step is another one.
+        """
+        if self.programs.known.get(sizes) is not None and not self.is_asked:
+            self._ask_again()
         return self.programs.known.get(sizes) is not None
 
     def __call__(
@@ -203,7 +219,10 @@ class LaneStep:
         if not same_bits(program(FEWER, question), answer):
             return None
         memory = self.programs
-        memory.question, memory.attributes = memory.question or (question, answer), now
+        if memory.question is None:
+            memory.question, memory.owner = (question, answer), self.module
+        memory.attributes[id(self.module)] = now
+        self.is_asked = True
         return program
 
     def _question(self, inputs: list[Tensor]) -> list[Tensor]:
@@ -224,19 +243,26 @@ class LaneStep:
 
     def _ask_again(self) -> None:
         """Forget the programs if the step now answers something else than when it was recorded."""
-        memory = self.programs
+        memory, module = self.programs, self.module
         if memory.question is None:
             return
-        if self.is_plain and same_objects(memory.attributes, self.attributes(self.module)):
+        self.is_asked = True
+        now = self.attributes(module)
+        if self.is_plain and same_objects(memory.attributes.get(id(module), {}), now):
             return
         question, answer = memory.question
         try:
             same = same_bits(self._by_python(question, Index()), answer)
         except Exception:
             same = False
-        if not same:
-            memory.changes += 1
-            memory.known, memory.uses, memory.question = {}, {}, None
+        if same:
+            memory.attributes[id(module)] = now
+            return
+        if memory.owner is not module:
+            raise OtherStep
+        memory.changes += 1
+        memory.known, memory.uses, memory.question = {}, {}, None
+        memory.attributes.clear()
 
 
 def same_objects(ones: dict[str, object], others: dict[str, object]) -> bool:

@@ -158,7 +158,7 @@ class Sequential:
         losses: list[Tensor] = []
         with learning_rate(space, schedule, round_):
             phases = work.phases(module, schedule.whole_epochs)
-            plans = [self._steps(len(rows), phase) for phase in phases]
+            plans = [self.epoch_steps(len(rows), phase) for phase in phases]
             left = most_steps(schedule, phases, plans)
             for number, (phase, batches) in enumerate(zip(phases, plans, strict=True)):
                 space.step.forget()
@@ -186,7 +186,7 @@ class Sequential:
                         phase_steps += 1
             at_end = mean_loss(space, pool.x[rows], pool.y[rows]) if stage.losses else torch.nan
             module.steps = len(losses)
-            report = self._report(rows, work)
+            report = self.report(rows, work)
         self._refuse_lost_loss(len(losses), work)
         return Outcome(
             steps=len(losses),
@@ -202,7 +202,7 @@ class Sequential:
         for position, client in enumerate(stage.clients.tolist()):
             schedule = stage.schedule(position)
             phase = LocalPhase(schedule.whole_epochs)
-            plan = self._steps(len(self.owned(client, stage)), phase)
+            plan = self.epoch_steps(len(self.owned(client, stage)), phase)
             made.append(most_steps(schedule, [phase], [plan]))
         return torch.tensor(made, dtype=torch.int64)
 
@@ -225,14 +225,14 @@ class Sequential:
         finally:
             module.loss_function = mean_cross_entropy
 
-    def _steps(self, samples: int, phase: LocalPhase) -> list[list[slice]]:
+    def epoch_steps(self, samples: int, phase: LocalPhase) -> list[list[slice]]:
         """The optimiser steps of one epoch; see `steps`."""
         module, space = self.workspace.module, self.workspace
         per_step = phase.batches_per_step or module.batches_per_step
         size, skip_single = module.local.batch_size, space.has_batchnorm
         return steps(samples, size, per_step, skip_single=skip_single)
 
-    def _report(self, rows: Tensor, work: LocalWork) -> Report:
+    def report(self, rows: Tensor, work: LocalWork) -> Report:
         """What a client sends and keeps beside its model, from its rows of the pool."""
         module = self.workspace.module
         own = type(module).on_local_end is not ClientModule.on_local_end

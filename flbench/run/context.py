@@ -30,7 +30,8 @@ class RunServices:
 
     `executor` and `draw` (index -> other initial weights) are None until the ClientModule is known;
     until then, `samples` are what the executor will hold.
-    `clock` measures wall time; `simulated_clock` is that of the suite, or None.
+    `clock` measures wall time, without `elsewhere`: the seconds in which other runs were at work;
+    `simulated_clock` is that of the suite, or None.
     """
 
     ledger: CommunicationLedger
@@ -41,17 +42,18 @@ class RunServices:
     executor: Sequential | None = None
     draw: Callable[[int], Tensor] | None = None
     seconds: dict[str, float] = field(default_factory=dict)
+    elsewhere: float = 0.0
     notes: dict[str, Plain] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
     @contextmanager
     def clock(self, part: str) -> Iterator[None]:
-        """Add the block's wall time to a part."""
-        began = time.perf_counter()
+        """Add the block's wall time to a part, without what other runs took of it."""
+        began, elsewhere = time.perf_counter(), self.elsewhere
         try:
             yield
         finally:
-            spent = time.perf_counter() - began
+            spent = time.perf_counter() - began - (self.elsewhere - elsewhere)
             self.seconds[part] = self.seconds.get(part, 0.0) + spent
 
     def warn(self, message: str) -> None:

@@ -1,6 +1,7 @@
 """The orchestrator: the round loop of federated learning, with a hook at every decision.
 
-It draws the cohort of each round, lets it train, averages, and has every client evaluated.
+It draws the cohort of each round, lets it train, averages, and has every client evaluated. The loop
+is a generator: it yields each stage that is to be trained, and gets its upload (`training.py`).
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import torch
 from torch import Tensor
 
 from flbench.core import client_memory
+from flbench.core.client import LocalWork
 from flbench.core.context import Context
 from flbench.core.model_bank import all_finite
 from flbench.core.seeding import rng
-from flbench.core.state import Stage, State, Upload
+from flbench.core.state import Dispatched, Stage, State, Upload
 from flbench.core.types import Phase
 from flbench.engine import batchnorm
 from flbench.engine.client_metrics import ClientMetrics
@@ -35,6 +37,7 @@ from flbench.run.checkpoint import CheckpointWriter, Origin
 from flbench.run.context import RunContext, RunServices
 from flbench.run.evaluation import evaluate_judged, selection_quality
 from flbench.run.history import Evaluation, History
+from flbench.run.training import Running, Training, alone
 from flbench.suite import Suite
 
 FEW = 10_000
@@ -75,10 +78,15 @@ class Run:
         return self.origin.marks
 
 
-def run_rounds(
+def run_rounds(run: Run, state: State, last: int | None = None) -> State:
+    """Run the rounds that are left, of this run alone; see `running_rounds`."""
+    return alone(running_rounds(run, state, last))
+
+
+def running_rounds(
     run: Run, state: State, last: int | None = None, keeper: CheckpointWriter | None = None
-) -> State:
-    """Run the rounds that are left; the history and the ledger are in `run`.
+) -> Running[State]:
+    """The rounds that are left; the history and the ledger are in `run`.
 
     Args:
         last: stop after this round, which is the last one for the sinks; None = the suite's.
@@ -89,7 +97,7 @@ def run_rounds(
     with keeper.guarding(), run.hooks.watching():
         while state.round < last:
             with run.services.clock("total"):
-                state, losses = run_round(run, state)
+                state, losses = yield from running_round(run, state)
                 record = evaluate_round(run, state, losses)
             run.history.seconds = dict(run.services.seconds)
             with run.services.clock("total"), run.services.clock("checkpoint"):
@@ -99,8 +107,8 @@ def run_rounds(
     return state
 
 
-def run_round(run: Run, state: State) -> tuple[State, list[float]]:
-    """One round; returns the new state and the training losses of its uploads."""
+def running_round(run: Run, state: State) -> Running[tuple[State, list[float]]]:
+    """One round; ends with the new state and the training losses of its uploads."""
     hooks, clock, policy = run.hooks, run.services.clock, run.suite.buffers
     ctx = round_context(run, state.round + 1)
     losses: list[float] = []
@@ -119,7 +127,7 @@ def run_round(run: Run, state: State) -> tuple[State, list[float]]:
             run.ledger.start(start, stage)
             work = hooks.local_work(state, stage, ctx)
         with clock("train"):
-            upload = run.executor.fit(start, stage, work, ctx.round)
+            upload = yield from trained(run, start, stage, work, ctx.round)
             refuse_divergence(upload, stage, ctx)
             if run.history.trained is not None:
                 run.history.trained += trained_epochs(run.executor, stage, upload)
@@ -144,6 +152,16 @@ def run_round(run: Run, state: State) -> tuple[State, list[float]]:
             losses += upload.loss.tolist()
         state = replace(state, seconds=timer.afterwards(state.seconds))
     return replace(state, round=ctx.round), losses
+
+
+def trained(
+    run: Run, start: Dispatched, stage: Stage, work: LocalWork, round_: int
+) -> Running[Upload]:
+    """A stage, as whoever runs the loop trains it: the run alone, or with others."""
+    training = Training(run.executor, start, stage, work, round_)
+    upload = yield training
+    run.services.elsewhere += training.elsewhere()
+    return upload
 
 
 def regroup(

@@ -105,8 +105,9 @@ def replay(result: Result, rounds: int, root: Path, console: Console) -> Result:
         NotTheSameRun: it does not begin as the file says; every mark that differs is named.
     """
     from flbench.federation.loading import load_dataset
-    from flbench.run.runner import play
+    from flbench.run.runner import playing
     from flbench.run.setup import prepare
+    from flbench.run.training import alone
 
     with tempfile.TemporaryDirectory(prefix="flbench-verify-") as out:
         spec = replace(again(result, root, Path(out), console.say), sinks=(("console", console),))
@@ -122,4 +123,4 @@ def replay(result: Result, rounds: int, root: Path, console: Console) -> Result:
         if unlike:
             raise NotTheSameRun(f"not the same run, nothing was played: {'; '.join(unlike)}")
         run.checkpoint = None
-        return play(spec, run, state, rounds, target=None)
+        return alone(playing(spec, run, state, rounds, target=None))

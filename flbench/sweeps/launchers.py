@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,15 +25,21 @@ from flbench.sweeps.request import Cell, RunRequest, resolve
 
 if TYPE_CHECKING:
     from flbench.core.dataset import Dataset
+    from flbench.core.state import Upload
     from flbench.results.schema import Result
     from flbench.run.composition import LoadedMethod
     from flbench.run.spec import RunSpec
+    from flbench.run.training import Training
     from flbench.terminal.console import Console
 
 SOON = 0.01
 """Seconds after which an interruption that was lost is raised again."""
 PASSED_TO_WORKERS = ("FLBENCH_DATA", "WANDB_", "HF_")
 """Beginnings of the environment variables that the workers of a cluster get."""
+LANES = "vectorised", "fastest"
+"""Executors that train clients in lanes."""
+SEEDS = 8
+"""Seeds that run together at most: each has its clients and models in memory."""
 RETRIES = 3
 """How often a cell is begun again whose worker died."""
 DONE, COMPLETE, SKIPPED, FAILED = "done", "were complete", "skipped", "failed"
@@ -75,7 +82,8 @@ class CellInterrupted(KeyboardInterrupt):
 def run_cells(cells: Sequence[Cell]) -> Running:
     """Run cells in this process, one after the other (`attempt`); a data set is loaded once.
 
-    The last cell runs without it: its clients have copies of their samples.
+    Seeds of one method whose clients are trained in lanes run together (`together`). The last cell
+    runs without the data set: its clients have copies of their samples.
     """
     from flbench.federation.loading import load_dataset
 
@@ -86,8 +94,57 @@ def run_cells(cells: Sequence[Cell]) -> Running:
         load.cache_clear()
         return dataset
 
-    for number, cell in enumerate(cells, 1):
-        yield cell, attempt(cell.spec, load if number < len(cells) else take)
+    last = cells[-1] if cells else None
+    for group in seeds_together(cells):
+        if len(group) == 1:
+            yield group[0], attempt(group[0].spec, take if group[0] is last else load)
+        else:
+            yield from run_together(group, [take if cell is last else load for cell in group])
+
+
+def seeds_together(cells: Sequence[Cell]) -> Iterator[list[Cell]]:
+    """The cells in groups that run together: seeds of one method on one suite, in lanes.
+
+    Other sinks than the console listen to one run at a time, and energy is measured of one.
+    """
+    for _, same in groupby(cells, lambda cell: (cell.spec.path.parent, _may_join(cell.spec))):
+        group = list(same)
+        size = SEEDS if _may_join(group[0].spec) else 1
+        for at in range(0, len(group), size):
+            yield group[at : at + size]
+
+
+def _may_join(spec: RunSpec) -> bool:
+    engine = spec.engine
+    alone = engine.energy or engine.devices * engine.nodes > 1
+    listeners = [name for name, _ in spec.sinks]
+    return engine.executor in LANES and not alone and listeners == ["console"]
+
+
+def run_together(cells: Sequence[Cell], loads: Sequence[Callable[[str, Path], Dataset]]) -> Running:
+    """Run the seeds of a method together; the console shows them as one.
+
+    Raises:
+        CellInterrupted: a person stops them; names the first that has not ended.
+    """
+    from flbench.run.training import together
+    from flbench.terminal.console import Console, SeedsProgress
+
+    ((_, console),) = cells[0].spec.sinks
+    assert isinstance(console, Console), "only the console listens"
+    progress = SeedsProgress(console, len(cells))
+    seeds = [progress.seed() for _ in cells]
+    runs = [
+        attempting(replace(cell.spec, sinks=(("console", seed),)), load)
+        for cell, seed, load in zip(cells, seeds, loads, strict=True)
+    ]
+    running = dict(enumerate(cells))
+    try:
+        for number, outcome in together(runs, cells[0].spec.say):
+            progress.left(seeds[number])
+            yield running.pop(number), outcome
+    except KeyboardInterrupt:
+        raise CellInterrupted(next(iter(running.values())).spec.checkpoint) from None
 
 
 def run_locally(cells: Sequence[Cell]) -> Running:
@@ -97,14 +154,23 @@ def run_locally(cells: Sequence[Cell]) -> Running:
 
 
 def attempt(spec: RunSpec, load: Callable[[str, Path], Dataset]) -> Outcome:
+    """Run a cell by itself; see `attempting`."""
+    from flbench.run.training import alone
+
+    return alone(attempting(spec, load))
+
+
+def attempting(
+    spec: RunSpec, load: Callable[[str, Path], Dataset]
+) -> Generator[Training, Upload, Outcome]:
     """Run a cell, whatever comes of it; only a person's stop is raised (`CellInterrupted`)."""
-    from flbench.run.runner import complete, execute, resolve_dataset
+    from flbench.run.runner import complete, executing, resolve_dataset
 
     began = time.monotonic()
     try:
         spec, data = resolve_dataset(spec, load)
         what = COMPLETE if complete(spec) else DONE
-        result = execute(spec, data)
+        result = yield from executing(spec, data)
     except KeyboardInterrupt:
         raise CellInterrupted(spec.checkpoint) from None
     except Exception as error:

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 
 from rich import progress
 from rich.console import Console as Terminal
@@ -243,6 +244,77 @@ class RunBar(Console):
         if (bar := self._sweep._bar) is not None and self._task is not None:
             bar.remove_task(self._task)
         self._task = None
+
+
+class SeedsProgress:
+    """Progress of seeds that run together, shown as that of one run with their mean accuracy.
+
+    Args:
+        console: shows it.
+        seeds: how many there are.
+    """
+
+    def __init__(self, console: Console, seeds: int) -> None:
+        self._console, self._seeds = console, seeds
+        self._open: set[SeedProgress] = set()
+        self._begun = False
+
+    def seed(self) -> SeedProgress:
+        """The listener of one seed."""
+        return SeedProgress(self)
+
+    def started(self, one: SeedProgress, info: RunInfo) -> None:
+        """A seed begins."""
+        self._open.add(one)
+        if not self._begun:
+            self._begun = True
+            self._console.say(f"{self._seeds} seeds run together; accuracies are their means")
+            self._console.run_started(info)
+
+    def round_finished(self, record: RoundRecord) -> None:
+        """Show a round that all seeds have finished."""
+        last = [one.record for one in self._open]
+        found = [one for one in last if one is not None and one.round >= record.round]
+        if len(found) < len(self._open):
+            return
+        values = [one.metrics.get("accuracy") for one in found]
+        known = [value for value in values if value is not None]
+        mean = sum(known) / len(known) if known else None
+        self._console.round_finished(replace(record, metrics={"accuracy": mean}))
+
+    def finished(self, one: SeedProgress, result: Result) -> None:
+        """A seed has its result."""
+        self.left(one)
+        if not self._open:
+            self._console.run_finished(result)
+
+    def left(self, one: SeedProgress) -> None:
+        """A seed has ended, with a result or without."""
+        self._open.discard(one)
+
+
+class SeedProgress:
+    """Listens to one of several seeds that run together."""
+
+    def __init__(self, together: SeedsProgress) -> None:
+        self._together = together
+        self.record: RoundRecord | None = None
+
+    @hookimpl
+    def run_started(self, info: RunInfo) -> None:
+        """Pass it on."""
+        self._together.started(self, info)
+
+    @hookimpl
+    def round_finished(self, record: RoundRecord) -> None:
+        """Pass it on."""
+        self.record = record
+        self._together.round_finished(record)
+
+    @hookimpl
+    def run_finished(self, result: Result) -> None:
+        """Pass it on."""
+        self._together.finished(self, result)
 
 
 def span(seconds: float) -> str:

@@ -40,7 +40,7 @@ def test_no_steps_are_no_turns() -> None:
 def test_a_turn_is_split_into_lanes_that_made_equally_many_steps() -> None:
     turn = Turn([0, 1, 3], [0, 1, 2], (3,))
     assert turn.parts(None) == [turn] == turn.parts([5, 5, 5])
-    assert turn.parts([2, 0, 2]) == [Turn([1], [1], (3,)), Turn([0, 3], [0, 2], (3,))]
+    assert turn.parts([2, 0, 2]) == [Turn([0, 3], [0, 2], (3,)), Turn([1], [1], (3,))]
 
 
 def test_neighbours_are_changed_in_place_and_others_are_put_back() -> None:

@@ -15,7 +15,7 @@ from toy import Play, composition, toy_dataset, watching
 
 from flbench import ClientModule, LocalPhase, LocalTraining, Stage, Start, hookimpl
 from flbench.core.dataset import Dataset
-from flbench.engine import lane_optimizer, vectorised
+from flbench.engine import lane_optimizer, lane_training, vectorised
 from flbench.engine.dropout import LaneDropout, replace_dropout
 from flbench.engine.options import EngineOptions
 from flbench.engine.vectorised import Vectorised
@@ -218,7 +218,7 @@ def test_dropout_alone_draws_what_torch_draws(play_toy: Play) -> None:
 
 
 def test_more_lanes_than_fit_take_turns(play_toy: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vectorised, "SCALARS", 60)  # two lanes of 28
+    monkeypatch.setattr(lane_training, "SCALARS", 60)  # two lanes of 28
     agree_on(play_toy, dataset=toy_dataset(samples=105))
 
 

@@ -18,8 +18,9 @@ from flbench.core.dataset import Dataset
 from flbench.results.difference import relative_distance
 from flbench.results.files import read_result, read_results, write_atomically
 from flbench.results.schema import Change, ClientMetricValues, Result
-from flbench.run.runner import play
+from flbench.run.runner import playing
 from flbench.run.setup import prepare
+from flbench.run.training import alone
 from flbench.submission.comparison import Part, compare
 from flbench.submission.consistency import job_of
 from flbench.submission.verification import TOLERANCE, engine_of
@@ -149,7 +150,7 @@ def test_a_method_is_told_the_whole_number_of_rounds(play_toy: Play) -> None:
     del heard[:]
     run, state = prepare(job, toy_dataset())
     run.checkpoint = None
-    cut = play(job, run, state, 3, target=None)
+    cut = alone(playing(job, run, state, 3, target=None))
     assert heard == [(1, 5), (2, 5), (3, 5)]
     assert cut.curves["accuracy"] == whole.result.curves["accuracy"][:3]
     assert cut.curves["accuracy"][2] is None, "round 3 is not the last"

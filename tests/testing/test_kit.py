@@ -21,7 +21,8 @@ from planted_bugs import APART, FURTHER, RIGHT
 from toy import Play, Typed, composition, install
 
 from flbench import Conformance, hookimpl
-from flbench.engine.vectorised import Lanes, Vectorised
+from flbench.engine import vectorised
+from flbench.engine.lane_hooks import LaneHooks
 from flbench.plugin.registry import entries, find, load_entry
 from flbench.testing import CHECKS, check_results, parametrize_with_checks, subprocesses
 from flbench.testing.check import CheckFailed, CheckResult, MethodUnderTest
@@ -141,17 +142,17 @@ def test_an_executor_that_asks_one_client_for_all_breaks_its_law(
     assert str(verdict()).split() == ["vectorised-clients", "passed"]
 
     @contextmanager
-    def unseen(self: Vectorised, lanes: Lanes, lane: int, hook: str) -> Iterator[None]:
-        self._load_lane(lanes, lane)
+    def unseen(self: LaneHooks, lane: int, hook: str) -> Iterator[None]:
+        self.load(lane)
         yield
 
-    monkeypatch.setattr(Vectorised, "_check_side_effects", unseen)
-    monkeypatch.setattr(Vectorised, "_no_draws", nullcontext)
-    monkeypatch.setattr(
-        Vectorised,
-        "_call_per_lane",
-        lambda executor, lanes, function, *_, **__: [function(executor._load_lane(lanes, 0))],
-    )
+    def once(self: LaneHooks, function: Any, *_: object, **__: object) -> list[Any]:
+        self.load(self.own[0])
+        return [function(self.module)]
+
+    monkeypatch.setattr(LaneHooks, "check_side_effects", unseen)
+    monkeypatch.setattr(vectorised, "no_draws", nullcontext)
+    monkeypatch.setattr(LaneHooks, "call_per_lane", once)
     assert re.match(r"vectorised-clients +failed +apart: with --executor vec", str(verdict()))
     assert "in round 1, stage 'train'" in str(verdict())
 

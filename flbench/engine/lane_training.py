@@ -1,0 +1,304 @@
+"""The training of lanes: their phases, their epochs, and the steps that they make together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from flbench.core.client import LocalPhase
+from flbench.core.networks import choosing
+from flbench.core.state import Schedule
+from flbench.engine.batches import orders
+from flbench.engine.lane_group import LaneGroup, Steps, Turn, turns
+from flbench.engine.lane_hooks import LaneHooks, same_phases
+from flbench.engine.lane_optimizer import LaneOptimizer
+from flbench.engine.lane_step import LaneStep
+from flbench.engine.lanes import Frozen, Lanes, NotTogether, Order, Place, StageJob, jobs_of
+from flbench.engine.sequential import Outcome, both, local_settings, most_steps, scaled_rate
+
+SCALARS = 2**28
+"""Scalars that are trained at once; lanes beyond that are trained afterwards."""
+POOL = 2**28
+"""Bytes of samples that several runs may have together, as they are copied to one table."""
+
+
+def train(jobs: Sequence[StageJob]) -> None:
+    """Train the clients of some jobs in lanes, at most SCALARS scalars at once.
+
+    Clients share lanes if they train equally long and fast, and have the same network. The models
+    are written to the jobs' rows, what else came out to their outcomes.
+
+    Raises:
+        NotTogether: the jobs cannot share lanes.
+        NotVectorisable: nor can the clients of one job.
+    """
+    refuse_different(jobs)
+    alike: dict[tuple[Schedule, int], list[Place]] = {}
+    for job in jobs:
+        networks = job.executor.workspace.layout.network_of(job.start.params)
+        for client, candidate in job.start.active.nonzero().tolist():
+            key = job.stage.schedule(client), int(networks[client, candidate])
+            alike.setdefault(key, []).append((job, client, candidate))
+    pool = Pool(jobs)
+    lanes_at_once = max(1, SCALARS // jobs[0].executor.workspace.layout.width)
+    for (schedule, network), places in alike.items():
+        places.sort(key=lambda place: len(place[0].owned[place[1]]))
+        for at in range(0, len(places), lanes_at_once):
+            lanes = Lanes.of(places[at : at + lanes_at_once])
+            with ExitStack() as settings:
+                for job in jobs_of(lanes.places):
+                    module = job.executor.workspace.module
+                    settings.enter_context(choosing(module, network))
+                    settings.enter_context(local_settings(module, schedule, job.round))
+                outcomes = LaneTraining(lanes, schedule, pool).run()
+            for (job, client, candidate), row, outcome in zip(
+                lanes.places, lanes.rows(), outcomes, strict=True
+            ):
+                job.rows[client][candidate] = row
+                job.outcomes[client][candidate] = outcome
+
+
+def refuse_different(jobs: Sequence[StageJob]) -> None:
+    """Refuse jobs whose clients would not train alike.
+
+    Raises:
+        NotTogether: names what differs.
+    """
+    for name in likeness(jobs[0]) if len(jobs) > 1 else ():
+        if any(likeness(job)[name] != likeness(jobs[0])[name] for job in jobs):
+            raise NotTogether(f"{name} differs between them")
+
+
+def likeness(job: StageJob) -> dict[str, object]:
+    """What the jobs that share lanes have in common, by the name it has in messages."""
+    space = job.executor.workspace
+    return {
+        "the round": job.round,
+        "the stage": job.stage.label,
+        "the network": (space.layout.slots, type(space.module)),
+        "local training": space.module.local,
+        "the optimiser": (type(space.optimizer), space.optimizer.defaults),
+        "what clients receive": {
+            name: (table.shape[1:], table.dtype) for name, table in job.received.items()
+        },
+        "whether clients train all scalars": job.start.trained_mask is None,
+        "the device": space.device,
+    }
+
+
+class Pool:
+    """The visible samples of the runs of some jobs, in one table.
+
+    Attributes:
+        x: shape (M, ...).
+        y: shape (M, ...).
+        first: number of the first sample of each job.
+
+    Raises:
+        NotTogether: those of several runs take more memory than POOL.
+    """
+
+    last: tuple[list[Tensor], Tensor, Tensor] | None = None
+    """The tables of which the last ones were copied, and the copies: they do not change."""
+
+    def __init__(self, jobs: Sequence[StageJob]) -> None:
+        pools = [job.executor.samples for job in jobs]
+        starts = torch.tensor([0, *(len(pool.y) for pool in pools)]).cumsum(0).tolist()
+        self.first = dict(zip(jobs, starts, strict=False))
+        if len(jobs) == 1:
+            self.x, self.y = pools[0].x, pools[0].y
+            return
+        if sum(pool.x.nbytes + pool.y.nbytes for pool in pools) > POOL:
+            raise NotTogether(f"their samples take more than {POOL >> 20} MiB together")
+        known, tables = Pool.last, [pool.x for pool in pools]
+        if known is None or len(known[0]) != len(tables) or any(map(_is_not, known[0], tables)):
+            copies = torch.cat(tables), torch.cat([pool.y for pool in pools])
+            Pool.last = known = (tables, *copies)
+        _, self.x, self.y = known
+
+
+def _is_not(one: Tensor, other: Tensor) -> bool:
+    return one is not other
+
+
+class LaneTraining:
+    """Trains lanes from their start through all phases.
+
+    Args:
+        lanes: they are trained in place.
+        schedule: how long and fast.
+        pool: the samples.
+    """
+
+    def __init__(self, lanes: Lanes, schedule: Schedule, pool: Pool) -> None:
+        self.lanes, self.schedule, self.pool = lanes, schedule, pool
+        self.jobs = jobs_of(lanes.places)
+        self.hooks = {job: LaneHooks(lanes, job) for job in self.jobs}
+        self.space = self.jobs[0].executor.workspace
+
+    def run(self) -> list[Outcome]:
+        """Train them; return the outcome of each."""
+        lanes = self.lanes
+        loss_start = self._in_place({job: hooks.losses() for job, hooks in self.hooks.items()})
+        for job in self.jobs:
+            job.executor.workspace.module.train()
+        phases, *others = [hooks.phases(self.schedule) for hooks in self.hooks.values()]
+        if not all(same_phases(phases, other) for other in others):
+            raise NotTogether("their phases differ")
+        plans = [
+            [job.executor.epoch_steps(len(rows), phase) for phase in phases]
+            for (job, _, _), rows in zip(lanes.places, lanes.owned, strict=True)
+        ]
+        most = [most_steps(self.schedule, phases, plan) for plan in plans]
+        for number, phase in enumerate(phases):
+            for hooks in self.hooks.values():
+                hooks.start_phase(phase, number)
+            self._train_phase(phase, number, [plan[number] for plan in plans], most)
+        loss_end = self._in_place({job: hooks.losses() for job, hooks in self.hooks.items()})
+        return [
+            Outcome(
+                steps=steps_made,
+                loss=float(lanes.loss[lane]) / steps_made if steps_made else torch.nan,
+                loss_start=loss_start[lane],
+                loss_end=loss_end[lane],
+                report=self.hooks[lanes.places[lane][0]].report(lane),
+            )
+            for lane, steps_made in enumerate(lanes.steps)
+        ]
+
+    def _in_place(self, values: dict[StageJob, list[float]]) -> list[float]:
+        """The numbers of each job's lanes, in the order of all lanes."""
+        iterators = {job: iter(own) for job, own in values.items()}
+        return [next(iterators[job]) for job, _, _ in self.lanes.places]
+
+    def _train_phase(
+        self, phase: LocalPhase, number: int, plans: list[Steps], most: list[int]
+    ) -> None:
+        """Train the lanes in one phase.
+
+        Args:
+            phase: the phase.
+            number: its number, from 0.
+            plans: steps of each lane in an epoch.
+            most: steps that each lane may have made after the phase.
+        """
+        lanes, space = self.lanes, self.space
+        usual = self.jobs[0].executor.usual_rate
+        rate = scaled_rate(space.optimizer.defaults["lr"], usual, space.module.local.lr)
+        steps = {
+            job: job.executor.lane_step(job, number, self.space.layout.network_of(lanes.start[:1]))
+            for job in self.jobs
+        }
+        phase_steps = PhaseSteps(
+            lanes,
+            self.pool,
+            steps,
+            LaneOptimizer(space.optimizer, rate, lanes.theta),
+            Frozen(both(phase.mask, lanes.mask, space.device), space.layout),
+        )
+        feeds = [
+            orders(
+                len(rows), phase.epochs, job.executor.seed, job.round, name, job.stage.label, number
+            )
+            for (job, _, _), rows, name in zip(lanes.places, lanes.owned, lanes.names, strict=True)
+        ]
+        owned = [
+            rows.numpy(force=True) + self.pool.first[job]
+            for (job, _, _), rows in zip(lanes.places, lanes.owned, strict=True)
+        ]
+        plan, ordered = plans, list(turns(plans))
+        for epoch in zip(*feeds, strict=True):
+            left = [most[lane] - lanes.steps[lane] for lane in range(len(lanes))]
+            if any(len(steps) > more for steps, more in zip(plan, left, strict=True)):
+                plan = [steps[:more] for steps, more in zip(plan, left, strict=True)]
+                ordered = list(turns(plan))
+            order = Order([rows[shuffled] for rows, shuffled in zip(owned, epoch, strict=True)])
+            for turn in ordered:
+                for part in phase_steps.parts(turn):
+                    phase_steps.make(part, plan, order)
+
+
+class PhaseSteps:
+    """The steps of lanes in a phase.
+
+    Args:
+        lanes: the lanes.
+        pool: the samples.
+        steps: that of each job.
+        optimizer: updates the lanes.
+        frozen: what it does not update.
+    """
+
+    def __init__(
+        self,
+        lanes: Lanes,
+        pool: Pool,
+        steps: dict[StageJob, LaneStep],
+        optimizer: LaneOptimizer,
+        frozen: Frozen,
+    ) -> None:
+        self.lanes, self.pool, self.steps = lanes, pool, steps
+        self.optimizer, self.frozen = optimizer, frozen
+        self.before = list(lanes.steps)
+
+    @cached_property
+    def job_numbers(self) -> list[int]:
+        """The number of each lane's job."""
+        numbers = {job: number for number, job in enumerate(self.steps)}
+        return [numbers[job] for job, _, _ in self.lanes.places]
+
+    def parts(self, turn: Turn) -> Iterable[Turn]:
+        """The turn, split into lanes that can make their step in one call.
+
+        A recorded step serves the lanes of all jobs, and the module's Python those of one that
+        have made equally many steps.
+        """
+        recorded = all([step.is_recorded(turn.sizes) for step in self.steps.values()])
+        made = [self.lanes.steps[lane] for lane in turn.lanes]
+        if not recorded:
+            return turn.parts(
+                [(self.job_numbers[lane], k) for lane, k in zip(turn.lanes, made, strict=True)]
+            )
+        return turn.parts(made if self.optimizer.counts else None)
+
+    def make(self, turn: Turn, plan: list[Steps], order: Order) -> None:
+        """Let some lanes make a step."""
+        lanes, frozen = self.lanes, self.frozen
+        step = self.steps[lanes.places[turn.lanes[0]][0]]
+        space, group = step.space, LaneGroup(turn.lanes, step.space.device)
+        made = lanes.steps[turn.lanes[0]] - self.before[turn.lanes[0]]
+        theta = {name: group.take(table) for name, table in lanes.theta.items()}
+        buffers = group.take(lanes.buffers)
+        inputs = [*theta.values(), buffers]
+        for table in (lanes.start, *lanes.received.values()):
+            inputs.append(group.take(table))
+        for ids in order.batches(turn, plan):
+            rows = torch.from_numpy(ids).to(space.device)
+            for pool in (self.pool.x, self.pool.y):
+                inputs.append(
+                    pool.index_select(0, rows.view(-1)).view(*rows.shape, *pool.shape[1:])
+                )
+        if lanes.generators:
+            space.lane_randomness.generators = [lanes.generators[lane] for lane in turn.lanes]
+        gradients, loss, buffers_after = step(turn.sizes, len(group), inputs, made)
+        kept = {name: theta[name].clone() for name in frozen.parameters.keys() - frozen.wholly}
+        trained = {name: table for name, table in theta.items() if name not in frozen.wholly}
+        self.optimizer.step(group, trained, gradients, made)
+        for name, values in kept.items():
+            mask = frozen.parameters[name]
+            mask = mask if len(mask) == 1 else group.take(mask)
+            theta[name].copy_(torch.where(mask, theta[name], values))
+        if frozen.buffers is not None:
+            mask = frozen.buffers
+            mask = mask if len(mask) == 1 else group.take(mask)
+            buffers_after = torch.where(mask, buffers_after, buffers)
+        for name, table in trained.items():
+            group.put(lanes.theta[name], table)
+        lanes.buffers[group.part] = buffers_after
+        lanes.loss[group.part] += loss
+        for lane in turn.lanes:
+            lanes.steps[lane] += 1
