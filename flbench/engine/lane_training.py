@@ -14,9 +14,9 @@ from flbench.core.networks import choosing
 from flbench.core.state import Schedule
 from flbench.engine.batches import orders
 from flbench.engine.lane_group import LaneGroup, Steps, Turn, turns
-from flbench.engine.lane_hooks import LaneHooks, same_phases
+from flbench.engine.lane_hooks import LaneHooks, attributes, same_phases
 from flbench.engine.lane_optimizer import LaneOptimizer
-from flbench.engine.lane_step import LaneStep
+from flbench.engine.lane_step import LaneStep, Programs
 from flbench.engine.lanes import Frozen, Lanes, NotTogether, Order, Place, StageJob, jobs_of
 from flbench.engine.sequential import Outcome, both, local_settings, most_steps, scaled_rate
 
@@ -187,12 +187,9 @@ class LaneTraining:
             most: steps that each lane may have made after the phase.
         """
         lanes, space = self.lanes, self.space
-        usual = self.jobs[0].executor.usual_rate
-        rate = scaled_rate(space.optimizer.defaults["lr"], usual, space.module.local.lr)
-        steps = {
-            job: job.executor.lane_step(job, number, self.space.layout.network_of(lanes.start[:1]))
-            for job in self.jobs
-        }
+        usual, now = self.jobs[0].rate, space.module.local.lr
+        rate = scaled_rate(space.optimizer.defaults["lr"], usual, now)
+        steps = {job: self._step(job, number) for job in self.jobs}
         phase_steps = PhaseSteps(
             lanes,
             self.pool,
@@ -220,6 +217,17 @@ class LaneTraining:
             for turn in ordered:
                 for part in phase_steps.parts(turn):
                     phase_steps.make(part, plan, order)
+
+    def _step(self, job: StageJob, number: int) -> LaneStep:
+        """The step of a job's lanes in a phase; a program is kept for phases of the same kind."""
+        space, received = job.executor.workspace, job.received
+        network = space.layout.network_of(self.lanes.start[:1])
+        shapes = tuple(
+            (name, tuple(table.shape[1:]), table.dtype) for name, table in received.items()
+        )
+        key = job.stage.label, number, int(network), shapes
+        programs = job.programs.setdefault(key, Programs())
+        return LaneStep(space, job.work, list(received), programs, attributes, job.uses)
 
 
 class PhaseSteps:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,11 +15,11 @@ from flbench.core.layout import ParameterLayout
 from flbench.core.seeding import torch_seed
 from flbench.core.state import Dispatched, Stage
 from flbench.engine.lane_group import Steps, Turn
-from flbench.engine.lane_step import Named
-from flbench.engine.sequential import IDLE, Outcome
+from flbench.engine.lane_step import USES, Named, Programs
+from flbench.engine.sequential import IDLE, Outcome, Sequential
 
-if TYPE_CHECKING:
-    from flbench.engine.vectorised import Vectorised
+ProgramTable = dict[tuple[object, ...], Programs]
+"""Recorded steps, by what the step of a phase depends on."""
 
 
 class NotTogether(Exception):
@@ -38,16 +37,22 @@ class StageJob:
         stage: the stage.
         work: what the methods add to it.
         round: its number.
+        rate: the suite's learning rate.
+        programs: recorded steps, of the run or of all that share them.
+        uses: a step is recorded when it is made for this time.
         owned: rows of the pool that each client trains on.
         outcomes: of each client and candidate; `train` fills them.
     """
 
-    executor: Vectorised
+    executor: Sequential
     rows: Sequence[Tensor]
     start: Dispatched
     stage: Stage
     work: LocalWork
     round: int
+    rate: float
+    programs: ProgramTable
+    uses: int = USES
     owned: list[Tensor] = field(init=False)
     outcomes: list[list[Outcome]] = field(init=False)
 

@@ -102,7 +102,7 @@ class Sequential:
         tensors = {**start.client_memory, **start.extras}
         masks = start.trained_mask
         with (
-            self._using(work),
+            self.using(work),
             torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
         ):
             for i, candidate in start.active.nonzero().tolist():
@@ -187,7 +187,7 @@ class Sequential:
             at_end = mean_loss(space, pool.x[rows], pool.y[rows]) if stage.losses else torch.nan
             module.steps = len(losses)
             report = self.report(rows, work)
-        self._refuse_lost_loss(len(losses), work)
+        self.refuse_lost_loss(len(losses), work)
         return Outcome(
             steps=len(losses),
             loss=mean_in_order(losses),
@@ -206,7 +206,7 @@ class Sequential:
             made.append(most_steps(schedule, [phase], [plan]))
         return torch.tensor(made, dtype=torch.int64)
 
-    def _refuse_lost_loss(self, steps: int, work: LocalWork) -> None:
+    def refuse_lost_loss(self, steps: int, work: LocalWork) -> None:
         """Refuse a `batch_loss` that no step took."""
         module = self.workspace.module
         if steps and work.provided_by and not module.loss_was_used:
@@ -216,7 +216,7 @@ class Sequential:
             )
 
     @contextmanager
-    def _using(self, work: LocalWork) -> Iterator[None]:
+    def using(self, work: LocalWork) -> Iterator[None]:
         """Let the module take the loss of a stage's methods."""
         module = self.workspace.module
         module.loss_function, module.loss_was_used = work.loss, False

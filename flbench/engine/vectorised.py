@@ -22,18 +22,16 @@ from torch import Tensor, nn
 from flbench.core.client import LocalWork
 from flbench.core.state import Dispatched, Stage, Upload
 from flbench.engine import lane_training
-from flbench.engine.lane_hooks import NotVectorisable, attributes
+from flbench.engine.lane_hooks import NotVectorisable
 from flbench.engine.lane_optimizer import not_shared
-from flbench.engine.lane_step import USES, LaneStep, OtherStep, Programs
-from flbench.engine.lanes import NotTogether, StageJob
+from flbench.engine.lane_step import USES, OtherStep
+from flbench.engine.lanes import NotTogether, ProgramTable, StageJob
 from flbench.engine.sequential import Sequential, copy_idle, stack_upload
 from flbench.engine.workspace import Workspace
 from flbench.errors import FlbenchError
 from flbench.federation.federation import Samples
 
 SLOWER = "lanes are slower"
-ProgramTable = dict[tuple[object, ...], Programs]
-"""Recorded steps, by what a phase depends on."""
 
 
 class Vectorised(Sequential):
@@ -99,7 +97,7 @@ class Vectorised(Sequential):
             self._measure(rows, start, stage, work, round_)
         if self.reason is None:
             try:
-                (upload,) = _train([StageJob(self, rows, start, stage, work, round_)])
+                (upload,) = _train([self.job(rows, start, stage, work, round_)])
                 return upload
             except Exception as error:
                 if isinstance(error, FlbenchError) and error.__cause__ is None:
@@ -131,29 +129,17 @@ class Vectorised(Sequential):
                 self.reason = SLOWER
             self.say(f"clients are trained {'one by one' if self.reason else 'in lanes'}: {text}")
 
-    def lane_step(self, job: StageJob, number: int, network: Tensor) -> LaneStep:
-        """The step of lanes in a phase; a program is kept for phases of the same kind.
-
-        Args:
-            job: of this run.
-            number: of the phase.
-            network: number of the lanes' network, shape (1,).
-        """
-        received = job.received
-        shapes = tuple(
-            (name, tuple(table.shape[1:]), table.dtype) for name, table in received.items()
-        )
-        key = job.stage.label, number, int(network), shapes
-        programs = self.programs.setdefault(key, Programs())
-        return LaneStep(self.workspace, job.work, list(received), programs, attributes, self.uses)
-
-    @contextmanager
-    def training(self, job: StageJob) -> Iterator[None]:
-        """Let the module take the loss of a job's methods, and see that it took it."""
-        with self._using(job.work):
-            yield
-            made = sum(outcome.steps for row in job.outcomes for outcome in row)
-            self._refuse_lost_loss(made, job.work)
+    def job(
+        self,
+        rows: Sequence[Tensor],
+        start: Dispatched,
+        stage: Stage,
+        work: LocalWork,
+        round_: int,
+    ) -> StageJob:
+        """The arguments of `fit_into` as a job for lanes."""
+        rate, programs, uses = self.usual_rate, self.programs, self.uses
+        return StageJob(self, rows, start, stage, work, round_, rate, programs, uses)
 
 
 def _train(jobs: Sequence[StageJob]) -> list[Upload]:
@@ -162,12 +148,21 @@ def _train(jobs: Sequence[StageJob]) -> list[Upload]:
         copy_idle(job.rows, job.start)
     with no_draws(jobs[0].executor.workspace.device), ExitStack() as settings:
         for job in jobs:
-            settings.enter_context(job.executor.training(job))
+            settings.enter_context(using_loss(job))
         lane_training.train(jobs)
     return [
         stack_upload(job.stage, job.round, job.start, list(map(len, job.owned)), job.outcomes)
         for job in jobs
     ]
+
+
+@contextmanager
+def using_loss(job: StageJob) -> Iterator[None]:
+    """Let the module take the loss of a job's methods, and see that it took it."""
+    with job.executor.using(job.work):
+        yield
+        made = sum(outcome.steps for row in job.outcomes for outcome in row)
+        job.executor.refuse_lost_loss(made, job.work)
 
 
 @contextmanager
@@ -213,7 +208,7 @@ class TogetherExecutor:
         try:
             uploads = _train(
                 [
-                    StageJob(executor, table.unbind(), start, stage, work, round_)
+                    executor.job(table.unbind(), start, stage, work, round_)
                     for (executor, start, stage, work, round_), table in zip(
                         fits, tables, strict=True
                     )
