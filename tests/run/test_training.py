@@ -1,0 +1,272 @@
+"""Seeds that train together: the same numbers as alone, and one call for all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from toy import Typed, composition, toy_dataset, toy_suite
+
+from flbench import ClientModule, LocalTraining, hookimpl
+from flbench.core.state import State
+from flbench.engine import lane_training, vectorised
+from flbench.engine.options import EngineOptions
+from flbench.errors import Diverged, Undefined
+from flbench.results.files import read_result
+from flbench.results.schema import VOLATILE
+from flbench.run import context
+from flbench.run.composition import MethodStack, compose
+from flbench.run.rounds import Run, running_rounds
+from flbench.run.runner import executing
+from flbench.run.setup import prepare
+from flbench.run.spec import RunSpec
+from flbench.run.training import alone, together
+
+SEEDS = range(3)
+LANES = EngineOptions("vectorised", "cpu")
+
+
+@pytest.fixture(autouse=True)
+def recorded_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vectorised, "USES", 1)
+
+
+def spec(method: str | MethodStack, seed: int, **changes: Any) -> RunSpec:
+    stack = compose(method) if isinstance(method, str) else method
+    folder = Path(changes.pop("folder", "unused"))
+    sinks = changes.pop("sinks", ())
+    given = {"rounds": 3, "local": {"epochs": 2, "batch_size": 4, "lr": 0.1}, **changes}
+    return RunSpec(toy_suite(**given), stack, seed, folder, folder, LANES, sinks=sinks)
+
+
+def prepared(method: str | MethodStack, folder: Path, **changes: Any) -> list[tuple[Run, State]]:
+    return [
+        prepare(spec(method, seed, folder=folder, **changes), toy_dataset(seed=seed))
+        for seed in SEEDS
+    ]
+
+
+def ends(
+    method: str | MethodStack, folder: Path, **changes: Any
+) -> tuple[list[State], list[State], list[str]]:
+    """The last states of seeds that run alone and of the same that run together; what is said."""
+    single = [alone(running_rounds(*one)) for one in prepared(method, folder, **changes)]
+    said: list[str] = []
+    runs = [running_rounds(*one) for one in prepared(method, folder, **changes)]
+    shared = dict(together(runs, said.append))
+    return single, [shared[number] for number in SEEDS], said
+
+
+def agree(ones: list[State], others: list[State]) -> None:
+    for one, other in zip(ones, others, strict=True):
+        torch.testing.assert_close(one.models, other.models, rtol=0, atol=5e-6)
+        assert torch.equal(one.membership.home, other.membership.home)
+        for name, value in one.memory.items():
+            torch.testing.assert_close(value, other.memory[name], rtol=0, atol=1e-5, equal_nan=True)
+
+
+@pytest.fixture
+def widths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many jobs each training of lanes has."""
+    found: list[int] = []
+    real = lane_training.LaneTraining.run
+
+    def run(training: lane_training.LaneTraining) -> Any:
+        found.append(len(training.jobs))
+        return real(training)
+
+    monkeypatch.setattr(lane_training.LaneTraining, "run", run)
+    return found
+
+
+METHODS = ["fedprox", "ifca", "fedrep", "apfl", "fedproto", "fedavg+qsgd"]
+
+
+@pytest.mark.parametrize(
+    "method", ["fedavg", *(pytest.param(name, marks=pytest.mark.slow) for name in METHODS)]
+)
+def test_seeds_have_their_numbers_in_company(
+    method: str, tmp_path: Path, widths: list[int]
+) -> None:
+    single, shared, said = ends(method, tmp_path)
+    agree(single, shared)
+    assert said == []
+    assert max(widths) == len(SEEDS)
+    models = [state.models for state in shared]
+    assert not torch.equal(models[0], models[1]), "they are different seeds"
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_ragged_clients_share_lanes(optimizer: str, tmp_path: Path, widths: list[int]) -> None:
+    local = {"epochs": 2, "batch_size": 5, "lr": 0.01, "optimizer": optimizer}
+    agree(*ends("fedavg", tmp_path, local=local, partition="iid", participation=1.0)[:2])
+    assert set(widths) == {1, 3}
+
+
+def test_one_call_makes_the_step_of_all_seeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lanes: list[int] = []
+    real = lane_training.LaneStep.__call__
+
+    def call(step: Any, sizes: Any, count: int, *rest: Any) -> Any:
+        lanes.append(count)
+        return real(step, sizes, count, *rest)
+
+    monkeypatch.setattr(lane_training.LaneStep, "__call__", call)
+    ends("fedavg", tmp_path, rounds=4)
+    assert max(lanes) == 9, "three clients of each of three seeds"
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """A term that is another one for each seed, and that no message carries."""
+
+    @hookimpl
+    def local_term(self, ctx: Any) -> Any:
+        strength = 0.1 * (1 + ctx.seed)
+        return lambda module: strength * sum(p.square().sum() for p in module.net.parameters())
+
+
+def test_seeds_whose_steps_differ_part(tmp_path: Path, widths: list[int]) -> None:
+    single, shared, said = ends(composition(("pulled", Pulled())), tmp_path, rounds=4)
+    agree(single, shared)
+    assert said == ["the seeds do not train together: their steps are not the same"]
+    assert widths[-1] == 1
+
+
+class Slow(ClientModule):
+    """Trains longer in some runs."""
+
+    def __init__(self, net: nn.Module, local: LocalTraining, seed: int) -> None:
+        super().__init__(net, replace(local, batch_size=3 + seed))
+
+
+@dataclass(frozen=True)
+class Uneven:
+    """Its clients' batches have another size in each run."""
+
+    @hookimpl
+    def client_module(self, net: nn.Module, ctx: Any) -> ClientModule:
+        return Slow(net, ctx.local, ctx.seed)
+
+
+def test_seeds_that_train_otherwise_part(tmp_path: Path) -> None:
+    single, shared, said = ends(composition(("uneven", Uneven())), tmp_path)
+    agree(single, shared)
+    assert said == ["the seeds do not train together: local training differs between them"]
+
+
+def test_samples_that_are_too_many_are_not_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane_training, "POOL", 100)
+    single, shared, said = ends("fedavg", tmp_path)
+    agree(single, shared)
+    assert said == ["the seeds do not train together: their samples take more than 0 MiB together"]
+
+
+@dataclass(frozen=True)
+class Fails:
+    """Ends the run of one seed in its second round."""
+
+    error: Exception
+
+    @hookimpl
+    def aggregate(self, ctx: Any) -> None:
+        if ctx.seed == 1 and ctx.round == 2:
+            raise self.error
+
+
+@pytest.mark.parametrize("error", [Undefined("not here"), Diverged("too far")])
+def test_a_seed_that_fails_stops_no_other(error: Exception, tmp_path: Path) -> None:
+    method = composition(("fails", Fails(error)))
+    single, *_ = ends("fedavg", tmp_path)
+    found: dict[int, Any] = {}
+
+    def caught(number: int, running: Any) -> Any:
+        try:
+            return (yield from running)
+        except type(error) as raised:
+            return raised
+
+    runs = [
+        caught(number, running_rounds(*one))
+        for number, one in enumerate(prepared(method, tmp_path))
+    ]
+    found |= together(runs)
+    assert isinstance(found[1], type(error))
+    agree([single[0], single[2]], [found[0], found[2]])
+
+
+class Stop:
+    """Stands for a person who presses Ctrl-C after the second round of the last seed."""
+
+    @hookimpl
+    def round_finished(self, record: Any) -> None:
+        if record.round == 2:
+            raise KeyboardInterrupt
+
+
+def test_all_seeds_keep_their_last_round_when_they_are_stopped(tmp_path: Path) -> None:
+    jobs = [
+        spec("fedavg", seed, folder=tmp_path, rounds=4, sinks=(("stop", Stop()),) * (seed == 2))
+        for seed in SEEDS
+    ]
+
+    def load(name: str, root: Path) -> Any:
+        return toy_dataset()
+
+    with pytest.raises(KeyboardInterrupt):
+        dict(together([executing(job, load) for job in jobs]))
+    assert all(job.checkpoint.is_file() for job in jobs)
+    resumed = [replace(job, resume=True, sinks=()) for job in jobs]
+    found = dict(together([executing(job, load) for job in resumed]))
+    for number, job in enumerate(jobs):
+        whole = replace(job, out=tmp_path / "whole", sinks=())
+        expected = alone(executing(whole, load)).model_dump(exclude=set(VOLATILE))
+        assert found[number].model_dump(exclude=set(VOLATILE)) == expected
+        assert not job.checkpoint.exists()
+
+
+def test_what_others_took_is_not_a_runs_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, _ = prepared("fedavg", tmp_path)[0]
+    times = iter([0.0, 7.0])
+    monkeypatch.setattr(context.time, "perf_counter", lambda: next(times))
+    with run.services.clock("train"):
+        run.services.elsewhere += 5.0
+    assert run.services.seconds["train"] == 2.0
+
+
+@pytest.mark.slow
+def test_the_command_trains_seeds_together(typed: Typed) -> None:
+    words = "run -p pfedlia -s pathological-noniid --rounds 3 --set warmup=1 --set probe_epochs=1"
+    words += " --executor vectorised --accelerator cpu"
+    code, printed, said = typed(*words.split(), "--seeds", "3", "--out", "together")
+    assert code == 0
+    assert "note: 3 seeds run together; accuracies are their means" in said
+    assert said.count("round 3/3") == 1
+    assert printed.count("seed-") == 3
+    for seed in SEEDS:
+        assert typed(*words.split(), "--seed", str(seed), "--out", "alone")[0] == 0
+    for path in Path("alone").rglob("seed-*.json"):
+        one = read_result(path)
+        other = read_result(Path("together", *path.parts[1:]))
+        leave = set(VOLATILE)
+        assert one.model_dump(exclude=leave) == other.model_dump(exclude=leave)
+
+
+@pytest.mark.slow
+def test_other_sinks_and_executors_hear_of_one_seed_at_a_time(typed: Typed) -> None:
+    words = "run -p fedavg -s pathological-noniid --rounds 1 --seeds 2 --accelerator cpu --force"
+    for more in (["--sink", "csv", "--executor", "vectorised"], ["--executor", "sequential"]):
+        code, _, said = typed(*words.split(), *more)
+        assert code == 0
+        assert "seeds run together" not in said
+        assert said.count("round 1/1") == 2
