@@ -75,7 +75,7 @@ class Turn:
         ]
 
 
-def turns(plans: Sequence[Steps]) -> Iterator[Turn]:
+def turns(plans: Sequence[Steps], filled: int | None = None) -> Iterator[Turn]:
     """Order the steps of an epoch so that lanes make as many of them together as possible.
 
     First the steps of full batches, those that each lane makes first; then those with a shorter
@@ -83,13 +83,16 @@ def turns(plans: Sequence[Steps]) -> Iterator[Turn]:
 
     Args:
         plans: steps of each lane.
+        filled: number of samples to which every batch is filled up; None = to none.
 
     Example:
         >>> short, long = [[slice(0, 3)]], [[slice(0, 4)], [slice(4, 7)]]
         >>> [(turn.lanes, turn.sizes) for turn in turns([short, long, long])]
         [([1, 2], (4,)), ([0, 1, 2], (3,))]
     """
-    sizes = [[tuple(cut.stop - cut.start for cut in step) for step in plan] for plan in plans]
+    sizes = [
+        [tuple(filled or cut.stop - cut.start for cut in step) for step in plan] for plan in plans
+    ]
     full = max((size for plan in sizes for size in plan), default=())
     shorter: dict[Sizes, tuple[list[int], list[int]]] = {}
     for k in range(max(map(len, plans), default=0)):

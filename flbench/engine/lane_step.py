@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 
 from flbench.core.client import (
@@ -34,6 +34,10 @@ USES = 8
 """A step is recorded when it is made for this time: recording takes as long as several steps."""
 CHANGES = 3
 """So many other answers, and the step is not recorded again."""
+NO_LABEL = -100
+"""What cross-entropy takes no account of."""
+LARGEST_FILLED = 64
+"""Batches of more samples are not filled up."""
 METHODS = "training_step", "batch_loss", "forward"
 """What makes a step of a module; if they are ClientModule's, a step is that of its network."""
 Named = dict[str, Tensor]
@@ -50,6 +54,7 @@ class Programs:
         owner: the module whose step was recorded first.
         attributes: what the hooks of each module had set when it gave that answer; by its number.
         changes: how often the answer was another one.
+        fills: whether batches of a module may be filled up, by its number.
     """
 
     known: dict[Sizes, LaneProgram | None] = field(default_factory=dict)
@@ -58,6 +63,7 @@ class Programs:
     owner: ClientModule | None = None
     attributes: dict[int, dict[str, object]] = field(default_factory=dict)
     changes: int = 0
+    fills: dict[int, bool] = field(default_factory=dict)
 
 
 class OtherStep(Exception):
@@ -99,11 +105,10 @@ class LaneStep:
         self.attributes = attributes
         self.uses = uses
         kind = type(space.module)
-        self.is_plain = (
-            work.loss is mean_cross_entropy
-            and not work.terms
-            and all(getattr(kind, name) is getattr(ClientModule, name) for name in METHODS)
+        self.has_plain_loss = work.loss is mean_cross_entropy and all(
+            getattr(kind, name) is getattr(ClientModule, name) for name in METHODS
         )
+        self.is_plain = self.has_plain_loss and not work.terms
         self.index: Any = 0
         self.call = ModuleCall(space.module, self._training_loss)
         self.gradients = vmap(grad_and_value(self._loss, has_aux=True))
@@ -121,6 +126,50 @@ class LaneStep:
         if self.programs.known.get(sizes) is not None and not self.is_asked:
             self._ask_again()
         return self.programs.known.get(sizes) is not None
+
+    def fills(self, inputs: list[Tensor]) -> bool:
+        """Whether a batch may be filled up with samples without a label.
+
+        Then lanes whose last batches are of several sizes share a step. Their numbers are the same
+        up to the order of float sums. It is done for networks of linear layers only, whose calls
+        take longer than their arithmetic, if trying it shows that samples do not influence one
+        another. Nothing of it depends on other lanes.
+
+        Args:
+            inputs: of one lane with a full batch, shapes (1, ...); see `__call__`.
+        """
+        known = self.programs.fills
+        if id(self.module) not in known:
+            known[id(self.module)] = self._may_fill() and self._is_filled_alike(inputs)
+        return known[id(self.module)]
+
+    def _may_fill(self) -> bool:
+        """Whether loss and network are such that it is worth to try."""
+        with_weights = [
+            part
+            for part in self.module.modules()
+            if next(part.parameters(recurse=False), None) is not None
+        ]
+        return (
+            self.has_plain_loss
+            and 1 < self.module.local.batch_size <= LARGEST_FILLED
+            and not self.space.lane_randomness.layers
+            and all(type(part) is nn.Linear for part in with_weights)
+        )
+
+    def _is_filled_alike(self, inputs: list[Tensor]) -> bool:
+        """Whether the step of half a batch is that of the batch with labels for one half."""
+        *rest, x, y = inputs
+        half = (y.shape[1] + 1) // 2
+        filled = y.clone()
+        filled[:, half:] = NO_LABEL
+        try:
+            ones = self._by_python([*rest, x[:, :half], y[:, :half]], Index())
+            others = self._by_python([*rest, x, filled], Index())
+        except Exception:  # whatever it is, it comes again in the step itself
+            return False
+        pairs = zip(ones, others, strict=True)
+        return all(torch.allclose(one, other, rtol=1e-4, atol=1e-6) for one, other in pairs)
 
     def __call__(
         self, sizes: Sizes, lanes: int, inputs: list[Tensor], index: int

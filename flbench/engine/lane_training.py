@@ -16,7 +16,7 @@ from flbench.engine.batches import orders
 from flbench.engine.lane_group import LaneGroup, Steps, Turn, turns
 from flbench.engine.lane_hooks import LaneHooks, attributes, same_phases
 from flbench.engine.lane_optimizer import LaneOptimizer
-from flbench.engine.lane_step import LaneStep, Programs
+from flbench.engine.lane_step import NO_LABEL, LaneStep, Programs
 from flbench.engine.lanes import Frozen, Lanes, NotTogether, Order, Place, StageJob, jobs_of
 from flbench.engine.sequential import Outcome, both, local_settings, most_steps, scaled_rate
 
@@ -207,16 +207,37 @@ class LaneTraining:
             rows.numpy(force=True) + self.pool.first[job]
             for (job, _, _), rows in zip(lanes.places, lanes.owned, strict=True)
         ]
-        plan, ordered = plans, list(turns(plans))
+        filled = self._filled(steps, plans)
+        plan, ordered = plans, list(turns(plans, filled))
         for epoch in zip(*feeds, strict=True):
             left = [most[lane] - lanes.steps[lane] for lane in range(len(lanes))]
             if any(len(steps) > more for steps, more in zip(plan, left, strict=True)):
                 plan = [steps[:more] for steps, more in zip(plan, left, strict=True)]
-                ordered = list(turns(plan))
+                ordered = list(turns(plan, filled))
             order = Order([rows[shuffled] for rows, shuffled in zip(owned, epoch, strict=True)])
             for turn in ordered:
                 for part in phase_steps.parts(turn):
                     phase_steps.make(part, plan, order)
+
+    def _filled(self, steps: dict[StageJob, LaneStep], plans: list[Steps]) -> int | None:
+        """Number of samples to which batches are filled up; None = to none.
+
+        Raises:
+            NotTogether: only those of some jobs may be.
+        """
+        lanes, size = self.lanes, self.space.module.local.batch_size
+        if any(len(step) > 1 for plan in plans for step in plan):
+            return None
+        answers = []
+        for job, step in steps.items():
+            lane = slice(self.hooks[job].own[0], self.hooks[job].own[0] + 1)
+            rows = torch.arange(size, device=self.space.device) % len(self.pool.y)
+            tables = [*lanes.theta.values(), lanes.buffers, lanes.start, *lanes.received.values()]
+            batch = [table.index_select(0, rows)[None] for table in (self.pool.x, self.pool.y)]
+            answers.append(step.fills([*(table[lane] for table in tables), *batch]))
+        if len(set(answers)) > 1:
+            raise NotTogether("their last batches cannot all be filled up")
+        return size if answers[0] else None
 
     def _step(self, job: StageJob, number: int) -> LaneStep:
         """The step of a job's lanes in a phase; a program is kept for phases of the same kind."""
@@ -284,12 +305,14 @@ class PhaseSteps:
         inputs = [*theta.values(), buffers]
         for table in (lanes.start, *lanes.received.values()):
             inputs.append(group.take(table))
-        for ids in order.batches(turn, plan):
+        for ids, unused in order.batches(turn, plan):
             rows = torch.from_numpy(ids).to(space.device)
             for pool in (self.pool.x, self.pool.y):
                 inputs.append(
                     pool.index_select(0, rows.view(-1)).view(*rows.shape, *pool.shape[1:])
                 )
+            if unused is not None:
+                inputs[-1][torch.from_numpy(unused).to(space.device)] = NO_LABEL
         if lanes.generators:
             space.lane_randomness.generators = [lanes.generators[lane] for lane in turn.lanes]
         gradients, loss, buffers_after = step(turn.sizes, len(group), inputs, made)

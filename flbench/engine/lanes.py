@@ -67,6 +67,7 @@ class StageJob:
         return {**self.start.client_memory, **self.start.extras}
 
 
+Mask = np.ndarray[tuple[int, int], np.dtype[np.bool_]]
 Place = tuple[StageJob, int, int]
 """A job, the position of one of its clients, and the number of a candidate."""
 
@@ -217,9 +218,18 @@ class Order:
         self.rows = np.concatenate(rows)
         self.first = np.cumsum([0, *map(len, rows)])
 
-    def batches(self, turn: Turn, plan: list[Steps]) -> Iterator[Indices]:
-        """Rows of the pool of each batch of a turn, shape (G, b)."""
+    def batches(self, turn: Turn, plan: list[Steps]) -> Iterator[tuple[Indices, Mask | None]]:
+        """Rows of the pool of each batch of a turn, shape (G, b).
+
+        A batch that is filled up repeats its last sample; a mask says where, shape (G, b).
+        """
         for number, size in enumerate(turn.sizes):
             places = zip(turn.lanes, turn.steps, strict=True)
-            at = [self.first[lane] + plan[lane][k][number].start for lane, k in places]
-            yield self.rows[np.array(at)[:, None] + np.arange(size)]
+            cuts = [(lane, plan[lane][k][number]) for lane, k in places]
+            at = np.array([self.first[lane] + cut.start for lane, cut in cuts])[:, None]
+            own = np.array([cut.stop - cut.start for _, cut in cuts])[:, None]
+            within = np.arange(size)
+            if (own == size).all():
+                yield self.rows[at + within], None
+            else:
+                yield self.rows[at + np.minimum(within, own - 1)], within >= own
