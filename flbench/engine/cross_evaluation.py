@@ -9,7 +9,6 @@ choose their kernel by its shape.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -19,6 +18,7 @@ from flbench.core.client import EVALUATION, SERVER, ClientModule, ModuleCall, Re
 from flbench.core.model_bank import plain, row_of
 from flbench.core.networks import choosing, heads_of
 from flbench.engine.client_metrics import Stream
+from flbench.engine.pooled import Pooled
 from flbench.engine.process_group import ProcessGroup
 from flbench.engine.workspace import Workspace
 from flbench.errors import Undefined, UserError
@@ -31,38 +31,6 @@ MODELS = 64
 Predictor = Callable[[ClientModule, Tensor], Tensor]
 
 
-@dataclass(frozen=True)
-class Pooled:
-    """Samples of several clients in one batch; a sample that several clients own occurs once.
-
-    Attributes:
-        x: samples, shape (m, ...).
-        y: labels, shape (m,), or tokens, (m, T).
-        positions: positions of the clients' samples in `x`, one client after the other; None = the
-            samples are in this order already.
-        lengths: number of samples of each client, shape (n,).
-        owners: number of clients that own each sample, shape (m,).
-    """
-
-    x: Tensor
-    y: Tensor
-    positions: Tensor | None
-    lengths: Tensor
-    owners: Tensor
-
-    @classmethod
-    def of(cls, space: Workspace, samples: Samples, split: str, clients: Tensor) -> Pooled:
-        """Pool a split of some clients."""
-        lists = [samples.splits[split][client] for client in clients.tolist()]
-        lengths = torch.tensor([len(rows) for rows in lists], device=space.device)
-        rows = torch.cat(lists)
-        distinct, positions = rows.unique(return_inverse=True) if len(lists) > 1 else (rows, rows)
-        if len(distinct) == len(rows):
-            return cls(samples.x[rows], samples.y[rows], None, lengths, torch.ones_like(rows))
-        x, y = samples.x[distinct], samples.y[distinct]
-        return cls(x, y, positions, lengths, positions.bincount())
-
-
 def cross_evaluate(
     space: Workspace, models: Tensor, samples: Samples, split: str, clients: Tensor
 ) -> Tensor:
@@ -71,7 +39,7 @@ def cross_evaluate(
     Returns:
         Loss sum, number correct and number of predictions; shape (n, m, 3), float64.
     """
-    pooled = Pooled.of(space, samples, split, clients)
+    pooled = space.pools.of(samples, split, clients)
     shape = (len(clients), len(models), 3)
     sums = torch.zeros(shape, dtype=torch.float64, device=space.device)
     group = ProcessGroup.of(space.fabric)

@@ -14,7 +14,7 @@ from flbench.core.client import LocalWork
 from flbench.core.model_bank import row_of, take
 from flbench.core.state import Dispatched, Membership, Personal, Stage, State
 from flbench.engine.client_metrics import ClientMetrics, Stream
-from flbench.engine.cross_evaluation import Pooled, evaluate_model
+from flbench.engine.cross_evaluation import evaluate_model
 from flbench.engine.process_group import ProcessGroup
 from flbench.engine.sequential import Sequential
 from flbench.errors import FlbenchError, PluginError, in_one_line
@@ -241,7 +241,7 @@ def _evaluate_split(
             received = {name: tensor[places[0]] for name, tensor in personal.extras.items()}
             ids, rule = clients[places], personal.predictor
             sure = calibration[number] if bins else None
-            pooled = Pooled.of(space, samples, split, ids)
+            pooled = space.pools.of(samples, split, ids)
             stream = None
             if metrics is not None:
                 stream = Stream(metrics, pooled.positions, pooled.lengths)

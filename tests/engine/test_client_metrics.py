@@ -35,7 +35,8 @@ from flbench.client_metrics import classification
 from flbench.core.seeding import rng
 from flbench.engine import client_metrics
 from flbench.engine.client_metrics import ClientMetric, ClientMetrics, Stream, find_metric
-from flbench.engine.cross_evaluation import Pooled, evaluate_model
+from flbench.engine.cross_evaluation import evaluate_model
+from flbench.engine.pooled import Pooled
 from flbench.errors import BadParameter, PluginError, UnknownName, UserError
 from flbench.metrics import ClientValues, Outcome, computed, is_taken, measured, metrics_of
 from flbench.results.schema import VOLATILE
@@ -265,7 +266,7 @@ def test_values_are_those_of_each_client_alone(play_toy: Play) -> None:
     assert found is not None
     assert run.metrics is not None
     for client in range(CLIENTS):
-        pooled = Pooled.of(space, run.held_out, "test", torch.tensor([client]))
+        pooled = Pooled.of(run.held_out, "test", torch.tensor([client]))
         stream = Stream(run.metrics, pooled.positions, pooled.lengths)
         evaluate_model(space, played.personal[client], pooled, stream=stream)
         for label, value in zip(run.metrics.labels, stream.values[0].tolist(), strict=True):

@@ -27,12 +27,12 @@ from flbench.core.state import Dispatched
 from flbench.engine.batches import orders, steps, subset
 from flbench.engine.cross_evaluation import (
     CHUNK,
-    Pooled,
     chunk,
     cross_evaluate,
     evaluate_model,
     logits_of,
 )
+from flbench.engine.pooled import Pooled
 from flbench.engine.sequential import mean_in_order
 from flbench.errors import Diverged, PluginError
 from flbench.run.rounds import cohort
@@ -293,7 +293,7 @@ def test_cross_evaluation_is_the_mean_loss_of_every_pair(play_toy: Play) -> None
             assert abs(loss - float(table[i, k, 0])) < 1e-5
             assert int((logits.argmax(1) == samples.y[rows]).sum()) == table[i, k, 1]
             assert len(rows) == table[i, k, 2]
-        pooled = Pooled.of(space, samples, "validation", clients[i : i + 1])
+        pooled = Pooled.of(samples, "validation", clients[i : i + 1])
         one = evaluate_model(space, models[0], pooled)
         torch.testing.assert_close(one[0], table[i, 0], rtol=0, atol=1e-5)
     assert logits_of(space, models, samples.x[:7]).shape == (5, 7, 4)
@@ -414,7 +414,7 @@ def test_models_are_evaluated_without_dropout(play_toy: Play) -> None:
 
     run = play_toy("fedavg", net=net, rounds=1).run
     space, row = run.executor.workspace, run.context.initial
-    pooled = Pooled.of(space, run.executor.samples, "train", torch.arange(CLIENTS))
+    pooled = Pooled.of(run.executor.samples, "train", torch.arange(CLIENTS))
     once, again = evaluate_model(space, row, pooled), evaluate_model(space, row, pooled)
     assert torch.equal(once, again)
 

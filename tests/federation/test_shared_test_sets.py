@@ -171,7 +171,8 @@ def test_a_client_needs_two_samples_where_it_is_not_tested_on_its_own() -> None:
 
 def test_sharing_changes_no_clients_numbers(play_toy: Play) -> None:
     """Each sample of a shared test set is judged once; the sums are those of judging it always."""
-    from flbench.engine.cross_evaluation import Pooled, evaluate_model
+    from flbench.engine.cross_evaluation import evaluate_model
+    from flbench.engine.pooled import Pooled
 
     played = play_toy("fedavg", rounds=1)
     space, pool = played.run.executor.workspace, played.run.held_out
@@ -181,7 +182,7 @@ def test_sharing_changes_no_clients_numbers(play_toy: Play) -> None:
     shared = type(pool)(pool.x, pool.y, {"test": (both, lists[1], both)})
 
     def evaluated(*clients: int) -> torch.Tensor:
-        pooled = Pooled.of(space, shared, "test", torch.tensor(clients))
+        pooled = Pooled.of(shared, "test", torch.tensor(clients))
         return evaluate_model(space, row, pooled)
 
     found = evaluated(0, 1, 2)

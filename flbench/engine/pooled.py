@@ -1,0 +1,67 @@
+"""Samples of several clients in one batch, for models that are evaluated on all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from flbench.federation.federation import Samples
+
+SMALL = 2**19
+"""Bytes of samples up to which a batch is remembered."""
+MOST = 64
+"""Batches that are remembered."""
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """Samples of several clients in one batch; a sample that several clients own occurs once.
+
+    Attributes:
+        x: samples, shape (m, ...).
+        y: labels, shape (m,), or tokens, (m, T).
+        positions: positions of the clients' samples in `x`, one client after the other; None = the
+            samples are in this order already.
+        lengths: number of samples of each client, shape (n,).
+        owners: number of clients that own each sample, shape (m,).
+    """
+
+    x: Tensor
+    y: Tensor
+    positions: Tensor | None
+    lengths: Tensor
+    owners: Tensor
+
+    @classmethod
+    def of(cls, samples: Samples, split: str, clients: Tensor) -> Pooled:
+        """Pool a split of some clients."""
+        lists = [samples.splits[split][client] for client in clients.tolist()]
+        lengths = torch.tensor([len(rows) for rows in lists], device=samples.y.device)
+        rows = torch.cat(lists)
+        distinct, positions = rows.unique(return_inverse=True) if len(lists) > 1 else (rows, rows)
+        if len(distinct) == len(rows):
+            return cls(samples.x[rows], samples.y[rows], None, lengths, torch.ones_like(rows))
+        x, y = samples.x[distinct], samples.y[distinct]
+        return cls(x, y, positions, lengths, positions.bincount())
+
+
+class Pools:
+    """Pools samples; small batches are remembered, as clients stay in their groups for long."""
+
+    def __init__(self) -> None:
+        self._known: dict[object, tuple[Samples, Pooled]] = {}
+
+    def of(self, samples: Samples, split: str, clients: Tensor) -> Pooled:
+        """Pool a split of some clients; see `Pooled`."""
+        key = id(samples), split, clients.numpy(force=True).tobytes()
+        known = self._known.pop(key, None)  # it has the samples, so their id is not used again
+        if known is None:
+            known = samples, Pooled.of(samples, split, clients)
+        pooled = known[1]
+        if pooled.x.nbytes <= SMALL:
+            self._known[key] = known  # behind all that were used before it
+            if len(self._known) > MOST:
+                del self._known[next(iter(self._known))]
+        return pooled
