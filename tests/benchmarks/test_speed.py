@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from flbench_benchmarks.speed import (
     limit,
     part,
     peers,
+    seeds,
     startup,
     tables,
     w4,
@@ -412,6 +414,29 @@ def test_workers_are_compared_with_one_in_turn(
     ]  # fmt: skip
     assert "ratio" not in rows[0]
     assert (rows[1]["ratio"], rows[1]["ratio_low"], rows[1]["ratio_high"]) == (2.0, 1.5, 2.2)
+
+
+def test_seeds_in_lanes_are_compared_with_seeds_in_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def seconds(command: list[str], words: str) -> float:
+        given = dict(pairwise(command))
+        fast = given["--executor"] == "vectorised"
+        folder = Path(given["--out"], "cell")
+        folder.mkdir(parents=True)
+        for seed in range(int(given["--seeds"])):
+            text = json.dumps({"seconds": {"train": 1.0 if fast else 5.0}})
+            (folder / f"seed-{seed}.json").write_text(text)
+        return 10.0 if fast else 40.0
+
+    monkeypatch.setattr(seeds, "seconds_until", seconds)
+    rows = seeds.run(part.PartRequest(tmp_path, tmp_path, say=lambda message: None))
+    shown = [(row["part"], row["executor"], row["seconds"], row.get("ratio")) for row in rows]
+    assert shown[:4] == [
+        ("whole command", "sequential", 40.0, None), ("whole command", "vectorised", 10.0, 4.0),
+        ("training", "sequential", 20.0, None), ("training", "vectorised", 4.0, 5.0),
+    ]  # fmt: skip
+    assert [row["model"] for row in rows[::4]] == ["mlp", "logistic-regression"]
 
 
 @pytest.mark.parametrize("name", tables.PARTS)

@@ -23,6 +23,7 @@ from flbench.suite import load_suite
 
 # name, shape of a sample, classes, parameters of the network's builder, P, of the head, d
 TABLE = [
+    ("logistic-regression", (1, 8, 8), 10, {}, 650, 650, 64),
     ("lenet5", (3, 32, 32), 10, {}, 62_006, 850, 84),
     ("lenet5", (1, 28, 28), 10, {}, 44_426, 850, 84),
     ("resnet9-gn", (3, 32, 32), 100, {}, 6_621_540, 51_300, 512),
