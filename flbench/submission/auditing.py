@@ -208,10 +208,11 @@ def draw(
     seed: int,
     most_seconds: float | None = None,
 ) -> list[Path]:
-    """Files for an audit: those that were audited least, by lot; of these the short runs first.
+    """Files for an audit: the least audited files of the least audited rows, by lot.
 
-    The lot of a file is the hash of seed and content, so the same command gives the same
-    files, and an audit that was stopped goes on with those that it had left.
+    A row is a folder: the seeds of one method with one setting. A file that is called reproduced
+    counts as one audit of its row. The lot of a file is the hash of seed and content, so the same
+    command gives the same files, and an audit that was stopped goes on with those that it had left.
 
     Args:
         found: result files, with their content.
@@ -224,15 +225,19 @@ def draw(
         UserError: there is none.
     """
     times = Counter(one.digest for one in counted(audits))
+    digests = {path: content_digest(result) for path, result in found}
+    rows: Counter[Path] = Counter()
+    for path, result in found:
+        rows[path.parent] += times[digests[path]] + (result.status == "reproduced")
     lots = []
     for path, result in found:
         seconds = result.seconds.get("total", 0.0)
         if most_seconds is None or seconds <= most_seconds:
-            digest = content_digest(result)
+            digest = digests[path]
             lot = hashlib.sha256(f"{seed}:{digest}".encode()).hexdigest()
-            lots.append((times[digest], lot, seconds, path))
+            lots.append(((rows[path.parent], times[digest], lot), seconds, path))
     if not lots:
         limit = "" if most_seconds is None else f" of at most {most_seconds:g} seconds"
         raise UserError(f"no result files{limit} to draw from, {len(found)} in all")
-    drawn = sorted(lots, key=lambda one: one[:2])[:count]
-    return [path for _, _, _, path in sorted(drawn, key=lambda one: (one[2], one[1]))]
+    drawn = sorted(lots, key=lambda one: one[0])[:count]
+    return [path for *_, path in sorted(drawn, key=lambda one: (one[1], one[0]))]

@@ -229,6 +229,24 @@ def test_what_was_audited_least_is_drawn_first_so_an_audit_goes_on() -> None:
     assert {*first, *second} == {*draw(here, [], 4, seed=0)}, "the same four, in two steps"
 
 
+def test_rows_that_were_never_audited_come_first() -> None:
+    """Three seeds of a row, of which one was audited, and one seed of each of two others."""
+    here = found([1.0] * 5)
+    folders = ["a", "a", "a", "b", "c"]
+    placed = [
+        (Path(folder, path.name), result)
+        for folder, (path, result) in zip(folders, here, strict=True)
+    ]
+    audits = [line_of(placed[0][1])]
+    for seed in range(8):
+        drawn = draw(placed, audits, 4, seed=seed)
+        assert {path.parent.name for path in draw(placed, audits, 2, seed=seed)} == {"b", "c"}
+        assert placed[0][0] not in drawn, "of a row, files that were audited least"
+    path, result = placed[3]
+    placed[3] = path, result.model_copy(update={"status": "reproduced"})
+    assert draw(placed, audits, 1, seed=0) == [placed[4][0]]
+
+
 def test_an_audit_of_other_code_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     from flbench.leaderboard import audited
 
