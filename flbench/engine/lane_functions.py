@@ -39,7 +39,7 @@ def use_functions(graph: fx.Graph) -> None:
                 node.op, node.target = "call_method", name
 
 
-def _calls(function: Any, kind: type, node: fx.Node) -> bool:  # noqa: ANN401 - may be anything
+def _calls(function: Any, kind: Any, node: fx.Node) -> bool:  # noqa: ANN401 - may be anything
     """Whether a function of a kind calls a node's operation, with its arguments, and no other."""
     if not isinstance(function, kind):
         return False

@@ -57,7 +57,7 @@ class LaneOptimizer:
         kept = ["lr", "weight_decay", "maximize"]
         if self.counts:
             beta1, beta2 = given["betas"]
-            self._rule = {"beta1": beta1, "beta2": beta2}
+            self._rule: dict[str, Any] = {"beta1": beta1, "beta2": beta2}
             kept += ["eps", "amsgrad"]
             kinds = ["mean", "square", *(["largest"] if given["amsgrad"] else [])]
         else:
@@ -65,7 +65,7 @@ class LaneOptimizer:
             kept += ["momentum", "nesterov"]
             kinds = ["momentum"] if given["momentum"] else []
         self._rule |= {name: given[name] for name in kept}
-        self._ways = {name: given[name] for name in ("fused", "foreach")}
+        self._ways: dict[str, Any] = {name: given[name] for name in ("fused", "foreach")}
         self._decoupled = given.get("decoupled_weight_decay", False)
         self._kernel = self._fused_kernel(theta) if given["fused"] else None
         self._state = {
@@ -121,11 +121,12 @@ class LaneOptimizer:
 
     def _adam(self, values: Tensors, slopes: Tensors, state: dict[str, Tensors], made: int) -> None:
         """One update by Adam or AdamW."""
-        moments = state["mean"], state["square"], state.get("largest", [])
+        mean, square, largest = state["mean"], state["square"], state.get("largest", [])
         if self._kernel is not None:
             number = torch.tensor(float(made + 1), device=values[0].device)
-            self._kernel(values, slopes, *moments, [number] * len(values), **self._rule)
+            numbers = [number] * len(values)
+            self._kernel(values, slopes, mean, square, largest, numbers, **self._rule)
             return
         numbers = [torch.tensor(float(made), device=values[0].device) for _ in values]
         ways = {**self._ways, "decoupled_weight_decay": self._decoupled}
-        adam(values, slopes, *moments, numbers, **ways, **self._rule)
+        adam(values, slopes, mean, square, largest, numbers, **ways, **self._rule)

@@ -269,7 +269,7 @@ def _as_arguments(graph: fx.Graph, constants: dict[str, Tensor]) -> list[Tensor]
     Returns:
         The constants in the order of the arguments.
     """
-    values = []
+    values: list[Tensor] = []
     last = next(node for node in reversed(graph.nodes) if node.op == "placeholder")
     for node in [node for node in graph.nodes if node.op == "get_attr"]:
         with graph.inserting_after(last):

@@ -50,7 +50,7 @@ class Layout:
         """The layout that a tensor has now; an operation may change it in place later."""
         return Layout(
             tensor.untyped_storage().data_ptr(),
-            tensor.storage_offset(),
+            int(tensor.storage_offset()),
             tuple(tensor.shape),
             tensor.stride(),
             (tensor.dtype, tensor.device, tensor.is_conj(), tensor.is_neg()),
@@ -237,7 +237,8 @@ def _is_product_with_one(node: fx.Node) -> bool:
     if node.target not in PRODUCTS or node.kwargs:
         return False
     factor, (layout, *_) = node.args[1], _seen(node).layouts[0]
-    return type(factor) in (int, float) and factor == 1 and layout.kind[0] in EXACT
+    is_one = isinstance(factor, int | float) and factor == 1 and type(factor) is not bool
+    return is_one and layout.kind[0] in EXACT
 
 
 def _seen(node: fx.Node) -> Seen:
