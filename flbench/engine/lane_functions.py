@@ -68,7 +68,7 @@ class _Expected(TorchDispatchMode):
         calls: how many calls there were.
     """
 
-    def __init__(self, operation: object, args: Any, kwargs: Any, result: object) -> None:  # noqa: ANN401
+    def __init__(self, operation: Any, args: Any, kwargs: Any, result: object) -> None:  # noqa: ANN401
         super().__init__()  # type: ignore[no-untyped-call]
         self.operation, self.args, self.kwargs = operation, args, kwargs
         self.result, self.calls = result, 0

@@ -121,9 +121,27 @@ def shape_in_place(x: Tensor, y: Tensor) -> list[Tensor]:
     return [before, total.unsqueeze_(2) + x]
 
 
+TURNED = "unsqueeze", "unsqueeze", "transpose", "add"
+
+
+def one_more(x: Tensor, y: Tensor) -> list[Tensor]:
+    turned = x.transpose(1, 2)
+    return [
+        x.view(-1, 1, 3, 4) * x.view(-1, 3, 4, 1)[:, :, :3],
+        turned.view(-1, 4, 1, 3) + turned.view(1, -1, 4, 3).transpose(0, 1),
+    ]
+
+
+def one_less(x: Tensor, y: Tensor) -> list[Tensor]:
+    total = x.sum(dim=1, keepdim=True)
+    return [total.view(-1, 4) + x[:, 1:2].view(-1, 4), total[:, :, :1].view(-1, 1) + y]
+
+
 @pytest.mark.parametrize(
     ("function", "left"),
     [
+        (one_more, ["transpose", "unsqueeze", "unsqueeze", "slice", "mul", *TURNED]),
+        (one_less, ["sum", "squeeze", "slice", "squeeze", "add", "slice", "squeeze", "add"]),
         (unused, ["add"]),
         (unused_view, ["add"]),
         (repeated, ["add", "mul"]),
