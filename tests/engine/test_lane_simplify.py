@@ -132,6 +132,11 @@ def one_more(x: Tensor, y: Tensor) -> list[Tensor]:
     ]
 
 
+def one_more_at_the_end(x: Tensor, y: Tensor) -> list[Tensor]:
+    """A view has another stride there than `unsqueeze` if the last stride is not one."""
+    return [x.view(-1, 3, 4, 1) * 2, x.transpose(1, 2).view(-1, 4, 3, 1) * 2]
+
+
 def one_less(x: Tensor, y: Tensor) -> list[Tensor]:
     total = x.sum(dim=1, keepdim=True)
     return [total.view(-1, 4) + x[:, 1:2].view(-1, 4), total[:, :, :1].view(-1, 1) + y]
@@ -141,6 +146,7 @@ def one_less(x: Tensor, y: Tensor) -> list[Tensor]:
     ("function", "left"),
     [
         (one_more, ["transpose", "unsqueeze", "unsqueeze", "slice", "mul", *TURNED]),
+        (one_more_at_the_end, ["unsqueeze", "mul", "transpose", "view", "mul"]),
         (one_less, ["sum", "squeeze", "slice", "squeeze", "add", "slice", "squeeze", "add"]),
         (unused, ["add"]),
         (unused_view, ["add"]),
@@ -164,16 +170,30 @@ def test_operations_that_change_nothing_are_left_out(function: Function, left: l
 
 def written_between(x: Tensor, y: Tensor) -> list[Tensor]:
     own = x + 1
-    before = own * 2
+    before = (own * 2).exp()
     own.add_(1)
-    return [before, own * 2]
+    return [before, (own * 2).exp()]
 
 
 def written_through_a_view(x: Tensor, y: Tensor) -> list[Tensor]:
     own = x + 1
-    before = own * 2
+    before = (own * 2).exp()
     own[:, 0].zero_()
-    return [before, own * 2]
+    return [before, (own * 2).exp()]
+
+
+def written_without_effect(x: Tensor, y: Tensor) -> list[Tensor]:
+    """With the few lanes of the recordings, no number is above 8."""
+    own = y.clone()
+    own.clamp_(max=8)
+    return [own + y]
+
+
+def constant_turned(x: Tensor, y: Tensor) -> list[Tensor]:
+    row = torch.arange(4.0).exp()
+    first = y[:, :1] * row
+    row.unsqueeze_(1)
+    return [first, y[:, :1] + row.sum(dim=1)]
 
 
 def copy_written(x: Tensor, y: Tensor) -> list[Tensor]:
@@ -223,7 +243,12 @@ def other_numbers(x: Tensor, y: Tensor) -> list[Tensor]:
 
 
 def no_product_with_one(x: Tensor, y: Tensor) -> list[Tensor]:
-    return [(x + 0) * (x * -1), (x.half() * 1).isnan() ^ (y[:, :, None] > 0) * 1]
+    return [(x + 0) * (x * -1), x * 2 + x / 3]
+
+
+def sixteen_bits(x: Tensor, y: Tensor) -> list[Tensor]:
+    """A product of bfloat16 is rounded from one of 32 bits, which replaces NaN."""
+    return [(x.bfloat16() * 1).view(torch.int16) + 1]
 
 
 def other_layout(x: Tensor, y: Tensor) -> list[Tensor]:
@@ -232,7 +257,13 @@ def other_layout(x: Tensor, y: Tensor) -> list[Tensor]:
 
 
 def slices(x: Tensor, y: Tensor) -> list[Tensor]:
-    return [x[:, :2].view(-1, 8) * 2, x.view(-1, 12)[:, 4:] * 3, x.view(-1, 4)[3:].view(-1) + 1]
+    first = [x[:1].view(3, 4) * 2, x.view(-1, 4)[:1].view(4) + 1]
+    return [
+        *first,
+        x[:, :2].reshape(-1, 8) * 2,
+        x.view(-1, 12)[:, 4:] * 3,
+        x.view(-1, 4)[3:].view(-1) + 1,
+    ]
 
 
 def asserts(x: Tensor, y: Tensor) -> list[Tensor]:
@@ -243,8 +274,10 @@ def asserts(x: Tensor, y: Tensor) -> list[Tensor]:
 @pytest.mark.parametrize(
     ("function", "left"),
     [
-        (written_between, ["add", "mul", "add_", "mul"]),
-        (written_through_a_view, ["add", "mul", "select", "zero_", "mul"]),
+        (written_between, ["add", "mul", "exp", "add_", "mul", "exp"]),
+        (written_through_a_view, ["add", "mul", "exp", "select", "zero_", "mul", "exp"]),
+        (written_without_effect, ["clone", "clamp_", "add"]),
+        (constant_turned, ["exp", "slice", "mul", "unsqueeze", "sum", "add"]),
         (copy_written, ["clone", "mul_", "add"]),
         (source_written, ["add", "clone", "mul_", "add"]),
         (constant_written, ["zeros", "add_", "add"]),
@@ -254,6 +287,7 @@ def asserts(x: Tensor, y: Tensor) -> list[Tensor]:
             ["zeros", "ones", "unsqueeze", "add", "view", "native_batch_norm", *AFTER],
         ),
         (outputs_alike, ["add", "add", "clone", "mul", "zeros", "add", "view"]),
+        (sixteen_bits, ["_to_copy", "mul", "view", "add"]),
         (asserts, ["slice", "slice", "ge", "all", "_assert_async", "add"]),
     ],
 )
