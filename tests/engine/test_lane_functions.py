@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, fx
 
+from flbench.engine import lane_functions
 from flbench.engine.lane_functions import use_functions
 from flbench.engine.lane_program import record
 
@@ -58,3 +59,14 @@ def test_a_function_that_calls_something_else_stays_out(monkeypatch: pytest.Monk
     assert targets(lambda x: [exp(x)]) == [exp]
     monkeypatch.setattr(torch, "exp", lambda x: torch.Tensor.exp_(x.clone()))
     assert targets(lambda x: [exp(x)]) == [exp]
+
+
+def test_other_arguments_and_further_calls_are_noticed() -> None:
+    power = torch.ops.aten.pow.Tensor_Scalar
+    graph, _ = record(lambda x: [power(x, 2)], [torch.ones(2, 3)], [torch.ones(3, 3)])
+    (node,) = [node for node in graph.nodes if node.target is power]
+    assert lane_functions._calls(lambda x, n: power(x, n), object, node)
+    assert not lane_functions._calls(lambda x, n: power(x, n + 1), object, node)
+    assert not lane_functions._calls(lambda x, n: power(x, float(n)), object, node)
+    assert not lane_functions._calls(lambda x, n: (power(x, n), power(x, n))[1], object, node)
+    assert not lane_functions._calls(lambda x, n: (power(x, n), x)[1], object, node)
