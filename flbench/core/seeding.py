@@ -9,13 +9,32 @@ processes nor the order of the clients changes a number.
 from __future__ import annotations
 
 import hashlib
+from typing import Any, cast
 
 import numpy as np
+from numpy.random.bit_generator import ISeedSequence
 
 
 def _digest(seed: int, purpose: str, address: tuple[int | str, ...]) -> int:
     text = "/".join(str(part) for part in (seed, purpose, *address))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:16], "big")
+
+
+class _Key(ISeedSequence):
+    """Gives Philox a key of 128 bits as the state of its seed.
+
+    `Philox(key=key)` draws the same numbers, but first makes a SeedSequence from the system's
+    entropy, which it does not use and which takes two thirds of the time of `rng`.
+    """
+
+    def __init__(self, key: int) -> None:
+        self.key = key
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> np.ndarray:  # noqa: ANN401
+        """The key in words of 64 bits, the low one first, as Philox asks for them."""
+        if n_words != 2 or np.dtype(dtype) != np.uint64:
+            raise ValueError(f"a key has two words of 64 bits, not {n_words} of {dtype}")
+        return np.array([self.key & (2**64 - 1), self.key >> 64], dtype=np.uint64)
 
 
 def rng(seed: int, purpose: str, *address: int | str) -> np.random.Generator:
@@ -30,7 +49,8 @@ def rng(seed: int, purpose: str, *address: int | str) -> np.random.Generator:
         >>> int(rng(0, "cohort", 3).integers(100)) == int(rng(0, "cohort", 3).integers(100))
         True
     """
-    return np.random.Generator(np.random.Philox(key=_digest(seed, purpose, address)))
+    key = cast("np.random.SeedSequence", _Key(_digest(seed, purpose, address)))
+    return np.random.Generator(np.random.Philox(key))
 
 
 def torch_seed(seed: int, purpose: str, *address: int | str) -> int:

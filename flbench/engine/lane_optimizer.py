@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from flbench.engine.lane_group import LaneGroup
 
 KINDS = SGD, Adam, AdamW
 """Optimisers that update every scalar independently, so that lanes can share a call."""
+Tensors = list[Tensor]
 CHANGED = "the settings of its optimiser were changed"
 
 
@@ -37,6 +39,9 @@ def has_initial_settings(optimizer: Optimizer) -> bool:
 class LaneOptimizer:
     """An optimiser of the lanes in one phase.
 
+    A fused kernel is called directly. torch's functions around it, `sgd` and `adam`, group tensors
+    by device and type, which takes longer than to update a small network; here all are alike.
+
     Attributes:
         counts: whether an update depends on the number of updates before it.
 
@@ -49,14 +54,33 @@ class LaneOptimizer:
     def __init__(self, optimizer: Optimizer, lr: float, theta: dict[str, Tensor]) -> None:
         self.counts = not isinstance(optimizer, SGD)
         given: dict[str, Any] = {**optimizer.defaults, "lr": lr}
-        self._settings = given
+        kept = ["lr", "weight_decay", "maximize"]
         if self.counts:
-            kept = ["mean", "square", *(["largest"] if given["amsgrad"] else [])]
+            beta1, beta2 = given["betas"]
+            self._rule: dict[str, Any] = {"beta1": beta1, "beta2": beta2}
+            kept += ["eps", "amsgrad"]
+            kinds = ["mean", "square", *(["largest"] if given["amsgrad"] else [])]
         else:
-            kept = ["momentum"] if given["momentum"] else []
+            self._rule = {"dampening": 0.0}
+            kept += ["momentum", "nesterov"]
+            kinds = ["momentum"] if given["momentum"] else []
+        self._rule |= {name: given[name] for name in kept}
+        self._ways: dict[str, Any] = {name: given[name] for name in ("fused", "foreach")}
+        self._decoupled = given.get("decoupled_weight_decay", False)
+        self._kernel = self._fused_kernel(theta) if given["fused"] else None
         self._state = {
-            kind: {name: torch.zeros_like(table) for name, table in theta.items()} for kind in kept
+            kind: {name: torch.zeros_like(table) for name, table in theta.items()} for kind in kinds
         }
+
+    def _fused_kernel(self, theta: dict[str, Tensor]) -> Callable[..., None] | None:
+        """The kernel that torch's function would call once; None = it may do something else."""
+        if len({(table.device, table.dtype) for table in theta.values()}) != 1:
+            return None
+        if any(isinstance(value, Tensor) for value in self._rule.values()):
+            return None
+        kind = ("adamw" if self._decoupled else "adam") if self.counts else "sgd"
+        kernel: Callable[..., None] | None = getattr(torch, f"_fused_{kind}_", None)
+        return kernel
 
     @torch.no_grad()
     def step(
@@ -70,42 +94,39 @@ class LaneOptimizer:
             gradients: of all tensors: name -> shape (G, ...).
             made: updates that these lanes have made.
         """
-        names = list(theta)
+        if not theta:
+            return
         state = {
-            kind: [group.take(tables[name]) for name in names]
+            kind: [group.take(tables[name]) for name in theta]
             for kind, tables in self._state.items()
         }
         values = list(theta.values())
-        slopes = [gradients[name].contiguous() for name in names]  # the kernels ignore strides
-        rule = self._settings
-        names_shared = "lr", "weight_decay", "maximize", "fused", "foreach"
-        shared = {name: rule[name] for name in names_shared}
+        slopes = [gradients[name].contiguous() for name in theta]  # the kernels ignore strides
         if self.counts:
-            beta1, beta2 = rule["betas"]
-            adam(
-                values,
-                slopes,
-                state["mean"],
-                state["square"],
-                state.get("largest", []),
-                [torch.tensor(float(made), device=values[0].device) for _ in names],
-                amsgrad=rule["amsgrad"],
-                beta1=beta1,
-                beta2=beta2,
-                eps=rule["eps"],
-                decoupled_weight_decay=rule["decoupled_weight_decay"],
-                **shared,
-            )
+            self._adam(values, slopes, state, made)
         else:
-            sgd(
-                values,
-                slopes,
-                list(state.get("momentum", [None] * len(names))),
-                momentum=rule["momentum"],
-                dampening=0.0,
-                nesterov=rule["nesterov"],
-                **shared,
-            )
+            self._sgd(values, slopes, state)
         for kind, tables in self._state.items():
-            for name, value in zip(names, state[kind], strict=True):
+            for name, value in zip(theta, state[kind], strict=True):
                 group.put(tables[name], value)
+
+    def _sgd(self, values: Tensors, slopes: Tensors, state: dict[str, Tensors]) -> None:
+        """One update by SGD."""
+        if self._kernel is not None:
+            momentum = state.get("momentum", [])
+            self._kernel(values, slopes, momentum, is_first_step=False, **self._rule)
+            return
+        buffers: list[Tensor | None] = [*state.get("momentum", [None] * len(values))]
+        sgd(values, slopes, buffers, **self._ways, **self._rule)
+
+    def _adam(self, values: Tensors, slopes: Tensors, state: dict[str, Tensors], made: int) -> None:
+        """One update by Adam or AdamW."""
+        mean, square, largest = state["mean"], state["square"], state.get("largest", [])
+        if self._kernel is not None:
+            number = torch.tensor(float(made + 1), device=values[0].device)
+            numbers = [number] * len(values)
+            self._kernel(values, slopes, mean, square, largest, numbers, **self._rule)
+            return
+        numbers = [torch.tensor(float(made), device=values[0].device) for _ in values]
+        ways = {**self._ways, "decoupled_weight_decay": self._decoupled}
+        adam(values, slopes, mean, square, largest, numbers, **ways, **self._rule)

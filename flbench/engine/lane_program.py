@@ -4,18 +4,23 @@
 operations of a small network. A step is therefore recorded, once with two lanes and once with
 three: what differs between the two recordings are sizes, which grow with the number of lanes. So
 the program serves any number of lanes. It runs the operations of the step in their order, with
-the same bits. A step that draws random numbers, or looks at a value, cannot be recorded.
+the same bits, less those that change nothing (`lane_simplify`). A step that draws random numbers,
+or looks at a value, cannot be recorded.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from flbench.engine.lane_functions import use_functions
+from flbench.engine.lane_simplify import Layout, Seen, simplify, tensors
 
 FEWER, MORE = 2, 3
 """Numbers of lanes that are recorded."""
@@ -59,28 +64,58 @@ class LaneProgram:
     """
 
     def __init__(self, function: Function, fewer: list[Tensor], more: list[Tensor]) -> None:
-        joined = _Joined(_Recorder(function, fewer), _Recorder(function, more))
-        self._run = fx.GraphModule(joined.constants, joined.graph).forward
+        graph, constants = record(function, fewer, more)
+        simplify(graph, constants)
+        use_functions(graph)
+        self._constants = _as_arguments(graph, constants)
+        for node in graph.nodes:
+            node.meta.clear()  # it holds the tensors of the recordings
+        self._run = fx.GraphModule({}, graph).forward
 
     @torch.no_grad()
     def __call__(self, lanes: int, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The outputs for a number of lanes."""
-        outputs: list[Tensor] = self._run(lanes, *inputs)
+        outputs: list[Tensor] = self._run(lanes, *inputs, *self._constants)
         return outputs
+
+
+def record(
+    function: Function, fewer: list[Tensor], more: list[Tensor]
+) -> tuple[fx.Graph, dict[str, Tensor]]:
+    """Record a function; see `LaneProgram`.
+
+    Returns:
+        The graph, whose arguments are the number of lanes and the inputs, and its constants. Its
+        nodes have what `lane_simplify` needs: a "seen" each, or a "size".
+    """
+    joined = _Joined(_Recorder(function, fewer), _Recorder(function, more))
+    return joined.graph, joined.constants
+
+
+@dataclass(frozen=True)
+class _Call:
+    """An operation of a recording: what it was given, what it gave, and what it wrote."""
+
+    operation: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    result: Any
+    layouts: tuple[Layout, ...]
+    writes: frozenset[int]
 
 
 class _Recorder(TorchDispatchMode):
     """Calls a function and lists its operations.
 
     Attributes:
-        calls: each operation with its arguments and its result.
+        calls: the operations in order.
         inputs: of the function.
         outputs: of the function.
     """
 
     def __init__(self, function: Function, inputs: list[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.calls: list[tuple[Any, tuple[Any, ...], dict[str, Any], Any]] = []
+        self.calls: list[_Call] = []
         self.inputs = inputs
         with self:
             self.outputs = list(function(*inputs))
@@ -94,9 +129,32 @@ class _Recorder(TorchDispatchMode):
     ) -> Any:  # noqa: ANN401
         if any(tag in func.tags for tag in BARRED):
             raise NotRecordable(f"it calls {func}")
-        result = func(*args, **(kwargs or {}))
-        self.calls.append((func, args, kwargs or {}, result))
+        kwargs = kwargs or {}
+        given = [] if func.is_view else tensors((args, kwargs))
+        before = [tensor.clone() for tensor in given]
+        result = func(*args, **kwargs)
+        written = [old for old, kept in zip(given, before, strict=True) if not _equal(old, kept)]
+        written += _declared(func, args, kwargs)
+        writes = frozenset(tensor.untyped_storage().data_ptr() for tensor in written)
+        layouts = tuple(map(Layout.of, tensors(result)))
+        self.calls.append(_Call(func, args, kwargs, result, layouts, writes))
         return result
+
+
+def _declared(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:  # noqa: ANN401
+    """The tensors that an operation says it writes; some, as BatchNorm's, do not say so."""
+    parameters = operation._schema.arguments
+    given = {**dict(zip([one.name for one in parameters], args, strict=False)), **kwargs}
+    marked = [one.name for one in parameters if one.alias_info and one.alias_info.is_write]
+    return tensors({name: given[name] for name in marked if name in given})
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    """Whether tensors of one shape are equal byte by byte."""
+    return torch.equal(
+        one.reshape(-1).contiguous().view(torch.uint8),
+        other.reshape(-1).contiguous().view(torch.uint8),
+    )
 
 
 class _Joined:
@@ -111,37 +169,53 @@ class _Joined:
         self.graph = fx.Graph()
         self.constants: dict[str, Any] = {}
         self.lanes = self.graph.placeholder("lanes")
+        self.lanes.meta["size"] = FEWER
         self.sizes: dict[tuple[int, int], fx.Node] = {}
         self.nodes: tuple[dict[int, fx.Node], dict[int, fx.Node]] = {}, {}
         for number, (one, other) in enumerate(zip(fewer.inputs, more.inputs, strict=True)):
-            self._name(self.graph.placeholder(f"input_{number}"), one, other)
+            node = self.graph.placeholder(f"input_{number}")
+            self._name(node, one, other)
+            self._note(node, one, other)
         if len(fewer.calls) != len(more.calls):
             raise NotRecordable("its operations depend on the number of lanes")
-        for (operation, *ones), (same, *others) in zip(fewer.calls, more.calls, strict=True):
-            if operation is not same:
-                raise NotRecordable("its operations differ from call to call")
-            self._add(operation, ones, others)
+        for one_call, other_call in zip(fewer.calls, more.calls, strict=True):
+            self._add(one_call, other_call)
         self.graph.output(self._join(fewer.outputs, more.outputs))
 
     def _name(self, node: fx.Node, one: Tensor, other: Tensor) -> None:
         """Let a node stand for a tensor of each recording."""
         self.nodes[0][id(one)], self.nodes[1][id(other)] = node, node
 
-    def _add(self, operation: Any, ones: list[Any], others: list[Any]) -> None:  # noqa: ANN401
-        """Add an operation, given arguments and result in both recordings."""
-        (args, kwargs, result), (args_2, kwargs_2, result_2) = ones, others
-        joined = self._join(args, args_2)
-        if operation.is_view and all(map(_same_view, (args[0], args_2[0]), (result, result_2))):
-            self._name(joined[0], result, result_2)
-            return
-        node = self.graph.call_function(operation, joined, self._join(kwargs, kwargs_2))
-        if isinstance(result, Tensor):
-            self._name(node, result, result_2)
-        elif isinstance(result, tuple | list):
-            for i, (part, part_2) in enumerate(zip(result, result_2, strict=True)):
-                if isinstance(part, Tensor):
-                    item = self.graph.call_function(operator.getitem, (node, i))
-                    self._name(item, part, part_2)
+    def _note(self, node: fx.Node, one: Tensor, other: Tensor) -> None:
+        """Say what was seen of an input or a constant."""
+        node.meta["seen"] = Seen(((Layout.of(one),), (Layout.of(other),)), one)
+
+    def _add(self, one: _Call, other: _Call) -> None:
+        """Add an operation that was called in both recordings."""
+        if one.operation is not other.operation:
+            raise NotRecordable("its operations differ from call to call")
+        args, kwargs = self._join(one.args, other.args), self._join(one.kwargs, other.kwargs)
+        operation, writes = one.operation, one.writes
+        if torch.Tag.inplace_view in operation.tags:
+            if args[0].op != "call_function":
+                raise NotRecordable("it changes the shape of a tensor that others see")
+            operation, writes = _new_view(operation), frozenset()
+        node = self.graph.call_function(operation, args, kwargs)
+        node.meta["seen"] = Seen((one.layouts, other.layouts), one.result, writes)
+        if isinstance(one.result, Tensor):
+            self._name(node, one.result, other.result)
+        elif isinstance(one.result, tuple | list):
+            self._add_parts(node, one, other)
+
+    def _add_parts(self, node: fx.Node, one: _Call, other: _Call) -> None:
+        """Add the parts of a result."""
+        layouts = zip(one.layouts, other.layouts, strict=True)
+        for i, (part, part_2) in enumerate(zip(one.result, other.result, strict=True)):
+            if isinstance(part, Tensor):
+                item = self.graph.call_function(operator.getitem, (node, i))
+                self._name(item, part, part_2)
+                layout, layout_2 = next(layouts)
+                item.meta["seen"] = Seen(((layout,), (layout_2,)), part)
 
     def _join(self, one: Any, other: Any) -> Any:  # noqa: ANN401 - an argument of any type
         """What an argument is for any number of lanes, given what it was for two and for three."""
@@ -169,6 +243,7 @@ class _Joined:
             self.constants[name] = one
             node = node_2 = self.graph.get_attr(name)
             self._name(node, one, other)
+            self._note(node, one, other)
         if node is None or node is not node_2:
             raise NotRecordable("its operations differ from call to call")
         return node
@@ -178,19 +253,40 @@ class _Joined:
         factor = (other - one) // (MORE - FEWER)
         rest = one - FEWER * factor
         if (factor, rest) not in self.sizes:
-            node = self.graph.call_function(operator.mul, (self.lanes, factor))
+            node = self.lanes
+            if factor != 1:
+                node = self.graph.call_function(operator.mul, (node, factor))
             if rest:
                 node = self.graph.call_function(operator.add, (node, rest))
+            node.meta["size"] = one
             self.sizes[factor, rest] = node
         return self.sizes[factor, rest]
 
 
-def _same_view(tensor: Tensor, view: Tensor) -> bool:
-    """Whether a view is laid out as the tensor that it views."""
-    return (
-        isinstance(view, Tensor)
-        and tensor.shape == view.shape
-        and tensor.stride() == view.stride()
-        and tensor.storage_offset() == view.storage_offset()
-        and tensor.dtype == view.dtype
-    )
+def _as_arguments(graph: fx.Graph, constants: dict[str, Tensor]) -> list[Tensor]:
+    """Make constants the last arguments: a module takes long to find an attribute.
+
+    Returns:
+        The constants in the order of the arguments.
+    """
+    values: list[Tensor] = []
+    last = next(node for node in reversed(graph.nodes) if node.op == "placeholder")
+    for node in [node for node in graph.nodes if node.op == "get_attr"]:
+        with graph.inserting_after(last):
+            last = graph.placeholder(f"fixed_{len(values)}")
+        node.replace_all_uses_with(last)
+        graph.erase_node(node)
+        values.append(constants[node.target])
+    return values
+
+
+def _new_view(operation: Any) -> Any:  # noqa: ANN401
+    """The operation that returns what another makes of its argument: `unsqueeze` of `unsqueeze_`.
+
+    The numbers are shared either way, and a program knows which of its steps use which view.
+    """
+    packet = getattr(torch.ops.aten, operation.overloadpacket.__name__.removesuffix("_"), None)
+    new = getattr(packet, operation._overloadname, None)
+    if new is None or not new.is_view:
+        raise NotRecordable(f"it calls {operation}")
+    return new

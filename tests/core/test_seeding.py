@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import hashlib
+import pickle
 from itertools import combinations
 
+import numpy as np
 import pytest
 import torch
 
@@ -62,6 +66,31 @@ def test_a_generator_owes_nothing_to_the_ones_before() -> None:
 def test_numbers_are_the_same_for_ever() -> None:
     assert torch_seed(0, "init") == 1519069808562059438
     assert rng(0, "cohort", 3).integers(1000, size=3).tolist() == [881, 785, 858]
+
+
+@pytest.mark.parametrize("address", ADDRESSES, ids=str)
+def test_the_numbers_are_those_of_philox_with_the_address_as_key(
+    address: tuple[int | str, ...],
+) -> None:
+    """All kinds of draws, so that the key and the state beside it are as numpy sets them."""
+    text = "/".join(map(str, address))
+    key = int.from_bytes(hashlib.sha256(text.encode()).digest()[:16], "big")
+    expected = np.random.Generator(np.random.Philox(key=key))
+    seed, purpose, *rest = address
+    generator = rng(int(seed), str(purpose), *rest)
+    for one in (generator, copy.deepcopy(generator), pickle.loads(pickle.dumps(generator))):
+        np.testing.assert_equal(one.bit_generator.state, expected.bit_generator.state)
+    assert np.array_equal(generator.permutation(50), expected.permutation(50))
+    assert np.array_equal(generator.normal(size=5), expected.normal(size=5))
+    assert generator.integers(7, dtype=np.int32) == expected.integers(7, dtype=np.int32)
+    np.testing.assert_equal(generator.bit_generator.state, expected.bit_generator.state)
+
+
+def test_a_key_is_given_as_two_words_of_64_bits_only() -> None:
+    key = rng(0, "cohort").bit_generator.seed_seq
+    assert key.generate_state(2, np.uint64).dtype == np.uint64
+    with pytest.raises(ValueError, match="two words"):
+        key.generate_state(4, np.uint32)
 
 
 def test_torch_seeds_are_in_the_range_torch_takes_and_use_it() -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
+from flbench.engine import lane_optimizer
 from flbench.engine.lane_group import LaneGroup
 from flbench.engine.lane_optimizer import CHANGED, LaneOptimizer, not_shared
 
@@ -18,6 +19,8 @@ CASES: list[tuple[type[Optimizer], dict[str, Any]]] = [
     (SGD, {"momentum": 0.9, "nesterov": True, "maximize": True}),
     (Adam, {"weight_decay": 0.1, "fused": True}),
     (Adam, {"amsgrad": True, "betas": (0.5, 0.9), "eps": 1e-3}),
+    (Adam, {"amsgrad": True, "maximize": True, "fused": True}),
+    (AdamW, {"weight_decay": 0.1, "fused": True}),
     (AdamW, {"weight_decay": 0.1}),
 ]
 
@@ -59,6 +62,58 @@ def test_lanes_are_updated_as_each_is_alone(
             rule.step()
         for name, parameter in alone.items():
             torch.testing.assert_close(theta[name][lane], parameter.data, rtol=0, atol=1e-6)
+
+
+def updated(kind: type[Optimizer], settings: dict[str, Any], kinds: list[Any]) -> list[Tensor]:
+    """Tensors after three steps of three lanes, of types that the tensors are given."""
+    pattern = kind([nn.Parameter(torch.zeros(1))], lr=0.5, **settings)  # type: ignore[call-arg]
+    pairs = zip(SHAPES.items(), kinds, strict=True)
+    theta = {name: torch.ones(LANES, *shape, dtype=dtype) for (name, shape), dtype in pairs}
+    optimizer = LaneOptimizer(pattern, 0.1, theta)
+    for step in range(3):
+        each = [slopes(lane, step) for lane in range(LANES)]
+        gradients = {
+            name: torch.stack([one[name] for one in each]).to(table.dtype)
+            for name, table in theta.items()
+        }
+        optimizer.step(LaneGroup(range(LANES), torch.device("cpu")), theta, gradients, step)
+    return list(theta.values())
+
+
+FUSED = [(kind, settings) for kind, settings in CASES if settings.get("fused")]
+
+
+@pytest.mark.parametrize(("kind", "settings"), [(SGD, {"fused": True}), *FUSED])
+def test_the_kernel_alone_gives_the_bits_of_torchs_function(
+    kind: type[Optimizer], settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    around: list[str] = []
+    for name in ("sgd", "adam"):
+        function = getattr(lane_optimizer, name)
+
+        def noted(*arguments: Any, function: Any = function, **options: Any) -> None:
+            around.append(function.__name__)
+            function(*arguments, **options)
+
+        monkeypatch.setattr(lane_optimizer, name, noted)
+    alone = updated(kind, settings, [torch.float32] * 2)
+    assert not around
+    monkeypatch.setattr(LaneOptimizer, "_fused_kernel", lambda *_: None)
+    for one, other in zip(alone, updated(kind, settings, [torch.float32] * 2), strict=True):
+        assert torch.equal(one, other)
+    assert len(around) == 3
+
+
+def test_tensors_of_several_types_are_left_to_torchs_function() -> None:
+    mixed = updated(SGD, {"fused": True}, [torch.float32, torch.float64])
+    alike = updated(SGD, {"fused": True}, [torch.float32, torch.float32])
+    assert torch.equal(mixed[0], alike[0])
+    torch.testing.assert_close(mixed[1], alike[1].double())
+
+
+def test_nothing_is_updated_where_all_tensors_are_frozen() -> None:
+    optimizer = LaneOptimizer(SGD([nn.Parameter(torch.zeros(1))], lr=0.1, fused=True), 0.1, {})
+    optimizer.step(LaneGroup([0], torch.device("cpu")), {}, {}, 0)
 
 
 def test_only_adam_counts_its_updates() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from toy import Play, composition, toy_dataset
 
 from flbench import ClientModule, Stage, Start, hookimpl
-from flbench.engine import lane_step, vectorised
+from flbench.engine import lane_program, lane_step, vectorised
 from flbench.engine.vectorised import Vectorised
 
 
@@ -166,3 +166,56 @@ def test_recorded_convolutions_and_batchnorm_end_where_clients_end_alone(play_to
 
     _, played = ends(play_toy, "fedavg", net=net)
     assert any(programs(played))
+
+
+class Receiving(ClientModule):
+    """Scales its loss by a tensor that its client received."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return super().training_step(batch, batch_idx) * self.received["scale"]
+
+
+@dataclass(frozen=True)
+class WithTerm:
+    """Clients receive a tensor each, and have a proximal term."""
+
+    @hookimpl
+    def client_module(self, net: nn.Module, ctx: Any) -> ClientModule:
+        return Receiving(net, ctx.local)
+
+    @hookimpl
+    def dispatch(self, stage: Stage) -> Start:
+        return Start(extras={"scale": 1 + stage.clients.float() / 10})
+
+    @hookimpl
+    def local_term(self) -> Any:
+        def term(module: ClientModule) -> Tensor:
+            return 0.1 * (module.flat() - module.start[: len(module.flat())]).square().sum()
+
+        return term
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 4))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("net", [None, normed], ids=["linear", "batchnorm"])
+def test_simplified_steps_end_with_the_bytes_of_plain_ones(
+    play_toy: Play, optimizer: str, net: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With momentum, received tensors and a term, for three rounds."""
+    local = {"epochs": 2, "batch_size": 4, "lr": 0.05, "momentum": 0.9, "optimizer": optimizer}
+    changes: dict[str, Any] = {**RAGGED, "local": local, **({"net": net} if net else {})}
+
+    def last() -> Tensor:
+        plugin = composition(("method", WithTerm()))
+        played = play_toy(plugin, executor="vectorised", rounds=3, **changes)
+        assert all(programs(played))
+        models: Tensor = played.state.models
+        return models
+
+    simplified = last()
+    monkeypatch.setattr(lane_program, "simplify", lambda *_: None)
+    monkeypatch.setattr(lane_program, "use_functions", lambda *_: None)
+    assert simplified.numpy().tobytes() == last().numpy().tobytes()
