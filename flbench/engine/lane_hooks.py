@@ -130,7 +130,6 @@ class LaneHooks:
         """
         results: list[T] = []
         if not always and not any(overrides(self.module, hook) for hook in hooks):
-            self.load(self.own[0])
             return [function(self.module)]
         first: dict[str, object] = {}
         for lane in self.own:
@@ -151,7 +150,7 @@ class LaneHooks:
         """
         self.load(lane)
         module, row = self.module, self.lanes.row(lane)
-        module.steps, start = self.lanes.steps[lane], module.start
+        module.steps, start = int(self.lanes.steps[lane]), module.start
         received = dict(module.received)
         yield
         after = self.workspace.layout.flatten(module)

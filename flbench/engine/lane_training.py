@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from flbench.core.client import LocalPhase
+from flbench.core.dataset import Indices
 from flbench.core.networks import choosing
 from flbench.core.state import Schedule
 from flbench.engine.batches import orders
-from flbench.engine.lane_group import LaneGroup, Steps, Turn, turns
+from flbench.engine.lane_group import Steps, Turn, turns
 from flbench.engine.lane_hooks import LaneHooks, attributes, same_phases
 from flbench.engine.lane_optimizer import LaneOptimizer
 from flbench.engine.lane_step import NO_LABEL, LaneStep, Programs
-from flbench.engine.lanes import Frozen, Lanes, NotTogether, Order, Place, StageJob, jobs_of
+from flbench.engine.lanes import Frozen, Lanes, NotTogether, Place, Placed, StageJob, jobs_of
 from flbench.engine.sequential import Outcome, both, local_settings, most_steps, scaled_rate
 
 SCALARS = 2**28
@@ -167,7 +169,7 @@ class LaneTraining:
                 loss_end=loss_end[lane],
                 report=self.hooks[lanes.places[lane][0]].report(lane),
             )
-            for lane, steps_made in enumerate(lanes.steps)
+            for lane, steps_made in enumerate(lanes.steps.tolist())
         ]
 
     def _in_place(self, values: dict[StageJob, list[float]]) -> list[float]:
@@ -208,16 +210,17 @@ class LaneTraining:
             for (job, _, _), rows in zip(lanes.places, lanes.owned, strict=True)
         ]
         filled = self._filled(steps, plans)
-        plan, ordered = plans, list(turns(plans, filled))
+        plan, ordered = plans, phase_steps.placed(plans, filled)
+        lengths = np.array([len(steps) for steps in plan])
         for epoch in zip(*feeds, strict=True):
-            left = [most[lane] - lanes.steps[lane] for lane in range(len(lanes))]
-            if any(len(steps) > more for steps, more in zip(plan, left, strict=True)):
+            left = np.array(most) - lanes.steps
+            if (lengths > left).any():
                 plan = [steps[:more] for steps, more in zip(plan, left, strict=True)]
-                ordered = list(turns(plan, filled))
-            order = Order([rows[shuffled] for rows, shuffled in zip(owned, epoch, strict=True)])
-            for turn in ordered:
-                for part in phase_steps.parts(turn):
-                    phase_steps.make(part, plan, order)
+                lengths, ordered = np.minimum(lengths, left), phase_steps.placed(plan, filled)
+            rows = np.concatenate([own[order] for own, order in zip(owned, epoch, strict=True)])
+            for step in ordered:
+                for part in phase_steps.parts(step, plan):
+                    phase_steps.make(part, rows)
 
     def _filled(self, steps: dict[StageJob, LaneStep], plans: list[Steps]) -> int | None:
         """Number of samples to which batches are filled up; None = to none.
@@ -272,7 +275,8 @@ class PhaseSteps:
     ) -> None:
         self.lanes, self.pool, self.steps = lanes, pool, steps
         self.optimizer, self.frozen = optimizer, frozen
-        self.before = list(lanes.steps)
+        self.before = lanes.steps.copy()
+        self.first = np.cumsum([0, *map(len, lanes.owned)])
 
     @cached_property
     def job_numbers(self) -> list[int]:
@@ -280,39 +284,55 @@ class PhaseSteps:
         numbers = {job: number for number, job in enumerate(self.steps)}
         return [numbers[job] for job, _, _ in self.lanes.places]
 
-    def parts(self, turn: Turn) -> Iterable[Turn]:
-        """The turn, split into lanes that can make their step in one call.
+    def placed(self, plan: list[Steps], filled: int | None) -> list[Placed]:
+        """The steps of an epoch.
+
+        Args:
+            plan: steps of each lane.
+            filled: see `turns`.
+        """
+        return [self._place(turn, plan) for turn in turns(plan, filled)]
+
+    def _place(self, turn: Turn, plan: list[Steps]) -> Placed:
+        return Placed(turn, plan, self.first, self.lanes.loss.device)
+
+    def parts(self, step: Placed, plan: list[Steps]) -> list[Placed]:
+        """The step, split into lanes that can make it in one call.
 
         A recorded step serves the lanes of all jobs, and the module's Python those of one that
         have made equally many steps.
         """
-        recorded = all([step.is_recorded(turn.sizes) for step in self.steps.values()])
-        made = [self.lanes.steps[lane] for lane in turn.lanes]
-        if not recorded:
-            return turn.parts(
-                [(self.job_numbers[lane], k) for lane, k in zip(turn.lanes, made, strict=True)]
-            )
-        return turn.parts(made if self.optimizer.counts else None)
+        turn = step.turn
+        recorded = all([one.is_recorded(turn.sizes) for one in self.steps.values()])
+        if recorded and not self.optimizer.counts:
+            return [step]
+        made = self.lanes.steps[turn.lanes].tolist()
+        jobs = [0 if recorded else self.job_numbers[lane] for lane in turn.lanes]
+        parts = turn.parts(list(zip(jobs, made, strict=True)))
+        return [step] if len(parts) == 1 else [self._place(part, plan) for part in parts]
 
-    def make(self, turn: Turn, plan: list[Steps], order: Order) -> None:
-        """Let some lanes make a step."""
-        lanes, frozen = self.lanes, self.frozen
+    def make(self, placed: Placed, rows: Indices) -> None:
+        """Let some lanes make a step.
+
+        Args:
+            placed: the step.
+            rows: of the pool, those of all lanes in the order of the epoch.
+        """
+        lanes, frozen, turn, group = self.lanes, self.frozen, placed.turn, placed.group
         step = self.steps[lanes.places[turn.lanes[0]][0]]
-        space, group = step.space, LaneGroup(turn.lanes, step.space.device)
-        made = lanes.steps[turn.lanes[0]] - self.before[turn.lanes[0]]
+        space = step.space
+        made = int(lanes.steps[turn.lanes[0]] - self.before[turn.lanes[0]])
         theta = {name: group.take(table) for name, table in lanes.theta.items()}
         buffers = group.take(lanes.buffers)
         inputs = [*theta.values(), buffers]
         for table in (lanes.start, *lanes.received.values()):
             inputs.append(group.take(table))
-        for ids, unused in order.batches(turn, plan):
-            rows = torch.from_numpy(ids).to(space.device)
+        for samples, unused in zip(placed.samples, placed.unused, strict=True):
+            ids = torch.from_numpy(rows[samples]).to(space.device)
             for pool in (self.pool.x, self.pool.y):
-                inputs.append(
-                    pool.index_select(0, rows.view(-1)).view(*rows.shape, *pool.shape[1:])
-                )
+                inputs.append(pool.index_select(0, ids.view(-1)).view(*ids.shape, *pool.shape[1:]))
             if unused is not None:
-                inputs[-1][torch.from_numpy(unused).to(space.device)] = NO_LABEL
+                inputs[-1][unused] = NO_LABEL
         if lanes.generators:
             space.lane_randomness.generators = [lanes.generators[lane] for lane in turn.lanes]
         gradients, loss, buffers_after = step(turn.sizes, len(group), inputs, made)
@@ -329,7 +349,7 @@ class PhaseSteps:
             buffers_after = torch.where(mask, buffers_after, buffers)
         for name, table in trained.items():
             group.put(lanes.theta[name], table)
-        lanes.buffers[group.part] = buffers_after
+        if buffers.shape[1]:
+            lanes.buffers[group.part] = buffers_after
         lanes.loss[group.part] += loss
-        for lane in turn.lanes:
-            lanes.steps[lane] += 1
+        lanes.steps[turn.lanes] += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,7 +14,7 @@ from flbench.core.dataset import Indices
 from flbench.core.layout import ParameterLayout
 from flbench.core.seeding import torch_seed
 from flbench.core.state import Dispatched, Stage
-from flbench.engine.lane_group import Steps, Turn
+from flbench.engine.lane_group import LaneGroup, Steps, Turn
 from flbench.engine.lane_step import USES, Named, Programs
 from flbench.engine.sequential import IDLE, Outcome, Sequential
 
@@ -67,7 +67,6 @@ class StageJob:
         return {**self.start.client_memory, **self.start.extras}
 
 
-Mask = np.ndarray[tuple[int, int], np.dtype[np.bool_]]
 Place = tuple[StageJob, int, int]
 """A job, the position of one of its clients, and the number of a candidate."""
 
@@ -87,7 +86,7 @@ class Lanes:
         mask: scalars that training changes, shape (L, W), bool; None = all.
         generators: source of each lane's dropout; empty if the module has none.
         loss: sum over the steps, shape (L,), float64, nats.
-        steps: optimiser steps of each lane.
+        steps: optimiser steps of each lane, shape (L,).
     """
 
     places: list[Place]
@@ -100,7 +99,7 @@ class Lanes:
     mask: Tensor | None
     generators: list[torch.Generator]
     loss: Tensor
-    steps: list[int]
+    steps: Indices
 
     def __len__(self) -> int:
         return len(self.places)
@@ -135,7 +134,7 @@ class Lanes:
             mask=_gathered(places, masks, device, whole=True) if masks else None,
             generators=[torch.Generator(device).manual_seed(seed) for seed in seeds],
             loss=torch.zeros(len(places), dtype=torch.float64, device=device),
-            steps=[0] * len(places),
+            steps=np.zeros(len(places), dtype=np.int64),
         )
 
     def of_job(self, job: StageJob) -> list[int]:
@@ -207,29 +206,34 @@ class Frozen:
         self.buffers = None if table is None else table[:, layout.parameters :]
 
 
-class Order:
-    """The order in which lanes take their samples in an epoch.
+class Placed:
+    """Lanes that make a step together, and which samples they take.
+
+    Attributes:
+        turn: the step.
+        group: the lanes.
+        samples: of each batch, the places of its samples in the shuffled rows of all lanes of an
+            epoch, one lane after the other, shape (G, b). A batch that is filled up repeats its
+            last sample.
+        unused: of each batch, where it is filled up, shape (G, b), bool; None = nowhere.
 
     Args:
-        rows: rows of the pool of each lane, shuffled.
+        turn: the step.
+        plan: steps of each lane in an epoch.
+        first: where each lane begins in the rows of an epoch.
+        device: of the lanes.
     """
 
-    def __init__(self, rows: list[Indices]) -> None:
-        self.rows = np.concatenate(rows)
-        self.first = np.cumsum([0, *map(len, rows)])
-
-    def batches(self, turn: Turn, plan: list[Steps]) -> Iterator[tuple[Indices, Mask | None]]:
-        """Rows of the pool of each batch of a turn, shape (G, b).
-
-        A batch that is filled up repeats its last sample; a mask says where, shape (G, b).
-        """
+    def __init__(self, turn: Turn, plan: list[Steps], first: Indices, device: torch.device) -> None:
+        self.turn, self.group = turn, LaneGroup(turn.lanes, device)
+        self.samples: list[Indices] = []
+        self.unused: list[Tensor | None] = []
         for number, size in enumerate(turn.sizes):
             places = zip(turn.lanes, turn.steps, strict=True)
-            cuts = [(lane, plan[lane][k][number]) for lane, k in places]
-            at = np.array([self.first[lane] + cut.start for lane, cut in cuts])[:, None]
-            own = np.array([cut.stop - cut.start for _, cut in cuts])[:, None]
+            cuts = [plan[lane][k][number] for lane, k in places]
+            at = first[turn.lanes] + np.array([cut.start for cut in cuts])
+            own = np.array([cut.stop - cut.start for cut in cuts])[:, None]
             within = np.arange(size)
-            if (own == size).all():
-                yield self.rows[at + within], None
-            else:
-                yield self.rows[at + np.minimum(within, own - 1)], within >= own
+            self.samples.append(at[:, None] + np.minimum(within, own - 1))
+            unused = within >= own
+            self.unused.append(torch.from_numpy(unused).to(device) if unused.any() else None)
