@@ -132,7 +132,7 @@ def scores(rows: Sequence[tuple[str, Sequence[Result]]], title: str) -> bytes | 
                 continue
             one, two = part.subplots(1, 2, gridspec_kw={"width_ratios": [1, 0.62]})
             _draw_matrix(one, matrix)
-            _draw_tree(two, matrix)
+            _draw_tree(two, matrix.tree, matrix.groups)
         caption(
             figure,
             "higher is better; grey: not asked; strip and numbers: true groups"
@@ -243,12 +243,9 @@ def _draw_matrix(axes: Axes, matrix: ScoreMatrix) -> None:
     labels[-1].set_horizontalalignment("right")
 
 
-def _draw_tree(axes: Axes, matrix: ScoreMatrix) -> None:
+def _draw_tree(axes: Axes, tree: Tree, groups: Ints) -> None:
     """Draw the similarity of clients, beside a strip of the groups."""
-    if matrix.tree is None:
-        axes.axis("off")
-        return
-    tree, n = matrix.tree, len(matrix.groups)
+    n = len(groups)
     if tree.merges is not None:
         heights, places = dendrogram_lines(tree.merges, tree.order)
         axes.plot(heights, places, color=INK, linewidth=0.6)
@@ -267,11 +264,11 @@ def _draw_tree(axes: Axes, matrix: ScoreMatrix) -> None:
     axes.set_ylim(n - 0.5, -0.5)
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
-    if len(np.unique(matrix.groups)) == 1:
+    if len(np.unique(groups)) == 1:
         return
-    strip = group_colours(matrix.groups[tree.order])[:, None]
+    strip = group_colours(groups[tree.order])[:, None]
     axes.imshow(sharp(strip), aspect="auto", extent=(-0.1 * top, -0.03 * top, n - 0.5, -0.5))
-    for group, start, stop in equal_runs(matrix.groups[tree.order]):
+    for group, start, stop in equal_runs(groups[tree.order]):
         if stop - start >= n / 20:
             axes.text(
                 -0.13 * top,
