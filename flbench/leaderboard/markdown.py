@@ -133,11 +133,6 @@ def packages(row: TableRow) -> str:
     return ", ".join(found)
 
 
-def link_texts(row: TableRow) -> str:
-    """What its links are called."""
-    return ", ".join(text for text, _ in row.links)
-
-
 def columns(
     rows: Sequence[TableRow],
     defaults: Mapping[str, float] | None = None,
@@ -190,7 +185,10 @@ def columns(
         (True, ("status", True, lambda row: row.status)),
         (any(row.last_audit for row in rows), ("last audit", True, lambda row: row.last_audit)),
         (True, ("package", True, packages)),
-        (any(row.links for row in rows), ("links", True, link_texts)),
+        (
+            any(row.links for row in rows),
+            ("links", True, lambda row: ", ".join(text for text, _ in row.links)),
+        ),
     ]
     return [column for wanted, column in chosen if wanted]
 
