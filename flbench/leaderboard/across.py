@@ -460,18 +460,10 @@ def against_anchor(found: Sequence[Table]) -> list[Part]:
     ]
 
 
-def _metric(name: str) -> Callable[[TableRow], float | None]:
-    def of(row: TableRow) -> float | None:
-        values = row.column(name)
-        return mean(values) if values else None
-
-    return of
-
-
 COSTS: tuple[tuple[str, Callable[[TableRow], float | None], int], ...] = (
     ("seconds", lambda row: row.seconds, 1),
-    ("MB/client", _metric("mb_per_client"), 2),
-    ("sim. s", _metric(TIME), 0),
+    ("MB/client", lambda row: row.mean_of("mb_per_client"), 2),
+    ("sim. s", lambda row: row.mean_of(TIME), 0),
     ("Wh", lambda row: row.energy, 3),
 )
 """Heading, number of a row, and digits; a column is left out where no method has a number."""

@@ -127,6 +127,11 @@ class ResultGroup:
         values = (metrics.get(name) for metrics in self._metrics)
         return [float(value) for value in values if value is not None]
 
+    def mean_of(self, name: str) -> float | None:
+        """Mean of a metric over the seeds that have it; None where no seed has."""
+        values = self.column(name)
+        return mean(values) if values else None
+
 
 def shown_metrics(place: Place, rows: Sequence[ResultGroup]) -> list[Metric]:
     """The metrics that have a column for these rows; an optional one only where a row has it."""

@@ -131,17 +131,11 @@ def shared_model(table: Table) -> TableRow | None:
     return next((row for row in candidates(table) if row.baseline and not row.reference), None)
 
 
-def mean_of(row: TableRow, name: str) -> float | None:
-    """Mean of a metric over seeds."""
-    found = row.column(name)
-    return sum(found) / len(found) if found else None
-
-
 def traffic(table: Table) -> dict[str, float]:
     """Megabytes per client of each candidate, over those of one model for all."""
     common = shared_model(table)
-    unit = mean_of(common, "mb_per_client") if common else None
-    moved = {row.method: mean_of(row, "mb_per_client") for row in candidates(table)}
+    unit = common.mean_of("mb_per_client") if common else None
+    moved = {row.method: row.mean_of("mb_per_client") for row in candidates(table)}
     return {name: mb / unit for name, mb in moved.items() if mb is not None} if unit else {}
 
 
@@ -195,7 +189,7 @@ def evidence(found: Iterable[Table], metric: str = HEADLINE) -> list[Evidence]:
         if table.settings.get("plugins"):
             continue
         rows = candidates(table)
-        known = {row.method: value for row in rows if (value := mean_of(row, metric)) is not None}
+        known = {row.method: value for row in rows if (value := row.mean_of(metric)) is not None}
         baselines = tuple(sorted({row.method for row in rows if row.baseline} & {*known}))
         if len(baselines) > 1 and len(known) >= LEAST + len(baselines):
             better = max(known[name] for name in baselines)
