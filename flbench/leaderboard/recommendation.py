@@ -10,7 +10,7 @@ Imports no torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import exp, log, sqrt
 from statistics import mean
@@ -286,20 +286,20 @@ def predicted(values: Sequence[float], weights: Sequence[float]) -> tuple[float,
 
 def advise(
     neighbours: Sequence[Neighbour],
-    allowed: Callable[[str], bool] = lambda method: True,
+    allowed: Container[str] | None = None,
     most_traffic: float | None = None,
 ) -> list[Advice]:
     """What is expected of every method that enough of the tables have, the best first.
 
     Args:
         neighbours: the tables.
-        allowed: whether a method can be used at all.
+        allowed: the methods that can be used at all; None = all of them.
         most_traffic: allowed traffic over that of one model for all.
     """
     found = []
     for name in sorted({name for one in neighbours for name in one.table.gains}):
         own = [one for one in neighbours if name in one.table.gains]
-        if len(own) < EVIDENCE or not allowed(name):
+        if len(own) < EVIDENCE or (allowed is not None and name not in allowed):
             continue
         middle, low, high = predicted(
             [one.table.gains[name] for one in own], [one.weight for one in own]
@@ -344,10 +344,10 @@ def score(known: Sequence[Evidence]) -> dict[str, Any]:
     for one in known:
         others = [other for other in known if other.suite != one.suite]
         near = nearest(one.federation, others)
-        advice = _first(advise(near, one.gains.__contains__))
-        usual = _first(advise(on_average(others), one.gains.__contains__))
-        if advice is None or usual is None:
+        found, average = advise(near, one.gains), advise(on_average(others), one.gains)
+        if not found or not average:
             continue
+        advice, usual = found[0], average[0]
         best = max(one.gains.values())
         low, high = advice.interval
         rows.append(
@@ -375,10 +375,6 @@ def score(known: Sequence[Evidence]) -> dict[str, Any]:
         raise UserError(f"no method is in {EVIDENCE} tables of other suites: nothing to score")
     scored: dict[str, Any] = _rounded({"study": "recommend", "rows": rows, "mean": _means(rows)})
     return scored
-
-
-def _first(found: Sequence[Advice]) -> Advice | None:
-    return found[0] if found else None
 
 
 def _means(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
