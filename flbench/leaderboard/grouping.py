@@ -92,6 +92,10 @@ class ResultGroup:
         """Mean accuracy of each seed."""
         return [float(result.summary[HEADLINE] or 0) for result in self.results]
 
+    def by_seed(self) -> dict[int, float]:
+        """Mean accuracy by seed."""
+        return dict(zip(self.seeds, self.accuracies, strict=True))
+
     @property
     def mean(self) -> float:
         """Mean of the accuracies."""
@@ -267,9 +271,8 @@ def distances(row: ResultGroup, rows: Sequence[ResultGroup]) -> tuple[float | No
     """
 
     def difference(other: ResultGroup) -> float | None:
-        theirs = dict(zip(other.seeds, other.accuracies, strict=True))
-        ours = zip(row.seeds, row.accuracies, strict=True)
-        found = [accuracy - theirs[seed] for seed, accuracy in ours if seed in theirs]
+        theirs = other.by_seed()
+        found = [own - theirs[seed] for seed, own in row.by_seed().items() if seed in theirs]
         return mean(found) if found and other is not row else None
 
     oracle = next((difference(one) for one in rows if one.is_oracle), None)
