@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from flbench.figures.style import (
     COLOURS,
@@ -18,12 +17,12 @@ from flbench.figures.style import (
     to_svg,
     wrapped,
 )
+from flbench.metrics import Floats
 from flbench.results.schema import Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Floats = npt.NDArray[np.float64]
 BINS = 51
 MAX_ROWS = 24
 """Rows in a figure, which then is as tall as a column of a paper."""

@@ -5,13 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
 from flbench.figures.style import COLOURS
+from flbench.metrics import Floats, Ints
 from flbench.results.schema import Result
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 def groups_in_round(result: Result, round_number: int) -> Ints:

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from flbench.figures.client_order import (
-    Floats,
-    Ints,
     groups_in_round,
     match_to_true_groups,
     true_groups,
@@ -17,6 +15,7 @@ from flbench.figures.pareto import description as points_in_words
 from flbench.figures.pareto import draw_points, pareto_front, row_point
 from flbench.figures.score_matrix import draw_scores
 from flbench.figures.style import caption, new_figure, to_svg, wrapped
+from flbench.metrics import Floats, Ints
 from flbench.results.schema import Result
 
 

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flbench.figures.client_order import (
-    Floats,
-    Ints,
     equal_runs,
     group_colours,
     groups_in_round,
@@ -35,6 +33,7 @@ from flbench.figures.style import (
     to_svg,
     wrapped,
 )
+from flbench.metrics import Floats, Ints
 from flbench.results.schema import Result
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from statistics import mean, median
 
 import numpy as np
 
-from flbench.leaderboard.statistics import DIGITS, Block, Floats, blocks
+from flbench.leaderboard.statistics import DIGITS, Block, blocks
 from flbench.leaderboard.table import Table, TableRow
-from flbench.metrics import TIME
+from flbench.metrics import TIME, Floats
 
 REPLICATES = 2000
 SEED = 20260101

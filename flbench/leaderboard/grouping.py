@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from flbench.errors import UserError
-from flbench.leaderboard.statistics import Floats
-from flbench.metrics import HEADLINE, Metric, Place, Value, columns_of
+from flbench.metrics import HEADLINE, Floats, Metric, Place, Value, columns_of
 from flbench.results.difference import SHARED_MARKS
 from flbench.results.schema import Plugin, Result, Tuning
 

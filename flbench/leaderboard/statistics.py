@@ -15,7 +15,8 @@ from math import sqrt
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from flbench.metrics import Floats
+
 Bools = npt.NDArray[np.bool_]
 ALPHA = 0.05
 POWER = 0.8
