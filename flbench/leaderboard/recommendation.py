@@ -126,14 +126,9 @@ def candidates(table: Table) -> list[TableRow]:
     ]
 
 
-def shared_model(table: Table) -> TableRow | None:
-    """The row of one model for all, what traffic is compared with."""
-    return next((row for row in candidates(table) if row.baseline and not row.reference), None)
-
-
 def traffic(table: Table) -> dict[str, float]:
     """Megabytes per client of each candidate, over those of one model for all."""
-    common = shared_model(table)
+    common = next((row for row in candidates(table) if row.one_for_all), None)
     unit = common.mean_of("mb_per_client") if common else None
     moved = {row.method: row.mean_of("mb_per_client") for row in candidates(table)}
     return {name: mb / unit for name, mb in moved.items() if mb is not None} if unit else {}
