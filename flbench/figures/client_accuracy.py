@@ -33,12 +33,7 @@ STRIP_COLOUR, MEDIAN_COLOUR = COLOURS[:2]
 
 def client_accuracies(results: Sequence[Result]) -> Floats:
     """Accuracy of every client with test samples, all seeds in one row, shape (n,)."""
-    accuracies = [
-        np.array(result.clients.correct, dtype=float)[judged] / test[judged]
-        for result in results
-        for test in [np.array(result.clients.test, dtype=float)]
-        for judged in [test > 0]
-    ]
+    accuracies = [result.clients.accuracies() for result in results]
     return np.concatenate(accuracies) if accuracies else np.empty(0)
 
 
