@@ -217,11 +217,11 @@ def compare(rows: Sequence[Mapping[int, Floats]]) -> Comparison:
     return Comparison(intervals, differences, p)
 
 
-def holm(p: Floats, alpha: float = ALPHA) -> Bools:
+def holm(p: Floats) -> Bools:
     """Which hypotheses of a family are rejected, shape as `p`; NaN is no hypothesis.
 
-    The k-th smallest of m values is compared with alpha / (m - k + 1), up to the first that is
-    greater; the probability of one false rejection or more is at most alpha, however the tests
+    The k-th smallest of m values is compared with 0.05 / (m - k + 1), up to the first that is
+    greater; the probability of one false rejection or more is at most 0.05, however the tests
     depend on each other (Holm, Scand. J. Statist. 6, 1979).
 
     Example:
@@ -231,7 +231,7 @@ def holm(p: Floats, alpha: float = ALPHA) -> Bools:
     tests = int((~np.isnan(p)).sum())
     order = np.argsort(p, kind="stable")[:tests]  # NaN is last
     found: Bools = np.zeros(len(p), dtype=bool)
-    found[order] = np.logical_and.accumulate(p[order] <= alpha / np.arange(tests, 0, -1))
+    found[order] = np.logical_and.accumulate(p[order] <= ALPHA / np.arange(tests, 0, -1))
     return found
 
 
