@@ -132,12 +132,8 @@ def scores(rows: Sequence[tuple[str, Sequence[Result]]], title: str) -> bytes | 
             one, two = part.subplots(1, 2, gridspec_kw={"width_ratios": [1, 0.62]})
             _draw_matrix(one, matrix)
             _draw_tree(two, matrix.tree, matrix.groups)
-        caption(
-            figure,
-            "higher is better; grey: not asked; strip and numbers: true groups"
-            if all(matrix.known for *_, matrix in found)
-            else "higher is better; grey: not asked; strip and numbers: groups",
-        )
+        groups = "true groups" if all(matrix.known for *_, matrix in found) else "groups"
+        caption(figure, f"higher is better; grey: not asked; strip and numbers: {groups}")
         more = f" {left_out} more are not drawn." if left_out else ""
         texts = "; ".join(description(name, result, matrix) for name, result, matrix in found)
         return to_svg(figure, title, f"Score matrices, higher is better. {texts}.{more}")
