@@ -97,8 +97,7 @@ def histogram(accuracies: Floats) -> Floats:
         [0.25, 0.75]
     """
     counts = np.bincount(np.round(accuracies * (BINS - 1)).astype(int), minlength=BINS)
-    found: Floats = counts / len(accuracies)
-    return found
+    return counts / len(accuracies)
 
 
 def _draw_strips(axes: Axes, kept: Sequence[Floats], places: Sequence[float]) -> None:

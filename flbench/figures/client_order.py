@@ -65,8 +65,7 @@ def group_colours(names: Ints) -> Floats:
     from matplotlib.colors import to_rgba_array
 
     table = to_rgba_array([*COLOURS, "#7a7a7a44"])
-    found: Floats = table[np.where(names < 0, len(COLOURS), names % len(COLOURS))]
-    return found
+    return table[np.where(names < 0, len(COLOURS), names % len(COLOURS))]
 
 
 def equal_runs(sorted_groups: Ints) -> list[tuple[int, int, int]]:

@@ -158,5 +158,4 @@ def _binned(counts: Ints) -> Floats:
     """Mean counts of neighbouring clients, at most 1000 rows."""
     starts = np.linspace(0, len(counts), min(len(counts), COLUMNS) + 1).astype(np.int64)
     sums = np.add.reduceat(counts, starts[:-1], axis=0)
-    mean: Floats = sums / np.diff(starts)[:, None]
-    return mean
+    return sums / np.diff(starts)[:, None]

@@ -185,8 +185,7 @@ def downsampled(values: Floats) -> Floats:
         size = values.shape[axis]
         starts = np.linspace(0, size, min(size, MAX_CELLS) + 1).astype(np.int64)[:-1]
         total, count = (np.add.reduceat(part, starts, axis=axis) for part in (total, count))
-    mean: Floats = np.where(count > 0, total / np.maximum(count, 1), np.nan)
-    return mean
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
 def draw_scores(axes: Axes, values: Floats, rows: Ints, columns: Ints | None) -> None:

@@ -69,11 +69,10 @@ class Estimate:
         """
         if self.seeds < 2:
             return np.full(self.mean.shape, np.nan)
-        found: Floats = np.fmax(
+        return np.fmax(
             _p(self.mean, self.of_seeds, self.seeds - 1),
             _p(self.mean, self.of_clients, self.freedom),
         )
-        return found
 
 
 def estimate(values: Sequence[Floats]) -> Estimate:
@@ -189,8 +188,7 @@ class Comparison:
         upper = np.triu_indices(len(rows), 1)
         rejected = np.zeros((len(rows), len(rows)), dtype=bool)
         rejected[upper] = holm(self.p[among][upper])
-        found: Bools = (rejected | rejected.T) & (self.differences[among] > 0)
-        return found
+        return (rejected | rejected.T) & (self.differences[among] > 0)
 
 
 def compare(rows: Sequence[Mapping[int, Floats]]) -> Comparison:
