@@ -20,6 +20,7 @@ Ints = npt.NDArray[np.int64]
 Curve = Sequence[float | None]
 """One number per round; None = not measured in that round."""
 Value = float | int | None
+WAYS = ("down", "up", "peer")
 
 
 class ClientValues(NamedTuple):
@@ -223,7 +224,7 @@ def to_target(outcome: Outcome) -> dict[str, Value]:
     first = next(reached, None)
     if first is None:
         return dict.fromkeys(("rounds_to_target", "megabits_to_target", "seconds_to_target"))
-    moved = sum(curves[f"bytes_{way}"][first] or 0 for way in ("down", "up", "peer"))
+    moved = sum(curves[f"bytes_{way}"][first] or 0 for way in WAYS)
     return {
         "rounds_to_target": first + 1,
         "megabits_to_target": megabits_per_client(int(moved), len(outcome.tested)),
@@ -319,7 +320,7 @@ def _mean_loss(outcome: Outcome) -> float:
 
 def _megabytes(outcome: Outcome) -> float | None:
     """Sent and received per client in the whole run, all directions."""
-    totals = [outcome.known(f"bytes_{way}") for way in ("down", "up", "peer")]
+    totals = [outcome.known(f"bytes_{way}") for way in WAYS]
     if not any(totals):
         return None
     return sum(curve[-1] for curve in totals if curve) / len(outcome.tested) / 1e6

@@ -18,7 +18,6 @@ from flbench.leaderboard.recommendation import (
     EVIDENCE,
     NEAREST,
     NEWCOMERS,
-    mean_of,
     verdict,
 )
 from flbench.leaderboard.recommendation import (
@@ -90,7 +89,7 @@ def methods(table: Table) -> list[TableRow]:
 
 def size(row: TableRow) -> float:
     """Megabytes per client."""
-    return mean_of(row, "mb_per_client") or 0.0
+    return row.mean_of("mb_per_client") or 0.0
 
 
 def shown(row: TableRow | None) -> str:
@@ -167,7 +166,7 @@ def by_newcomers(found: Sequence[Table]) -> list[str]:
     """Markdown: the best method for clients that join after the last round."""
     rows = []
     for table in found:
-        known = {row.name: value for row in table.main if (value := mean_of(row, NEWCOMERS))}
+        known = {row.name: value for row in table.main if (value := row.mean_of(NEWCOMERS))}
         if known:
             rows.append((table, sorted(known.items(), key=lambda pair: (-pair[1], pair[0]))))
     if not rows:
@@ -209,11 +208,11 @@ def by_purpose(found: Sequence[Table]) -> list[str]:
             if len(row.column(column)) == len(row.results)
             and (table.suite != "dp-budget" or "dp" in row.method)
         ]
-        order = sorted(there, key=lambda row: sign * (mean_of(row, column) or 0.0))
+        order = sorted(there, key=lambda row: sign * (row.mean_of(column) or 0.0))
         digits = 0 if sign == 1 else 3
-        best = ", ".join(f"`{row.name}` {mean_of(row, column):.{digits}f}" for row in order[:5])
+        best = ", ".join(f"`{row.name}` {row.mean_of(column):.{digits}f}" for row in order[:5])
         others = [
-            f"{mean_of(row, column):.{digits}f}" if row and row.column(column) else "-"
+            f"{row.mean_of(column):.{digits}f}" if row and row.column(column) else "-"
             for row in (baseline(table, name) for name in ("fedavg", "local-only"))
         ]
         cells = [wanted, f"`{table.suite}` on `{table.dataset}`", best, *others]

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from flbench.errors import UserError
 from flbench.results.difference import differences, unlike, verdict
-
-if TYPE_CHECKING:
-    from flbench.results.schema import Result
 
 
 def diff(
@@ -22,6 +19,7 @@ def diff(
 
     Exit code 1 if they cannot be in one table.
     """
+    from flbench.leaderboard.grouping import ResultGroup, asked_of
     from flbench.metrics import columns_of
     from flbench.results.files import read_result
 
@@ -34,7 +32,7 @@ def diff(
     print(verdict(found) + unlike(a, b, found))
     for one_ in found:
         print(f"  {one_.field}: {one_.one} | {one_.other}")
-    asked = columns_of("pages", {**_asked(a), **_asked(b)})
+    asked = columns_of("pages", asked_of([ResultGroup("", (a, b))]))
     for metric in columns_of("terminal") + [one for one in asked if one.family == "clients"]:
         values = [result.metrics().get(metric.name) for result in (a, b)]
         if not metric.optional or values != [None, None]:
@@ -42,11 +40,6 @@ def diff(
             print(f"  {metric.name}: {shown}")
     if any(d.kind == "table" for d in found):
         raise typer.Exit(1)
-
-
-def _asked(result: Result) -> dict[str, bool | None]:
-    """Metrics that were asked for beside accuracy: label -> whether higher is better."""
-    return {k: one.higher_is_better for k, one in (result.client_metrics or {}).items()}
 
 
 def _chosen(one: Path, other: Path) -> tuple[Path, Path]:

@@ -93,6 +93,7 @@ def _separate(results: Path, names: tuple[str, str], suites: list[str]) -> None:
 def _html(results: Path, out: Path, check: bool) -> None:
     """Write the web page and its tables, or check that they are current."""
     from flbench.leaderboard.audited import with_audits
+    from flbench.leaderboard.build import differences
     from flbench.leaderboard.html import FOLDER, PAGE, START, html
     from flbench.leaderboard.links import linked
     from flbench.leaderboard.table import tables
@@ -103,10 +104,8 @@ def _html(results: Path, out: Path, check: bool) -> None:
     found = with_audits(linked(tables(results), out), log)
     way = Path(os.path.relpath(results, out)).as_posix()
     files = html(found, way, read_audits(log))
-    there = {name: out / name for name in files if (out / name).is_file()}
-    changed = [
-        name for name in files if name not in there or there[name].read_bytes() != files[name]
-    ]
+    unlike = differences(out, files, whole=False)
+    changed = [*unlike.get("missing", []), *unlike.get("differ", [])]
     left = [
         path
         for path in sorted((out / FOLDER).glob("*.js"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -94,7 +94,7 @@ def recommend(
         _write_score(known, score)
         return
     near = rule.nearest(asked, known)
-    allowed = _across_networks() if different_networks else _any
+    allowed = _across_networks() if different_networks else None
     found = rule.advise(near, allowed, traffic)
     usual = rule.advise(rule.on_average(known), allowed, traffic)
     if not found:
@@ -112,15 +112,11 @@ def recommend(
         _print_trust(known)
 
 
-def _any(method: str) -> bool:
-    return True
-
-
-def _across_networks() -> Callable[[str], bool]:
-    """Whether an installed method runs where clients have different networks."""
+def _across_networks() -> set[str]:
+    """The installed methods that run where clients have different networks."""
     from flbench.plugin.method_info import method_infos
 
-    return {one.name for one in method_infos() if one.across_networks}.__contains__
+    return {one.name for one in method_infos() if one.across_networks}
 
 
 def _labels(per_client: float | None, alpha: float | None, labels: int, same: bool) -> float | None:

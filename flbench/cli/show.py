@@ -12,14 +12,10 @@ from flbench.cli.options import Root
 from flbench.errors import MissingData, UserError
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
     from flbench.federation.federation import Samples
+    from flbench.metrics import Ints
     from flbench.results.schema import Result
     from flbench.suite import Suite
-
-    Ints = npt.NDArray[np.int64]
 
 show = typer.Typer(
     help="Show a suite, a method, a result file or its schema.",

@@ -65,7 +65,8 @@ def verify(
         return
     (path,) = paths
     result = read_result(path)
-    _refuse_changed(path, result, write)
+    if write and result.source_changes:
+        raise UserError(f"{path}: the code changed within the run: it can never be reproduced")
     verdict = _alone(path, result, rounds, data_root)
     for line in lines_of(verdict, tolerance):
         print(line)
@@ -192,11 +193,6 @@ def summary(done: Sequence[Checked], left: Sequence[Path]) -> list[str]:
     for what, found in (("differs", wrong), ("cannot be run", failed)):
         lines += [f"  {what}: {one.path}" for one in found]
     return [printable(line) for line in (*lines, *(f"  left: {path}" for path in left))]
-
-
-def _refuse_changed(path: Path, result: Result, write: bool) -> None:
-    if write and result.source_changes:
-        raise UserError(f"{path}: the code changed within the run: it can never be reproduced")
 
 
 def _called_reproduced(path: Path) -> list[Result]:

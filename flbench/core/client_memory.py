@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 
 def padded(entries: Sequence[Tensor]) -> Tensor:
@@ -22,8 +23,7 @@ def padded(entries: Sequence[Tensor]) -> Tensor:
     """
     if len({entry.shape for entry in entries}) == 1:
         return torch.stack(list(entries))
-    longest = max(len(entry) for entry in entries)
-    return torch.stack([_extended(entry, longest) for entry in entries])
+    return pad_sequence(list(entries), batch_first=True, padding_value=torch.nan)
 
 
 def unpadded(entry: Tensor) -> Tensor:

@@ -23,6 +23,8 @@ from typing import Any
 
 import torch
 
+from flbench.core.deferred_torchmetrics import run
+
 NAME = "torch._dynamo"
 MAJOR = "2."
 """The versions that this was tested with."""
@@ -40,16 +42,6 @@ class Deferred(ModuleType):
 
     def __dir__(self) -> list[str]:
         return dir(run(self))
-
-
-def run(module: ModuleType) -> ModuleType:
-    """Run the package's own code, unless it was run already."""
-    if type(module) is not ModuleType:
-        module.__class__ = ModuleType
-        spec = module.__spec__
-        assert spec is not None and spec.loader is not None
-        spec.loader.exec_module(module)
-    return module
 
 
 def compiler() -> ModuleType | None:

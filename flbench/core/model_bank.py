@@ -302,8 +302,7 @@ class ModelBank(Tensor):
 
     def tolist(self) -> list[Any]:
         """A plain copy as lists."""
-        lists: list[Any] = self.dense().tolist()
-        return lists
+        return self.dense().tolist()
 
     def __repr__(self, **_: object) -> str:  # type: ignore[override]
         rows, width = self.shape

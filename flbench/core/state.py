@@ -47,8 +47,7 @@ class Membership:
         """Shares of clients `ids`, shape (n,), in rows 0..rows-1: shape (rows, n), float64."""
         if self.weights is not None:
             return self.weights[:, ids].double()
-        one_hot: Tensor = (self.home[ids] == torch.arange(rows)[:, None]).double()
-        return one_hot
+        return (self.home[ids] == torch.arange(rows)[:, None]).double()
 
     def labels(self) -> Tensor:
         """Group label of each client, shape (N,): clients with equal models have equal labels.

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from flbench.core.dataset import Dataset
-from flbench.errors import MissingData, UserError
+from flbench.errors import BadParameter, MissingData, UserError
 
 SIGNED = (0.5,), (0.5,)
 """Mean and standard deviation that scale 0..1 to -1..1, where no other scale is published."""
@@ -173,6 +173,26 @@ def whole_numbers(
         got = f"{int(numbers.min())}..{int(numbers.max())}"
         raise damaged(path, f"{key} must be 0..{limit - 1}, got {got}")
     return numbers
+
+
+def numbered(values: Sequence[object]) -> tuple[Tensor, int]:
+    """Place of each value among the sorted ones, shape (m,), int64, and their number."""
+    found, places = np.unique(np.array(values), return_inverse=True)
+    return torch.from_numpy(places.astype(np.int64)), len(found)
+
+
+def folder_and_size(argument: str, owner: str) -> tuple[str, int | None]:
+    """The parts of FOLDER@SIZE; None = no size is given.
+
+    Raises:
+        BadParameter: the size is not 1..1024 pixels; names the `owner`.
+    """
+    folder, at, size = argument.rpartition("@")
+    if not at or "/" in size:
+        return argument, None
+    if not size.isdecimal() or not 1 <= int(size) <= 1024:
+        raise BadParameter(f"{owner}:{argument}: SIZE is 1..1024 pixels, got '{size}'")
+    return folder, int(size)
 
 
 def npz_parts(

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from flbench.core.dataset import Dataset, DatasetInfo
-from flbench.datasets.files import damaged
+from flbench.datasets.files import damaged, numbered
 from flbench.errors import BadParameter, MissingData, in_one_line
 
 ABOUT = {
@@ -97,17 +97,13 @@ def sample_column(name: str, part: Any, others: Sequence[str | None]) -> str:  #
     found = [
         column
         for column in part.column_names
-        if column not in others and (hasattr(first[column], "size") or is_list(first[column]))
+        if column not in others
+        and (hasattr(first[column], "size") or (isinstance(first[column], list) and first[column]))
     ]
     if len(found) != 1:
         columns = ", ".join(found) or "none"
         raise damaged(Path(name), f"expected one column of samples, got {columns}: say x=COLUMN")
     return str(found[0])
-
-
-def is_list(value: object) -> bool:
-    """Whether it is a list of numbers."""
-    return isinstance(value, list) and bool(value)
 
 
 def as_samples(name: str, column: str, values: Any) -> torch.Tensor:  # noqa: ANN401 - a column
@@ -125,9 +121,3 @@ def as_samples(name: str, column: str, values: Any) -> torch.Tensor:  # noqa: AN
     if not np.isfinite(table).all():
         raise damaged(Path(name), f"column '{column}' has values that are not finite")
     return torch.from_numpy(np.ascontiguousarray(table))
-
-
-def numbered(values: Sequence[object]) -> tuple[torch.Tensor, int]:
-    """Place of each value among the sorted ones, shape (m,), int64, and their number."""
-    found, places = np.unique(np.array(values), return_inverse=True)
-    return torch.from_numpy(places.astype(np.int64)), len(found)

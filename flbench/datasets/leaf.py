@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from flbench.core.dataset import Dataset, DatasetInfo
-from flbench.datasets.files import damaged
-from flbench.errors import BadParameter, MissingData
+from flbench.datasets.files import damaged, folder_and_size
+from flbench.errors import MissingData
 from flbench.results.files import read_bounded
 
 LARGEST = 2**31
@@ -45,11 +45,7 @@ def leaf(root: Path, argument: str) -> Dataset:
         MissingData: there are no such files.
         UserError: a file does not follow the format.
     """
-    folder, at, size = argument.rpartition("@")
-    if not at or "/" in size:
-        folder, size = argument, ""
-    elif not size.isdecimal() or not 1 <= int(size) <= 1024:
-        raise BadParameter(f"leaf:{argument}: SIZE is 1..1024 pixels, got '{size}'")
+    folder, size = folder_and_size(argument, "leaf")
     home = Path(folder).expanduser()
     parts = [sorted((home / part).glob("*.json")) for part in ("train", "test")]
     if not all(parts):
@@ -76,7 +72,7 @@ def leaf(root: Path, argument: str) -> Dataset:
     text = isinstance(samples[0], str)
     x, y, classes = characters(home, samples, labels) if text else numbers(home, samples, labels)
     if size and not text:
-        x = as_images(home, x, int(size))
+        x = as_images(home, x, size)
     test = torch.arange(len(labels)) >= sizes[0] if len(sizes) > 1 else None
     return Dataset(f"leaf:{argument}", x, y, classes, torch.tensor(domains), test)
 

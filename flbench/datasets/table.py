@@ -18,10 +18,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from flbench.core.dataset import Dataset, DatasetInfo
-from flbench.datasets.files import damaged
+from flbench.datasets.files import damaged, numbered
 from flbench.errors import MissingData
 from flbench.results.files import read_bounded
 
@@ -85,12 +84,6 @@ def read(path: Path) -> dict[str, list[str]]:
     if len(rows) < 2:
         raise damaged(path, "it needs two rows or more")
     return {name: [row[i].strip() for row in rows] for i, name in enumerate(names)}
-
-
-def numbered(values: list[str]) -> tuple[Tensor, int]:
-    """Place of each value among the sorted ones, shape (m,), int64, and their number."""
-    found, places = np.unique(np.array(values), return_inverse=True)
-    return torch.from_numpy(places.astype(np.int64)), len(found)
 
 
 def feature(path: Path, name: str, values: list[str], train: np.ndarray) -> np.ndarray:

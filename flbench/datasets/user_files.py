@@ -17,12 +17,12 @@ from flbench.datasets.files import (
     SIGNED,
     arrays,
     damaged,
+    folder_and_size,
     joined,
     npz_parts,
     scaled,
     whole_numbers,
 )
-from flbench.errors import BadParameter
 
 ABOUT = {
     "npz": DatasetInfo(source="yours", licence="yours", fetch="--dataset npz:FILE.npz"),
@@ -106,12 +106,8 @@ def images(root: Path, argument: str) -> Dataset:
 
     Images are scaled to -1..1. They have one channel if all are grey, and one size without @SIZE.
     """
-    folder, at, size = argument.rpartition("@")
-    if not at or "/" in size:
-        folder, size = argument, ""
-    elif not size.isdecimal() or not 1 <= int(size) <= 1024:
-        raise BadParameter(f"images:{argument}: SIZE is 1..1024 pixels, got '{size}'")
-    found = image_folder.read(Path(folder).expanduser(), int(size) if size else None)
+    folder, size = folder_and_size(argument, "images")
+    found = image_folder.read(Path(folder).expanduser(), size)
     if len(found.classes) < 2:
         raise damaged(Path(folder), f"it has one class only, {found.classes[0]}")
     return scaled(f"images:{argument}", found.pixels, len(found.classes), SIGNED, found.domain)

@@ -8,7 +8,6 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from flbench.figures.style import (
     COLOURS,
@@ -21,13 +20,13 @@ from flbench.figures.style import (
     to_svg,
     wrapped,
 )
+from flbench.metrics import Floats
 from flbench.results.schema import Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Floats = npt.NDArray[np.float64]
 NAMED_ROWS = 8
 """Number of best rows that have a name and a colour of their own; other rows are grey."""
 WHOLE_NAME, HALF_NAME = 54, 24

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from flbench.figures.style import (
     COLOURS,
@@ -18,12 +17,12 @@ from flbench.figures.style import (
     to_svg,
     wrapped,
 )
+from flbench.metrics import Floats
 from flbench.results.schema import Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Floats = npt.NDArray[np.float64]
 BINS = 51
 MAX_ROWS = 24
 """Rows in a figure, which then is as tall as a column of a paper."""
@@ -34,12 +33,7 @@ STRIP_COLOUR, MEDIAN_COLOUR = COLOURS[:2]
 
 def client_accuracies(results: Sequence[Result]) -> Floats:
     """Accuracy of every client with test samples, all seeds in one row, shape (n,)."""
-    accuracies = [
-        np.array(result.clients.correct, dtype=float)[judged] / test[judged]
-        for result in results
-        for test in [np.array(result.clients.test, dtype=float)]
-        for judged in [test > 0]
-    ]
+    accuracies = [result.clients.accuracies() for result in results]
     return np.concatenate(accuracies) if accuracies else np.empty(0)
 
 
@@ -103,8 +97,7 @@ def histogram(accuracies: Floats) -> Floats:
         [0.25, 0.75]
     """
     counts = np.bincount(np.round(accuracies * (BINS - 1)).astype(int), minlength=BINS)
-    found: Floats = counts / len(accuracies)
-    return found
+    return counts / len(accuracies)
 
 
 def _draw_strips(axes: Axes, kept: Sequence[Floats], places: Sequence[float]) -> None:

@@ -5,13 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
 from flbench.figures.style import COLOURS
+from flbench.metrics import Floats, Ints
 from flbench.results.schema import Result
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 def groups_in_round(result: Result, round_number: int) -> Ints:
@@ -68,8 +65,7 @@ def group_colours(names: Ints) -> Floats:
     from matplotlib.colors import to_rgba_array
 
     table = to_rgba_array([*COLOURS, "#7a7a7a44"])
-    found: Floats = table[np.where(names < 0, len(COLOURS), names % len(COLOURS))]
-    return found
+    return table[np.where(names < 0, len(COLOURS), names % len(COLOURS))]
 
 
 def equal_runs(sorted_groups: Ints) -> list[tuple[int, int, int]]:

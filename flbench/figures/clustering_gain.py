@@ -7,8 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from flbench.figures.client_order import (
-    Floats,
-    Ints,
     groups_in_round,
     match_to_true_groups,
     true_groups,
@@ -17,6 +15,7 @@ from flbench.figures.pareto import description as points_in_words
 from flbench.figures.pareto import draw_points, pareto_front, row_point
 from flbench.figures.score_matrix import draw_scores
 from flbench.figures.style import caption, new_figure, to_svg, wrapped
+from flbench.metrics import Floats, Ints
 from flbench.results.schema import Result
 
 
@@ -50,13 +49,12 @@ def clustering_gain(
         rows: rows of the lower panel, final accuracy against megabytes per client.
         title: one line.
     """
-    square = [(name, one) for name, (one, *_) in grouped if scores_of_all(one) is not None]
+    firsts = [(name, one, scores_of_all(one)) for name, (one, *_) in grouped]
+    square = [(name, one, values) for name, one, values in firsts if values is not None]
     points = [point for name, results in rows if (point := row_point(name, results)) is not None]
     if not square or not points:
         return None
-    name, result = square[0]
-    values = scores_of_all(result)
-    assert values is not None
+    name, result, values = square[0]
     groups = found_groups(result)
     order = np.lexsort((np.arange(len(groups)), groups))
     best = pareto_front([(one.cost, one.accuracy) for one in points])

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flbench.figures.client_order import Floats, Ints
+from flbench.metrics import Floats, Ints
 
 
 @dataclass(frozen=True)

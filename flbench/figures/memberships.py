@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flbench.figures.client_order import (
-    Ints,
     equal_runs,
     group_colours,
     match_to_true_groups,
@@ -24,6 +23,7 @@ from flbench.figures.style import (
     to_svg,
     wrapped,
 )
+from flbench.metrics import Ints
 from flbench.results.schema import Result
 
 if TYPE_CHECKING:

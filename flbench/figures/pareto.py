@@ -225,10 +225,11 @@ def _draw_names(
         )  # fmt: skip
 
 
-def same_place(points: Sequence[tuple[float, float]], near: float = 4.0) -> list[list[int]]:
+def same_place(points: Sequence[tuple[float, float]]) -> list[list[int]]:
     """Indices of points by place: with the first point of a place are those near it.
 
-    Points that cover each other look like one, so they share a label.
+    Lengths are in typographic points. Points that cover each other look like one, so they share
+    a label.
 
     Example:
         >>> same_place([(0.0, 0.0), (50.0, 0.0), (1.0, 2.0)])
@@ -238,7 +239,7 @@ def same_place(points: Sequence[tuple[float, float]], near: float = 4.0) -> list
     for index, (x, y) in enumerate(points):
         for members in found:
             left, low = points[members[0]]
-            if abs(x - left) <= near and abs(y - low) <= near:
+            if max(abs(x - left), abs(y - low)) <= 4:
                 members.append(index)
                 break
         else:

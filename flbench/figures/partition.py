@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from flbench.figures.style import COLOURS, COLUMN, INK, SMALLEST, new_figure, sharp, to_svg
+from flbench.metrics import Floats, Ints
 from flbench.results.schema import Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Ints = npt.NDArray[np.int64]
 DOT = COLOURS[0]
 MANY_CLIENTS = 50
 """With more clients, a heat map is drawn instead of dots."""
@@ -155,9 +154,8 @@ def _cells(axes: Axes, counts: Ints) -> None:
     )
 
 
-def _binned(counts: Ints) -> npt.NDArray[np.float64]:
+def _binned(counts: Ints) -> Floats:
     """Mean counts of neighbouring clients, at most 1000 rows."""
     starts = np.linspace(0, len(counts), min(len(counts), COLUMNS) + 1).astype(np.int64)
     sums = np.add.reduceat(counts, starts[:-1], axis=0)
-    mean: npt.NDArray[np.float64] = sums / np.diff(starts)[:, None]
-    return mean
+    return sums / np.diff(starts)[:, None]

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flbench.figures.client_order import (
-    Floats,
-    Ints,
     equal_runs,
     group_colours,
     groups_in_round,
@@ -35,6 +33,7 @@ from flbench.figures.style import (
     to_svg,
     wrapped,
 )
+from flbench.metrics import Floats, Ints
 from flbench.results.schema import Result
 
 if TYPE_CHECKING:
@@ -132,13 +131,9 @@ def scores(rows: Sequence[tuple[str, Sequence[Result]]], title: str) -> bytes | 
                 continue
             one, two = part.subplots(1, 2, gridspec_kw={"width_ratios": [1, 0.62]})
             _draw_matrix(one, matrix)
-            _draw_tree(two, matrix)
-        caption(
-            figure,
-            "higher is better; grey: not asked; strip and numbers: true groups"
-            if all(matrix.known for *_, matrix in found)
-            else "higher is better; grey: not asked; strip and numbers: groups",
-        )
+            _draw_tree(two, matrix.tree, matrix.groups)
+        groups = "true groups" if all(matrix.known for *_, matrix in found) else "groups"
+        caption(figure, f"higher is better; grey: not asked; strip and numbers: {groups}")
         more = f" {left_out} more are not drawn." if left_out else ""
         texts = "; ".join(description(name, result, matrix) for name, result, matrix in found)
         return to_svg(figure, title, f"Score matrices, higher is better. {texts}.{more}")
@@ -190,8 +185,7 @@ def downsampled(values: Floats) -> Floats:
         size = values.shape[axis]
         starts = np.linspace(0, size, min(size, MAX_CELLS) + 1).astype(np.int64)[:-1]
         total, count = (np.add.reduceat(part, starts, axis=axis) for part in (total, count))
-    mean: Floats = np.where(count > 0, total / np.maximum(count, 1), np.nan)
-    return mean
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
 def draw_scores(axes: Axes, values: Floats, rows: Ints, columns: Ints | None) -> None:
@@ -243,12 +237,9 @@ def _draw_matrix(axes: Axes, matrix: ScoreMatrix) -> None:
     labels[-1].set_horizontalalignment("right")
 
 
-def _draw_tree(axes: Axes, matrix: ScoreMatrix) -> None:
+def _draw_tree(axes: Axes, tree: Tree, groups: Ints) -> None:
     """Draw the similarity of clients, beside a strip of the groups."""
-    if matrix.tree is None:
-        axes.axis("off")
-        return
-    tree, n = matrix.tree, len(matrix.groups)
+    n = len(groups)
     if tree.merges is not None:
         heights, places = dendrogram_lines(tree.merges, tree.order)
         axes.plot(heights, places, color=INK, linewidth=0.6)
@@ -267,11 +258,11 @@ def _draw_tree(axes: Axes, matrix: ScoreMatrix) -> None:
     axes.set_ylim(n - 0.5, -0.5)
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
-    if len(np.unique(matrix.groups)) == 1:
+    if len(np.unique(groups)) == 1:
         return
-    strip = group_colours(matrix.groups[tree.order])[:, None]
+    strip = group_colours(groups[tree.order])[:, None]
     axes.imshow(sharp(strip), aspect="auto", extent=(-0.1 * top, -0.03 * top, n - 0.5, -0.5))
-    for group, start, stop in equal_runs(matrix.groups[tree.order]):
+    for group, start, stop in equal_runs(groups[tree.order]):
         if stop - start >= n / 20:
             axes.text(
                 -0.13 * top,

@@ -13,9 +13,9 @@ from statistics import mean, median
 
 import numpy as np
 
-from flbench.leaderboard.statistics import DIGITS, Block, Floats, blocks
+from flbench.leaderboard.statistics import DIGITS, Block, blocks
 from flbench.leaderboard.table import Table, TableRow
-from flbench.metrics import TIME
+from flbench.metrics import TIME, Floats
 
 REPLICATES = 2000
 SEED = 20260101
@@ -101,7 +101,7 @@ def tracks(found: Sequence[Table]) -> list[Track]:
         DEFAULTS: defaults,
         **{f"tuned, budget {budget}": _tuned(found, budget) for budget in budgets},
     }
-    made = [Track(name, rows, _by_row(rows, scores_of)) for name, rows in named.items()]
+    made = [Track(name, rows, _by_row(rows, TableRow.by_seed)) for name, rows in named.items()]
     made.append(Track(EQUAL_WORK, defaults, _by_row(defaults, TableRow.at_equal_work)))
     return [one for one in made if any(one.scores.values())]
 
@@ -126,11 +126,6 @@ def _by_row(
         title: {name: one for name, row in own.items() if (one := score(row))}
         for title, own in rows.items()
     }
-
-
-def scores_of(row: TableRow) -> dict[int, float]:
-    """The accuracy of every seed of a row."""
-    return dict(zip(row.seeds, row.accuracies, strict=True))
 
 
 def ranked_blocks(found: Sequence[Table]) -> list[Block]:
@@ -432,7 +427,7 @@ def against_anchor(found: Sequence[Table]) -> list[Part]:
         gaps = []
         for rows in scores.values():
             if name in rows and anchor in rows:
-                own, base = scores_of(rows[name]), scores_of(rows[anchor])
+                own, base = rows[name].by_seed(), rows[anchor].by_seed()
                 gaps += [[own[seed] - base[seed] for seed in sorted({*own} & {*base})]]
         means = [round(mean(gap), DIGITS) for gap in gaps if gap]
         held = sum(name in rows for rows in scores.values())
@@ -460,18 +455,10 @@ def against_anchor(found: Sequence[Table]) -> list[Part]:
     ]
 
 
-def _metric(name: str) -> Callable[[TableRow], float | None]:
-    def of(row: TableRow) -> float | None:
-        values = row.column(name)
-        return mean(values) if values else None
-
-    return of
-
-
 COSTS: tuple[tuple[str, Callable[[TableRow], float | None], int], ...] = (
     ("seconds", lambda row: row.seconds, 1),
-    ("MB/client", _metric("mb_per_client"), 2),
-    ("sim. s", _metric(TIME), 0),
+    ("MB/client", lambda row: row.mean_of("mb_per_client"), 2),
+    ("sim. s", lambda row: row.mean_of(TIME), 0),
     ("Wh", lambda row: row.energy, 3),
 )
 """Heading, number of a row, and digits; a column is left out where no method has a number."""

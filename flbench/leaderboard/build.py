@@ -20,7 +20,6 @@ INDEX = "README.md"
 OVERVIEW = "overview.md"
 FINDINGS = "findings.md"
 FIGURES = "figures"
-FORMER_SHOWCASE = "accuracy-against-traffic.svg"
 HEAD = 400
 """Characters of a page in which it says that it was generated."""
 
@@ -94,7 +93,7 @@ def _leftovers(out: Path, files: Mapping[str, bytes]) -> list[str]:
         for path in sorted(out.glob("*.md"))
         if MARK in path.read_text(encoding="utf-8", errors="replace")[:HEAD]
     ]
-    for pattern in ("*--*.svg", "critical-difference*.svg", SHOWCASE, FORMER_SHOWCASE):
+    for pattern in ("*--*.svg", "critical-difference*.svg", SHOWCASE):
         found += sorted((out / FIGURES).glob(pattern))
     names = [path.relative_to(out).as_posix() for path in found]
     return [name for name in names if name not in files]

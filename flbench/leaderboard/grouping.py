@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from flbench.errors import UserError
-from flbench.leaderboard.statistics import Floats
-from flbench.metrics import HEADLINE, Metric, Place, Value, columns_of
+from flbench.metrics import HEADLINE, Floats, Metric, Place, Value, columns_of
 from flbench.results.difference import SHARED_MARKS
 from flbench.results.schema import Plugin, Result, Tuning
 
@@ -92,6 +91,10 @@ class ResultGroup:
         """Mean accuracy of each seed."""
         return [float(result.summary[HEADLINE] or 0) for result in self.results]
 
+    def by_seed(self) -> dict[int, float]:
+        """Mean accuracy by seed."""
+        return dict(zip(self.seeds, self.accuracies, strict=True))
+
     @property
     def mean(self) -> float:
         """Mean of the accuracies."""
@@ -126,6 +129,11 @@ class ResultGroup:
         """A metric for every seed that has it; computed where a file is older than the metric."""
         values = (metrics.get(name) for metrics in self._metrics)
         return [float(value) for value in values if value is not None]
+
+    def mean_of(self, name: str) -> float | None:
+        """Mean of a metric over the seeds that have it; None where no seed has."""
+        values = self.column(name)
+        return mean(values) if values else None
 
 
 def shown_metrics(place: Place, rows: Sequence[ResultGroup]) -> list[Metric]:
@@ -262,9 +270,8 @@ def distances(row: ResultGroup, rows: Sequence[ResultGroup]) -> tuple[float | No
     """
 
     def difference(other: ResultGroup) -> float | None:
-        theirs = dict(zip(other.seeds, other.accuracies, strict=True))
-        ours = zip(row.seeds, row.accuracies, strict=True)
-        found = [accuracy - theirs[seed] for seed, accuracy in ours if seed in theirs]
+        theirs = other.by_seed()
+        found = [own - theirs[seed] for seed, own in row.by_seed().items() if seed in theirs]
         return mean(found) if found and other is not row else None
 
     oracle = next((difference(one) for one in rows if one.is_oracle), None)

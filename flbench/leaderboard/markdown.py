@@ -76,10 +76,6 @@ def _rank(row: TableRow) -> str:
     return "reference" if row.reference else number(row.rank, 0)
 
 
-def _interval(row: TableRow) -> str:
-    return _ends(row.interval, len(row.seeds))
-
-
 def _ends(ends: tuple[float, float], seeds: int) -> str:
     """An interval, and whether it says nothing about other seeds; `-` where there is none."""
     if isnan(ends[0]):
@@ -133,11 +129,6 @@ def packages(row: TableRow) -> str:
     return ", ".join(found)
 
 
-def link_texts(row: TableRow) -> str:
-    """What its links are called."""
-    return ", ".join(text for text, _ in row.links)
-
-
 def columns(
     rows: Sequence[TableRow],
     defaults: Mapping[str, float] | None = None,
@@ -170,7 +161,7 @@ def columns(
         (True, ("method", True, lambda row: row.name)),
         (True, ("accuracy", False, lambda row: mean_std(row.accuracies))),
         (defaults is not None, ("at defaults", False, lambda row: number(known.get(row.method)))),
-        (True, ("95 % interval", False, _interval)),
+        (True, ("95 % interval", False, lambda row: _ends(row.interval, len(row.seeds)))),
         *of("accuracy"),
         *asked,
         (True, ("to oracle", False, lambda row: signed(row.to_oracle))),
@@ -190,7 +181,10 @@ def columns(
         (True, ("status", True, lambda row: row.status)),
         (any(row.last_audit for row in rows), ("last audit", True, lambda row: row.last_audit)),
         (True, ("package", True, packages)),
-        (any(row.links for row in rows), ("links", True, link_texts)),
+        (
+            any(row.links for row in rows),
+            ("links", True, lambda row: ", ".join(text for text, _ in row.links)),
+        ),
     ]
     return [column for wanted, column in chosen if wanted]
 

@@ -10,7 +10,7 @@ Imports no torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import exp, log, sqrt
 from statistics import mean
@@ -126,22 +126,11 @@ def candidates(table: Table) -> list[TableRow]:
     ]
 
 
-def shared_model(table: Table) -> TableRow | None:
-    """The row of one model for all, what traffic is compared with."""
-    return next((row for row in candidates(table) if row.baseline and not row.reference), None)
-
-
-def mean_of(row: TableRow, name: str) -> float | None:
-    """Mean of a metric over seeds."""
-    found = row.column(name)
-    return sum(found) / len(found) if found else None
-
-
 def traffic(table: Table) -> dict[str, float]:
     """Megabytes per client of each candidate, over those of one model for all."""
-    common = shared_model(table)
-    unit = mean_of(common, "mb_per_client") if common else None
-    moved = {row.method: mean_of(row, "mb_per_client") for row in candidates(table)}
+    common = next((row for row in candidates(table) if row.one_for_all), None)
+    unit = common.mean_of("mb_per_client") if common else None
+    moved = {row.method: row.mean_of("mb_per_client") for row in candidates(table)}
     return {name: mb / unit for name, mb in moved.items() if mb is not None} if unit else {}
 
 
@@ -195,7 +184,7 @@ def evidence(found: Iterable[Table], metric: str = HEADLINE) -> list[Evidence]:
         if table.settings.get("plugins"):
             continue
         rows = candidates(table)
-        known = {row.method: value for row in rows if (value := mean_of(row, metric)) is not None}
+        known = {row.method: value for row in rows if (value := row.mean_of(metric)) is not None}
         baselines = tuple(sorted({row.method for row in rows if row.baseline} & {*known}))
         if len(baselines) > 1 and len(known) >= LEAST + len(baselines):
             better = max(known[name] for name in baselines)
@@ -292,20 +281,20 @@ def predicted(values: Sequence[float], weights: Sequence[float]) -> tuple[float,
 
 def advise(
     neighbours: Sequence[Neighbour],
-    allowed: Callable[[str], bool] = lambda method: True,
+    allowed: Container[str] | None = None,
     most_traffic: float | None = None,
 ) -> list[Advice]:
     """What is expected of every method that enough of the tables have, the best first.
 
     Args:
         neighbours: the tables.
-        allowed: whether a method can be used at all.
+        allowed: the methods that can be used at all; None = all of them.
         most_traffic: allowed traffic over that of one model for all.
     """
     found = []
     for name in sorted({name for one in neighbours for name in one.table.gains}):
         own = [one for one in neighbours if name in one.table.gains]
-        if len(own) < EVIDENCE or not allowed(name):
+        if len(own) < EVIDENCE or (allowed is not None and name not in allowed):
             continue
         middle, low, high = predicted(
             [one.table.gains[name] for one in own], [one.weight for one in own]
@@ -350,10 +339,10 @@ def score(known: Sequence[Evidence]) -> dict[str, Any]:
     for one in known:
         others = [other for other in known if other.suite != one.suite]
         near = nearest(one.federation, others)
-        advice = _first(advise(near, one.gains.__contains__))
-        usual = _first(advise(on_average(others), one.gains.__contains__))
-        if advice is None or usual is None:
+        found, average = advise(near, one.gains), advise(on_average(others), one.gains)
+        if not found or not average:
             continue
+        advice, usual = found[0], average[0]
         best = max(one.gains.values())
         low, high = advice.interval
         rows.append(
@@ -381,10 +370,6 @@ def score(known: Sequence[Evidence]) -> dict[str, Any]:
         raise UserError(f"no method is in {EVIDENCE} tables of other suites: nothing to score")
     scored: dict[str, Any] = _rounded({"study": "recommend", "rows": rows, "mean": _means(rows)})
     return scored
-
-
-def _first(found: Sequence[Advice]) -> Advice | None:
-    return found[0] if found else None
 
 
 def _means(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -101,18 +101,14 @@ def _plugin(plugin: Plugin) -> dict[str, str]:
         "name": plugin.name,
         "package": f"{plugin.distribution} {plugin.version}",
         "source": plugin.source,
-        "paper": paper_of(plugin),
+        "paper": paper_of(plugin.name, plugin.distribution),
     }
     return {name: text for name, text in found.items() if text}
 
 
-def paper_of(plugin: Plugin) -> str:
-    """The paper of an installed plugin, as its source gives it; "" where it is not known."""
-    return _paper(plugin.name, plugin.distribution)
-
-
 @cache
-def _paper(name: str, distribution: str) -> str:
+def paper_of(name: str, distribution: str) -> str:
+    """The paper of an installed plugin, as its source gives it; "" where it is not known."""
     entry = installed_entry(name, distribution)
     return method_info(entry).source if entry else ""
 

@@ -15,7 +15,8 @@ from math import sqrt
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from flbench.metrics import Floats
+
 Bools = npt.NDArray[np.bool_]
 ALPHA = 0.05
 POWER = 0.8
@@ -68,11 +69,10 @@ class Estimate:
         """
         if self.seeds < 2:
             return np.full(self.mean.shape, np.nan)
-        found: Floats = np.fmax(
+        return np.fmax(
             _p(self.mean, self.of_seeds, self.seeds - 1),
             _p(self.mean, self.of_clients, self.freedom),
         )
-        return found
 
 
 def estimate(values: Sequence[Floats]) -> Estimate:
@@ -188,8 +188,7 @@ class Comparison:
         upper = np.triu_indices(len(rows), 1)
         rejected = np.zeros((len(rows), len(rows)), dtype=bool)
         rejected[upper] = holm(self.p[among][upper])
-        found: Bools = (rejected | rejected.T) & (self.differences[among] > 0)
-        return found
+        return (rejected | rejected.T) & (self.differences[among] > 0)
 
 
 def compare(rows: Sequence[Mapping[int, Floats]]) -> Comparison:
@@ -216,11 +215,11 @@ def compare(rows: Sequence[Mapping[int, Floats]]) -> Comparison:
     return Comparison(intervals, differences, p)
 
 
-def holm(p: Floats, alpha: float = ALPHA) -> Bools:
+def holm(p: Floats) -> Bools:
     """Which hypotheses of a family are rejected, shape as `p`; NaN is no hypothesis.
 
-    The k-th smallest of m values is compared with alpha / (m - k + 1), up to the first that is
-    greater; the probability of one false rejection or more is at most alpha, however the tests
+    The k-th smallest of m values is compared with 0.05 / (m - k + 1), up to the first that is
+    greater; the probability of one false rejection or more is at most 0.05, however the tests
     depend on each other (Holm, Scand. J. Statist. 6, 1979).
 
     Example:
@@ -230,7 +229,7 @@ def holm(p: Floats, alpha: float = ALPHA) -> Bools:
     tests = int((~np.isnan(p)).sum())
     order = np.argsort(p, kind="stable")[:tests]  # NaN is last
     found: Bools = np.zeros(len(p), dtype=bool)
-    found[order] = np.logical_and.accumulate(p[order] <= alpha / np.arange(tests, 0, -1))
+    found[order] = np.logical_and.accumulate(p[order] <= ALPHA / np.arange(tests, 0, -1))
     return found
 
 

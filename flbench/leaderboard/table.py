@@ -21,9 +21,9 @@ from flbench.leaderboard.grouping import (
     refuse_mixed,
     title_of,
 )
-from flbench.leaderboard.statistics import Floats, compare, letters, ranks
+from flbench.leaderboard.statistics import compare, letters, ranks
 from flbench.leaderboard.suite_info import command, departures, suite_of
-from flbench.metrics import EPOCHS
+from flbench.metrics import EPOCHS, Floats
 from flbench.results.files import read_results, read_skips
 from flbench.results.schema import Plugin, Result, Skip
 from flbench.suite import Suite

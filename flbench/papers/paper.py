@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from flbench.errors import BadParameter, UnknownName
 from flbench.plugin.registry import find, load_entry
+from flbench.results.schema import first_problem, problem_text
 from flbench.suite import load_suite
 
 SCALES = ("small", "large", "paper")
@@ -122,9 +123,8 @@ def load_paper(name: str) -> Paper:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
         return Paper.model_validate({"name": path.stem, **table})
     except ValidationError as error:
-        problem = error.errors()[0]
-        place = ".".join(map(str, problem["loc"]))
-        raise BadParameter(f"paper '{name}': '{place}': {problem['msg'].lower()}") from None
+        problem = problem_text(*first_problem(error, table))
+        raise BadParameter(f"paper '{name}': {problem}") from None
     except (OSError, ValueError) as error:
         raise BadParameter(f"paper '{name}': cannot read {path}: {error}") from None
 

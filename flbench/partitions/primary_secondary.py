@@ -6,15 +6,14 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
-import numpy.typing as npt
 from annotated_types import Ge
 
 from flbench.core.dataset import Indices, Partition
 from flbench.core.seeding import rng as generator_at
 from flbench.errors import UserError
+from flbench.metrics import Floats
 from flbench.toolbox.heterogeneity import mean_kld
 
-Floats = npt.NDArray[np.float64]
 Sigma = float | tuple[float, float]
 BANDS = ("low", "mid", "high")
 PLANS = 100  # label plans from which a band is chosen

@@ -188,19 +188,15 @@ class HookCaller:
                 bank = len(state.models)
                 validation.start_field(plugin, name, tensor, candidates, bank, stage, ctx)
         everyone = torch.ones(acting, candidates, dtype=torch.bool)
-        crosses = found["sent_mask"].value
-        returns = found["returned_mask"].value if "returned_mask" in found else crosses
+        given = {name: answer.value for name, answer in found.items()}
+        crosses, trained = given["sent_mask"], given.get("trained_mask")
         dispatched = Dispatched(
             params=params,
-            active=found["active"].value if "active" in found else everyone,
-            rows=found["rows"].value if "rows" in found else None,
+            active=given.get("active", everyone),
+            rows=given.get("rows"),
             sent_mask=crosses.expand(acting, width),
-            returned_mask=returns.expand(acting, width),
-            trained_mask=(
-                found["trained_mask"].value.expand(acting, width)
-                if "trained_mask" in found
-                else None
-            ),
+            returned_mask=given.get("returned_mask", crosses).expand(acting, width),
+            trained_mask=None if trained is None else trained.expand(acting, width),
             extras=extras,
             client_memory=own,
         )

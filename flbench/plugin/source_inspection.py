@@ -7,8 +7,9 @@ import hashlib
 import importlib.util
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from weakref import WeakKeyDictionary
@@ -25,34 +26,17 @@ def source_path(module: str) -> Path | None:
         spec = importlib.util.find_spec(root)
     except (ImportError, ValueError, AttributeError):
         return None
-    if spec is None:
-        return None
-    own = Path(spec.origin) if spec.origin else None
-    folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
     for part in parts:
-        if own is not None and not (own.is_file() and "__path__" not in _text(own)):
+        if spec is None or (spec.origin and _finds_its_parts(Path(spec.origin))):
             return None
-        own, folders = _submodule(part, folders)
+        spec = PathFinder.find_spec(part, list(spec.submodule_search_locations or ()))
+    own = Path(spec.origin) if spec is not None and spec.origin else None
     return own if own is not None and own.suffix == ".py" and own.is_file() else None
 
 
-def _submodule(part: str, folders: Iterable[Path]) -> tuple[Path | None, list[Path]]:
-    """The file of a submodule, and the folders of its own submodules."""
-    namespace = []
-    for folder in folders:
-        if (folder / part / "__init__.py").is_file():
-            return folder / part / "__init__.py", [folder / part]
-        if (folder / f"{part}.py").is_file():
-            return folder / f"{part}.py", []
-        if any(folder.glob(f"{part}.*")) or any(folder.glob(f"{part}/__init__.*")):
-            return None, []  # compiled
-        if (folder / part).is_dir():
-            namespace.append(folder / part)
-    return None, namespace
-
-
-def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace")
+def _finds_its_parts(package: Path) -> bool:
+    """Whether a package may look for its submodules itself; of compiled ones nobody knows."""
+    return not package.is_file() or b"__path__" in package.read_bytes()
 
 
 def tree(path: Path) -> ast.Module:

@@ -475,17 +475,16 @@ def personalise(answer: HookResult | None, state: State, clients: Tensor, ctx: C
         raise expect.failure(" must give either `row` or `params`")
     if value.row is None:
         expect.rows(value.params, (len(clients), ctx.layout.width), "one model per client")
-        if ctx.networks is not None:
-            own_network(expect.who, value.models(state), ctx.networks[clients], clients, ctx)
-        return value
-    expect.indices(value.row, (len(clients),), "one row per client")
-    lost = clients[(value.row < 0) | (value.row >= len(state.models))]
-    if len(lost) and ctx.joining and answer.plugin == "defaults":
-        raise PluginError(
-            "the method has no rule for newcomers: answer `personalise` where ctx.joining is true"
-        )
-    if len(lost):
-        raise expect.failure(f" names no row for clients {lost.tolist()[:5]}")
+    else:
+        expect.indices(value.row, (len(clients),), "one row per client")
+        lost = clients[(value.row < 0) | (value.row >= len(state.models))]
+        if len(lost) and ctx.joining and answer.plugin == "defaults":
+            raise PluginError(
+                "the method has no rule for newcomers: answer `personalise` where ctx.joining is"
+                " true"
+            )
+        if len(lost):
+            raise expect.failure(f" names no row for clients {lost.tolist()[:5]}")
     if ctx.networks is not None:
         own_network(expect.who, value.models(state), ctx.networks[clients], clients, ctx)
     return value

@@ -13,7 +13,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 from flbench.errors import UserError
-from flbench.metrics import METRICS, TIME
+from flbench.metrics import METRICS, TIME, WAYS
+from flbench.results.audits import run_key
 from flbench.results.schema import Result
 
 if TYPE_CHECKING:
@@ -129,7 +130,6 @@ FURTHER: Mapping[File, tuple[tuple[str, str], ...]] = {
 }
 """Columns, all of them numbers, that are there if a result has something in them."""
 
-WAYS = ("down", "up", "peer")
 Row = dict[str, Any]
 
 
@@ -193,7 +193,7 @@ def _parquet(arrow: Any, file: File, rows: Sequence[Row]) -> bytes:  # noqa: ANN
 
 def _keys(result: Result) -> Row:
     return {
-        "run": f"{result.fingerprint.config}-{result.seed}",
+        "run": run_key(result),
         "suite": result.suite["name"],
         "dataset": result.dataset,
         "method": result.method.name,

@@ -146,14 +146,12 @@ class Checked:
         outcome: None = it could not be run here.
         how: how it differs, or why it could not be run.
         seconds: of the run; None = it was not run now.
-        verdict: the comparison, if it was run now.
     """
 
     path: Path
     outcome: Outcome | None
     how: str
     seconds: float | None
-    verdict: Verdict | None = None
 
 
 def verify_many(
@@ -198,7 +196,7 @@ def verify_many(
         name = path.as_posix() if root is None else path.relative_to(root).as_posix()
         line = audit_of(verdict, name, tolerance)
         append_audit(log, line)
-        yield Checked(path, line.outcome, line.how, line.seconds, verdict)
+        yield Checked(path, line.outcome, line.how, line.seconds)
 
 
 def draw(

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from flbench.engine.options import EXACT, EngineOptions
 from flbench.errors import UserError
-from flbench.metrics import TIME, computed
+from flbench.metrics import TIME, WAYS, computed
 from flbench.results.difference import relative_distance
 from flbench.results.schema import Result, first_problem
 from flbench.run.composition import MethodStack
@@ -20,7 +20,6 @@ CLOSE = 1e-5
 """Allowed difference from a recomputed number; curves and losses have six decimals."""
 ROUNDED = 1.5e-6
 """Entries of curves that differ by less may be rounded from equal numbers."""
-WAYS = ("down", "up", "peer")
 
 
 def job_of(result: Result, out: Path) -> RunSpec:

@@ -297,8 +297,7 @@ def threshold_sets(scores: Floats, threshold: float) -> npt.NDArray[np.bool_]:
     Returns:
         Shape (n, n), bool; row i = the set of client i.
     """
-    members: npt.NDArray[np.bool_] = (scores >= threshold) | np.eye(len(scores), dtype=bool)
-    return members
+    return (scores >= threshold) | np.eye(len(scores), dtype=bool)
 
 
 def dendrogram(distances: Floats, method: str = "average") -> Floats:
@@ -346,8 +345,7 @@ def relabel_by_first_seen(labels: npt.NDArray[Any]) -> Labels:
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     rank = np.empty(len(first), dtype=np.int64)
     rank[np.argsort(first)] = np.arange(len(first))
-    renumbered: Labels = rank[inverse]
-    return renumbered
+    return rank[inverse]
 
 
 def bipartition(similarity: Floats, method: str = "single") -> npt.NDArray[np.bool_]:
@@ -365,8 +363,7 @@ def bipartition(similarity: Floats, method: str = "single") -> npt.NDArray[np.bo
     """
     merges = dendrogram(1 - similarity, method)
     merges[:, 2] = np.arange(len(merges))  # ranks as heights, so that ties undo one merge only
-    second: npt.NDArray[np.bool_] = cut(merges, len(merges) - 1.5) > 0
-    return second
+    return cut(merges, len(merges) - 1.5) > 0
 
 
 def k_means(

@@ -156,10 +156,6 @@ def test_the_readme_shows_what_clustering_gives(
     files = board(results, tmp_path)
     assert "figures/what-clustering-gives.svg" in files
     assert "](figures/what-clustering-gives.svg)" in files["overview.md"].decode()
-    former = tmp_path / "figures" / "accuracy-against-traffic.svg"
-    former.parent.mkdir()
-    former.touch()
-    assert differences(tmp_path, files)["left over"] == ["figures/accuracy-against-traffic.svg"]
 
 
 # --- the command ----------------------------------------------------------------------------------
