@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
@@ -97,9 +98,21 @@ class TraceRules:
         return getattr(run(sys.modules[NAME]).trace_rules, name)
 
 
+class CompiledAutograd:
+    """Stands in for torch's module of compiled backward passes, which gradients in lanes disable."""
+
+    def _disable(self) -> AbstractContextManager[object]:
+        """As torch's where no backward pass is compiled: do nothing."""
+        real = compiler()
+        return nullcontext() if real is None else real.compiled_autograd._disable()
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the module has
+        return getattr(run(sys.modules[NAME]).compiled_autograd, name)
+
+
 STANDINS: dict[str, object] = {
     "OptimizedModule": OptimizedModule, "disable": disable, "graph_break": graph_break,
-    "trace_rules": TraceRules(),
+    "trace_rules": TraceRules(), "compiled_autograd": CompiledAutograd(),
 }  # fmt: skip
 
 

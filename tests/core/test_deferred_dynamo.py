@@ -36,6 +36,16 @@ rules.get_mod_inlinelist()
 rules.clear_lru_cache()
 assert not rules.get_mod_inlinelist.cache_info().currsize
 """
+GRADIENTS = """
+import sys, torch, flbench.core.client
+square = lambda x: (x * x).sum()
+assert torch.equal(torch.vmap(torch.func.grad(square))(torch.ones(2, 3)), 2 * torch.ones(2, 3))
+print(*[name for name in ("torch._dynamo.eval_frame",) if name in sys.modules])
+stand_in = torch._dynamo.compiled_autograd
+assert stand_in.reset is sys.modules["torch._dynamo.compiled_autograd"].reset
+assert torch.equal(torch.func.grad(square)(torch.ones(2)), 2 * torch.ones(2))
+assert type(stand_in._disable()).__name__ == "_GeneratorContextManager"
+"""
 COMPILED = """
 import torch, flbench.core.client
 from lightning.fabric import wrappers
@@ -73,7 +83,9 @@ def python(code: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("code", [RUN, CONNECTED], ids=["training", "connecting"])
+@pytest.mark.parametrize(
+    "code", [RUN, CONNECTED, GRADIENTS], ids=["training", "connecting", "gradients"]
+)
 def test_no_compiler_is_imported(code: str) -> None:
     assert python(code) == ""
 
