@@ -23,6 +23,7 @@ import torch.distributed as dist
 from torch import nn
 
 from flbench.core import client as client  # makes torchvision importable, which lightning needs
+from flbench.engine.allocator import keep_activations
 from flbench.engine.process_group import ALONE, ProcessGroup
 from flbench.engine.processes import (
     CHILDREN,
@@ -77,6 +78,7 @@ def open_fabric(engine: EngineOptions) -> Fabric:
             f" {os.environ['WORLD_SIZE']} processes, expected {asked}"
         )
     torch.set_num_threads(engine.threads)
+    keep_activations()
     logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # advice about Trainer features that are not used here

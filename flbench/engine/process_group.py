@@ -209,7 +209,7 @@ class ProcessGroup:
         if self.size == 1 or like.nbytes < max(1, SHARED):
             return None
         last = next((table for table in self.last if table.fits(like)), None)
-        heard = self.all_gather_object((_machine(), last is not None and not last.is_used()))
+        heard = self.all_gather_object((machine(), last is not None and not last.is_used()))
         machines, free = zip(*heard, strict=True)
         if last is None or not all(free):
             self.last.clear()
@@ -248,7 +248,7 @@ def _shared_file(size: int) -> str | None:
     return name
 
 
-def _machine() -> str:
+def machine() -> str:
     """A text that identifies this machine."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     return f"{platform.node()} {boot.read_text() if boot.is_file() else uuid.getnode()}"

@@ -9,17 +9,28 @@ import numpy as np
 from flbench.core.dataset import Dataset
 from flbench.core.seeding import rng
 from flbench.federation import shared_test_sets
-from flbench.federation.federation import Federation, federate, server_indices
+from flbench.federation.federation import (
+    Federation,
+    Gather,
+    federate,
+    gathered,
+    server_indices,
+)
 from flbench.plugin.hooks import HookCaller
 from flbench.suite import Suite
 
 
-def divide(suite: Suite, hooks: HookCaller, dataset: Dataset, seed: int) -> Federation:
+def divide(
+    suite: Suite, hooks: HookCaller, dataset: Dataset, seed: int, gather: Gather = gathered
+) -> Federation:
     """Divide a data set among server, test pool and clients.
 
     `federation.federate` then splits each client's samples into training, validation and test.
 
     Newcomers become the last clients, so that training clients have ids 0..N-1.
+
+    Args:
+        gather: copies samples from the data set to a pool.
     """
     labels = dataset.labels.numpy()
     domains = None if dataset.domains is None else dataset.domains.numpy()
@@ -66,4 +77,5 @@ def divide(suite: Suite, hooks: HookCaller, dataset: Dataset, seed: int) -> Fede
         server=server,
         newcomers=len(newcomers),
         tests=tests,
+        gather=gather,
     )

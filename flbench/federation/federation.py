@@ -8,8 +8,9 @@ so that a method cannot reach a test sample through the first.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -20,6 +21,14 @@ from flbench.core.seeding import rng
 from flbench.errors import UserError
 from flbench.federation.row_lists import RowLists
 from flbench.partitions.sharding import split_off
+
+Gather = Callable[[Tensor, Tensor], Tensor]
+"""Copies rows of a table, shape (m,), int64, to a table of their own, shape (m, ...)."""
+
+
+def gathered(table: Tensor, rows: Tensor) -> Tensor:
+    """Rows of a table, copied."""
+    return table[rows]
 
 
 @dataclass(frozen=True)
@@ -177,6 +186,7 @@ def federate(
     server: Indices | None = None,
     newcomers: int = 0,
     tests: Sequence[Indices] | None = None,
+    gather: Gather = gathered,
 ) -> Federation:
     """Split every client's samples into training, validation and test sets, stratified by label.
 
@@ -189,6 +199,7 @@ def federate(
         server: samples of the server, which no client has.
         newcomers: number of clients, the last ones, that do not take part in training.
         tests: test samples of each client, which no client trains on; None = a share of its own.
+        gather: copies samples from the data set to a pool.
 
     Raises:
         UserError: a client has too few samples to split, or clients share samples and `tests` is
@@ -225,16 +236,16 @@ def federate(
     n = len(partition.clients) - newcomers
     groups = None if partition.groups is None else torch.as_tensor(partition.groups)
     visible = {name: lists[:n] for name, lists in splits.items() if name != "test"}
-    joining = None
+    pool, joining = partial(_pool, dataset, gather), None
     if newcomers:
         joining = Newcomers(
-            visible=_pool(dataset, {name: splits[name][n:] for name in ("train", "validation")}),
-            held_out=_pool(dataset, {"test": splits["test"][n:]}),
+            visible=pool({name: splits[name][n:] for name in ("train", "validation")}),
+            held_out=pool({"test": splits["test"][n:]}),
             groups=None if groups is None else groups[n:].clone(),
         )
     return Federation(
-        visible=_pool(dataset, visible),
-        held_out=_pool(dataset, {"test": splits["test"][:n]}),
+        visible=pool(visible),
+        held_out=pool({"test": splits["test"][:n]}),
         groups=None if groups is None else groups[:n].clone(),
         classes=dataset.classes,
         fingerprint={"data": _data_hash(dataset), "partition": _index_hash(splits)},
@@ -242,7 +253,7 @@ def federate(
     )
 
 
-def _pool(dataset: Dataset, splits: Mapping[str, list[Indices]]) -> Samples:
+def _pool(dataset: Dataset, gather: Gather, splits: Mapping[str, list[Indices]]) -> Samples:
     """Copy the samples of the given splits into a pool of their own."""
     joined = {name: RowLists.of(lists) for name, lists in splits.items()}
     used, places = torch.unique(
@@ -253,7 +264,7 @@ def _pool(dataset: Dataset, splits: Mapping[str, list[Indices]]) -> Samples:
         name: lists.numbered(part)
         for (name, lists), part in zip(joined.items(), parts, strict=True)
     }
-    return Samples(dataset.x[used], dataset.y[used], rows)
+    return Samples(gather(dataset.x, used), gather(dataset.y, used), rows)
 
 
 def label_counts(samples: Samples, classes: int) -> Tensor:

@@ -17,6 +17,7 @@ from flbench.core.client import (
 )
 from flbench.core.context import Context
 from flbench.core.hookspecs import hookimpl
+from flbench.core.model_bank import row_of
 from flbench.core.state import Membership, Models, Personal, Setup, Stage, Start, State, Upload
 from flbench.toolbox.aggregation import member_mean
 
@@ -42,8 +43,10 @@ def dispatch(state: State, stage: Stage, ctx: Context) -> Start:
     """Each client gets its home model, whole."""
     home = state.membership.home[stage.clients].clamp(min=0)  # methods answer for undecided clients
     rows = home.unique()
-    # One row for all clients needs no copy per client: a probe of 100 clients holds one model.
-    params = state.models[rows].expand(len(home), -1) if len(rows) == 1 else state.models[home]
+    if len(rows) == 1:  # no copy: a probe of 100 clients holds no model beside the bank
+        params = row_of(state.models, int(rows)).expand(len(home), -1)
+    else:
+        params = state.models[home]
     return Start(params=params[:, None, :], sent_mask=ctx.layout.all_mask)
 
 

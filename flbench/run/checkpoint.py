@@ -1,9 +1,10 @@
 """Checkpoints: the State, the ledger and the history in one safetensors file, never pickled.
 
 A checkpoint is written under a temporary name and then moved into place, so the file always holds a
-whole round. It is written when writing takes at most a fiftieth of the time since the last one, and
-when an error or the user stops the run. Only a killed process loses whole rounds: at most fifty
-times the duration of writing, or ten minutes. `checkpoint_file.py` says what keeps it from damage.
+whole round. It is written when writing takes at most a fiftieth of the rounds' time since the last
+one, and when an error or the user stops the run. Only a killed process loses whole rounds: at most
+fifty times the duration of writing, or ten minutes. While sinks work, no rounds are lost, so their
+time does not count. `checkpoint_file.py` says what keeps it from damage.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from flbench.run.checkpoint_file import Damaged, generations, read_content, writ
 from flbench.run.history import History
 
 SHARE = 50
-"""It is written when this many times its writing's duration have passed, ..."""
+"""It is written when rounds have taken this many times its writing's duration, ..."""
 LONGEST = 600.0
-"""... or so many seconds."""
+"""... or when so many seconds have passed."""
 UNFIT = (AssertionError, AttributeError, LookupError, TypeError, ValueError, SafetensorError)
 """What reading a file raises that holds something else than a run."""
 
@@ -88,14 +89,16 @@ class CheckpointWriter:
         self.origin = origin
         self._warn: Callable[[str], None] | None = warn
         self._pending: Packed | None = None
-        self._due = -float("inf")
+        self._spent = 0.0  # seconds of all rounds
+        self._due = self._latest = -float("inf")  # seconds of rounds, and time of day
 
     def keep(self, state: State, ledger: CommunicationLedger, history: History) -> None:
         """Write a whole round, now or when it is due."""
         if self.path is None:
             return
         self._pending = pack(state, ledger, history, self.origin)
-        if time.monotonic() >= self._due:
+        self._spent = history.seconds.get("total", 0.0)
+        if self._spent >= self._due or time.monotonic() >= self._latest:
             self.flush()
 
     def flush(self) -> None:
@@ -110,7 +113,8 @@ class CheckpointWriter:
                 self._warn(f"{error}; the run goes on, but could not be resumed")
             self._warn = None
         ended = time.monotonic()
-        self._pending, self._due = None, ended + min(SHARE * (ended - began), LONGEST)
+        self._pending, self._latest = None, ended + LONGEST
+        self._due = self._spent + (1 + SHARE) * (ended - began)  # its own time is added to `total`
 
     @contextmanager
     def guarding(self) -> Iterator[None]:

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from flbench.core.dataset import Dataset
 from flbench.core.state import State
 from flbench.engine.fabric import join_process_group
+from flbench.engine.shared_samples import made_once
 from flbench.errors import MissingData, PluginError, Undefined
 from flbench.federation.loading import load_dataset as load_dataset
 from flbench.results.events import RunInfo
@@ -35,6 +36,8 @@ def resolve_dataset(
 ) -> tuple[RunSpec, Callable[[str, Path], Dataset]]:
     """The run on the data that are there, and how to get at them, once.
 
+    Of several processes the first of each machine looks what is there; the others load nothing.
+
     A part of a data set comes under a name of its own, as `digit-5[mnist,usps]`: the suite then
     runs on that name with one client per domain, and never meets results of the whole.
 
@@ -44,20 +47,26 @@ def resolve_dataset(
     suite = spec.suite
     if is_complete(spec):
         return spec, load
+    once: list[Dataset] = []
+
+    def look(_: object) -> tuple[str, int | None]:
+        """The name of the data set and the number of its domains."""
+        once.append(load(suite.dataset, spec.data_root))
+        domains = once[0].domains
+        return once[0].name, None if domains is None else len(domains.unique())
+
     try:
-        dataset = load(suite.dataset, spec.data_root)
+        name, domains = made_once(join_process_group(spec.engine), look)
     except MissingData as error:
         offline = suite.offline_dataset
         advice = f"; this data set needs no files: --dataset {offline}" if offline else ""
         raise MissingData(f"{error}{advice}") from None
-    if dataset.name != suite.dataset and dataset.name.startswith(f"{suite.dataset}["):
-        there = suite.clients if dataset.domains is None else len(dataset.domains.unique())
-        part = {"dataset": dataset.name, "clients": min(suite.clients, there)}
-        spec.say(f"{suite.name} runs on {dataset.name} with {part['clients']} clients")
+    if name != suite.dataset and name.startswith(f"{suite.dataset}["):
+        there = suite.clients if domains is None else domains
+        part = {"dataset": name, "clients": min(suite.clients, there)}
+        spec.say(f"{suite.name} runs on {name} with {part['clients']} clients")
         spec = replace(spec, suite=suite.model_copy(update=part))
-    once = [dataset]
-    del dataset
-    return spec, lambda name, root: once.pop()
+    return spec, lambda _, root: once.pop() if once else load(suite.dataset, root)
 
 
 def is_complete(spec: RunSpec) -> bool:
@@ -117,10 +126,8 @@ def _computing(spec: RunSpec, load: Callable[[str, Path], Dataset], first: bool)
     """Do a run in its folder; `first` is the process that writes."""
     if generations(spec.checkpoint) and not spec.resume:
         spec.say(f"{spec.title}: starts over; --resume would go on from its checkpoint")
-    dataset = load(spec.suite.dataset, spec.data_root)
     try:
-        run, state = prepare(spec, dataset)
-        del dataset  # the clients have copies of their samples
+        run, state = prepare(spec, partial(load, spec.suite.dataset, spec.data_root))
         result = yield from playing(spec, run, state, spec.suite.rounds, spec.path)
     except Undefined as error:
         if first:

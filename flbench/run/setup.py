@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -25,11 +26,12 @@ from flbench.engine.distributed import DistributedExecutor
 from flbench.engine.fabric import open_fabric
 from flbench.engine.process_group import ProcessGroup
 from flbench.engine.sequential import Sequential
+from flbench.engine.shared_samples import made_once
 from flbench.engine.vectorised import Vectorised
 from flbench.engine.workspace import Workspace
 from flbench.errors import Undefined, UserError
 from flbench.federation.build import divide
-from flbench.federation.federation import Federation, Samples, label_counts
+from flbench.federation.federation import Federation, Gather, Samples, label_counts
 from flbench.metrics import is_taken
 from flbench.plugin.hooks import HookCaller
 from flbench.plugin.registry import find
@@ -45,13 +47,20 @@ from flbench.run.networks import draw_networks, refuse_within_one_network
 from flbench.run.rounds import Run, cohort
 from flbench.run.spec import RunSpec
 
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
+
 
 def prepare(
-    spec: RunSpec, dataset: Dataset, order: Sequence[int] | None = None
+    spec: RunSpec,
+    dataset: Dataset | Callable[[], Dataset],
+    order: Sequence[int] | None = None,
 ) -> tuple[Run, State]:
     """Prepare a run in three steps: the federation, the executor, the run.
 
     Args:
+        dataset: all samples, or what loads them. Of several processes that share memory one
+            loads them; the federation has copies of what it needs.
         order: relabel the clients (`Federation.relabelled`); None = leave them as they are.
 
     Returns:
@@ -60,7 +69,13 @@ def prepare(
     spec = replace(spec, method=joined(spec.suite, spec.method))
     refuse_within_one_network(spec.suite, spec.method)
     hooks = HookCaller((spec.suite.name, spec.suite), spec.method.layers, spec.sinks, spec.say)
-    federation = divide(spec.suite, hooks, dataset, spec.seed)
+    fabric = open_fabric(spec.engine)
+
+    def divided(gather: Gather) -> Federation:
+        samples = dataset if isinstance(dataset, Dataset) else dataset()
+        return divide(spec.suite, hooks, samples, spec.seed, gather)
+
+    federation = made_once(ProcessGroup.of(fabric), divided, spec.say)
     owned, wanted = federation.visible.splits.get("server", ((),))[0], spec.suite.server_samples
     if len(owned) < wanted:
         spec.say(
@@ -69,23 +84,23 @@ def prepare(
         )
     if order is not None:
         federation = federation.relabelled(order)
-    context, weights = build_executor(spec, hooks, federation, tuple(dataset.x.shape[1:]))
+    context, weights = build_executor(spec, hooks, federation, fabric)
     run = build_run(spec, hooks, federation, context, weights)
     state = first_state(run, resume=spec.resume, changed_source=spec.changed_source)
-    if not ProcessGroup.of(context.executor.workspace.fabric).is_rank_zero:
+    if not ProcessGroup.of(fabric).is_rank_zero:
         run.checkpoint = None  # rank 0 keeps it
     return run, state
 
 
 def build_executor(
-    spec: RunSpec, hooks: HookCaller, federation: Federation, shape: tuple[int, ...]
+    spec: RunSpec, hooks: HookCaller, federation: Federation, fabric: Fabric
 ) -> tuple[RunContext, str]:
-    """Build the network for samples of a shape, its ClientModule and the executor that trains it.
+    """Build the network for the samples, its ClientModule and the executor that trains it.
 
     Returns:
         The context of round 0, with its executor; and a hash of the network's own weights.
     """
-    fabric = open_fabric(spec.engine)
+    shape = tuple(federation.visible.x.shape[1:])
     store = RowStore(spec.engine.bank_budget, spec.path.parent, fabric.device)
     ledger = CommunicationLedger(spec.suite.training_clients)
     net = build_network(spec.suite, shape, federation.classes, spec.seed)

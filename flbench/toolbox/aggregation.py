@@ -60,22 +60,31 @@ def _set_means(
     table = weights.numpy(force=True)
     for row in np.flatnonzero(table.any(axis=1)).tolist():
         alike.setdefault(table[row].tobytes(), []).append(row)
+    is_bank, width = isinstance(rows, ModelBank), rows.shape[1]
+    sums = torch.empty(min(BLOCK, width), dtype=torch.float64, device=rows.device)
+    wide = torch.empty_like(sums)
     for same in alike.values():
         members = table[same[0]].nonzero()[0].tolist()
         shares = table[same[0], members].tolist()
         total = 0.0
         for share in shares:
             total += share
-        mean = torch.empty(rows.shape[1], dtype=rows.dtype, device=rows.device)
-        for at in range(0, rows.shape[1], BLOCK):
-            block = torch.zeros_like(mean[at : at + BLOCK], dtype=torch.float64)
+        first, *others = places[same].tolist()
+        mean = torch.empty(width, dtype=rows.dtype, device=rows.device) if is_bank else rows[first]
+        for at in range(0, width, BLOCK):
+            end = min(at + BLOCK, width)
+            block, upload = sums[: end - at].zero_(), wide[: end - at]
             for member, share in zip(members, shares, strict=True):
-                block.add_(uploads[member, at : at + BLOCK].double(), alpha=share)
-            mean[at : at + BLOCK] = block.div_(total)
+                block.add_(upload.copy_(uploads[member, at:end]), alpha=share)
+            mean[at:end] = block.div_(total)
         if counters is not None and bool(counters.any()):
             columns = counters.nonzero()[:, 0].to(uploads.device)
             mean[columns] = uploads[:, columns][members].amax(dim=0)
-        rows[places[same]] = mean
+        if is_bank:  # it stores the row once
+            rows[places[same]] = mean
+            continue
+        for other in others:
+            rows[other] = mean
     return rows
 
 

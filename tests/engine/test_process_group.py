@@ -177,7 +177,7 @@ def test_an_upload_is_the_same_bits_however_clients_are_dealt(
     if way == "no room":
         monkeypatch.setattr(process_group.shutil, "disk_usage", lambda _: SimpleNamespace(free=1))
     elif way == "several machines":
-        monkeypatch.setattr(process_group, "_machine", lambda: str(threading.get_ident()))
+        monkeypatch.setattr(process_group, "machine", lambda: str(threading.get_ident()))
     ragged: dict[str, Any] = {"dataset": toy_dataset(samples=103), "partition": "iid"}
     run = player(tmp_path)(composition(("talks", Talking())), rounds=1, **ragged).run
     start, stage = work_of(run.executor)

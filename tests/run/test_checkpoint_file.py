@@ -300,19 +300,30 @@ class Clock:
         self.now += self.takes
 
 
+STATE = State(1, torch.zeros(1, 2), Membership(torch.zeros(2).long()))
+
+
 @pytest.mark.parametrize(("takes", "waits"), [(2.0, 100.0), (12.0, 600.0), (90.0, 600.0)])
 def test_writing_takes_a_fiftieth_of_the_time_or_is_every_ten_minutes(
     takes: float, waits: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock(monkeypatch, takes)
     writer = CheckpointWriter(tmp_path / "a.safetensors", ORIGIN)
-    state = State(1, torch.zeros(1, 2), Membership(torch.zeros(2).long()))
     for now in (5.0, 5.0 + takes + waits - 0.5, 5.0 + takes + waits):
         clock.now = now
-        writer.keep(state, CommunicationLedger(2), History())
+        writer.keep(STATE, CommunicationLedger(2), History(seconds={"total": now}))
     assert clock.written == [5.0, 5.0 + takes + waits], "the first, and then when it is due"
     writer.flush()
     assert len(clock.written) == 2, "nothing is left to be written"
+
+
+def test_the_time_of_sinks_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch, takes=2.0)
+    writer = CheckpointWriter(tmp_path / "a.safetensors", ORIGIN)
+    for spent in (5.0, 60.0, 107.0):  # each round is followed by three minutes of a sink
+        clock.now += spent + 180.0
+        writer.keep(STATE, CommunicationLedger(2), History(seconds={"total": spent}))
+    assert len(clock.written) == 2, "the first, and then after 100 seconds of rounds"
 
 
 def test_what_cannot_be_written_is_told_once(
@@ -324,16 +335,14 @@ def test_what_cannot_be_written_is_told_once(
     monkeypatch.setattr(checkpoint, "write", fail)
     said: list[str] = []
     writer = CheckpointWriter(tmp_path / "a.safetensors", ORIGIN, said.append)
-    state = State(1, torch.zeros(1, 2), Membership(torch.zeros(2).long()))
     for _ in range(2):
-        writer.keep(state, CommunicationLedger(2), History())
+        writer.keep(STATE, CommunicationLedger(2), History())
         writer.flush()
     assert said == ["a: full; the run goes on, but could not be resumed"]
 
 
 def test_without_a_place_nothing_is_kept() -> None:
     writer = CheckpointWriter(None, ORIGIN)
-    writer.keep(State(1, torch.zeros(1, 2), Membership(torch.zeros(2).long())),
-                CommunicationLedger(2), History())  # fmt: skip
+    writer.keep(STATE, CommunicationLedger(2), History())
     writer.flush()
     assert writer.path is None
