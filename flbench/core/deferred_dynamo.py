@@ -99,7 +99,7 @@ class TraceRules:
 
 
 class CompiledAutograd:
-    """Stands in for torch's module of compiled backward passes, which gradients in lanes disable."""
+    """Stands in for torch's module of compiled backward passes, which `torch.func` disables."""
 
     def _disable(self) -> AbstractContextManager[object]:
         """As torch's where no backward pass is compiled: do nothing."""

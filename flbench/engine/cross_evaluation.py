@@ -18,11 +18,11 @@ from flbench.core.client import EVALUATION, SERVER, ClientModule, ModuleCall, Re
 from flbench.core.model_bank import plain, row_of
 from flbench.core.networks import choosing, heads_of
 from flbench.engine.client_metrics import Stream
-from flbench.engine.pooled import Pooled
 from flbench.engine.process_group import ProcessGroup
 from flbench.engine.workspace import Workspace
 from flbench.errors import Undefined, UserError
 from flbench.federation.federation import Samples
+from flbench.federation.pooled import Pooled
 
 CHUNK = 256
 """Samples (for text: tokens) per forward pass; activations of small images stay in the cache."""
@@ -39,7 +39,7 @@ def cross_evaluate(
     Returns:
         Loss sum, number correct and number of predictions; shape (n, m, 3), float64.
     """
-    pooled = space.pools.of(samples, split, clients)
+    pooled = Pooled.of(samples, split, clients)
     shape = (len(clients), len(models), 3)
     sums = torch.zeros(shape, dtype=torch.float64, device=space.device)
     group = ProcessGroup.of(space.fabric)

@@ -15,7 +15,6 @@ from flbench.core.client import ClientModule
 from flbench.core.layout import ParameterLayout
 from flbench.engine.dropout import replace_dropout
 from flbench.engine.optimizer_step import OptimizerStep
-from flbench.engine.pooled import Pools
 from flbench.errors import PluginError
 
 
@@ -25,7 +24,6 @@ class Workspace:
     Attributes:
         row: the flat tensor of which the module's tensors are views, shape (W,).
         step: the optimiser's step.
-        pools: batches of several clients' samples.
 
     Raises:
         PluginError: `configure_optimizers` does not return one optimiser.
@@ -44,7 +42,6 @@ class Workspace:
         module.layout = layout
         self.optimizer = optimizer
         self.step = OptimizerStep(optimizer)
-        self.pools = Pools()
         self.has_batchnorm = any(
             isinstance(child, nn.modules.batchnorm._BatchNorm) for child in module.modules()
         )

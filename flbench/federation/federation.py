@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -40,12 +40,16 @@ class Samples:
         y: labels, shape (m,), int64.
         splits: split name -> the rows of each client.
         names: number of each client in the addresses of random generators; None = its id.
+        pooled: batches of several clients that are remembered (`pooled.py`).
     """
 
     x: Tensor
     y: Tensor
     splits: Mapping[str, RowLists]
     names: tuple[int, ...] | None = None
+    pooled: dict[object, object] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def name(self, client: int) -> int:
         """The number of a client in the addresses of random generators."""

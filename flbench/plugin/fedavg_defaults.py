@@ -43,7 +43,7 @@ def dispatch(state: State, stage: Stage, ctx: Context) -> Start:
     """Each client gets its home model, whole."""
     home = state.membership.home[stage.clients].clamp(min=0)  # methods answer for undecided clients
     rows = home.unique()
-    if len(rows) == 1:  # no copy: a probe of 100 clients holds no model beside the bank
+    if len(rows) == 1 < len(home):  # no copy: a probe of 100 clients holds no model beside the bank
         params = row_of(state.models, int(rows)).expand(len(home), -1)
     else:
         params = state.models[home]

@@ -19,6 +19,7 @@ from flbench.engine.process_group import ProcessGroup
 from flbench.engine.sequential import Sequential
 from flbench.errors import FlbenchError, PluginError, in_one_line
 from flbench.federation.federation import Samples
+from flbench.federation.pooled import Pooled
 from flbench.metrics import BINS, ClientValues, calibration_error, clustering_error
 from flbench.run.history import Evaluation
 from flbench.toolbox.heterogeneity import label_overlap_truth
@@ -241,7 +242,7 @@ def _evaluate_split(
             received = {name: tensor[places[0]] for name, tensor in personal.extras.items()}
             ids, rule = clients[places], personal.predictor
             sure = calibration[number] if bins else None
-            pooled = space.pools.of(samples, split, ids)
+            pooled = Pooled.of(samples, split, ids)
             stream = None
             if metrics is not None:
                 stream = Stream(metrics, pooled.positions, pooled.lengths)

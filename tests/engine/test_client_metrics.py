@@ -36,8 +36,8 @@ from flbench.core.seeding import rng
 from flbench.engine import client_metrics
 from flbench.engine.client_metrics import ClientMetric, ClientMetrics, Stream, find_metric
 from flbench.engine.cross_evaluation import evaluate_model
-from flbench.engine.pooled import Pooled
 from flbench.errors import BadParameter, PluginError, UnknownName, UserError
+from flbench.federation.pooled import Pooled
 from flbench.metrics import ClientValues, Outcome, computed, is_taken, measured, metrics_of
 from flbench.results.schema import VOLATILE
 from flbench.run.evaluation import only

@@ -32,9 +32,9 @@ from flbench.engine.cross_evaluation import (
     evaluate_model,
     logits_of,
 )
-from flbench.engine.pooled import Pooled
 from flbench.engine.sequential import mean_in_order
 from flbench.errors import Diverged, PluginError
+from flbench.federation.pooled import Pooled
 from flbench.run.rounds import cohort
 from flbench.toolbox.aggregation import weighted_mean
 

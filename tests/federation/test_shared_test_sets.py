@@ -172,7 +172,7 @@ def test_a_client_needs_two_samples_where_it_is_not_tested_on_its_own() -> None:
 def test_sharing_changes_no_clients_numbers(play_toy: Play) -> None:
     """Each sample of a shared test set is judged once; the sums are those of judging it always."""
     from flbench.engine.cross_evaluation import evaluate_model
-    from flbench.engine.pooled import Pooled
+    from flbench.federation.pooled import Pooled
 
     played = play_toy("fedavg", rounds=1)
     space, pool = played.run.executor.workspace, played.run.held_out

@@ -36,7 +36,23 @@ class Pooled:
 
     @classmethod
     def of(cls, samples: Samples, split: str, clients: Tensor) -> Pooled:
-        """Pool a split of some clients."""
+        """Pool a split of some clients.
+
+        Small batches are remembered, as clients stay in their groups for long: in the samples
+        themselves, so that whoever cannot reach these reaches no copy of them either.
+        """
+        known, key = samples.pooled, (split, clients.numpy(force=True).tobytes())
+        pooled = known.pop(key, None)
+        if not isinstance(pooled, cls):
+            pooled = cls._gathered(samples, split, clients)
+        if pooled.x.nbytes <= SMALL:
+            known[key] = pooled  # behind all that were used before it
+            if len(known) > MOST:
+                del known[next(iter(known))]
+        return pooled
+
+    @classmethod
+    def _gathered(cls, samples: Samples, split: str, clients: Tensor) -> Pooled:
         lists = [samples.splits[split][client] for client in clients.tolist()]
         lengths = torch.tensor([len(rows) for rows in lists], device=samples.y.device)
         rows = torch.cat(lists)
@@ -45,23 +61,3 @@ class Pooled:
             return cls(samples.x[rows], samples.y[rows], None, lengths, torch.ones_like(rows))
         x, y = samples.x[distinct], samples.y[distinct]
         return cls(x, y, positions, lengths, positions.bincount())
-
-
-class Pools:
-    """Pools samples; small batches are remembered, as clients stay in their groups for long."""
-
-    def __init__(self) -> None:
-        self._known: dict[object, tuple[Samples, Pooled]] = {}
-
-    def of(self, samples: Samples, split: str, clients: Tensor) -> Pooled:
-        """Pool a split of some clients; see `Pooled`."""
-        key = id(samples), split, clients.numpy(force=True).tobytes()
-        known = self._known.pop(key, None)  # it has the samples, so their id is not used again
-        if known is None:
-            known = samples, Pooled.of(samples, split, clients)
-        pooled = known[1]
-        if pooled.x.nbytes <= SMALL:
-            self._known[key] = known  # behind all that were used before it
-            if len(self._known) > MOST:
-                del self._known[next(iter(self._known))]
-        return pooled
