@@ -61,10 +61,11 @@ def resolve_dataset(
         offline = suite.offline_dataset
         advice = f"; this data set needs no files: --dataset {offline}" if offline else ""
         raise MissingData(f"{error}{advice}") from None
-    if name != suite.dataset and name.startswith(f"{suite.dataset}["):
+    if name.startswith(f"{suite.dataset.partition('[')[0]}["):
         there = suite.clients if domains is None else domains
         part = {"dataset": name, "clients": min(suite.clients, there)}
-        spec.say(f"{suite.name} runs on {name} with {part['clients']} clients")
+        if part != {"dataset": suite.dataset, "clients": suite.clients}:
+            spec.say(f"{suite.name} runs on {name} with {part['clients']} clients")
         spec = replace(spec, suite=suite.model_copy(update=part))
     return spec, lambda _, root: once.pop() if once else load(suite.dataset, root)
 

@@ -30,6 +30,7 @@ from flbench.errors import (
     Undefined,
     UserError,
 )
+from flbench.federation import loading
 from flbench.federation.loading import load_dataset
 from flbench.results.files import read_result, result_path, skip_path
 from flbench.results.schema import VOLATILE, Result
@@ -71,11 +72,31 @@ def giving(data: Dataset) -> Callable[[str, Path], Dataset]:
     return lambda name, root: data
 
 
+@pytest.fixture
+def toy_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The data set `toy` is installed, and its files give the part PART."""
+    monkeypatch.setattr(loading, "find", lambda group, name: (group, name))
+    monkeypatch.setattr(
+        loading, "load_entry", lambda entry: {("datasets", "toy"): lambda root: domains(2)}[entry]
+    )
+
+
 def lacking(name: str, root: Path) -> Dataset:
     raise MissingData(f"data set '{name}' expects a file in {root}")
 
 
 # --- parts --------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("toy_parts")
+def test_a_part_can_be_asked_for_by_its_name(tmp_path: Path) -> None:
+    said: list[str] = []
+    asked = job_of(tmp_path, said, dataset=PART, clients=2)
+    job, load = resolve_dataset(asked, load_dataset)
+    assert (job.suite.dataset, job.suite.clients, said) == (PART, 2, [])
+    assert load(PART, tmp_path).name == PART
+    with pytest.raises(MissingData, match=r"'toy\[a\]' is asked for, the files under .* give"):
+        load_dataset("toy[a]", tmp_path)
 
 
 @pytest.mark.parametrize(
