@@ -5,7 +5,9 @@ functions that must not be compiled; with sympy and the rest it takes a third of
 longer than most of flbench (https://github.com/pytorch/pytorch/pull/162595 is the same complaint).
 Here `import torch._dynamo` runs nothing. Until something is compiled, no object is an
 `OptimizedModule`, and what marks code for the compiler does nothing. Any other name that is asked
-for, and any module inside it, runs the package's own code, so all of torch._dynamo is there.
+for, and any module inside it, runs the package's own code, so all of torch._dynamo is there. The
+same holds for torch's module of symbolic shapes, which imports sympy, and which every check within
+`torch.func` imports to ask whether a bool is true.
 
 Import this module before lightning. It does nothing if torch._dynamo is imported already, or torch
 is of a major version other than 2.
@@ -17,6 +19,7 @@ import functools
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
@@ -27,18 +30,19 @@ import torch
 from flbench.core.deferred_torchmetrics import run
 
 NAME = "torch._dynamo"
+SHAPES = "torch.fx.experimental.symbolic_shapes"
 MAJOR = "2."
 """The versions that this was tested with."""
 
 
 class Deferred(ModuleType):
-    """The package, which runs its own code when it is asked for a name that it does not have."""
+    """A module that runs its own code when it is asked for a name that it does not have."""
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the package has
-        if name in STANDINS:
-            return STANDINS[name]
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the module has
+        if name in STANDINS[self.__name__]:
+            return STANDINS[self.__name__][name]
         if name != "__all__" and name.startswith("__"):
-            raise AttributeError(f"module {NAME!r} has no attribute {name!r}")
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         return getattr(run(self), name)
 
     def __dir__(self) -> list[str]:
@@ -110,10 +114,22 @@ class CompiledAutograd:
         return getattr(run(sys.modules[NAME]).compiled_autograd, name)
 
 
-STANDINS: dict[str, object] = {
-    "OptimizedModule": OptimizedModule, "disable": disable, "graph_break": graph_break,
-    "trace_rules": TraceRules(), "compiled_autograd": CompiledAutograd(),
+def expect_true(a: object, skip: int = 0) -> bool:
+    """As torch's; a check of `torch.func` asks it for every bool."""
+    if type(a) is bool:
+        return a
+    found: bool = run(sys.modules[SHAPES]).expect_true(a, skip + 1)
+    return found
+
+
+STANDINS: dict[str, dict[str, object]] = {
+    NAME: {
+        "OptimizedModule": OptimizedModule, "disable": disable, "graph_break": graph_break,
+        "trace_rules": TraceRules(), "compiled_autograd": CompiledAutograd(),
+    },
+    SHAPES: {"expect_true": expect_true},
 }  # fmt: skip
+"""The modules that are deferred, and what they have without running their code."""
 
 
 class Finder(MetaPathFinder):
@@ -129,18 +145,22 @@ class Finder(MetaPathFinder):
 
 
 def defer() -> None:
-    """Put the deferred package in the place of the one that would be imported."""
+    """Put deferred modules in the place of those that would be imported."""
     if NAME in sys.modules or not torch.__version__.startswith(MAJOR):
         return
-    spec = PathFinder.find_spec(NAME, torch.__path__)
-    if spec is None:
-        return
-    module = Deferred(NAME)
-    module.__spec__, module.__loader__, module.__file__ = spec, spec.loader, spec.origin
-    module.__path__ = list(spec.submodule_search_locations or ())
-    module.__package__ = NAME
-    sys.modules[NAME] = module
-    setattr(torch, "_dynamo", module)  # noqa: B010 - mypy
+    for name in STANDINS:
+        parent, _, last = name.rpartition(".")
+        package = import_module(parent)
+        spec = PathFinder.find_spec(name, package.__path__)
+        if spec is None or name in sys.modules:
+            continue
+        module = Deferred(name)
+        module.__spec__, module.__loader__, module.__file__ = spec, spec.loader, spec.origin
+        if spec.submodule_search_locations is not None:
+            module.__path__ = list(spec.submodule_search_locations)
+        module.__package__ = name if spec.submodule_search_locations is not None else parent
+        sys.modules[name] = module
+        setattr(package, last, module)
     sys.meta_path.insert(0, Finder())
 
 

@@ -23,6 +23,7 @@ USES = {
     "a module": "import torch._dynamo.config as c; assert c.cache_size_limit > 0",
     "a name of a module": "from torch._dynamo.eval_frame import OptimizedModule as O; assert O",
     "its names": "import torch._dynamo; assert 'reset' in dir(torch._dynamo)",
+    "shapes": "import torch.fx.experimental.symbolic_shapes as s; assert s.ShapeEnv().create_unbacked_symint()",
     "all of it": "from torch._dynamo import *; assert callable(optimize)",
 }
 CONNECTED = """
@@ -40,7 +41,12 @@ GRADIENTS = """
 import sys, torch, flbench.core.client
 square = lambda x: (x * x).sum()
 assert torch.equal(torch.vmap(torch.func.grad(square))(torch.ones(2, 3)), 2 * torch.ones(2, 3))
-print(*[name for name in ("torch._dynamo.eval_frame",) if name in sys.modules])
+loss = lambda x, y: torch.nn.functional.cross_entropy(x, y)
+torch.vmap(torch.func.grad(loss))(torch.ones(2, 3, 4), torch.ones(2, 3, dtype=torch.int64))
+print(*[name for name in ("sympy", "torch._dynamo.eval_frame") if name in sys.modules])
+from torch.fx.experimental.symbolic_shapes import expect_true, guard_bool
+assert guard_bool(True) and expect_true(True) and not expect_true(False)
+assert "sympy" in sys.modules
 stand_in = torch._dynamo.compiled_autograd
 assert stand_in.reset is sys.modules["torch._dynamo.compiled_autograd"].reset
 assert torch.equal(torch.func.grad(square)(torch.ones(2)), 2 * torch.ones(2))
