@@ -57,7 +57,7 @@ def test_doors_take_an_argument_and_other_data_sets_none(
         load_dataset(name, tmp_path)
 
 
-@pytest.mark.parametrize("name", ["nzp:file", "rotated:digit", "digit-5[mnist]"])
+@pytest.mark.parametrize("name", ["nzp:file", "rotated:digit", "digit-6[mnist]"])
 def test_an_unknown_door_or_data_set_lists_what_is_there(tmp_path: Path, name: str) -> None:
     with pytest.raises(UnknownName, match=r"unknown dataset '.*installed: .*cifar10, .*npz, "):
         load_dataset(name, tmp_path)
