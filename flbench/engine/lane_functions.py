@@ -1,9 +1,9 @@
 """torch's Python functions for recorded operations.
 
 `torch.bmm(x, y)` calls the operation `aten.bmm.default` with less time for its arguments than
-`torch.ops.aten.bmm.default(x, y)`, about 1 us of 3. Which operation a function calls depends on its
-arguments, so each function is tried with those of the recording. It is taken only if it calls the
-recorded operation, with the recorded arguments, and nothing else.
+`torch.ops.aten.bmm.default(x, y)`. Which operation a function calls depends on its arguments, so
+each function is tried with those of the recording. It is taken only if it calls the recorded
+operation, with the recorded arguments, and nothing else.
 """
 
 from __future__ import annotations

@@ -312,6 +312,7 @@ class LaneStep:
         memory.changes += 1
         memory.known, memory.uses, memory.question = {}, {}, None
         memory.attributes.clear()
+        memory.fills.clear()
 
 
 def same_objects(ones: dict[str, object], others: dict[str, object]) -> bool:

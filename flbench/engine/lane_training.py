@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import cached_property
+from itertools import accumulate
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from flbench.core.client import LocalPhase
 from flbench.core.dataset import Indices
@@ -28,11 +29,18 @@ POOL = 2**28
 """Bytes of samples that several runs may have together, as they are copied to one table."""
 
 
-def train(jobs: Sequence[StageJob]) -> None:
+def train(jobs: Sequence[StageJob], pool: Pool | None = None) -> Pool:
     """Train the clients of some jobs in lanes, at most SCALARS scalars at once.
 
     Clients share lanes if they train equally long and fast, and have the same network. The models
     are written to the jobs' rows, what else came out to their outcomes.
+
+    Args:
+        jobs: of several runs, or of one.
+        pool: the samples with which jobs were trained before; None = there were none.
+
+    Returns:
+        The samples of these jobs.
 
     Raises:
         NotTogether: the jobs cannot share lanes.
@@ -45,7 +53,9 @@ def train(jobs: Sequence[StageJob]) -> None:
         for client, candidate in job.start.active.nonzero().tolist():
             key = job.stage.schedule(client), int(networks[client, candidate])
             alike.setdefault(key, []).append((job, client, candidate))
-    pool = Pool(jobs)
+    if pool is None or not pool.serves(jobs):
+        pool = Pool(jobs)
+    first = pool.first(jobs)
     lanes_at_once = max(1, SCALARS // jobs[0].executor.workspace.layout.width)
     for (schedule, network), places in alike.items():
         places.sort(key=lambda place: len(place[0].owned[place[1]]))
@@ -56,12 +66,13 @@ def train(jobs: Sequence[StageJob]) -> None:
                     module = job.executor.workspace.module
                     settings.enter_context(choosing(module, network))
                     settings.enter_context(local_settings(module, schedule, job.round))
-                outcomes = LaneTraining(lanes, schedule, pool).run()
+                outcomes = LaneTraining(lanes, schedule, pool, first).run()
             for (job, client, candidate), row, outcome in zip(
                 lanes.places, lanes.rows(), outcomes, strict=True
             ):
                 job.rows[client][candidate] = row
                 job.outcomes[client][candidate] = outcome
+    return pool
 
 
 def refuse_different(jobs: Sequence[StageJob]) -> None:
@@ -70,8 +81,11 @@ def refuse_different(jobs: Sequence[StageJob]) -> None:
     Raises:
         NotTogether: names what differs.
     """
-    for name in likeness(jobs[0]) if len(jobs) > 1 else ():
-        if any(likeness(job)[name] != likeness(jobs[0])[name] for job in jobs):
+    if len(jobs) == 1:
+        return
+    first, *others = map(likeness, jobs)
+    for name, value in first.items():
+        if any(other[name] != value for other in others):
             raise NotTogether(f"{name} differs between them")
 
 
@@ -82,7 +96,7 @@ def likeness(job: StageJob) -> dict[str, object]:
         "the round": job.round,
         "the stage": job.stage.label,
         "the network": (space.layout.slots, type(space.module)),
-        "local training": space.module.local,
+        "local training": (space.module.local, job.rate),
         "the optimiser": (type(space.optimizer), space.optimizer.defaults),
         "what clients receive": {
             name: (table.shape[1:], table.dtype) for name, table in job.received.items()
@@ -98,33 +112,30 @@ class Pool:
     Attributes:
         x: shape (M, ...).
         y: shape (M, ...).
-        first: number of the first sample of each job.
 
     Raises:
         NotTogether: those of several runs take more memory than POOL.
     """
 
-    last: tuple[list[Tensor], Tensor, Tensor] | None = None
-    """The tables of which the last ones were copied, and the copies: they do not change."""
-
     def __init__(self, jobs: Sequence[StageJob]) -> None:
-        pools = [job.executor.samples for job in jobs]
-        starts = torch.tensor([0, *(len(pool.y) for pool in pools)]).cumsum(0).tolist()
-        self.first = dict(zip(jobs, starts, strict=False))
+        self._of = [job.executor.samples for job in jobs]
         if len(jobs) == 1:
-            self.x, self.y = pools[0].x, pools[0].y
+            self.x, self.y = self._of[0].x, self._of[0].y
             return
-        if sum(pool.x.nbytes + pool.y.nbytes for pool in pools) > POOL:
+        if sum(samples.x.nbytes + samples.y.nbytes for samples in self._of) > POOL:
             raise NotTogether(f"their samples take more than {POOL >> 20} MiB together")
-        known, tables = Pool.last, [pool.x for pool in pools]
-        if known is None or len(known[0]) != len(tables) or any(map(_is_not, known[0], tables)):
-            copies = torch.cat(tables), torch.cat([pool.y for pool in pools])
-            Pool.last = known = (tables, *copies)
-        _, self.x, self.y = known
+        self.x = torch.cat([samples.x for samples in self._of])
+        self.y = torch.cat([samples.y for samples in self._of])
 
+    def serves(self, jobs: Sequence[StageJob]) -> bool:
+        """Whether it has the samples of these jobs, in their order."""
+        asked = [job.executor.samples for job in jobs]
+        return len(asked) == len(self._of) and all(map(operator.is_, asked, self._of))
 
-def _is_not(one: Tensor, other: Tensor) -> bool:
-    return one is not other
+    def first(self, jobs: Sequence[StageJob]) -> dict[StageJob, int]:
+        """Number of the first sample of each job."""
+        starts = accumulate((len(samples.y) for samples in self._of), initial=0)
+        return dict(zip(jobs, starts, strict=False))
 
 
 class LaneTraining:
@@ -134,10 +145,13 @@ class LaneTraining:
         lanes: they are trained in place.
         schedule: how long and fast.
         pool: the samples.
+        first: number of the first sample of each job in the pool.
     """
 
-    def __init__(self, lanes: Lanes, schedule: Schedule, pool: Pool) -> None:
-        self.lanes, self.schedule, self.pool = lanes, schedule, pool
+    def __init__(
+        self, lanes: Lanes, schedule: Schedule, pool: Pool, first: dict[StageJob, int]
+    ) -> None:
+        self.lanes, self.schedule, self.pool, self.first = lanes, schedule, pool, first
         self.jobs = jobs_of(lanes.places)
         self.hooks = {job: LaneHooks(lanes, job) for job in self.jobs}
         self.space = self.jobs[0].executor.workspace
@@ -206,7 +220,7 @@ class LaneTraining:
             for (job, _, _), rows, name in zip(lanes.places, lanes.owned, lanes.names, strict=True)
         ]
         owned = [
-            rows.numpy(force=True) + self.pool.first[job]
+            rows.numpy(force=True) + self.first[job]
             for (job, _, _), rows in zip(lanes.places, lanes.owned, strict=True)
         ]
         filled = self._filled(steps, plans)

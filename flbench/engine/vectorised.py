@@ -25,10 +25,11 @@ from flbench.engine import lane_training
 from flbench.engine.lane_hooks import NotVectorisable
 from flbench.engine.lane_optimizer import not_shared
 from flbench.engine.lane_step import USES, OtherStep
+from flbench.engine.lane_training import Pool
 from flbench.engine.lanes import NotTogether, ProgramTable, StageJob
 from flbench.engine.sequential import Sequential, copy_idle, stack_upload
 from flbench.engine.workspace import Workspace
-from flbench.errors import FlbenchError
+from flbench.errors import FlbenchError, in_one_line, text_of
 from flbench.federation.federation import Samples
 
 SLOWER = "lanes are slower"
@@ -97,7 +98,7 @@ class Vectorised(Sequential):
             self._measure(rows, start, stage, work, round_)
         if self.reason is None:
             try:
-                (upload,) = _train([self.job(rows, start, stage, work, round_)])
+                (upload,), _ = _train([self.job(rows, start, stage, work, round_)])
                 return upload
             except Exception as error:
                 if isinstance(error, FlbenchError) and error.__cause__ is None:
@@ -142,18 +143,23 @@ class Vectorised(Sequential):
         return StageJob(self, rows, start, stage, work, round_, rate, programs, uses)
 
 
-def _train(jobs: Sequence[StageJob]) -> list[Upload]:
-    """Train jobs in lanes; each upload is without its models, which are in the job's rows."""
+def _train(jobs: Sequence[StageJob], pool: Pool | None = None) -> tuple[list[Upload], Pool]:
+    """Train jobs in lanes; see `lane_training.train`.
+
+    Returns:
+        Each upload without its models, which are in the job's rows; and the samples of the jobs.
+    """
     for job in jobs:
         copy_idle(job.rows, job.start)
     with no_draws(jobs[0].executor.workspace.device), ExitStack() as settings:
         for job in jobs:
             settings.enter_context(using_loss(job))
-        lane_training.train(jobs)
-    return [
+        pool = lane_training.train(jobs, pool)
+    uploads = [
         stack_upload(job.stage, job.round, job.start, list(map(len, job.owned)), job.outcomes)
         for job in jobs
     ]
+    return uploads, pool
 
 
 @contextmanager
@@ -194,6 +200,7 @@ class TogetherExecutor:
     def __init__(self) -> None:
         self.programs: ProgramTable = {}
         self.reason: str | None = None
+        self._pool: Pool | None = None
 
     def fit(self, fits: Sequence[Fit]) -> list[Upload] | None:
         """Train the stages; the uploads of `Sequential.fit`. None = each must be trained alone.
@@ -205,24 +212,27 @@ class TogetherExecutor:
         for executor, *_ in fits:
             executor.programs = self.programs
         tables = [fit[0].tables.take(fit[1].params, fit[0].workspace.device) for fit in fits]
+        jobs = [
+            executor.job(table.unbind(), start, stage, work, round_)
+            for (executor, start, stage, work, round_), table in zip(fits, tables, strict=True)
+        ]
         try:
-            uploads = _train(
-                [
-                    executor.job(table.unbind(), start, stage, work, round_)
-                    for (executor, start, stage, work, round_), table in zip(
-                        fits, tables, strict=True
-                    )
-                ]
-            )
-            return [
-                replace(upload, params=table) for upload, table in zip(uploads, tables, strict=True)
-            ]
-        except NotTogether as error:
-            self.reason = str(error)
+            uploads, self._pool = _train(jobs, self._pool)
         except OtherStep:
-            self.reason = "their steps are not the same"
+            self._part("their steps are not the same", fits)
+            return None
+        except (NotTogether, NotVectorisable) as error:
+            self._part(text_of(error), fits)
+            return None
         except Exception as error:  # whatever it is, it comes again where a run trains alone
-            self.reason = f"{type(error).__name__}: {error}"
+            self._part(in_one_line(error), fits)
+            return None
+        return [
+            replace(upload, params=table) for upload, table in zip(uploads, tables, strict=True)
+        ]
+
+    def _part(self, reason: str, fits: Sequence[Fit]) -> None:
+        """Let every run train alone from now on, with steps that it records itself."""
+        self.reason, self._pool = reason, None
         for executor, *_ in fits:
             executor.programs = {}
-        return None

@@ -144,7 +144,8 @@ def run_together(cells: Sequence[Cell], loads: Sequence[Callable[[str, Path], Da
             progress.left(seeds[number])
             yield running.pop(number), outcome
     except KeyboardInterrupt:
-        raise CellInterrupted(next(iter(running.values())).spec.checkpoint) from None
+        stopped = next(iter(running.values()), cells[-1])
+        raise CellInterrupted(stopped.spec.checkpoint) from None
 
 
 def run_locally(cells: Sequence[Cell]) -> Running:

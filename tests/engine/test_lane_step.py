@@ -219,3 +219,56 @@ def test_simplified_steps_end_with_the_bytes_of_plain_ones(
     monkeypatch.setattr(lane_program, "simplify", lambda *_: None)
     monkeypatch.setattr(lane_program, "use_functions", lambda *_: None)
     assert simplified.numpy().tobytes() == last().numpy().tobytes()
+
+
+class Centred(nn.Module):
+    """Has no weights, and lets the samples of a batch influence one another."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(dim=0)
+
+
+def filled(play_toy: Play, plugin: Any = "fedavg", **changes: Any) -> bool:
+    """Whether last batches were filled up; the run ends where clients end alone."""
+    _, played = ends(play_toy, plugin, **changes)
+    answers = [a for memory in played.run.executor.programs.values() for a in memory.fills.values()]
+    sizes = {s for memory in played.run.executor.programs.values() for s in memory.known}
+    (answer,) = set(answers)
+    assert (sizes == {(4,)}) == answer, "each batch has four samples, or its own number"
+    return bool(answer)
+
+
+def test_last_batches_of_linear_layers_are_filled_up(play_toy: Play) -> None:
+    """Of 17 or 18 samples in batches of four the last ones have one or two."""
+    assert filled(play_toy)
+    assert filled(play_toy, "fedprox")
+
+
+def convolution() -> nn.Module:
+    return nn.Sequential(nn.Unflatten(1, (1, 3)), nn.Conv1d(1, 4, 3), nn.Flatten())
+
+
+OTHERS: dict[str, Callable[[], nn.Module]] = {
+    "centred": lambda: nn.Sequential(nn.Linear(3, 4), Centred()),
+    "batchnorm": lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)),
+    "convolution": convolution,
+}
+
+
+@pytest.mark.parametrize("body", OTHERS.values(), ids=list(OTHERS))
+def test_last_batches_of_other_networks_are_not(
+    play_toy: Play, body: Callable[[], nn.Module]
+) -> None:
+    assert not filled(play_toy, net=lambda: nn.Sequential(body(), nn.Linear(4, 4)))
+
+
+def test_last_batches_are_not_filled_up_for_other_losses(play_toy: Play) -> None:
+    """A step or a loss of a method's own may look at all samples of a batch."""
+    Scaled.factor = 1.0
+    assert not filled(play_toy, method(Scaled))
+    assert not filled(play_toy, "fedlc")
+
+
+def test_large_batches_are_not_filled_up(play_toy: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lane_step, "LARGEST_FILLED", 3)
+    assert not filled(play_toy)

@@ -15,6 +15,7 @@ from flbench import ClientModule, LocalTraining, hookimpl
 from flbench.core.state import State
 from flbench.engine import lane_training, vectorised
 from flbench.engine.options import EngineOptions
+from flbench.engine.vectorised import TogetherExecutor
 from flbench.errors import Diverged, Undefined
 from flbench.results.files import read_result
 from flbench.results.schema import VOLATILE
@@ -25,8 +26,10 @@ from flbench.run.runner import executing
 from flbench.run.setup import prepare
 from flbench.run.spec import RunSpec
 from flbench.run.training import alone, together
+from flbench.sweeps.launchers import DONE, FAILED, attempting
 
 SEEDS = range(3)
+DATA = toy_dataset()
 LANES = EngineOptions("vectorised", "cpu")
 
 
@@ -161,6 +164,32 @@ def test_seeds_that_train_otherwise_part(tmp_path: Path) -> None:
     assert said == ["the seeds do not train together: local training differs between them"]
 
 
+@dataclass(frozen=True)
+class Broken:
+    """The training of one seed fails."""
+
+    @hookimpl
+    def local_term(self, ctx: Any) -> Any:
+        def term(module: ClientModule) -> Any:
+            if ctx.seed == 1:
+                raise ValueError("no\nterm")
+            return module.flat().sum() * 0
+
+        return term
+
+
+def test_an_error_of_one_seed_is_its_own(tmp_path: Path) -> None:
+    said: list[str] = []
+    runs = [
+        attempting(spec(composition(("broken", Broken())), seed, folder=tmp_path), lambda *_: DATA)
+        for seed in SEEDS
+    ]
+    found = dict(together(runs, said.append))
+    assert [found[seed].what for seed in SEEDS] == [DONE, FAILED, DONE]
+    assert "ValueError: no" in found[1].why
+    assert [line.count("\n") for line in said] == [0]
+
+
 def test_samples_that_are_too_many_are_not_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,6 +289,47 @@ def test_the_command_trains_seeds_together(typed: Typed) -> None:
         other = read_result(Path("together", *path.parts[1:]))
         leave = set(VOLATILE)
         assert one.model_dump(exclude=leave) == other.model_dump(exclude=leave)
+
+
+def test_samples_of_all_seeds_are_copied_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    real = lane_training.Pool.__init__
+
+    def count(pool: lane_training.Pool, jobs: Any) -> None:
+        made.append(len(jobs))
+        real(pool, jobs)
+
+    runs = [running_rounds(*one) for one in prepared("fedavg", tmp_path, rounds=4)]
+    monkeypatch.setattr(lane_training.Pool, "__init__", count)
+    dict(together(runs))
+    assert made == [3]
+
+
+@pytest.mark.slow
+def test_an_interrupted_command_says_how_all_seeds_go_on(
+    typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = "run -p fedavg -s pathological-noniid --rounds 4 --seeds 2 --executor vectorised"
+    real, made = TogetherExecutor.fit, []
+
+    def interrupted(executor: Any, fits: Any) -> Any:
+        made.append(len(fits))
+        if len(made) == 3:
+            raise KeyboardInterrupt
+        return real(executor, fits)
+
+    monkeypatch.setattr(TogetherExecutor, "fit", interrupted)
+    code, out, said = typed(*words.split(), "--accelerator", "cpu")
+    assert (code, out) == (130, "")
+    assert "the last whole round is kept, go on with: flbench run" in said
+    assert "--seeds 2" in said.splitlines()[-1]
+    assert "--resume" in said.splitlines()[-1]
+    monkeypatch.undo()
+    assert len(list(Path().rglob("*checkpoint*"))) >= 2
+    code, out, _ = typed(*words.split(), "--accelerator", "cpu", "--resume")
+    assert (code, out.count("seed-")) == (0, 2)
 
 
 @pytest.mark.slow
