@@ -1,4 +1,4 @@
-"""Four seeds of the main job in the same lanes, against one client and one seed after the other."""
+"""Four seeds of the main job in the same lanes, in one process and in two workers."""
 
 from __future__ import annotations
 
@@ -11,37 +11,42 @@ from .part import PartRequest
 from .startup import seconds_until, spread
 
 TITLE = (
-    "Seeds: `flbench run -p pfedlia -s noisy-noniid --seeds 4` in lanes (`ratio`: as many times as"
-    " fast as one client after the other)"
+    "Seeds: four seeds of pfedlia on noisy-noniid in lanes (`ratio`: as many times as fast as one"
+    " client after the other by `flbench run`)"
 )
 GOAL = "with networks of linear layers, training 10 times as fast and the whole command 4 times"
-COMMAND = ("run", "-p", "pfedlia", "-s", "noisy-noniid", "--seeds", "4")
-QUICK = (*COMMAND, "--rounds", "5", "--set", "warmup=1", "--set", "probe_epochs=1")
-EXECUTORS = ("sequential", "vectorised")
+CELLS = ("-p", "pfedlia", "-s", "noisy-noniid", "--seeds", "4")
+QUICK = (*CELLS, "--rounds", "5", "--set", "warmup=1", "--set", "probe_epochs=1")
+SWEEP = ("sweep", "--workers", "2")
+WAYS = {
+    "flbench run": ("run", "--executor", "sequential"),
+    "flbench run --executor vectorised": ("run", "--executor", "vectorised"),
+    "flbench sweep --workers 2": (*SWEEP, "--executor", "sequential"),
+    "flbench sweep --workers 2 --executor vectorised": (*SWEEP, "--executor", "vectorised"),
+}
 
 
 def run(request: PartRequest) -> list[Row]:
-    """Measure both executors alternately, with each network."""
-    times, command = (1, QUICK) if request.quick else (3, COMMAND)
+    """Measure all ways alternately, with each network."""
+    times, cells = (1, QUICK) if request.quick else (3, CELLS)
     rows: list[Row] = []
     for model in ("mlp", "logistic-regression"):
-        whole: dict[str, list[float]] = {name: [] for name in EXECUTORS}
-        training: dict[str, list[float]] = {name: [] for name in EXECUTORS}
+        whole: dict[str, list[float]] = {name: [] for name in WAYS}
+        training: dict[str, list[float]] = {name: [] for name in list(WAYS)[:2]}
         for turn in range(times):
-            for executor in EXECUTORS:
-                request.say(f"{model} {executor}")
-                out = request.folder / f"seeds-{model}-{executor}-{turn}"
-                words = [*command, "--set", f"model={model}", "--executor", executor]
-                words += ["--out", str(out)]
-                whole[executor].append(seconds_until([sys.executable, "-m", "flbench", *words], ""))
-                training[executor].append(seconds_of_training(out))
+            for number, (name, words) in enumerate(WAYS.items()):
+                request.say(f"{model}: {name}")
+                out = request.folder / f"seeds-{model}-{number}-{turn}"
+                asked = [*words, *cells, "--set", f"model={model}", "--out", str(out)]
+                whole[name].append(seconds_until([sys.executable, "-m", "flbench", *asked], ""))
+                if name in training:
+                    training[name].append(seconds_of_training(out))
         for part, spent in (("whole command", whole), ("training", training)):
-            pair: list[Row] = [
-                {"model": model, "part": part, "executor": name, **spread("seconds", spent[name])}
-                for name in EXECUTORS
-            ]
-            pair[1] |= paired_ratios("ratio", spent[EXECUTORS[0]], spent[EXECUTORS[1]])
-            rows += [{**row, "times": times} for row in pair]
+            first = next(iter(spent.values()))
+            for name, seconds in spent.items():
+                row: Row = {"model": model, "part": part, "command": name, "times": times}
+                ratio = {} if seconds is first else paired_ratios("ratio", first, seconds)
+                rows.append(row | spread("seconds", seconds) | ratio)
     return rows
 
 

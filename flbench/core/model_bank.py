@@ -31,14 +31,20 @@ class RowStore:
         folder: where files are made when they are needed; they are unlinked at once, so they end
             with the process.
         device: of rows in memory; rows in files are copied to it when they are read.
+        sharers: how many stores have the budget together.
     """
 
     def __init__(
-        self, budget: int | None, folder: Path | None = None, device: torch.device | None = None
+        self,
+        budget: int | None,
+        folder: Path | None = None,
+        device: torch.device | None = None,
+        sharers: int = 1,
     ) -> None:
         self.folder = folder
         self.device = torch.device("cpu") if device is None else device
-        self.budget = _half_of_memory(self.device) if budget is None else budget
+        whole = _half_of_memory(self.device) if budget is None else budget
+        self.budget = whole // sharers
         self.used = 0  # bytes of rows in memory
         self.spilled = 0  # bytes of rows in files
 

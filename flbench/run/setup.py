@@ -101,7 +101,7 @@ def build_executor(
         The context of round 0, with its executor; and a hash of the network's own weights.
     """
     shape = tuple(federation.visible.x.shape[1:])
-    store = RowStore(spec.engine.bank_budget, spec.path.parent, fabric.device)
+    store = RowStore(spec.engine.bank_budget, spec.path.parent, fabric.device, spec.together)
     ledger = CommunicationLedger(spec.suite.training_clients)
     net = build_network(spec.suite, shape, federation.classes, spec.seed)
     leaks = spec.method.paper_leak

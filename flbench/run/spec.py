@@ -22,6 +22,7 @@ class RunSpec:
         resume: continue from the checkpoint, if there is one.
         changed_source: also if a plugin's code has changed since; the result says so.
         force: recompute even if the result is there.
+        together: how many runs this process runs at once; they share the memory for models.
     """
 
     suite: Suite
@@ -34,6 +35,7 @@ class RunSpec:
     resume: bool = False
     changed_source: bool = False
     force: bool = False
+    together: int = 1
     sinks: Sequence[tuple[str, object]] = ()
     say: Callable[[str], None] = field(default=lambda message: None)
 

@@ -7,6 +7,7 @@ Ray cluster. Workers get its request as text.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import sys
@@ -96,20 +97,22 @@ def run_cells(cells: Sequence[Cell]) -> Running:
 
     last = cells[-1] if cells else None
     for group in seeds_together(cells):
-        if len(group) == 1:
-            yield group[0], attempt(group[0].spec, take if group[0] is last else load)
-        else:
-            yield from run_together(group, [take if cell is last else load for cell in group])
+        yield from run_together(group, [take if cell is last else load for cell in group])
 
 
-def seeds_together(cells: Sequence[Cell]) -> Iterator[list[Cell]]:
+def seeds_together(cells: Sequence[Cell], workers: int = 1) -> Iterator[list[Cell]]:
     """The cells in groups that run together: seeds of one method on one suite, in lanes.
 
     Other sinks than the console listen to one run at a time, and energy is measured of one.
+
+    Args:
+        cells: of a sweep.
+        workers: how many of them run at once; no group is larger than the share of one.
     """
+    share = min(SEEDS, math.ceil(len(cells) / workers))
     for _, same in groupby(cells, lambda cell: (cell.spec.path.parent, _may_join(cell.spec))):
         group = list(same)
-        size = SEEDS if _may_join(group[0].spec) else 1
+        size = share if _may_join(group[0].spec) else 1
         for at in range(0, len(group), size):
             yield group[at : at + size]
 
@@ -122,11 +125,14 @@ def _may_join(spec: RunSpec) -> bool:
 
 
 def run_together(cells: Sequence[Cell], loads: Sequence[Callable[[str, Path], Dataset]]) -> Running:
-    """Run the seeds of a method together; the console shows them as one.
+    """Run the seeds of a method together; the console shows them as one. One seed runs alone.
 
     Raises:
         CellInterrupted: a person stops them; names the first that has not ended.
     """
+    if len(cells) == 1:
+        yield cells[0], attempt(cells[0].spec, loads[0])
+        return
     from flbench.run.training import together
     from flbench.terminal.console import Console, SeedsProgress
 
@@ -135,7 +141,7 @@ def run_together(cells: Sequence[Cell], loads: Sequence[Callable[[str, Path], Da
     progress = SeedsProgress(console, len(cells))
     seeds = [progress.seed() for _ in cells]
     runs = [
-        attempting(replace(cell.spec, sinks=(("console", seed),)), load)
+        attempting(replace(cell.spec, sinks=(("console", seed),), together=len(cells)), load)
         for cell, seed, load in zip(cells, seeds, loads, strict=True)
     ]
     running = dict(enumerate(cells))
@@ -298,25 +304,42 @@ def run_remotely(
     os.environ.update(environment)
     from flbench.terminal.console import Console
 
-    return run_request(request, sources, Console())
+    ((_, outcome),) = run_requests([request], sources, Console())
+    return outcome
 
 
-def run_request(request: str, sources: Mapping[str, str], console: Console) -> Outcome:
-    """Run the cell of a request in JSON, in another process than the sweep's.
+def run_requests(
+    requests: Sequence[str], sources: Mapping[str, str], console: Console
+) -> Iterator[tuple[int, Outcome]]:
+    """Run the cells of requests in JSON together, in another process than the sweep's.
 
     Args:
+        requests: seeds of one method on one suite, or one cell.
         sources: see `run_remotely`.
-        console: listens to the run.
+        console: listens to the runs.
+
+    Yields:
+        The number of a request, and what became of it.
     """
     try:
-        (cell,) = resolve(RunRequest.from_json(request), console, _imported)
+        read = [resolve(RunRequest.from_json(text), console, _imported) for text in requests]
+        cells = [cell for (cell,) in read]
+        refuse_other_code(cells[0].spec, sources)
     except FlbenchError as error:
-        return Outcome(FAILED, str(error), error.exit_code)
-    here = sources_of(cell.spec)
+        refused = Outcome(FAILED, str(error), error.exit_code)
+        yield from enumerate([refused] * len(requests))
+        return
+    for cell, outcome in run_together(cells, [_loaded] * len(cells)):
+        yield cells.index(cell), replace(outcome, error=None)
+
+
+def refuse_other_code(spec: RunSpec, sources: Mapping[str, str]) -> None:
+    """Refuse to run a cell with other code than that of the sweep; see `run_remotely`."""
+    here = sources_of(spec)
     if other := [name for name in sources if sources[name] != here.get(name)]:
-        text = f"the code of {', '.join(other)} is not that of the sweep: start the sweep again"
-        return Outcome(FAILED, text, UserError.exit_code)
-    return replace(attempt(cell.spec, _loaded), error=None)
+        raise UserError(
+            f"the code of {', '.join(other)} is not that of the sweep: start the sweep again"
+        )
 
 
 def sources_of(spec: RunSpec) -> dict[str, str]:

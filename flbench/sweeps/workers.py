@@ -1,9 +1,10 @@
 """Worker processes of this machine; each plays cells, one after the other.
 
 They are forked from a server that has imported the libraries (`run/fork_server.py`). A worker gets
-the request of a cell as text, as one of a Ray cluster does, and reports through a pipe what the
-console would show. A person's stop concerns the sweep alone: it asks the workers to stop with
-SIGTERM, and they keep the last whole round. A worker whose sweep has died ends at once.
+the requests of cells as text, as one of a Ray cluster does, and reports through a pipe what the
+console would show. Seeds of a method that share lanes are one task of a worker. A person's stop
+concerns the sweep alone: it asks the workers to stop with SIGTERM, and they keep the last whole
+round. A worker whose sweep has died ends at once.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, redirect_stderr, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from multiprocessing import connection, parent_process
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
@@ -38,7 +39,8 @@ from flbench.sweeps.launchers import (
     Running,
     raise_lost_interruptions,
     run_locally,
-    run_request,
+    run_requests,
+    seeds_together,
     sources_of,
     stoppable,
 )
@@ -106,12 +108,12 @@ def fitting(most: int, peak: int, free: int | None) -> int:
 
 @dataclass(eq=False)
 class Worker:
-    """A worker as the sweep sees it; `cell` is what it runs, None = nothing."""
+    """A worker as the sweep sees it; `cells` are those that it runs, by their numbers."""
 
     process: ForkServerProcess
     pipe: Connection
     bar: RunBar
-    cell: Cell | None = None
+    cells: dict[int, Cell] = field(default_factory=dict)
 
     def message(self) -> tuple[str, Any]:
         """What it reports next; "died" and its exit code if it is no more."""
@@ -126,6 +128,9 @@ class Worker:
 class Crew:
     """The workers of a sweep, and the cells that wait.
 
+    Attributes:
+        waiting: cells that run together, the next ones first.
+
     Args:
         most: how many workers there may be.
         measured: begin with one; the others follow when it has run a round, as many as its peak
@@ -135,17 +140,18 @@ class Crew:
     def __init__(
         self, cells: Sequence[Cell], progress: SweepProgress, most: int, *, measured: bool
     ) -> None:
-        self.waiting, self.progress, self.most = deque(cells), progress, most
+        self.waiting = deque(seeds_together(cells, most))
+        self.progress, self.most = progress, most
         self.workers: list[Worker] = []
         self.wanted = 1 if measured else most
         self.measured = measured
         self.deaths: Counter[Cell] = Counter()
 
     def run(self) -> Running:
-        """Run the cells; one whose worker dies goes on in another one, RETRIES times."""
+        """Run the cells; those whose worker dies go on, each by itself, RETRIES times."""
         with stoppable():
             try:
-                while self.waiting or any(one.cell for one in self.workers):
+                while self.waiting or any(one.cells for one in self.workers):
                     self.occupy()
                     pipes = {one.pipe: one for one in self.workers}
                     for pipe in connection.wait(list(pipes)):
@@ -156,13 +162,15 @@ class Crew:
     def occupy(self) -> None:
         """Give waiting cells to idle workers; start workers while there are fewer than wanted."""
         while self.waiting:
-            idle = [one for one in self.workers if one.cell is None]
+            idle = [one for one in self.workers if not one.cells]
             if not idle and len(self.workers) >= self.wanted:
                 return
             worker = idle[0] if idle else self.started()
-            worker.cell = cell = self.waiting.popleft()
+            cells = self.waiting.popleft()
+            worker.cells = dict(enumerate(cells))
+            requests = [self.request_of(cell) for cell in cells]
             with suppress(ConnectionError):  # it has died, which is its next message
-                worker.pipe.send((self.request_of(cell), sources_of(cell.spec)))
+                worker.pipe.send((requests, sources_of(cells[0].spec)))
 
     def started(self) -> Worker:
         """A new worker."""
@@ -181,9 +189,8 @@ class Crew:
         return replace(cell.request, engine=engine).to_json()
 
     def heard(self, worker: Worker) -> Iterator[tuple[Cell, Outcome]]:
-        """Act on the next message of a worker; gives the outcome of a cell if there is one."""
+        """Act on the next message of a worker; gives the outcomes of cells if there are any."""
         kind, what = worker.message()
-        cell = worker.cell
         if kind == "peak":
             self.settle(what)
         elif kind == "say":
@@ -194,12 +201,14 @@ class Crew:
             worker.bar.run_started(what)
         elif kind == "round_finished":
             worker.bar.round_finished(what)
-        else:  # "outcome" or "died"
+        elif kind == "died":
             worker.bar.close()
-            worker.cell = None
-            outcome = self.lost(worker, cell, what) if kind == "died" else what
-            if cell is not None and outcome is not None:
-                yield cell, outcome
+            yield from self.lost(worker, what)
+        else:  # "outcome"
+            number, outcome = what
+            yield worker.cells.pop(number), outcome
+            if not worker.cells:
+                worker.bar.close()
 
     def settle(self, peak: int) -> None:
         """Decide how many workers there are, by the peak memory of the first in its first round."""
@@ -212,30 +221,31 @@ class Crew:
                 f" {there} free)"
             )
 
-    def lost(self, worker: Worker, cell: Cell | None, code: int) -> Outcome | None:
-        """A worker has died: its cell goes on in another one, or fails.
+    def lost(self, worker: Worker, code: int) -> Iterator[tuple[Cell, Outcome]]:
+        """A worker has died: its cells go on in others, each by itself, or fail.
 
         SIGKILL is what the system sends if memory is not there: the next worker is one fewer.
         """
         self.workers.remove(worker)
         if code == -signal.SIGKILL:
             self.wanted = max(1, self.wanted - 1)
-        if cell is None:
-            return None
-        self.deaths[cell] += 1
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        if self.deaths[cell] > RETRIES:
-            why = f"its worker died ({how}), the last of {self.deaths[cell]}"
-            return Outcome(FAILED, why, 1, cell.spec.title, cell.spec.path)
-        self.progress.tell(f"{cell.title}: its worker died ({how}); it goes on in another one")
-        self.waiting.appendleft(cell)
-        return None
+        left: list[list[Cell]] = []
+        for cell in worker.cells.values():
+            self.deaths[cell] += 1
+            if self.deaths[cell] > RETRIES:
+                why = f"its worker died ({how}), the last of {self.deaths[cell]}"
+                yield cell, Outcome(FAILED, why, 1, cell.spec.title, cell.spec.path)
+                continue
+            self.progress.tell(f"{cell.title}: its worker died ({how}); it goes on in another one")
+            left.append([cell])
+        self.waiting.extendleft(reversed(left))
 
     def dismiss(self) -> None:
         """End all workers; those that run a cell keep its last whole round. May be interrupted."""
         try:
             for one in self.workers:
-                if one.cell is not None:
+                if one.cells:
                     one.process.terminate()
                 one.pipe.close()
             for one in self.workers:
@@ -259,8 +269,9 @@ def serve(pipe: Connection) -> None:
         signal.signal(signal.SIGTERM, _stop)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         while True:
-            request, sources = pipe.recv()
-            reporter.send("outcome", run_request(request, sources, reporter))
+            requests, sources = pipe.recv()
+            for numbered in run_requests(requests, sources, reporter):
+                reporter.send("outcome", numbered)
     except (EOFError, ConnectionError, KeyboardInterrupt):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 

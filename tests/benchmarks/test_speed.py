@@ -427,16 +427,20 @@ def test_seeds_in_lanes_are_compared_with_seeds_in_turn(
         for seed in range(int(given["--seeds"])):
             text = json.dumps({"seconds": {"train": 1.0 if fast else 5.0}})
             (folder / f"seed-{seed}.json").write_text(text)
-        return 10.0 if fast else 40.0
+        return (10.0 if fast else 40.0) / (2 if "sweep" in command else 1)
 
     monkeypatch.setattr(seeds, "seconds_until", seconds)
     rows = seeds.run(part.PartRequest(tmp_path, tmp_path, say=lambda message: None))
-    shown = [(row["part"], row["executor"], row["seconds"], row.get("ratio")) for row in rows]
-    assert shown[:4] == [
-        ("whole command", "sequential", 40.0, None), ("whole command", "vectorised", 10.0, 4.0),
-        ("training", "sequential", 20.0, None), ("training", "vectorised", 4.0, 5.0),
+    shown = [(row["part"], row["command"], row["seconds"], row.get("ratio")) for row in rows]
+    assert shown[:6] == [
+        ("whole command", "flbench run", 40.0, None),
+        ("whole command", "flbench run --executor vectorised", 10.0, 4.0),
+        ("whole command", "flbench sweep --workers 2", 20.0, 2.0),
+        ("whole command", "flbench sweep --workers 2 --executor vectorised", 5.0, 8.0),
+        ("training", "flbench run", 20.0, None),
+        ("training", "flbench run --executor vectorised", 4.0, 5.0),
     ]  # fmt: skip
-    assert [row["model"] for row in rows[::4]] == ["mlp", "logistic-regression"]
+    assert [row["model"] for row in rows[::6]] == ["mlp", "logistic-regression"]
 
 
 @pytest.mark.parametrize("name", tables.PARTS)

@@ -10,6 +10,7 @@ import re
 import signal
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,14 +42,23 @@ SLOW_CELLS = (
 def crew(*seeds: int, workers: int = 4, measured: bool = False, **engine: Any) -> Crew:
     """A crew that has started nobody, with a cell for each seed."""
     request = RunRequest(("fedavg",), ("iid",), engine=EngineOptions(**engine))
-    specs: list[Any] = [SimpleNamespace(title=f"seed {k}", path=Path(str(k))) for k in seeds]
+    specs: list[Any] = [
+        SimpleNamespace(
+            title=f"seed {k}",
+            path=Path("of", str(k)),
+            engine=request.engine,
+            sinks=[("console", None)],
+        )
+        for k in seeds
+    ]
     cells = [Cell(request, spec) for spec in specs]
     return Crew(cells, SweepProgress(), workers, measured=measured)
 
 
-def member(found: Crew) -> Worker:
-    """A worker of a crew that is no process."""
-    found.workers.append(Worker(None, None, RunBar(found.progress)))  # type: ignore[arg-type]
+def member(found: Crew, *cells: Cell) -> Worker:
+    """A worker of a crew that is no process, with what it runs."""
+    bar, numbered = RunBar(found.progress), dict(enumerate(cells))
+    found.workers.append(Worker(None, None, bar, numbered))  # type: ignore[arg-type]
     return found.workers[-1]
 
 
@@ -94,7 +104,8 @@ def test_all_workers_together_keep_models_in_half_of_the_memory() -> None:
 
     def budget(**engine: Any) -> int | None:
         found = crew(0, **engine)
-        return RunRequest.from_json(found.request_of(found.waiting[0])).engine.bank_budget
+        ((cell,),) = found.waiting
+        return RunRequest.from_json(found.request_of(cell)).engine.bank_budget
 
     assert budget() == half // 4
     assert budget(bank_budget=4096) == 4096
@@ -116,15 +127,15 @@ def test_the_cell_of_a_dead_worker_goes_on_and_fails_in_the_end(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     found = crew(0, 1)
-    cell = found.waiting.popleft()
+    (cell,) = found.waiting.popleft()
     for _ in range(RETRIES):
-        assert found.lost(member(found), cell, -signal.SIGSEGV) is None
-        assert found.waiting.popleft() is cell, "before the others"
+        assert list(found.lost(member(found, cell), -signal.SIGSEGV)) == []
+        assert found.waiting.popleft() == [cell], "before the others"
     told = capsys.readouterr().err.splitlines()
     assert told == ["seed 0: its worker died (signal 11); it goes on in another one"] * RETRIES
-    outcome = found.lost(member(found), cell, 3)
-    assert outcome is not None
-    assert (outcome.what, outcome.code, outcome.path) == (FAILED, 1, Path("0"))
+    ((lost, outcome),) = found.lost(member(found, cell), 3)
+    assert lost is cell
+    assert (outcome.what, outcome.code, outcome.path) == (FAILED, 1, Path("of/0"))
     assert outcome.why == "its worker died (exit code 3), the last of 4"
     assert found.wanted == 4
     assert not found.workers
@@ -134,8 +145,27 @@ def test_a_worker_that_the_system_kills_is_not_replaced() -> None:
     """Memory was not there; of one worker there is always another."""
     found = crew(0)
     for expected in (3, 2, 1, 1):
-        assert found.lost(member(found), None, -signal.SIGKILL) is None
+        assert list(found.lost(member(found), -signal.SIGKILL)) == []
         assert found.wanted == expected
+
+
+def test_seeds_in_lanes_are_shared_out_and_go_on_alone_where_their_worker_dies() -> None:
+    """No worker waits while another has more seeds than its share."""
+
+    def sizes(seeds: int, workers: int, **engine: Any) -> list[int]:
+        return [len(cells) for cells in crew(*range(seeds), workers=workers, **engine).waiting]
+
+    assert sizes(4, 2, executor="vectorised") == [2, 2]
+    assert sizes(5, 2, executor="fastest") == [3, 2]
+    assert sizes(20, 2, executor="vectorised") == [8, 8, 4], "no more than SEEDS at once"
+    assert sizes(4, 8, executor="vectorised") == [1] * 4
+    assert sizes(4, 2) == [1] * 4
+    found = crew(*range(4), workers=2, executor="vectorised")
+    cells = found.waiting.popleft()
+    worker = member(found, *cells)
+    del worker.cells[0]
+    assert list(found.lost(worker, -signal.SIGSEGV)) == []
+    assert found.waiting == deque([[cells[1]], found.waiting[-1]])
 
 
 Act = Callable[[Worker, Any], None]
@@ -193,7 +223,7 @@ def test_a_cell_that_kills_its_workers_fails_and_stops_no_other(
     typed: Typed, tmp_path: Path, on_message: Callable[[str, Act], None]
 ) -> None:
     def strike(worker: Worker, _: object) -> None:
-        if worker.cell is not None and worker.cell.spec.seed == 0:
+        if any(cell.spec.seed == 0 for cell in worker.cells.values()):
             kill(worker)
 
     on_message("run_started", strike)
@@ -226,6 +256,33 @@ def test_two_workers_give_the_results_of_one(typed: Typed, tmp_path: Path) -> No
     assert {re.split(r"seed 0:? +|  ", line)[1] for line in lines[1:5]}
     assert there.replace("there", "here").split()[-2:] == here.split()[-2:], "in the same order"
     assert len(stable(tmp_path / "there")) == 2
+    assert stable(tmp_path / "there") == stable(tmp_path / "here")
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.slow
+def test_seeds_share_lanes_in_workers_and_have_the_results_of_one_process(
+    typed: Typed, tmp_path: Path, on_message: Callable[[str, Act], None]
+) -> None:
+    """The first worker is killed: its seeds go on by themselves."""
+    victims: list[Worker] = []
+
+    def strike(worker: Worker, _: object) -> None:
+        if not victims:
+            victims.append(worker)
+            kill(worker)
+
+    words = "-p pfedlia -s iid --seeds 4 --executor vectorised --accelerator cpu --rounds 3"
+    grid = (*words.split(), "--set", "clients=10", "--set", "warmup=1", "--set", "probe_epochs=1")
+    code, _, err = typed("sweep", *grid, "--out", "here", "--workers", "1")
+    assert (code, err.count("4 seeds run together")) == (0, 1)
+    on_message("peak", strike)
+    code, _, err = typed("sweep", *grid, "--out", "there", "--workers", "2")
+    assert code == 0, err
+    assert err.count("2 seeds run together") == 1
+    assert err.count("its worker died (signal 9); it goes on in another one") == 2
+    assert err.splitlines()[-1] == "4 cells: 4 done"
+    assert len(stable(tmp_path / "there")) == 4
     assert stable(tmp_path / "there") == stable(tmp_path / "here")
     assert not multiprocessing.active_children()
 
@@ -337,8 +394,8 @@ def test_a_request_to_stop_keeps_the_last_whole_round_of_each_cell(
     told: dict[Path, int] = {}
 
     def strike(worker: Worker, record: RoundRecord) -> None:
-        assert worker.cell is not None
-        told[worker.cell.spec.checkpoint] = record.round
+        (cell,) = worker.cells.values()
+        told[cell.spec.checkpoint] = record.round
         if len(told) == 2 and min(told.values()) >= 20:
             os.kill(os.getpid(), number)
 
