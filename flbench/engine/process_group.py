@@ -7,6 +7,7 @@ have all of them. With one process no method communicates.
 from __future__ import annotations
 
 import heapq
+import io
 import os
 import pickle
 import platform
@@ -18,8 +19,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -134,7 +136,7 @@ class ProcessGroup:
         """The small values of all processes, by rank."""
         if self.size == 1:
             return [value]
-        own = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+        own = torch.frombuffer(_pickled(value), dtype=torch.uint8)
         head = torch.zeros(LENGTH + SMALL, dtype=torch.uint8)
         head[:LENGTH].view(torch.int64)[0] = len(own)
         head[LENGTH : LENGTH + len(own)] = own[:SMALL]
@@ -236,6 +238,29 @@ class ProcessGroup:
 
 ALONE = ProcessGroup()
 """The process group of a run with one process."""
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles tensors as arrays of bytes; as files of torch they take several times as long."""
+
+    def reducer_override(self, value: object) -> Any:  # noqa: ANN401 - as the documentation has it
+        if type(value) is not Tensor or value.requires_grad:
+            return NotImplemented
+        if value.device.type != "cpu" or value.layout is not torch.strided:
+            return NotImplemented
+        flat = value.contiguous().view(-1).view(torch.uint8)
+        return _tensor, (flat.numpy(), value.dtype, value.shape)
+
+
+def _tensor(data: np.ndarray[Any, Any], dtype: torch.dtype, shape: torch.Size) -> Tensor:
+    """The tensor that `_Pickler` was given."""
+    return torch.from_numpy(data).view(dtype).view(shape)
+
+
+def _pickled(value: object) -> bytearray:
+    buffer = io.BytesIO()
+    _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
+    return bytearray(buffer.getbuffer())
 
 
 def _shared_file(size: int) -> str | None:

@@ -1,10 +1,10 @@
 """Checkpoints: the State, the ledger and the history in one safetensors file, never pickled.
 
 A checkpoint is written under a temporary name and then moved into place, so the file always holds a
-whole round. It is written when writing takes at most a fiftieth of the rounds' time since the last
+whole round. It is written when writing takes at most a hundredth of the rounds' time since the last
 one, and when an error or the user stops the run. Only a killed process loses whole rounds: at most
-fifty times the duration of writing, or ten minutes. While sinks work, no rounds are lost, so their
-time does not count. `checkpoint_file.py` says what keeps it from damage.
+a hundred times the duration of writing, or ten minutes. While sinks work, no rounds are lost, so
+their time does not count. `checkpoint_file.py` says what keeps it from damage.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from flbench.results.schema import Fingerprint
 from flbench.run.checkpoint_file import Damaged, generations, read_content, write_file
 from flbench.run.history import History
 
-SHARE = 50
+SHARE = 100
 """It is written when rounds have taken this many times its writing's duration, ..."""
 LONGEST = 600.0
 """... or when so many seconds have passed."""

@@ -136,6 +136,25 @@ def test_objects_of_any_length_arrive(longest: int, monkeypatch: pytest.MonkeyPa
     assert heard == [words] * 3
 
 
+TENSORS = {
+    "plain": torch.arange(6.0).view(2, 3),
+    "transposed": torch.arange(6).view(2, 3).t(),
+    "scalar": torch.tensor(True),
+    "empty": torch.empty(0, 3, dtype=torch.float64),
+    "bfloat16": torch.ones(2).bfloat16(),
+    "one of many": torch.arange(1000.0)[3:4],
+}
+
+
+def test_tensors_arrive_with_their_types_and_shapes() -> None:
+    text = bytes(process_group._pickled(TENSORS))
+    assert len(text) < 1500, "of a view only what it shows"
+    for name, tensor in pickle.loads(text).items():
+        assert tensor.dtype == TENSORS[name].dtype
+        assert tensor.shape == TENSORS[name].shape
+        assert torch.equal(tensor, TENSORS[name])
+
+
 @pytest.mark.parametrize("holder", [None, 0, 1])
 def test_memory_that_no_process_uses_is_shared_again(
     holder: int | None, monkeypatch: pytest.MonkeyPatch
