@@ -159,6 +159,20 @@ def test_the_cached_normal_of_numpy_is_restored() -> None:
     restore(first)
 
 
+def test_the_state_of_numpy_is_compared_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """numpy takes long to give it, and nothing has moved since the last hook as a rule."""
+    first = snapshot(GENERATORS)
+    np.random.seed(5)
+    (known,) = [state for one, state in snapshot(GENERATORS) if one.module == "numpy.random"]
+    monkeypatch.setattr(np.random, "get_state", None)
+    assert restore(snapshot(GENERATORS)) == []
+    monkeypatch.undo()
+    np.random.random()
+    (moved,) = [state for one, state in snapshot(GENERATORS) if one.module == "numpy.random"]
+    assert (moved[0], moved[1]) != (known[0], known[1])
+    restore(first)
+
+
 def test_global_generators_repeat_for_who_uses_them(play_toy: Play) -> None:
     drawn: list[tuple[float, float, float]] = []
 
