@@ -14,10 +14,10 @@ from flbench.core.seeding import rng
 from flbench.core.state import Stage
 
 
-def subset(samples: int, stage: Stage, seed: int, client: int) -> Indices:
-    """Positions of the samples a stage trains on: all, or a fixed random subset of them."""
+def subset(samples: int, stage: Stage, seed: int, client: int) -> Indices | None:
+    """Positions of the samples a stage trains on: a fixed random subset of them; None = all."""
     if stage.samples is None or stage.samples >= samples:
-        return np.arange(samples)
+        return None
     chosen = rng(seed, "subset", stage.label, client).permutation(samples)[: stage.samples]
     return np.sort(chosen)
 

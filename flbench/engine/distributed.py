@@ -33,8 +33,10 @@ class DistributedExecutor(Sequential):
         """Train every acting client from its start; see `Sequential.fit`."""
         self.inner.samples = self.samples
         weights = [
-            len(self.owned(client, stage)) * int(start.active[i].sum())
-            for i, client in enumerate(stage.clients.tolist())
+            samples * candidates
+            for samples, candidates in zip(
+                self.numbers_owned(stage), start.active.sum(dim=1).tolist(), strict=True
+            )
         ]
         assigned = assign(weights, self.group.size)
         own = torch.tensor(assigned[self.group.rank], dtype=torch.int64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -68,7 +69,16 @@ class Sequential:
         """Rows of the pool that a client trains on in a stage, shape (m,), int64."""
         lists = self.samples.splits["train"]
         rows = lists.rows if stage.pooled else lists[client]
-        return rows[subset(len(rows), stage, self.seed, self.samples.name(client))]
+        chosen = subset(len(rows), stage, self.seed, self.samples.name(client))
+        return rows if chosen is None else rows[chosen]
+
+    def numbers_owned(self, stage: Stage) -> list[int]:
+        """How many samples each client of a stage trains on."""
+        lists = self.samples.splits["train"]
+        there = lists.sizes_of(stage.clients)
+        if stage.pooled:
+            there = [lists.total] * len(there)
+        return there if stage.samples is None else [min(n, stage.samples) for n in there]
 
     def fit(self, start: Dispatched, stage: Stage, work: LocalWork, round_: int) -> Upload:
         """Train every acting client from its start, as the methods' hooks say in `work`.
@@ -199,11 +209,11 @@ class Sequential:
     def planned_steps(self, stage: Stage) -> Tensor:
         """Optimiser steps of each client of a stage, shape (n,), int64, without own phases."""
         made = []
-        for position, client in enumerate(stage.clients.tolist()):
+        plan = cache(lambda samples: self.epoch_steps(samples, LocalPhase(1)))
+        for position, samples in enumerate(self.numbers_owned(stage)):
             schedule = stage.schedule(position)
             phase = LocalPhase(schedule.whole_epochs)
-            plan = self.epoch_steps(len(self.owned(client, stage)), phase)
-            made.append(most_steps(schedule, [phase], [plan]))
+            made.append(most_steps(schedule, [phase], [plan(samples)]))
         return torch.tensor(made, dtype=torch.int64)
 
     def refuse_lost_loss(self, steps: int, work: LocalWork) -> None:

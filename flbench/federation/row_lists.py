@@ -49,6 +49,17 @@ class RowLists(Sequence[Tensor]):
         """Rows of each client, shape (N,), int64."""
         return torch.from_numpy(np.diff(self._ends).astype(np.int64))
 
+    @property
+    def total(self) -> int:
+        """Rows of all clients."""
+        return int(self._ends[-1])
+
+    def sizes_of(self, clients: Tensor) -> list[int]:
+        """Rows of some clients, shape (n,), in a time that does not grow with N."""
+        ids = clients.numpy()
+        sizes: list[int] = (self._ends[ids + 1] - self._ends[ids]).tolist()
+        return sizes
+
     def numbered(self, rows: Tensor) -> RowLists:
         """As many rows for each client, but others: `rows` has those of all clients."""
         return RowLists(rows.numpy(), self._ends)

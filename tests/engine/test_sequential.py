@@ -398,6 +398,16 @@ def test_steps_and_loss_are_those_of_the_first_candidate_that_is_trained(play_to
     assert bool(upload.loss.isfinite().all())
 
 
+@pytest.mark.parametrize("change", [{}, {"samples": 3}, {"samples": 10**6}, {"pooled": True}])
+def test_the_numbers_of_samples_are_those_of_the_rows(
+    play_toy: Play, change: dict[str, Any]
+) -> None:
+    executor = play_toy("fedavg", rounds=1).run.executor
+    stage = replace(Stage("train", torch.tensor([0, 3, 4]), 1), **change)
+    rows = [executor.owned(client, stage) for client in stage.clients.tolist()]
+    assert executor.numbers_owned(stage) == [len(own) for own in rows]
+
+
 def test_a_subset_belongs_to_the_name_of_a_client(play_toy: Play) -> None:
     executor = play_toy("fedavg", rounds=1).run.executor
     names = tuple(reversed(range(CLIENTS)))

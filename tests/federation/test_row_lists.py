@@ -18,6 +18,8 @@ def test_every_client_has_its_rows() -> None:
     assert lists[-1].tolist() == [7, 0, 1]
     assert lists[2].dtype == torch.int64
     assert lists.sizes.tolist() == [2, 0, 3]
+    assert lists.sizes_of(torch.tensor([2, 0])) == [3, 2]
+    assert lists.total == 5
     with pytest.raises(IndexError):
         lists[3]
 
