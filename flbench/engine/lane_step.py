@@ -138,21 +138,22 @@ class LaneStep:
         Args:
             inputs: of one lane with a full batch, shapes (1, ...); see `__call__`.
         """
+        if not self.has_plain_loss:
+            return False
         known = self.programs.fills
         if id(self.module) not in known:
             known[id(self.module)] = self._may_fill() and self._is_filled_alike(inputs)
         return known[id(self.module)]
 
     def _may_fill(self) -> bool:
-        """Whether loss and network are such that it is worth to try."""
+        """Whether the network is such that it is worth to try."""
         with_weights = [
             part
             for part in self.module.modules()
             if next(part.parameters(recurse=False), None) is not None
         ]
         return (
-            self.has_plain_loss
-            and 1 < self.module.local.batch_size <= LARGEST_FILLED
+            1 < self.module.local.batch_size <= LARGEST_FILLED
             and not self.space.lane_randomness.layers
             and all(type(part) is nn.Linear for part in with_weights)
         )

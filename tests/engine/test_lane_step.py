@@ -93,6 +93,10 @@ def ends(play_toy: Play, plugin: Any, **changes: Any) -> list[Any]:
     return pair
 
 
+def programs_of(played: Any) -> list[Any]:
+    return list(played.run.executor.programs.values())
+
+
 def programs(played: Any) -> list[Any]:
     executor = played.run.executor
     assert isinstance(executor, Vectorised)
@@ -233,9 +237,9 @@ def filled(play_toy: Play, plugin: Any = "fedavg", **changes: Any) -> bool:
     _, played = ends(play_toy, plugin, **changes)
     answers = [a for memory in played.run.executor.programs.values() for a in memory.fills.values()]
     sizes = {s for memory in played.run.executor.programs.values() for s in memory.known}
-    (answer,) = set(answers)
+    answer = set(answers) == {True}
     assert (sizes == {(4,)}) == answer, "each batch has four samples, or its own number"
-    return bool(answer)
+    return answer
 
 
 def test_last_batches_of_linear_layers_are_filled_up(play_toy: Play) -> None:
@@ -267,6 +271,46 @@ def test_last_batches_are_not_filled_up_for_other_losses(play_toy: Play) -> None
     Scaled.factor = 1.0
     assert not filled(play_toy, method(Scaled))
     assert not filled(play_toy, "fedlc")
+
+
+def test_a_loss_that_comes_later_is_not_that_of_filled_batches(
+    play_toy: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first round's batches are filled up, and its steps are too few to be recorded."""
+    monkeypatch.setattr(vectorised, "USES", 99)
+
+    @dataclass(frozen=True)
+    class Later:
+        @hookimpl
+        def batch_loss(self, ctx: Any) -> Any:
+            return None if ctx.round == 1 else lambda batch: batch.logits.square().mean()
+
+    local = {"epochs": 1, "batch_size": 15, "lr": 0.1}
+    _, played = ends(play_toy, composition(("method", Later())), rounds=2, local=local)
+    assert [list(memory.fills.values()) for memory in programs_of(played)] == [[True]]
+
+
+class Switched(nn.Module):
+    """Lets the samples of a batch influence one another once it is on."""
+
+    on = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(dim=0) if self.on else x
+
+
+def test_a_network_that_changes_is_asked_again(play_toy: Play) -> None:
+    made: list[Switched] = []
+
+    def change(round_: int) -> None:
+        made[-1].on = round_ > 2
+
+    def net() -> nn.Module:
+        made.append(Switched())
+        return nn.Sequential(nn.Linear(3, 4), made[-1], nn.Linear(4, 4))
+
+    _, played = ends(play_toy, method(ClientModule, change), net=net, rounds=4)
+    assert [list(memory.fills.values()) for memory in programs_of(played)] == [[False]]
 
 
 def test_large_batches_are_not_filled_up(play_toy: Play, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,14 +19,16 @@ from flbench.engine.vectorised import TogetherExecutor
 from flbench.errors import Diverged, Undefined
 from flbench.results.files import read_result
 from flbench.results.schema import VOLATILE
-from flbench.run import context
+from flbench.run import context, setup, training
 from flbench.run.composition import MethodStack, compose
 from flbench.run.rounds import Run, running_rounds
 from flbench.run.runner import executing
 from flbench.run.setup import prepare
 from flbench.run.spec import RunSpec
-from flbench.run.training import alone, together
-from flbench.sweeps.launchers import DONE, FAILED, attempting
+from flbench.run.training import Training, alone, together
+from flbench.sweeps.launchers import DONE, FAILED, attempting, run_together
+from flbench.sweeps.request import Cell
+from flbench.terminal.console import Console
 
 SEEDS = range(3)
 DATA = toy_dataset()
@@ -40,10 +42,11 @@ def recorded_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def spec(method: str | MethodStack, seed: int, **changes: Any) -> RunSpec:
     stack = compose(method) if isinstance(method, str) else method
+    engine = changes.pop("engine", LANES)
     folder = Path(changes.pop("folder", "unused"))
     sinks = changes.pop("sinks", ())
     given = {"rounds": 3, "local": {"epochs": 2, "batch_size": 4, "lr": 0.1}, **changes}
-    return RunSpec(toy_suite(**given), stack, seed, folder, folder, LANES, sinks=sinks)
+    return RunSpec(toy_suite(**given), stack, seed, folder, folder, engine, sinks=sinks)
 
 
 def prepared(method: str | MethodStack, folder: Path, **changes: Any) -> list[tuple[Run, State]]:
@@ -103,6 +106,12 @@ def test_seeds_have_their_numbers_in_company(
     assert not torch.equal(models[0], models[1]), "they are different seeds"
 
 
+def test_seeds_have_the_batches_of_clients_one_by_one(tmp_path: Path) -> None:
+    one_by_one = EngineOptions("sequential", "cpu")
+    usual = [alone(running_rounds(*one)) for one in prepared("fedavg", tmp_path, engine=one_by_one)]
+    agree(usual, ends("fedavg", tmp_path)[1])
+
+
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_ragged_clients_share_lanes(optimizer: str, tmp_path: Path, widths: list[int]) -> None:
     local = {"epochs": 2, "batch_size": 5, "lr": 0.01, "optimizer": optimizer}
@@ -140,6 +149,14 @@ def test_seeds_whose_steps_differ_part(tmp_path: Path, widths: list[int]) -> Non
     agree(single, shared)
     assert said == ["the seeds do not train together: their steps are not the same"]
     assert widths[-1] == 1
+
+
+def test_each_seed_has_lanes_of_its_own_when_they_part(tmp_path: Path) -> None:
+    prepared_runs = prepared(composition(("pulled", Pulled())), tmp_path, rounds=4)
+    dict(together([running_rounds(*one) for one in prepared_runs]))
+    executors: list[Any] = [run.executor for run, _ in prepared_runs]
+    assert [executor.reason for executor in executors] == [None] * 3
+    assert len({id(executor.programs) for executor in executors}) == 3, "recorded by itself"
 
 
 class Slow(ClientModule):
@@ -271,6 +288,34 @@ def test_what_others_took_is_not_a_runs_time(
     with run.services.clock("train"):
         run.services.elsewhere += 5.0
     assert run.services.seconds["train"] == 2.0
+
+
+def test_what_a_run_waits_for_others_is_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training.time, "perf_counter", lambda: 10.0)
+    nothing: Any = None
+    waited = Training(nothing, nothing, nothing, nothing, 1, seconds=2.0, asked=3.0)
+    assert waited.elsewhere() == 5.0
+    assert replace(waited, seconds=None).elsewhere() == 0.0, "nobody else was trained"
+
+
+def test_seeds_share_the_memory_for_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    budgets: list[int] = []
+    real = setup.RowStore.__init__
+
+    def init(store: Any, *given: Any) -> None:
+        real(store, *given)
+        budgets.append(store.budget)
+
+    monkeypatch.setattr(setup.RowStore, "__init__", init)
+    engine = replace(LANES, bank_budget=9000)
+    console = (("console", Console()),)
+    request: Any = None
+    cells = [
+        Cell(request, spec("fedavg", seed, folder=tmp_path, engine=engine, sinks=console))
+        for seed in SEEDS
+    ]
+    dict(run_together(cells, [lambda *_: DATA] * 3))
+    assert budgets == [3000] * 3
 
 
 @pytest.mark.slow
