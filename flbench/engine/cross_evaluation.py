@@ -4,6 +4,9 @@ pFedLIA, IFCA, FLIS, FedFomo and FedC2I all need the loss of m models on n clien
 model over the samples of all clients, then a sum per client, replaces n x m small passes. The last
 bits of a client's sum can depend on which clients are in the pass, because some matrix libraries
 choose their kernel by its shape.
+
+On CUDA a pass of a small network takes as long as launching its operations, so several models are
+evaluated in one pass. CPUs are faster one by one.
 """
 
 from __future__ import annotations
@@ -28,6 +31,10 @@ CHUNK = 256
 """Samples (for text: tokens) per forward pass; activations of small images stay in the cache."""
 MODELS = 64
 """Models per batched forward pass on the same samples."""
+TOGETHER = {"cuda": 32}
+"""Models that are evaluated in one pass, by type of device; 1 on all others."""
+SCALARS = 2**28
+"""Scalars of the models that are evaluated in one pass."""
 Predictor = Callable[[ClientModule, Tensor], Tensor]
 
 
@@ -45,11 +52,84 @@ def cross_evaluate(
     group = ProcessGroup.of(space.fabric)
 
     def evaluate_own_share() -> None:
-        for model in group.share([1] * len(models)):
-            sums[:, model] = evaluate_model(space, row_of(models, model), pooled)
+        own = group.share([1] * len(models))
+        at_once = min(TOGETHER.get(space.device.type, 1), max(1, SCALARS // space.layout.width))
+        for at in range(0, len(own), at_once):
+            some = own[at : at + at_once]
+            sums[:, some] = evaluate_several(space, [row_of(models, one) for one in some], pooled)
 
     group.attempt(evaluate_own_share)
     return group.all_reduce_sum(sums)
+
+
+def evaluate_several(space: Workspace, rows: list[Tensor], pooled: Pooled) -> Tensor:
+    """Evaluate several models in one pass, or one by one where a module cannot be called for many.
+
+    What the pass says of the first models of a run is compared with what they give alone.
+
+    Args:
+        space: see `evaluate_model`.
+        rows: the models, g times shape (W,).
+        pooled: the samples of n clients.
+
+    Returns:
+        Loss sum, number correct and number of predictions; shape (n, g, 3), float64.
+    """
+    if len(rows) > 1 and space.evaluates_together is not False:
+        first = None if space.evaluates_together else evaluate_model(space, rows[0], pooled)
+        try:
+            table = _evaluate_together(space, torch.stack(rows).to(space.device), pooled)
+            space.evaluates_together = first is None or _agree(table[:, 0], first)
+        except Exception:  # whatever it is, it comes again where models are evaluated one by one
+            space.evaluates_together = False
+        if space.evaluates_together:
+            return table
+    return torch.stack([evaluate_model(space, row, pooled) for row in rows], dim=1)
+
+
+def _agree(one: Tensor, other: Tensor) -> bool:
+    """Whether the tables of a model, shape (n, 3), have the same mean losses up to rounding.
+
+    The tolerance is that of bfloat16. A prediction may change by rounding, so the number correct
+    is not compared.
+    """
+    losses, others = one[:, 0] / one[:, 2], other[:, 0] / other[:, 2]
+    close = torch.allclose(losses, others, rtol=0.05, atol=0.05, equal_nan=True)
+    return close and torch.equal(one[:, 2], other[:, 2])
+
+
+@torch.inference_mode()
+def _evaluate_together(space: Workspace, rows: Tensor, pooled: Pooled) -> Tensor:
+    """Evaluate models, shape (g, W), in one pass; see `evaluate_several`.
+
+    A pass has at most as many pairs of a model and a sample as TOGETHER models on one chunk.
+    """
+    module = space.module
+    module.eval()
+    module.received = Received(where=EVALUATION)
+
+    def outcome(x: Tensor, y: Tensor) -> Tensor:
+        with space.fabric.autocast():
+            logits = module.predict(x)
+        return module.measure(logits.float(), y).double()
+
+    call = ModuleCall(module, outcome)
+
+    def evaluate(row: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        module.start = row
+        return call.with_tensors(space.layout.unflatten(row), x, y)
+
+    batched = vmap(evaluate, in_dims=(0, None, None))
+    size = chunk(pooled.y) * max(1, TOGETHER[space.device.type] // len(rows))
+    parts = list(zip(pooled.x.split(size), pooled.y.split(size), strict=True))
+
+    def tables(rows: Tensor) -> Tensor:
+        return torch.cat([batched(rows, x, y) for x, y in parts], dim=1)
+
+    table = _by_network(space, rows, tables).movedim(0, 1)
+    space.load(rows[-1])  # as after the last one of models one by one
+    module.start = rows[-1]
+    return _sums(table.flatten(1), pooled).view(-1, *table.shape[1:])
 
 
 @torch.inference_mode()
@@ -94,7 +174,11 @@ def evaluate_model(
         if stream is not None:
             stream.add(at, logits.float(), y)
         at += len(y)
-    table = torch.cat(measured)
+    return _sums(torch.cat(measured), pooled)
+
+
+def _sums(table: Tensor, pooled: Pooled) -> Tensor:
+    """The sums of each client's rows: table of samples, shape (m, k), -> (n, k)."""
     if pooled.positions is not None:
         table = table[pooled.positions]
     lengths = pooled.lengths
@@ -157,16 +241,23 @@ def forward(space: Workspace, models: Tensor, x: Tensor) -> Tensor:
         return prediction.with_tensors(space.layout.unflatten(row), x).float()
 
     batched = vmap(logits, in_dims=(0, None), chunk_size=MODELS)
+    return _by_network(space, models, lambda rows: batched(rows, x))
+
+
+def _by_network(space: Workspace, models: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """A function of models, shape (m, W) -> (m, ...), called with those of one network at a time.
+
+    A batched pass cannot look which network a model has.
+    """
     if space.layout.which is None:
-        alike: Tensor = batched(models, x)
-        return alike
+        return function(models)
     networks = space.layout.network_of(models)
     result: list[Tensor] = []
     places: list[Tensor] = []
-    for number in networks.unique().tolist():  # a batched pass cannot look which one a model has
+    for number in networks.unique().tolist():
         places.append((networks == number).nonzero()[:, 0])
         with choosing(space.module, number):
-            result.append(batched(models[places[-1]], x))
+            result.append(function(models[places[-1]]))
     return torch.cat(result)[torch.cat(places).argsort()]
 
 

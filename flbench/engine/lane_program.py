@@ -54,6 +54,10 @@ class Index:
 class LaneProgram:
     """The operations of a function of lanes, for any number of lanes.
 
+    Attributes:
+        outside: tensors that it reads beside its inputs, and that it has not made itself.
+        writes: whether it writes to these or to its inputs.
+
     Args:
         function: takes tensors whose first dimension are the lanes, returns such tensors.
         fewer: its inputs, with two lanes.
@@ -65,6 +69,8 @@ class LaneProgram:
 
     def __init__(self, function: Function, fewer: list[Tensor], more: list[Tensor]) -> None:
         graph, constants = record(function, fewer, more)
+        self.outside = list(constants.values())
+        self.writes = _writes(graph)
         simplify(graph, constants)
         use_functions(graph)
         self._constants = _as_arguments(graph, constants)
@@ -133,7 +139,8 @@ class _Recorder(TorchDispatchMode):
         given = [] if func.is_view else tensors((args, kwargs))
         before = [tensor.clone() for tensor in given]
         result = func(*args, **kwargs)
-        written = [old for old, kept in zip(given, before, strict=True) if not _equal(old, kept)]
+        pairs = zip(given, before, strict=True)
+        written = [old for old, kept in pairs if not same_bits([old], [kept])]
         written += _declared(func, args, kwargs)
         writes = frozenset(tensor.untyped_storage().data_ptr() for tensor in written)
         layouts = tuple(map(Layout.of, tensors(result)))
@@ -149,12 +156,23 @@ def _declared(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     return tensors({name: given[name] for name in marked if name in given})
 
 
-def _equal(one: Tensor, other: Tensor) -> bool:
-    """Whether tensors of one shape are equal byte by byte."""
-    return torch.equal(
-        one.reshape(-1).contiguous().view(torch.uint8),
-        other.reshape(-1).contiguous().view(torch.uint8),
+def _writes(graph: fx.Graph) -> bool:
+    """Whether an operation writes to an argument of the graph or to a constant."""
+    seen = [(node.op, node.meta["seen"]) for node in graph.nodes if "seen" in node.meta]
+    given = {at for op, one in seen if op != "call_function" for at in one.storages}
+    return any(one.writes & given for _, one in seen)
+
+
+def same_bits(ones: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
+    """Whether tensors are equal byte by byte, so that NaN is NaN."""
+    return all(
+        one.shape == other.shape and torch.equal(_bytes(one), _bytes(other))
+        for one, other in zip(ones, others, strict=True)
     )
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.detach().reshape(-1).contiguous().view(torch.uint8)
 
 
 class _Joined:

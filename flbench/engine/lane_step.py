@@ -26,8 +26,9 @@ from flbench.core.client import (
     Received,
     mean_cross_entropy,
 )
+from flbench.engine.lane_graph import Program, with_graphs
 from flbench.engine.lane_group import Sizes
-from flbench.engine.lane_program import FEWER, Index, LaneProgram
+from flbench.engine.lane_program import FEWER, Index, LaneProgram, same_bits
 from flbench.engine.workspace import Workspace
 
 USES = 8
@@ -57,7 +58,7 @@ class Programs:
         fills: whether batches of a module may be filled up, by its number.
     """
 
-    known: dict[Sizes, LaneProgram | None] = field(default_factory=dict)
+    known: dict[Sizes, Program | None] = field(default_factory=dict)
     uses: dict[Sizes, int] = field(default_factory=dict)
     question: tuple[list[Tensor], list[Tensor]] | None = None
     owner: ClientModule | None = None
@@ -177,6 +178,8 @@ class LaneStep:
     ) -> tuple[Named, Tensor, Tensor]:
         """Return gradients, losses and buffers of lanes after a step.
 
+        They must be used before the next step, which may overwrite them (`lane_graph`).
+
         Args:
             sizes: samples of each batch of the step.
             lanes: number of lanes, G.
@@ -251,7 +254,7 @@ class LaneStep:
         except Exception:  # whatever a module does that a program cannot: its Python goes on
             return
 
-    def _record(self, inputs: list[Tensor], outputs: list[Tensor]) -> LaneProgram | None:
+    def _record(self, inputs: list[Tensor], outputs: list[Tensor]) -> Program | None:
         """The program of a step that gave these outputs; None if it gives others."""
         lanes = len(outputs[-1])
         self.space.lane_randomness.generators = []  # a step that draws cannot be recorded
@@ -273,7 +276,7 @@ class LaneStep:
             memory.question, memory.owner = (question, answer), self.module
         memory.attributes[id(self.module)] = now
         self.is_asked = True
-        return program
+        return with_graphs(program, inputs[0].device)
 
     def _question(self, inputs: list[Tensor]) -> list[Tensor]:
         """Inputs for two lanes near those of one.
@@ -319,15 +322,3 @@ class LaneStep:
 def same_objects(ones: dict[str, object], others: dict[str, object]) -> bool:
     """Whether two tables hold the same objects."""
     return ones.keys() == others.keys() and all(ones[key] is others[key] for key in ones)
-
-
-def same_bits(ones: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
-    """Whether tensors are equal byte by byte, so that NaN is NaN."""
-    return all(
-        one.shape == other.shape
-        and torch.equal(
-            one.detach().contiguous().view(torch.uint8),
-            other.detach().contiguous().view(torch.uint8),
-        )
-        for one, other in zip(ones, others, strict=True)
-    )

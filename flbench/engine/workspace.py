@@ -24,6 +24,7 @@ class Workspace:
     Attributes:
         row: the flat tensor of which the module's tensors are views, shape (W,).
         step: the optimiser's step.
+        evaluates_together: whether several models are evaluated in one pass; None = not tried.
 
     Raises:
         PluginError: `configure_optimizers` does not return one optimiser.
@@ -45,6 +46,7 @@ class Workspace:
         self.has_batchnorm = any(
             isinstance(child, nn.modules.batchnorm._BatchNorm) for child in module.modules()
         )
+        self.evaluates_together: bool | None = None
         self.row = torch.empty(layout.width, device=fabric.device)
         self._parameters = list(module.parameters())
         self._parts = list(module.modules())
