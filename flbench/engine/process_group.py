@@ -273,6 +273,7 @@ def _shared_file(size: int) -> str | None:
     return name
 
 
+@cache
 def machine() -> str:
     """A text that identifies this machine."""
     boot = Path("/proc/sys/kernel/random/boot_id")
