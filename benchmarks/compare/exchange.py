@@ -29,9 +29,11 @@ class Exchange:
 
     Attributes:
         facts: what is not a tensor. `parameters`: name and shape of each tensor of the model, in
-            the order of the flat vector. `cohorts`: the clients of each round, ascending. `local`:
-            `epochs`, `batch_size`, `lr`, `momentum`. `clients`, `classes`: numbers. `algorithm`,
-            `settings`: what the driver runs. In a played file also `version` and `patched`.
+            the order of the flat vector. `cohorts`: the clients of each round, ascending. If the
+            server does not wait for cohorts, `arrivals`: whose upload comes next, for each round.
+            `local`: `epochs`, `batch_size`, `lr`, `momentum`. `clients`, `classes`: numbers.
+            `algorithm`, `settings`: what the driver runs. In a played file also `version` and
+            `patched`.
         arrays: `x/i` (n_i, d) float32 and `y/i` (n_i,) int64: the training samples of client i, in
             the order in which every epoch uses them; `initial` (W,) float32: the model before the
             first round; `start` (K, W) float32, if K centres are compared: those models.

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+import flbench as fl
 from flbench.core.dataset import Indices
 from flbench.engine import sequential
 from flbench.run.composition import compose
@@ -24,8 +25,11 @@ ROUNDS = 4
 LOCAL = {"epochs": 2, "batch_size": 8, "lr": 0.1, "momentum": 0.0}
 
 
-def suite(local: Mapping[str, object], participation: float) -> Suite:
+def suite(
+    local: Mapping[str, object], participation: float, seconds: Sequence[float] = ()
+) -> Suite:
     """Five clients of different sizes and labels, three of them in each of four rounds by 0.6."""
+    clock = {"clock": {"seconds_per_step": list(seconds)}} if seconds else {}
     return small_suite(
         name="compare",
         summary="a small federation that several frameworks play",
@@ -35,6 +39,7 @@ def suite(local: Mapping[str, object], participation: float) -> Suite:
         partition={"name": "dirichlet", "alpha": 1.0, "min_samples": 12},
         model={"name": "mlp", "hidden": 6},
         local={**LOCAL, **local},
+        **clock,
     )
 
 
@@ -45,6 +50,7 @@ def play(
     local: Mapping[str, object],
     change: str | None = None,
     participation: float = 0.6,
+    seconds: Sequence[float] = (),
 ) -> Exchange:
     """Play; every epoch uses a client's samples in the order in which they are stored.
 
@@ -54,16 +60,39 @@ def play(
         local: settings of local training that differ from `LOCAL`.
         change: a name of `CHANGES`: how our side departs from the method, to explain a difference.
         participation: share of the clients in a round.
+        seconds: what a step takes each client, for a server that does not wait for cohorts.
     """
-    extra = [("change", CHANGES[change])] if change else []
+    arrivals = Arrivals()
+    extra: list[tuple[str, object]] = [("arrivals", arrivals)] if seconds else []
+    if change:
+        extra.append(("change", CHANGES[change]))
     with stored_order():
         run = run_small(
             compose(method, params),
-            suite(local, participation),
+            suite(local, participation, seconds),
             small_dataset(0, 240),
             extra_plugins=extra,
         )
-    return Exchange(facts(run, local), arrays(run, models))
+    found = facts(run, local)
+    if seconds:
+        found["arrivals"] = list(arrivals.rounds.values())
+    return Exchange(found, arrays(run, models))
+
+
+class Arrivals:
+    """Notes which clients' uploads the server gets, and in which order.
+
+    Attributes:
+        rounds: ids of the clients, for each round.
+    """
+
+    def __init__(self) -> None:
+        self.rounds: dict[int, list[int]] = {}
+
+    @fl.hookimpl(tryfirst=True)
+    def aggregate(self, upload: fl.Upload, ctx: fl.Context) -> None:
+        """Leave the aggregation to others."""
+        self.rounds.setdefault(ctx.round, []).extend(upload.ids.tolist())
 
 
 @contextmanager

@@ -43,6 +43,7 @@ class Pair:
         variant: tells pairs of one method and framework from each other.
         local: settings of local training that differ from the usual ones.
         participation: share of the clients in a round.
+        seconds: what a step takes each client, for a server that does not wait for cohorts.
         reason: why the two part, read from their source; "" = they should be equal.
         mend: how theirs could be mended, where the reason is a defect; "" = it is a choice.
         explanation: with what change they agree.
@@ -57,6 +58,7 @@ class Pair:
     variant: str = ""
     local: Mapping[str, Any] = field(default_factory=dict)
     participation: float = 0.6
+    seconds: tuple[float, ...] = ()
     reason: str = ""
     mend: str = ""
     explanation: Explanation | None = None
@@ -102,6 +104,7 @@ FEDLAB_UNIFORM = (
     " samples they have."
 )
 UNIFORM = Explanation("uniform weights on our side", change="uniform-weights")
+FULL = Explanation("all clients take part in every round", participation=1.0)
 
 PAIRS: tuple[Pair, ...] = (
     Pair("fluke-fl", "fedavg", "fedavg:FedAVG", settings=WEIGHTED),
@@ -178,7 +181,7 @@ PAIRS: tuple[Pair, ...] = (
         reason="`MOONClient.receive_model` (`fluke/algorithms/moon.py`) takes the model that a"
         " client receives first as its previous model. Here it is the initial one, which is"
         " another model for a client that joins after round 1.",
-        explanation=Explanation("all clients take part in every round", participation=1.0),
+        explanation=FULL,
     ),
     Pair(
         "fluke-fl",

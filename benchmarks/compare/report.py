@@ -57,7 +57,9 @@ def both_sides(pair: Pair, python: Path, change: Explanation) -> tuple[Verdict, 
     """Play both sides and compare them; also what the other side played."""
     params = {**pair.params, **change.params}
     share = change.participation or pair.participation
-    mine = ours.play(pair.method, params, pair.models, pair.local, change.change, share)
+    mine = ours.play(
+        pair.method, params, pair.models, pair.local, change.change, share, pair.seconds
+    )
     facts = {
         **mine.facts,
         "algorithm": pair.algorithm,

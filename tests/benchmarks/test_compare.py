@@ -149,10 +149,22 @@ def test_every_change_moves_the_models(change: str) -> None:
     share = pair.explanation.participation or pair.participation
     params = {**pair.params, **pair.explanation.params}
     sides = [
-        ours.play(pair.method, params, pair.models, pair.local, which, share)
+        ours.play(pair.method, params, pair.models, pair.local, which, share, pair.seconds)
         for which in (None, change)
     ]
     assert not compare(*sides).equal
+
+
+@pytest.mark.slow
+def test_clients_of_a_server_that_does_not_wait_arrive_by_their_speed() -> None:
+    slow, fast = [8.0, 8.0, 8.0, 8.0, 1.0], [1.0, 8.0, 8.0, 8.0, 8.0]
+    first, second = (
+        np.array(ours.play("fedasync", {}, ["server"], {}, seconds=seconds).facts["arrivals"])
+        for seconds in (slow, fast)
+    )
+    assert first.shape == (ours.ROUNDS, 3)
+    assert (first == 4).sum() > (second == 4).sum()
+    assert "arrivals" not in ours.play("fedavg", {}, ["server"], {}).facts
 
 
 FAKE = """
