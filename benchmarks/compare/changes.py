@@ -209,6 +209,49 @@ class OwnIsTheMixture:
         return fl.Models(rows)
 
 
+class MirroredVariates:
+    """SCAFFOLD whose c_i changes by (u - w) / (a_i eta) - c, so with the opposite sign."""
+
+    @fl.hookimpl
+    def aggregate(
+        self, state: fl.State, upload: fl.Upload, membership: fl.Membership, ctx: fl.Context
+    ) -> fl.Models:
+        """The step of SCAFFOLD with these variates; c is the mean of all c_i."""
+        c = state.memory["scaffold.c_i"].mean(dim=0)
+        change = -upload.extras["c_change"] - 2 * c
+        extras = {**upload.extras, "c_change": change}
+        (_, scaffold), *_ = compose("scaffold").layers
+        models: fl.Models = scaffold.aggregate(
+            state, replace(upload, extras=extras), membership, ctx
+        )
+        return models
+
+
+class TorchAdam:
+    """FedAdam as `torch.optim.Adam`: v starts at 0, m and v are divided by 1 - beta^t."""
+
+    @fl.hookimpl
+    def setup(self, ctx: fl.Context) -> fl.Setup:
+        """Both moments, zero at first."""
+        zero = torch.zeros(1, ctx.layout.parameters, dtype=torch.float64)
+        names = ("compare.m", "compare.v")
+        return fl.Setup(memory={name: fl.Memory(zero, "model") for name in names})
+
+    @fl.hookimpl
+    def aggregate(
+        self, state: fl.State, upload: fl.Upload, membership: fl.Membership, ctx: fl.Context
+    ) -> fl.Models:
+        """W <- w + eta mhat / (sqrt(vhat) + tau)."""
+        rows = fl.member_mean(state.models, upload, membership, ctx.layout.counters)
+        update = (rows - state.models).double()
+        beta1, beta2, t = ADAM["beta1"], ADAM["beta2"], ctx.round
+        m = beta1 * state.memory["compare.m"] + (1 - beta1) * update
+        v = beta2 * state.memory["compare.v"] + (1 - beta2) * update.square()
+        scale = (v / (1 - beta2**t)).sqrt() + ADAM["tau"]
+        step = ADAM["server_lr"] * m / (1 - beta1**t) / scale
+        return fl.Models((state.models + step).to(rows), {"compare.m": m, "compare.v": v})
+
+
 ADAM = {"server_lr": 0.1, "tau": 0.01, "beta1": 0.8, "beta2": 0.95}
 DYNAMIC = {"alpha": 0.1}
 FAIR = {"q": 0.5}
@@ -218,10 +261,12 @@ KRUM = {"byzantine": 1, "chosen": 3}
 CHANGES: dict[str, object] = {
     "first-update-is-lost": FirstUpdateIsLost(),
     "late-bias-correction": LateBiasCorrection(),
+    "mirrored-variates": MirroredVariates(),
     "one-loss": OneLoss(),
     "own-is-the-mixture": OwnIsTheMixture(),
     "server-model-is-left-out": ServerModelIsLeftOut(),
     "signed-feddyn": SignedFedDyn(),
+    "torch-adam": TorchAdam(),
     "uncorrected-feddyn": UncorrectedFedDyn(),
     "uniform-body": UniformBody(),
     "uniform-nova": UniformNova(),

@@ -73,6 +73,21 @@ FRAMEWORKS = {
         ("munch", "nvidia-ml-py", "pandas", "python-dateutil", "pytz", "six", "tzdata"),
         "drive_fedlab",
     ),
+    "pfl": Framework(
+        "pfl==0.6.0",
+        (
+            "absl-py",
+            "attrs",
+            "dill",
+            "dm-tree",
+            "dp-accounting==0.5.0",
+            "mpmath",
+            "multiprocess<0.71",
+            "prv-accountant<0.3",
+            "wrapt",
+        ),
+        "drive_pfl",
+    ),
 }
 
 

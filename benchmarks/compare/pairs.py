@@ -542,7 +542,120 @@ PAIRS += (
 )
 
 
+BY_SAMPLES = ["aggregate.weighting:WeightByDatapoints", {}]
+CLIP = ["privacy.privacy_mechanism:NormClippingOnly", {"order": 2, "clipping_bound": 0.5}]
+
+
+def pfl(
+    method: str,
+    algorithm: str,
+    params: Mapping[str, Any] | None = None,
+    theirs: Mapping[str, Any] | None = None,
+    **changes: Any,  # noqa: ANN401 - fields of a pair
+) -> Pair:
+    """An algorithm of pfl-research, whose users are weighted by samples unless `theirs` says so."""
+    settings = {"postprocessors": [BY_SAMPLES], **(theirs or {})}
+    return Pair("pfl", method, algorithm, params or {}, settings, **changes)
+
+
+PFL_FEDAVG = "federated_averaging:FederatedAveraging"
+PAIRS += (
+    pfl("fedavg", PFL_FEDAVG),
+    pfl(
+        "fedavg",
+        PFL_FEDAVG,
+        theirs={"postprocessors": []},
+        variant="default-weights",
+        reason="`SimulatedBackend` (`pfl/aggregate/simulate.py`) gives every user the weight 1, if"
+        " none of its postprocessors is `WeightByDatapoints`: clients count alike, whatever number"
+        " of samples they have.",
+        explanation=UNIFORM,
+    ),
+    pfl("fedavg", PFL_FEDAVG, variant="momentum", local={"momentum": 0.5}),
+    pfl("fedavgm", PFL_FEDAVG, {"beta": 0.7}, {"central": {"momentum": 0.7}}),
+    pfl(
+        "fedadagrad",
+        PFL_FEDAVG,
+        {"server_lr": 0.1, "tau": 0.01, "beta1": 0.0},
+        {
+            "central": {
+                "name": "Adagrad",
+                "lr": 0.1,
+                "eps": 0.01,
+                "initial_accumulator_value": 0.01**2,
+            }
+        },
+    ),
+    pfl(
+        "fedadam",
+        PFL_FEDAVG,
+        {"server_lr": 0.1, "tau": 0.01, "beta1": 0.8, "beta2": 0.95},
+        {"central": {"name": "Adam", "lr": 0.1, "betas": [0.8, 0.95], "eps": 0.01}},
+        reason="The server's optimiser is the user's: any of torch, which"
+        " `PyTorchModel.apply_model_update` (`pfl/model/pytorch.py`) gives the negative mean update"
+        " as gradient. `torch.optim.Adam` starts v at 0 and divides both moments by 1 - beta^t;"
+        " FedAdam's paper starts v at tau^2 or more and divides neither.",
+        explanation=Explanation(
+            "v starts at 0, and both moments are divided by 1 - beta^t, on our side",
+            change="torch-adam",
+        ),
+    ),
+    pfl(
+        "fedprox",
+        "fedprox:FedProx:FedProxParams",
+        {"mu": 0.3},
+        {"params": {"mu": 0.3}},
+    ),
+    Pair(
+        "pfl",
+        "scaffold",
+        "scaffold:SCAFFOLD:SCAFFOLDParams",
+        settings={"params": {"population": 5, "use_gradient_as_control_variate": False}},
+        reason="`SCAFFOLD.train_one_user` (`pfl/algorithm/scaffold.py`) adds `model_diff`, which is"
+        " the client's model minus the server's, over K times the learning rate to a client's"
+        " variate. The paper adds the server's model minus the client's, so the sign is wrong:"
+        " variates are negative gradients, the correction in"
+        " `pfl/internal/bridge/pytorch/scaffold.py` increases the drift of clients, and it grows"
+        " from round to round (c_i becomes 2 (c_i - c) - g_i in place of g_i). With"
+        " `use_gradient_as_control_variate` the sign is wrong in the same way, as read from the"
+        " source.",
+        mend="Take `model_diff` over K times the learning rate off the variate, and negate the"
+        " model difference where `use_gradient_as_control_variate` is set.",
+        explanation=Explanation(
+            "the same sign in the change of the variates on our side", change="mirrored-variates"
+        ),
+    ),
+    pfl(
+        "norm-bound",
+        PFL_FEDAVG,
+        {"bound": 0.5},
+        {"postprocessors": [CLIP, BY_SAMPLES]},
+    ),
+    pfl(
+        "dp-fedavg",
+        PFL_FEDAVG,
+        {"clip": 0.5, "noise": 0.0},
+        {
+            "postprocessors": [
+                [
+                    "privacy.gaussian_mechanism:GaussianMechanism",
+                    {"clipping_bound": 0.5, "relative_noise_stddev": 0.0},
+                ],
+                BY_SAMPLES,
+            ]
+        },
+        variant="without-noise",
+    ),
+)
+
+
 UNPLAYED = (
+    (
+        "pfl",
+        "`GaussianMechanism` with noise",
+        "the random numbers are others. Clipping, which comes before, is compared. flbench has no"
+        " `Reptile`, no adaptive mu of FedProx, no trees and no Gaussian mixtures.",
+    ),
     (
         "fedlab",
         "`DittoSerialClientTrainer`, `IFCASerialClientTrainer`",
