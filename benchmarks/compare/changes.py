@@ -139,6 +139,22 @@ class SignedFedDyn:
         return fl.Models(rows)
 
 
+class UniformFedDyn:
+    """FedDyn whose means of the uploads and of the drifts are plain, as in the paper."""
+
+    @fl.hookimpl
+    def aggregate(
+        self, state: fl.State, upload: fl.Upload, membership: fl.Membership, ctx: fl.Context
+    ) -> fl.Models:
+        """The plain mean of the uploads, and the plain mean drift less the one that FedDyn adds."""
+        counters, size = ctx.layout.counters, ctx.layout.parameters
+        rows = fl.member_mean(state.models, upload, membership, counters, "uniform")
+        drift = state.memory["feddyn.drift"].double()
+        shares = ctx.samples.double() / ctx.samples.sum()
+        rows[:, :size] += (drift.mean(dim=0) - shares @ drift).to(rows)
+        return fl.Models(rows)
+
+
 class LateBiasCorrection:
     """FedAdam's step times sqrt(1 - beta_2^(t+1)) / (1 - beta_1^(t+1)) in round t = 1, 2, ..."""
 
@@ -269,6 +285,7 @@ CHANGES: dict[str, object] = {
     "torch-adam": TorchAdam(),
     "uncorrected-feddyn": UncorrectedFedDyn(),
     "uniform-body": UniformBody(),
+    "uniform-feddyn": UniformFedDyn(),
     "uniform-nova": UniformNova(),
     "uniform-nova-scaled": UniformNova(scaled=True),
     "uniform-weights": UniformWeights(),

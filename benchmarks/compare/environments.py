@@ -88,6 +88,11 @@ FRAMEWORKS = {
         ),
         "drive_pfl",
     ),
+    "flgo": Framework(
+        "flgo==0.4.4",
+        ("nvidia-ml-py", "prettytable", "pynvml", "toolz", "tqdm", "ujson", "wcwidth"),
+        "drive_flgo",
+    ),
 }
 
 

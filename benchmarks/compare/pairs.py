@@ -649,12 +649,153 @@ PAIRS += (
 )
 
 
+SECONDS = (1.0, 2.9, 1.3, 1.7, 2.3)
+CANDIDATES = [[0, 2, 3, 4], [0, 1, 3, 4], [0, 2, 3, 4], [0, 1, 3, 4]]
+"""What our side draws with d = 4; see `test_the_candidates_are_those_that_we_draw`."""
+
+
+def flgo(
+    method: str,
+    algorithm: str,
+    params: Mapping[str, Any] | None = None,
+    para: Mapping[str, Any] | None = None,
+    **changes: Any,  # noqa: ANN401 - fields of a pair
+) -> Pair:
+    """An algorithm of FLGo with its parameters."""
+    settings = {**({"para": dict(para)} if para else {}), **changes.pop("settings", {})}
+    return Pair("flgo", method, algorithm, params or {}, settings, **changes)
+
+
+PAIRS += (
+    flgo("fedavg", "fedavg"),
+    flgo("fedavg", "fedavg", variant="momentum", local={"momentum": 0.5}),
+    flgo(
+        "fedprox",
+        "fedprox",
+        {"mu": 0.3},
+        {"mu": 0.3},
+        reason="`Server.initialize` (`flgo/algorithm/fedprox.py`) replaces the options `sample` and"
+        " `aggregate`: clients are drawn in proportion to their samples and have a plain mean, as"
+        " in the paper. With given cohorts clients count alike, whatever number of samples they"
+        " have.",
+        explanation=UNIFORM,
+    ),
+    flgo(
+        "fedprox",
+        "fedprox",
+        {"mu": 0.3},
+        {"mu": 0.3},
+        settings={"aggregate": "other"},
+        variant="by-samples",
+    ),
+    flgo("scaffold", "scaffold"),
+    flgo("fedavgm", "fedavgm", {"beta": 0.7}, {"beta": 0.7}),
+    flgo("fednova", "fednova"),
+    flgo("q-fedavg", "qfedavg", {"q": 0.5}, {"q": 0.5}),
+    flgo(
+        "afl",
+        "afl",
+        {"gamma": 0.1},
+        {"learning_rate_lambda": 0.1},
+        participation=1.0,
+        reason="lambda starts at 1 / N in `Server.initialize` (`flgo/algorithm/afl.py`). Here it"
+        " starts at the clients' shares of all samples.",
+        explanation=Explanation(
+            "lambda starts at the shares of samples on their side", settings={"lambdas": True}
+        ),
+    ),
+    flgo(
+        "feddyn",
+        "feddyn",
+        {"alpha": 0.1},
+        {"alpha": 0.1},
+        reason="`Server.aggregate` (`flgo/algorithm/feddyn.py`) has plain means, of the models and"
+        " of what clients remember, as the paper has them. Here both are weighted by samples.",
+        explanation=Explanation("plain means on our side", change="uniform-feddyn"),
+    ),
+    flgo(
+        "moon",
+        "moon",
+        {"mu": 0.7, "tau": 0.5},
+        {"mu": 0.7, "tau": 0.5},
+        reason="`Client.train` (`flgo/algorithm/moon.py`) leaves the contrast out while a client"
+        " has no previous model. Here this is the initial one, which matters for a client that"
+        " joins after round 1.",
+        explanation=FULL,
+    ),
+    flgo(
+        "ditto",
+        "ditto",
+        {"lam": 0.4},
+        {"mu": 0.4},
+        settings={"aggregate": "other"},
+        models=BOTH,
+        reason="In `Client.train` (`flgo/algorithm/ditto.py`) a client's own model starts as a copy"
+        " of the model that the client receives first; before that, `PFLLogger` tests the server's."
+        " Here it starts as the initial one, which is another model for a client that joins after"
+        " round 1.",
+        explanation=FULL,
+    ),
+    flgo(
+        "power-of-choice",
+        "powerofchoice",
+        {"d": 4},
+        {"d": 4},
+        settings={"candidates": CANDIDATES},
+        reason="`Server.sample` (`flgo/algorithm/powerofchoice.py`) sorts the losses of the"
+        " candidates, but takes their positions for positions in `available_clients`. With fewer"
+        " candidates than clients, others train than those with the largest losses, even clients"
+        " that are no candidates.",
+        mend="Take the positions from the candidates: `np.array(candidate_set)[sort_id]`.",
+        explanation=Explanation(
+            "all clients are candidates, on both sides",
+            params={"d": 5},
+            settings={"para": {"d": 5}, "candidates": [[0, 1, 2, 3, 4]] * 4},
+        ),
+    ),
+    flgo(
+        "fedasync",
+        "fedasync",
+        {"mixing": 0.6, "decay": 0.5},
+        {"alpha": 0.6, "mu": 0.0, "poly_a": 0.5},
+        seconds=SECONDS,
+    ),
+    flgo(
+        "fedbuff",
+        "fedbuff",
+        {"size": 2, "rate": 1.0},
+        {"buffer_ratio": 0.4, "eta": 1.0},
+        seconds=SECONDS,
+    ),
+)
+
+
 UNPLAYED = (
     (
         "pfl",
         "`GaussianMechanism` with noise",
         "the random numbers are others. Clipping, which comes before, is compared. flbench has no"
         " `Reptile`, no adaptive mu of FedProx, no trees and no Gaussian mixtures.",
+    ),
+    (
+        "flgo",
+        "`standalone`",
+        "it cannot be imported. `flgo/algorithm/standalone.py` imports `utils.submodule` and"
+        " `utils.pdmodule`, which are names of another project. To mend it: import `submodule` from"
+        " `flgo.utils`, and add `pdmodule`, which the package does not have.",
+    ),
+    (
+        "flgo",
+        "`decentralized`",
+        "a client averages its neighbours' models, then trains; in `dpsgd` it trains, then"
+        " averages, so models are half a round apart. And `BasicProtocol.set_topology` cannot be"
+        " called: `len(self.num_clients)` is a TypeError. To mend it: `range(self.num_clients)`.",
+    ),
+    (
+        "flgo",
+        "personalised and clustered methods other than `ditto`",
+        "they are not in the package: `flgo.download_resource` loads them from the authors'"
+        " repository. flbench has no `fedfa`, `fedfv`, `fedmgda`, `fedspeed`, `mifa` and `TiFL`.",
     ),
     (
         "fedlab",

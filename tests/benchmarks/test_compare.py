@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from flbench.errors import FlbenchError, UserError
+from flbench.run.context import RunContext
 from flbench_benchmarks.compare import ours, report
 from flbench_benchmarks.compare.__main__ import main
 from flbench_benchmarks.compare.changes import CHANGES
@@ -165,6 +166,22 @@ def test_clients_of_a_server_that_does_not_wait_arrive_by_their_speed() -> None:
     assert first.shape == (ours.ROUNDS, 3)
     assert (first == 4).sum() > (second == 4).sum()
     assert "arrivals" not in ours.play("fedavg", {}, ["server"], {}).facts
+
+
+@pytest.mark.slow
+def test_the_candidates_are_those_that_we_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    (pair,) = find("flgo", "power-of-choice")
+    measured: list[list[int]] = []
+    evaluate = RunContext.evaluate
+
+    def noted(ctx, models, clients, split):
+        if split == "train":
+            measured.append(clients.tolist())
+        return evaluate(ctx, models, clients, split)
+
+    monkeypatch.setattr(RunContext, "evaluate", noted)
+    ours.play(pair.method, pair.params, pair.models, pair.local, None, pair.participation)
+    assert measured == pair.settings["candidates"]
 
 
 FAKE = """
