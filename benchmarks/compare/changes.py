@@ -225,6 +225,20 @@ class OwnIsTheMixture:
         return fl.Models(rows)
 
 
+class UpdateFromTheServersModel:
+    """FedBuff whose updates are the uploads minus the server's model of the moment."""
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State, upload: fl.Upload) -> fl.Models:
+        """The step of FedBuff, as if the client had been given that model."""
+        given = state.memory["fedbuff.given"].clone()
+        given[upload.ids] = state.models[0]
+        (_, fedbuff), *_ = compose("fedbuff", BUFFERED).layers
+        memory = {**state.memory, "fedbuff.given": given}
+        models: fl.Models = fedbuff.aggregate(replace(state, memory=memory), upload)
+        return models
+
+
 class MirroredVariates:
     """SCAFFOLD whose c_i changes by (u - w) / (a_i eta) - c, so with the opposite sign."""
 
@@ -269,6 +283,7 @@ class TorchAdam:
 
 
 ADAM = {"server_lr": 0.1, "tau": 0.01, "beta1": 0.8, "beta2": 0.95}
+BUFFERED = {"size": 2, "rate": 1.0}
 DYNAMIC = {"alpha": 0.1}
 FAIR = {"q": 0.5}
 MIXED = {"alpha": 0.4}
@@ -289,5 +304,6 @@ CHANGES: dict[str, object] = {
     "uniform-nova": UniformNova(),
     "uniform-nova-scaled": UniformNova(scaled=True),
     "uniform-weights": UniformWeights(),
+    "update-from-the-servers-model": UpdateFromTheServersModel(),
     "weighted-krum": WeightedKrum(),
 }

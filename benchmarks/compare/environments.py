@@ -93,6 +93,18 @@ FRAMEWORKS = {
         ("nvidia-ml-py", "prettytable", "pynvml", "toolz", "tqdm", "ujson", "wcwidth"),
         "drive_flgo",
     ),
+    "appfl": Framework(
+        "appfl==1.12.0",
+        (
+            "antlr4-python3-runtime==4.9.3",
+            "colorama",
+            "lz4",
+            "omegaconf",
+            "opacus",
+            "opt-einsum",
+        ),
+        "drive_appfl",
+    ),
 }
 
 

@@ -770,6 +770,113 @@ PAIRS += (
 )
 
 
+VANILLA = ":VanillaTrainer"
+OPTIMISER = {"server_learning_rate": 0.1, "server_adapt_param": 0.01}
+BUFFER = {
+    "client_weights_mode": "equal",
+    "num_clients": 2,
+    "K": 2,
+    "alpha": 1.0,
+    "staleness_fn": "polynomial",
+    "staleness_fn_kwargs": {"a": 0.5},
+}
+MOMENTS = {"server_momentum_param_1": 0.8, "server_momentum_param_2": 0.95}
+
+
+def appfl(
+    method: str,
+    aggregator: str,
+    params: Mapping[str, Any] | None = None,
+    theirs: Mapping[str, Any] | None = None,
+    **changes: Any,  # noqa: ANN401 - fields of a pair
+) -> Pair:
+    """An aggregator of APPFL with its configuration, and its usual trainer."""
+    settings = {"aggregator": dict(theirs or {}), **changes.pop("settings", {})}
+    return Pair("appfl", method, aggregator + VANILLA, params or {}, settings, **changes)
+
+
+PAIRS += (
+    appfl("fedavg", "FedAvgAggregator"),
+    appfl("fedavg", "FedAvgAggregator", variant="momentum", local={"momentum": 0.5}),
+    appfl(
+        "fedavg",
+        "FedAvgAggregator",
+        theirs={"client_weights_mode": "equal"},
+        variant="default-weights",
+        reason="The default of `client_weights_mode` in `FedAvgAggregator.__init__`"
+        ' (`appfl/algorithm/aggregator/fedavg_aggregator.py`) is "equal": clients count alike,'
+        " whatever number of samples they have.",
+        explanation=UNIFORM,
+    ),
+    Pair(
+        "appfl",
+        "fedprox",
+        "FedAvgAggregator:FedProxTrainer",
+        {"mu": 0.3},
+        {"trainer": {"mu": 0.3}},
+    ),
+    appfl("fedavgm", "FedAvgMAggregator", {"beta": 0.7}, {"server_momentum_param_1": 0.7}),
+    appfl(
+        "fedadagrad",
+        "FedAdagradAggregator",
+        {"server_lr": 0.1, "tau": 0.01, "beta1": 0.8},
+        {**OPTIMISER, "server_momentum_param_1": 0.8},
+    ),
+    appfl(
+        "fedadam",
+        "FedAdamAggregator",
+        {"server_lr": 0.1, "tau": 0.01, "beta1": 0.8, "beta2": 0.95},
+        {**OPTIMISER, **MOMENTS},
+    ),
+    appfl(
+        "fedyogi",
+        "FedYogiAggregator",
+        {"server_lr": 0.1, "tau": 0.01, "beta1": 0.8, "beta2": 0.95},
+        {**OPTIMISER, **MOMENTS},
+    ),
+    appfl(
+        "fedasync",
+        "FedAsyncAggregator",
+        {"mixing": 0.6, "decay": 0.5},
+        {
+            "client_weights_mode": "equal",
+            "alpha": 0.6,
+            "staleness_fn": "polynomial",
+            "staleness_fn_kwargs": {"a": 0.5},
+        },
+        seconds=SECONDS,
+    ),
+    appfl(
+        "fedbuff",
+        "FedBuffAggregator",
+        {"size": 2, "rate": 1.0},
+        {**BUFFER, "gradient_based": True},
+        settings={"trainer": {"send_gradient": True}},
+        variant="gradients",
+        seconds=SECONDS,
+    ),
+    appfl(
+        "fedbuff",
+        "FedBuffAggregator",
+        {"size": 2, "rate": 1.0},
+        BUFFER,
+        seconds=SECONDS,
+        reason="`FedBuffAggregator.compute_steps`"
+        " (`appfl/algorithm/aggregator/fedbuff_aggregator.py`) takes the server's model of the"
+        " moment off an upload, unless `gradient_based` is set. The paper has the update since the"
+        " model that the client was given. If the server has made a step meanwhile, the upload"
+        " takes a part of it back. (With `gradient_based`, and `send_gradient` of the trainer, the"
+        " two are equal: the variant `gradients`.)",
+        mend="Keep the model that a client was given, as `client_step` keeps its version, and take"
+        " this one off; or make `gradient_based` the default.",
+        explanation=Explanation(
+            "the server's model of the moment is taken off on our side",
+            change="update-from-the-servers-model",
+        ),
+    ),
+)
+
+
 UNPLAYED = (
     (
         "pfl",
@@ -796,6 +903,13 @@ UNPLAYED = (
         "personalised and clustered methods other than `ditto`",
         "they are not in the package: `flgo.download_resource` loads them from the authors'"
         " repository. flbench has no `fedfa`, `fedfv`, `fedmgda`, `fedspeed`, `mifa` and `TiFL`.",
+    ),
+    (
+        "appfl",
+        "the servers of `appfl.algorithm.legacy`, such as `ServerFedAvg`",
+        "the authors have replaced them with the aggregators that are compared. flbench has none"
+        " of the methods of the other aggregators, such as `FedCompassAggregator` and"
+        " `IIADMMAggregator`.",
     ),
     (
         "fedlab",
