@@ -101,15 +101,13 @@ class CommunicationLedger:
 
     def start(self, start: Dispatched, stage: Stage) -> None:
         """Count what the acting clients receive at the start of a stage."""
-        scalars, widths = [], count_true(start.sent_mask)
+        scalars, whole = [], start.sent_mask.shape[1]
+        widths, active = count_true(start.sent_mask).tolist(), start.active.tolist()
         for i, client in enumerate(stage.clients.tolist()):
-            width = int(widths[i])
-            received = self._received.setdefault(client, [])
-            candidates = [
-                row for row, on in zip(start.params[i], start.active[i], strict=True) if on
-            ]
+            width, received = widths[i], self._received.setdefault(client, [])
+            candidates = [start.params[i, number] for number, on in enumerate(active[i]) if on]
             new = [row for row in candidates if not any(_has(table, row) for table in received)]
-            if width == len(start.sent_mask[i]):  # only complete models count as received
+            if width == whole:  # only complete models count as received
                 received.extend(row[None] for row in new)
             scalars.append(width * len(new))
         self.send("down", stage.clients, "model", torch.tensor(scalars, dtype=torch.int64))
