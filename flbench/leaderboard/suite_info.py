@@ -32,9 +32,13 @@ def command(suite: Suite, settings: Mapping[str, Any], fingerprint: str, seeds: 
     `suite` is the installed one; `settings` and their `fingerprint` are from the result files.
     """
     ours = dict(_flat(suite.settings()))
+    left_out = {  # by settings, as they have the default, which is not the suite's own value
+        name: Suite.model_fields[name].default
+        for name in suite.settings().keys() - settings.keys() - NO_SETTINGS
+    }
     sets = {
         key.removesuffix(".name"): value
-        for key, value in _flat(settings)
+        for key, value in _flat({**settings, **left_out})
         if key not in NO_SETTINGS and (key not in ours or ours[key] != value)
     }
     try:

@@ -192,6 +192,15 @@ def test_a_command_gives_exactly_the_tables_settings() -> None:
     assert command(usual, {**SUITE, "strange": 1}, suite.hash(), 3) == ""
 
 
+def test_a_command_says_what_settings_leave_out() -> None:
+    """A field that was added later and has its default, where the suite has another value."""
+    usual = load_suite("primary-secondary-mid")
+    suite = load_suite("primary-secondary-mid", None, {"test_samples": 200})
+    assert "test_samples" not in suite.settings()
+    words = shlex.split(command(usual, suite.settings(), suite.hash(), 1))
+    assert words[6:8] == ["--set", "suite.test_samples=200"]
+
+
 @pytest.mark.slow
 def test_every_committed_table_of_the_installed_version_says_how_to_run_it() -> None:
     found = tables(ROOT / "leaderboard" / "results")
