@@ -64,7 +64,7 @@ _seen: tuple[bytes, tuple[Any, ...]] | None = None
 def _numpy_state(random: ModuleType) -> tuple[Any, ...] | None:
     """State of numpy's global generator; None where it is not the usual Mersenne Twister.
 
-    numpy takes 40 us to give it, and it is read twice for each hook of a plugin. So it is compared
+    numpy takes long to give it, and it is read twice for each hook of a plugin. So it is compared
     with the last one in memory first. Beside the twister numpy keeps one normal number for later;
     while there is one, that comparison would not tell whether it was drawn.
     """

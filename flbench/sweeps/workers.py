@@ -206,9 +206,10 @@ class Crew:
             yield from self.lost(worker, what)
         else:  # "outcome"
             number, outcome = what
-            yield worker.cells.pop(number), outcome
+            cell = worker.cells.pop(number)
             if not worker.cells:
                 worker.bar.close()
+            yield cell, outcome
 
     def settle(self, peak: int) -> None:
         """Decide how many workers there are, by the peak memory of the first in its first round."""
@@ -217,7 +218,7 @@ class Crew:
             self.wanted = fitting(self.most, peak, free)
             there = "unknown memory" if free is None else f"{free / GB:.1f} GB of memory"
             self.progress.tell(
-                f"workers: {self.wanted} of at most {self.most} (a cell takes {peak / GB:.1f} GB,"
+                f"workers: {self.wanted} of at most {self.most} (one takes {peak / GB:.1f} GB,"
                 f" {there} free)"
             )
 

@@ -95,7 +95,7 @@ def test_what_was_chosen_is_said_once(
     found.settle(2**30)
     found.settle(2**20)
     assert found.wanted == 3
-    line = "workers: 3 of at most 4 (a cell takes 1.0 GB, 3.0 GB of memory free)\n"
+    line = "workers: 3 of at most 4 (one takes 1.0 GB, 3.0 GB of memory free)\n"
     assert capsys.readouterr().err == line
 
 
@@ -194,10 +194,8 @@ def kill(worker: Worker) -> None:
     os.kill(worker.process.pid, signal.SIGKILL)
 
 
-@pytest.mark.slow
-def test_a_worker_that_is_killed_is_one_line(
-    typed: Typed, tmp_path: Path, on_message: Callable[[str, Act], None]
-) -> None:
+def kill_one() -> Act:
+    """Kills the worker that comes first, and no other."""
     victims: list[Worker] = []
 
     def strike(worker: Worker, _: object) -> None:
@@ -205,8 +203,15 @@ def test_a_worker_that_is_killed_is_one_line(
             victims.append(worker)
             kill(worker)
 
+    return strike
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_is_one_line(
+    typed: Typed, tmp_path: Path, on_message: Callable[[str, Act], None]
+) -> None:
     assert typed("sweep", *GRID, "--out", "whole")[0] == 0
-    on_message("peak", strike)
+    on_message("peak", kill_one())
     code, _, err = typed("sweep", *GRID, "--workers", "2")
     assert code == 0, err
     _, *lines, last = err.splitlines()
@@ -265,18 +270,11 @@ def test_seeds_share_lanes_in_workers_and_have_the_results_of_one_process(
     typed: Typed, tmp_path: Path, on_message: Callable[[str, Act], None]
 ) -> None:
     """The first worker is killed: its seeds go on by themselves."""
-    victims: list[Worker] = []
-
-    def strike(worker: Worker, _: object) -> None:
-        if not victims:
-            victims.append(worker)
-            kill(worker)
-
     words = "-p pfedlia -s iid --seeds 4 --executor vectorised --accelerator cpu --rounds 3"
     grid = (*words.split(), "--set", "clients=10", "--set", "warmup=1", "--set", "probe_epochs=1")
     code, _, err = typed("sweep", *grid, "--out", "here", "--workers", "1")
     assert (code, err.count("4 seeds run together")) == (0, 1)
-    on_message("peak", strike)
+    on_message("peak", kill_one())
     code, _, err = typed("sweep", *grid, "--out", "there", "--workers", "2")
     assert code == 0, err
     assert err.count("2 seeds run together") == 1
@@ -296,7 +294,7 @@ def test_several_workers_are_the_default_and_one_cell_needs_none(
     assert code == 0
     chosen = [line for line in err.splitlines() if line.startswith("workers: ")]
     assert len(chosen) == 1
-    assert re.match(r"workers: 2 of at most 2 \(a cell takes \d\.\d GB, [\d.]+ GB of ", chosen[0])
+    assert re.match(r"workers: 2 of at most 2 \(one takes \d\.\d GB, [\d.]+ GB of ", chosen[0])
     monkeypatch.setattr(Crew, "started", None)
     code, _, err = typed("sweep", "-p", "fedprox", "-s", "iid", *QUICK)
     assert code == 0
