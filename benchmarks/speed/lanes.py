@@ -16,7 +16,11 @@ GOAL = (
 
 
 def run(request: PartRequest) -> list[Row]:
-    """Whole rounds of a 64-64-10 perceptron on clients of 11 samples, and of LeNet-5."""
+    """Whole rounds of a 64-64-10 perceptron on clients of 11 samples, and of LeNet-5.
+
+    LeNet-5 has images as of Fashion-MNIST, with which the suites of FLIS train it in batches of 10,
+    and as of CIFAR-10.
+    """
     works = [
         Workload(
             model="mlp", shape=(1, 8, 8), clients=cohort, cohort=cohort, samples=11, epochs=5,
@@ -25,15 +29,18 @@ def run(request: PartRequest) -> list[Row]:
         for cohort in ((10,) if request.quick else (10, 40, 100))
     ]  # fmt: skip
     pairs = [(work, 3 if request.quick else 60) for work in works]
-    pairs.append((Workload(clients=10, batch=10), 2 if request.quick else 10))
+    for shape in ((1, 28, 28), (3, 32, 32)):
+        lenet = Workload(shape=shape, clients=10, batch=10)
+        pairs.append((lenet, 2 if request.quick else 30))
     rows: list[Row] = []
     for work, rounds in pairs:
         programs = [
             flbench_program(work, request, name, executor=name, accelerator="cpu")
             for name in ("sequential", "vectorised")
         ]
+        size = "" if work.model == "mlp" else f" {'x'.join(map(str, work.shape))}"
         for row in compare(
-            programs, rounds, request, inverse=True, model=work.model, cohort=work.cohort
+            programs, rounds, request, inverse=True, model=work.model + size, cohort=work.cohort
         ):
             model, cohort = row.pop("model"), row.pop("cohort")
             row.pop("steps", None)  # counted from optimisers, which lanes do not call

@@ -26,6 +26,7 @@ from flbench.core.client import (
     Received,
     mean_cross_entropy,
 )
+from flbench.engine.lane_convolution import LaneConvolutions
 from flbench.engine.lane_graph import Program, with_graphs
 from flbench.engine.lane_group import Sizes
 from flbench.engine.lane_program import FEWER, Index, LaneProgram, same_bits
@@ -200,7 +201,7 @@ class LaneStep:
     def _by_python(self, inputs: Sequence[Tensor], index: object) -> list[Tensor]:
         """Gradient of each parameter's tensor, losses and buffers, by the module's Python."""
         self.index = index
-        with self.space.fabric.autocast():
+        with self.space.fabric.autocast(), LaneConvolutions():
             return self._outputs(*inputs)
 
     def _outputs(self, *inputs: Tensor) -> list[Tensor]:

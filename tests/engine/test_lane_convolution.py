@@ -1,0 +1,178 @@
+"""Convolutions of lanes as products: the numbers of torch's own, in every derivative."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+from torch.nn import functional as F
+
+from flbench.engine import lane_convolution
+from flbench.engine.lane_convolution import LaneConvolutions, Overlap, Windows, convolution
+
+LANES, SAMPLES = 3, 4
+Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def tensors(channels: int, outputs: int, size: int, kernel: tuple[int, int]) -> list[Tensor]:
+    """Filters, biases and images of some lanes."""
+    draw = torch.Generator().manual_seed(1)
+    shapes = (
+        (LANES, outputs, channels, *kernel),
+        (LANES, outputs),
+        (LANES, SAMPLES, channels, size, size + 1),
+    )
+    return [torch.randn(shape, generator=draw, dtype=torch.float64) for shape in shapes]
+
+
+def both(function: Callable[..., Any], *inputs: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """What lanes compute by torch's convolution, and by the product."""
+    lanes = vmap(function)
+    plain = lanes(*inputs)
+    with LaneConvolutions():
+        product = lanes(*inputs)
+    return list(plain), list(product)
+
+
+@pytest.fixture
+def products(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """The shapes of images that are convolved by products."""
+    seen: list[tuple[int, ...]] = []
+    product = lane_convolution._product
+
+    def counted(images: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        seen.append(tuple(images.shape))
+        return product(images, weight, bias)
+
+    monkeypatch.setattr(lane_convolution, "_product", counted)
+    return seen
+
+
+def test_windows_of_two_images_and_their_sum() -> None:
+    images = torch.tensor([[[[1.0, 4.0], [2.0, 5.0], [3.0, 6.0]]]])  # samples innermost
+    found = Windows.apply(images, 1, 2)  # type: ignore[no-untyped-call]
+    assert found.flatten(0, 2).flatten(1).tolist() == [[1, 4, 2, 5], [2, 5, 3, 6]]
+    again = Overlap.apply(found)  # type: ignore[no-untyped-call]
+    assert again.tolist() == [[[[1, 4], [4, 10], [3, 6]]]]
+
+
+def padded(padding: int | tuple[int, int]) -> tuple[int, int]:
+    rows, columns = (padding, padding) if isinstance(padding, int) else padding
+    return 6 + 2 * rows, 7 + 2 * columns
+
+
+@pytest.mark.parametrize("padding", [0, 2, (1, 0)])
+@pytest.mark.parametrize("kernel", [(3, 3), (1, 2), (5, 4)])
+def test_gradients_of_filters_biases_and_images_are_those_of_torch(
+    kernel: tuple[int, int], padding: int | tuple[int, int], products: list[tuple[int, ...]]
+) -> None:
+    def loss(weight: Tensor, bias: Tensor, images: Tensor) -> Tensor:
+        return F.conv2d(images, weight, bias, padding=padding).sin().sum()
+
+    plain, product = both(grad(loss, argnums=(0, 1, 2)), *tensors(2, 5, 6, kernel))
+    assert products == [(SAMPLES, 2, *padded(padding))]
+    torch.testing.assert_close(product, plain, rtol=1e-12, atol=1e-12)
+
+
+def test_second_derivatives_are_those_of_torch(products: list[tuple[int, ...]]) -> None:
+    def loss(weight: Tensor, bias: Tensor, images: Tensor) -> Tensor:
+        hidden = F.conv2d(images, weight, bias).tanh()
+        return F.conv2d(hidden, weight.transpose(0, 1)).square().sum()
+
+    def of_gradients(weight: Tensor, bias: Tensor, images: Tensor) -> Tensor:
+        gradients = grad(loss, argnums=(0, 1, 2))(weight, bias, images)
+        return torch.stack([one.sin().sum() for one in gradients]).sum()
+
+    plain, product = both(grad(of_gradients, argnums=(0, 1, 2)), *tensors(2, 3, 6, (2, 3)))
+    assert products
+    torch.testing.assert_close(product, plain, rtol=1e-10, atol=1e-10)
+
+
+def test_pooling_after_a_product_takes_the_same_of_equal_numbers() -> None:
+    def pooled(weight: Tensor, bias: Tensor, images: Tensor) -> Tensor:
+        return F.max_pool2d(F.relu(F.conv2d(images, weight, bias)), 2, 2)
+
+    def gradient(weight: Tensor, bias: Tensor, images: Tensor) -> Tensor:
+        by_place = grad(lambda *args: (pooled(*args) * marks).sum(), argnums=2)
+        marks = torch.arange(16.0, dtype=torch.float64).view(4, 1, 2, 2)
+        found: Tensor = by_place(weight, bias, images)
+        return found
+
+    weight, bias, images = tensors(1, 1, 4, (1, 1))
+    equal = [torch.ones_like(weight), torch.zeros_like(bias), images.sign()]
+    for function in (pooled, gradient):
+        plain, product = both(function, *equal)
+        assert all(map(torch.equal, plain, product))
+
+
+def test_samples_stay_innermost_in_pooling_for_its_speed() -> None:
+    weight, _, images = (tensor[0] for tensor in tensors(2, 3, 6, (3, 3)))
+    with LaneConvolutions():
+        maps = convolution(images, weight)
+        pooled = F.max_pool2d(maps, 2)
+    assert maps.stride(0) == pooled.stride(0) == 1
+    assert torch.equal(pooled, F.max_pool2d(maps, 2))
+
+
+def test_pooling_of_one_image_is_left_to_torch() -> None:
+    image = torch.arange(30.0).view(3, 5, 2).permute(2, 0, 1)  # channels innermost
+    with LaneConvolutions():
+        assert F.max_pool2d(image, 2).tolist() == [[[12, 16]], [[13, 17]]]
+
+
+def test_pooling_that_gives_indices_gives_those_of_each_plane() -> None:
+    def pooled(weight: Tensor, bias: Tensor, images: Tensor) -> Tensor:
+        maps = F.conv2d(images, weight, bias)
+        return F.max_pool2d(maps, 2, return_indices=True)[1]
+
+    plain, product = both(pooled, *tensors(2, 3, 6, (3, 3)))
+    assert all(map(torch.equal, plain, product))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"stride": 2},
+        {"stride": (1, 2)},
+        {"dilation": 2},
+        {"groups": 2},
+        {"padding": "same"},
+    ],
+)
+def test_other_convolutions_are_left_to_torch(
+    options: dict[str, Any], products: list[tuple[int, ...]]
+) -> None:
+    def called(weight: Tensor, bias: Tensor, images: Tensor) -> Tensor:
+        weight = weight[:, : images.shape[1] // options.get("groups", 1)]
+        return F.conv2d(images, weight, bias, **options)
+
+    plain, product = both(called, *tensors(2, 4, 6, (3, 3)))
+    assert all(map(torch.equal, plain, product))
+    assert not products
+
+
+@pytest.mark.parametrize(("samples", "outputs", "count"), [(10, 5, 1), (11, 5, 0), (10, 6, 0)])
+def test_what_is_larger_than_pays_is_left_to_torch(
+    samples: int,
+    outputs: int,
+    count: int,
+    products: list[tuple[int, ...]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lane_convolution, "LARGEST", 10 * 2 * 9 * 16)
+    monkeypatch.setattr(lane_convolution, "LARGEST_FILTERS", 5 * 2 * 9)
+    convolution(torch.ones(samples, 2, 4, 4), torch.ones(outputs, 2, 3, 3), padding=1)
+    assert len(products) == count
+
+
+def test_autocast_and_single_images_are_left_to_torch(products: list[tuple[int, ...]]) -> None:
+    weight, images = torch.ones(5, 2, 3, 3), torch.ones(4, 2, 6, 6)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert convolution(images, weight).dtype == torch.bfloat16
+    assert convolution(images[0], weight).shape == (5, 4, 4)
+    assert convolution(images.bfloat16(), weight.bfloat16()).dtype == torch.bfloat16
+    assert not products
