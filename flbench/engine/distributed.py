@@ -29,6 +29,11 @@ class DistributedExecutor(Sequential):
         self.inner = inner
         self.group = group
 
+    @property
+    def name(self) -> str:
+        """How each process trains its clients."""
+        return self.inner.name
+
     def fit(self, start: Dispatched, stage: Stage, work: LocalWork, round_: int) -> Upload:
         """Train every acting client from its start; see `Sequential.fit`."""
         self.inner.samples = self.samples

@@ -12,7 +12,6 @@ import torch
 
 from flbench.core.state import State
 from flbench.engine.communication import DIRECTIONS
-from flbench.engine.distributed import DistributedExecutor
 from flbench.engine.process_group import ProcessGroup
 from flbench.errors import BadParameter
 from flbench.metrics import computed, flis_compat
@@ -203,9 +202,8 @@ def _labels(run: Run) -> list[dict[int, int]] | None:
 
 def _computed_by(job: RunSpec, run: Run) -> dict[str, str]:
     """The executor, the number of processes and the precision."""
-    executor = run.executor.inner if isinstance(run.executor, DistributedExecutor) else run.executor
     return {
-        "executor": executor.name,
+        "executor": run.executor.name,
         "ranks": str(ProcessGroup.of(run.executor.workspace.fabric).size),
         "precision": job.engine.precision,
         "compile": "yes" if job.engine.compile else "no",

@@ -157,7 +157,9 @@ def build_run(
         groups=federation.groups,
         ledger=context.services.ledger,
         history=History(),
-        origin=Origin(spec.method.described.name, seed, marks, code_of(spec)),
+        origin=Origin(
+            spec.method.described.name, seed, marks, code_of(spec), context.executor.name
+        ),
         checkpoint=spec.checkpoint,
         judged=context.executor.samples.called(torch.tensor(suite.judged)),
         metrics=client_metrics(spec, hooks, context),
