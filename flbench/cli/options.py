@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -43,6 +43,9 @@ Workers = Annotated[
         help="runs at once, each in a process of its own; auto: as many as CPUs and memory hold",
     ),
 ]
+Executor = Annotated[
+    Literal["auto", "sequential", "vectorised", "fastest"], typer.Option(help="how clients train")
+]
 Threads = Annotated[int, typer.Option(min=1, max=1024, help="CPU threads of torch")]
 
 
@@ -79,7 +82,7 @@ def run_request(
     ] = False,
     data_root: Root = None,
     out: Out = Path("flbench-results"),
-    executor: Annotated[str, typer.Option(help="auto, sequential, vectorised, fastest")] = "auto",
+    executor: Executor = "auto",
     accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda, mps, ...")] = "auto",
     devices: Annotated[
         int, typer.Option(min=1, help="devices of each machine, one process on each")

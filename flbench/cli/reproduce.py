@@ -12,6 +12,7 @@ import typer
 
 from flbench.cli.options import (
     MOST_SEEDS,
+    Executor,
     Out,
     Root,
     Settings,
@@ -45,6 +46,7 @@ def reproduce(
     settings: Settings = None,
     data_root: Root = None,
     out: Out = Path("flbench-results"),
+    executor: Executor = "auto",
     threads: Threads = 1,
     workers: Workers = "auto",
     no_run: Annotated[bool, typer.Option("--no-run", help="only compare what is there")] = False,
@@ -83,7 +85,7 @@ def reproduce(
         dataset=dataset,
         data_root=data_root,
         out=out,
-        engine=EngineOptions(threads=threads),
+        engine=EngineOptions(executor=executor, threads=threads),
     )
     plans = {name: planned(grid, scale, request, seeds, progress) for name, grid in chosen.items()}
     every = [cell for part in plans.values() for plan in part for cell in plan.cells]

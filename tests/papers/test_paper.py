@@ -223,6 +223,20 @@ def test_reproduce_runs_what_is_missing_and_says_what_came_of_it(card: str, type
 
 
 @pytest.mark.slow
+def test_reproduce_trains_clients_as_it_is_told(card: str, typed: Typed) -> None:
+    code, said, _ = typed("reproduce", card, "--table", "1", "--executor", "vectorised")
+    assert code == 0
+    assert said.splitlines()[-1].startswith("4 numbers: 1 agrees")
+    paths = list(Path("flbench-results").rglob("seed-*.json"))
+    assert {read_result(path).environment["executor"] for path in paths} == {"vectorised"}
+    _, _, told = typed("reproduce", card, "--table", "1")
+    assert "; 0 to run" in told, "the executor is no part of a setting"
+    code, _, told = typed("reproduce", card, "--executor", "lanes", "--seeds", "3")
+    assert code == 2
+    assert "'lanes' is not one of 'auto', 'sequential', 'vectorised', 'fastest'" in told
+
+
+@pytest.mark.slow
 def test_results_of_other_versions_are_compared_where_this_one_has_none(
     card: str, typed: Typed
 ) -> None:
