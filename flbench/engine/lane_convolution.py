@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 LARGEST = 200_000
 """Scalars of all windows of a lane's batch; with more, a convolution in groups is faster."""
 LARGEST_FILTERS = 5_000
-"""Scalars of a lane's filters; with more, it is faster or as fast."""
+"""Scalars of a lane's filters; with more, a convolution in groups is as fast or faster."""
 EXACT = torch.float32, torch.float64
 CONVOLUTIONS = torch.conv2d, F.conv2d
 
@@ -61,8 +61,9 @@ def convolution(
         weight: filters, shape (o, c / groups, k, l).
         bias: shape (o,).
     """
-    if groups == 1 and _is_one(stride) and _is_one(dilation) and not isinstance(padding, str):
-        rows, columns = (padding, padding) if isinstance(padding, int) else padding
+    edges = (padding, padding) if isinstance(padding, int) else padding
+    if groups == 1 and _is_one(stride) and _is_one(dilation) and isinstance(edges, tuple):
+        rows, columns = edges * 2 if len(edges) == 1 else edges
         if _pays(input, weight, rows, columns):
             if rows or columns:
                 input = F.pad(input, (columns, columns, rows, rows))
@@ -95,7 +96,7 @@ def _pays(images: Tensor, weight: Tensor, rows: int, columns: int) -> bool:
         return False
     (samples, channels, height, width), (height_of, width_of) = images.shape, weight.shape[2:]
     places = (height + 2 * rows - height_of + 1) * (width + 2 * columns - width_of + 1)
-    return samples * places * channels * height_of * width_of <= LARGEST
+    return 0 < samples * places * channels * height_of * width_of <= LARGEST
 
 
 class Windows(torch.autograd.Function):

@@ -60,15 +60,16 @@ def test_windows_of_two_images_and_their_sum() -> None:
     assert again.tolist() == [[[[1, 4], [4, 10], [3, 6]]]]
 
 
-def padded(padding: int | tuple[int, int]) -> tuple[int, int]:
-    rows, columns = (padding, padding) if isinstance(padding, int) else padding
+def padded(padding: int | tuple[int, ...]) -> tuple[int, int]:
+    rows, *others = (padding,) if isinstance(padding, int) else padding
+    columns = others[0] if others else rows
     return 6 + 2 * rows, 7 + 2 * columns
 
 
-@pytest.mark.parametrize("padding", [0, 2, (1, 0)])
+@pytest.mark.parametrize("padding", [0, 2, (1, 0), (1,)])
 @pytest.mark.parametrize("kernel", [(3, 3), (1, 2), (5, 4)])
 def test_gradients_of_filters_biases_and_images_are_those_of_torch(
-    kernel: tuple[int, int], padding: int | tuple[int, int], products: list[tuple[int, ...]]
+    kernel: tuple[int, int], padding: int | tuple[int, ...], products: list[tuple[int, ...]]
 ) -> None:
     def loss(weight: Tensor, bias: Tensor, images: Tensor) -> Tensor:
         return F.conv2d(images, weight, bias, padding=padding).sin().sum()
@@ -153,6 +154,11 @@ def test_other_convolutions_are_left_to_torch(
     plain, product = both(called, *tensors(2, 4, 6, (3, 3)))
     assert all(map(torch.equal, plain, product))
     assert not products
+
+
+def test_a_filter_larger_than_the_image_is_refused_by_torch() -> None:
+    with pytest.raises(RuntimeError, match="Kernel size can't be greater than actual input size"):
+        convolution(torch.ones(2, 1, 2, 5), torch.ones(1, 1, 3, 3))
 
 
 @pytest.mark.parametrize(("samples", "outputs", "count"), [(10, 5, 1), (11, 5, 0), (10, 6, 0)])
