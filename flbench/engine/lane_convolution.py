@@ -23,7 +23,6 @@ LARGEST = 200_000
 LARGEST_FILTERS = 5_000
 """Scalars of a lane's filters; with more, a convolution in groups is as fast or faster."""
 EXACT = torch.float32, torch.float64
-CONVOLUTIONS = torch.conv2d, F.conv2d
 
 
 class LaneConvolutions(TorchFunctionMode):
@@ -37,7 +36,7 @@ class LaneConvolutions(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401 - whatever the function returns
         kwargs = kwargs or {}
-        if func in CONVOLUTIONS:
+        if func is F.conv2d:  # torch.conv2d is the same
             return convolution(*args, **kwargs)
         if func is F.max_pool2d and args and args[0].ndim == 4 and args[0].stride(0) == 1:
             # Pooling treats samples and channels alike, and is fast for those that are innermost.

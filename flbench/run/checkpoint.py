@@ -44,14 +44,12 @@ class Origin:
     Attributes:
         sources: of each plugin a hash of its source files, and the version of flbench; what is
             not known is "".
-        executor: how it trains clients; "" = an older checkpoint does not say.
     """
 
     method: str
     seed: int
     marks: Fingerprint
     sources: Mapping[str, str]
-    executor: str = ""
 
     def plain(self) -> dict[str, Any]:
         """As JSON-plain data."""
@@ -214,12 +212,6 @@ def _load(file: Path, store: RowStore, origin: Origin, changed_source: bool) -> 
         found.history.source_changes.append(change)
         text = f"goes on with other code of {name} from round {found.state.round + 1} on"
         found.messages.append(f"{text}; the result says so and can never be `reproduced`")
-    before = plain["origin"].get("executor", "")
-    if before and before != origin.executor:
-        rounds = f"rounds up to {found.state.round} were computed by the {before} executor"
-        line = f"{rounds}, later ones by the {origin.executor} one: equal up to the order of sums"
-        found.history.warnings.append(line)
-        found.messages.append(line)
     return found
 
 

@@ -216,6 +216,12 @@ def evaluate_round(run: Run, state: State, losses: list[float]) -> RoundRecord:
     if run.history.trained is not None:
         metrics[EPOCHS] = run.history.trained / suite.training_clients
     run.history.add_round({name: _short(value) for name, value in metrics.items()}, found)
+    before, run.history.executor = run.history.executor, run.executor.name
+    if before not in ("", run.executor.name):
+        run.services.warn(
+            f"rounds before {state.round} were computed by the {before} executor, this one by the"
+            f" {run.executor.name} one: equal up to the order of sums"
+        )
     notes, warnings = run.services.drain()
     run.history.notes += [{"round": state.round, "name": k, "value": v} for k, v in notes.items()]
     run.history.warnings += warnings

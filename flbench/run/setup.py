@@ -157,9 +157,7 @@ def build_run(
         groups=federation.groups,
         ledger=context.services.ledger,
         history=History(),
-        origin=Origin(
-            spec.method.described.name, seed, marks, code_of(spec), context.executor.name
-        ),
+        origin=Origin(spec.method.described.name, seed, marks, code_of(spec)),
         checkpoint=spec.checkpoint,
         judged=context.executor.samples.called(torch.tensor(suite.judged)),
         metrics=client_metrics(spec, hooks, context),

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -227,21 +226,6 @@ def test_with_consent_the_history_says_what_changed_and_keeps_saying_it(path: Pa
     assert len(messages) == 1
     CheckpointWriter(path, CHANGED).keep(state, ledger, history)
     assert load(path, CHANGED).history.source_changes == expected
-
-
-def test_a_run_that_goes_on_with_another_executor_says_so(path: Path) -> None:
-    lanes, alone = replace(ORIGIN, executor="vectorised"), replace(ORIGIN, executor="sequential")
-    assert not load(path, lanes).history.warnings, "an older checkpoint does not say"
-    written(path, 3, alone)
-    assert not load(path, alone).history.warnings
-    state, ledger, history, messages, _ = load(path, lanes)
-    assert history.warnings == messages
-    assert messages == [
-        "rounds up to 3 were computed by the sequential executor, later ones by the vectorised"
-        " one: equal up to the order of sums"
-    ]
-    CheckpointWriter(path, lanes).keep(state, ledger, history)
-    assert load(path, lanes).history.warnings == history.warnings
 
 
 def test_the_content_cannot_pass_for_the_digest(tmp_path: Path) -> None:

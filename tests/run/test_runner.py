@@ -314,6 +314,18 @@ def test_the_total_holds_all_parts_also_after_a_resume(play_toy: Play, tmp_path:
         assert played.result.seconds["total"] >= played.result.seconds["train"] > 0
 
 
+def test_a_run_that_goes_on_with_another_executor_says_so(play_toy: Play, tmp_path: Path) -> None:
+    whole = play_toy("fedavg", rounds=4)
+    assert not whole.result.warnings
+    assert not resumed(whole, tmp_path, after=2).result.warnings
+    mixed = resumed(whole, tmp_path / "mixed", after=2, executor="vectorised")
+    assert mixed.result.environment["executor"] == "vectorised"
+    assert mixed.result.warnings == [
+        "rounds before 3 were computed by the sequential executor, this one by the vectorised one:"
+        " equal up to the order of sums"
+    ]
+
+
 def test_a_checkpoint_knows_the_time_until_then(play_toy: Play) -> None:
     whole = play_toy("fedavg", rounds=1)
     run, state = prepare(replace(whole.job, resume=True), toy_dataset())

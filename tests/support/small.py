@@ -121,14 +121,15 @@ def cohorts(played: Played) -> list[list[int]]:
     return [cohort(suite, played.job.seed, r + 1).tolist() for r in range(suite.rounds)]
 
 
-def resumed(whole: Played, folder: Path, after: int) -> Played:
+def resumed(whole: Played, folder: Path, after: int, executor: str = "sequential") -> Played:
     """The same run, stopped after some rounds and taken up from its checkpoint."""
     job = replace(whole.job, out=folder / "again")
     stopped, state = prepare(job, toy_dataset())
     stopped.suite = stopped.suite.model_copy(update={"rounds": after})
     with patch.object(checkpoint, "SHARE", 0):  # after every round
         run_rounds(stopped, state)
-    run, state = prepare(replace(job, resume=True), toy_dataset())
+    engine = replace(job.engine, executor=executor)
+    run, state = prepare(replace(job, resume=True, engine=engine), toy_dataset())
     assert state.round == after
     return Played(run, run_rounds(run, state), job)
 
