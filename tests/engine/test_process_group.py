@@ -290,6 +290,13 @@ def test_runs_end_in_the_same_bits_on_three_processes(method: str, tmp_path: Pat
     assert [three.run.checkpoint is None for three, _, _ in threes] == [False, True, True]
 
 
+@pytest.mark.parametrize("name", ["sequential", "vectorised"])
+def test_a_result_names_how_each_process_trains(name: str, play_toy: Play) -> None:
+    run = play_toy("fedavg", executor=name, rounds=1).run
+    names = together(2, lambda ranks: DistributedExecutor(run.executor, ranks).name)
+    assert names == [name, name]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "pfedlia"])
 def test_metrics_of_clients_are_the_same_on_two_processes(method: str, tmp_path: Path) -> None:

@@ -164,11 +164,6 @@ def test_a_mask_holds_statistics_that_would_move(play_toy: Play) -> None:
         assert upload.params[:, 0, -9:].tolist() == [[0, 0, 0, 0, 1, 1, 1, 1, 0]] * 3
 
 
-def test_an_unknown_executor_is_refused(play_toy: Play) -> None:
-    with pytest.raises(UserError, match="unknown executor 'warp': expected auto, sequential"):
-        play_toy("fedavg", executor="warp")
-
-
 @pytest.mark.slow
 def test_whole_runs_agree_where_no_decision_flips(play_toy: Play) -> None:
     settings = {"warmup": 1, "probe_epochs": 3}
