@@ -14,8 +14,8 @@ B1-B13 number what the paper leaves open, and what is done here:
     B1   "a batch of training data": all training samples of client j, for `probe_epochs` epochs;
          `lia_samples` takes a fixed random subset
     B2   Eq. 1 sums over the validation split: here the mean, which scales a row of I
-    B3   what OPTICS sees: z-scores of each row (its mean becomes 0, its deviation 1), rounded to
-         1e-9 so that rounding errors do not break ties; other `features` are rounded too
+    B3   what OPTICS sees: distances of the z-scores of rows (a row's mean becomes 0, its deviation
+         1), or by other `features`, rounded to 1e-9: its ties must not be broken by rounding errors
     B4   `min_samples` is a tenth of the clients, but 4 below 35 clients and 3 below 16; the least
          size of a group is the same number; fewer than four clients are one group
     B5   OPTICS's noise points join the group with the least mean distance

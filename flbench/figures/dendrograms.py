@@ -77,13 +77,12 @@ def reachability(scores: Floats, params: Mapping[str, Any]) -> Tree:
     """
     from sklearn.cluster import OPTICS
 
-    from flbench.toolbox.clustering import default_min_samples, optics_features
+    from flbench.toolbox.clustering import default_min_samples, distance_between_clients
 
-    rows, metric = optics_features(scores, params["features"])
     least = params.get("min_samples") or default_min_samples(len(scores))
-    rule = OPTICS(min_samples=min(least, len(rows)), metric=metric)
+    rule = OPTICS(min_samples=min(least, len(scores)), metric="precomputed")
     with np.errstate(divide="ignore", invalid="ignore"):
-        rule.fit(rows)
+        rule.fit(distance_between_clients(scores, params["features"]))
     order = rule.ordering_.astype(np.int64)
     return Tree(order, reach=rule.reachability_[order])
 

@@ -51,20 +51,16 @@ def default_min_samples(clients: int) -> int:
     return min(max(4, int(0.1 * clients + 0.5)), max(3, clients // 4))
 
 
-MANY = 300
-"""More points than these have their distances computed once."""
-
-
-def optics(
-    features: Floats, min_samples: int, xi: float = 0.05, metric: str = "euclidean"
-) -> Labels:
+def optics(distance: Floats, min_samples: int, xi: float = 0.05) -> Labels:
     """Density-based clustering, OPTICS; it finds the number of groups (Ankerst et al., 1999).
 
+    Its order of points has many ties, which rounding errors must not break: points of one
+    neighbourhood are equally far from its core. So distances are rounded, not computed by OPTICS.
+
     Args:
-        features: shape (n, d), or distances, shape (n, n), where `metric` is "precomputed".
+        distance: shape (n, n), rounded.
         min_samples: points of a neighbourhood, and the least size of a cluster.
         xi: least steepness at the border of a cluster.
-        metric: metric of the features, as in scikit-learn.
 
     Returns:
         Labels, shape (n,); -1 = noise. All points are in group 0 if there are fewer than four or
@@ -73,34 +69,22 @@ def optics(
     Raises:
         UserError: `min_samples` exceeds the number of points.
     """
-    if len(features) < 4 or np.ptp(features, axis=0).max() == 0:
-        return np.zeros(len(features), dtype=np.int64)
-    if min_samples > len(features):
-        raise UserError(f"min_samples {min_samples}: expected at most {len(features)}, all clients")
+    if len(distance) < 4 or distance.max() == 0:
+        return np.zeros(len(distance), dtype=np.int64)
+    if min_samples > len(distance):
+        raise UserError(f"min_samples {min_samples}: expected at most {len(distance)}, all clients")
     from sklearn import config_context
     from sklearn.cluster import OPTICS
     from sklearn.utils import assert_all_finite
 
-    features, metric = distances_of_many(features, metric)
-    model = OPTICS(min_samples=min_samples, min_cluster_size=min_samples, xi=xi, metric=metric)
-    assert_all_finite(features)  # once; OPTICS would look at all of them for each point
+    model = OPTICS(
+        min_samples=min_samples, min_cluster_size=min_samples, xi=xi, metric="precomputed"
+    )
+    assert_all_finite(distance)  # once; OPTICS would look at all of them for each point
     checked = config_context(assume_finite=True)
     with checked, np.errstate(divide="ignore", invalid="ignore"):
-        labels: Labels = model.fit(features).labels_.astype(np.int64)
+        labels: Labels = model.fit(distance).labels_.astype(np.int64)
     return labels
-
-
-def distances_of_many(features: Floats, metric: str) -> tuple[Floats, str]:
-    """The distances of many points, shape (n, n), and "precomputed"; of few, the features.
-
-    OPTICS computes each distance anew whenever it needs it. With a feature for each point, as in a
-    score matrix, its time then grows with n^3.
-    """
-    if len(features) <= MANY or metric == "precomputed":
-        return features, metric
-    from sklearn.metrics import pairwise_distances
-
-    return pairwise_distances(features, metric=metric), "precomputed"
 
 
 @dataclass(frozen=True)
@@ -134,18 +118,17 @@ def optics_groups(
             "singleton": each to a group of its own; "global": all to one new group. If OPTICS
             finds no group, all clients are in one.
     """
-    rows, metric = distances_of_many(*optics_features(scores, features))
+    distance = distance_between_clients(scores, features)
     min_samples = min_samples or default_min_samples(len(scores))
-    labels = optics(rows, min_samples, xi, metric)
+    labels = optics(distance, min_samples, xi)
     sweep = {min_samples: int(labels.max()) + 1}
     for other in (3, 5, 10):
         if other <= len(scores) and other not in sweep:
-            sweep[other] = int(optics(rows, other, xi, metric).max()) + 1
+            sweep[other] = int(optics(distance, other, xi).max()) + 1
     outliers = labels < 0
     if outliers.all():
         labels = np.zeros_like(labels)
     elif noise == "nearest":
-        distance = rows if metric == "precomputed" else cdist(rows, rows)
         labels = adopt_noise(labels, distance)
     else:
         offsets = np.arange(outliers.sum()) if noise == "singleton" else 0
@@ -153,18 +136,42 @@ def optics_groups(
     return Groups(labels, int(outliers.sum()), {str(m): sweep[m] for m in sorted(sweep)})
 
 
-def optics_features(scores: Floats, features: Features) -> tuple[Floats, str]:
-    """The features of `optics_groups`, or distances between clients, and their metric."""
-    rows = np.round(scores, 9) if features == "raw" else standardised_rows(scores)
+def distance_between_clients(scores: Floats, features: Features) -> Floats:
+    """Distance of each client to each other one; the arguments are those of `optics_groups`.
+
+    Returns:
+        Shape (n, n), rounded to 1e-9, 0 on the diagonal.
+
+    Example:
+        >>> distance_between_clients(np.array([[3.0, 1.0], [0, 5]]), "raw").tolist()
+        [[0.0, 5.0], [5.0, 0.0]]
+    """
+    rows = scores if features == "raw" else standardised_rows(scores)
     if features == "corr":
-        distance = np.round(1 - rows @ rows.T / rows.shape[1], 9).clip(min=0)
+        distance = (1 - rows @ rows.T / rows.shape[1]).clip(min=0)
     elif features == "sym":
         similarity = (rows + rows.T) / 2
-        distance = np.round(similarity.max() - similarity, 9)
+        distance = similarity.max() - similarity
     else:
-        return rows, "euclidean"
+        distance = euclidean_distances(rows)
     np.fill_diagonal(distance, 0)
-    return distance, "precomputed"
+    rounded: Floats = np.round(distance, 9)
+    return rounded
+
+
+def euclidean_distances(rows: Floats) -> Floats:
+    """Distances of rows from each other, shape (n, n), by one product of matrices.
+
+    Squares are rounded to 1e-11 of the largest one, more than rounding errors, so that equal rows
+    have the distance 0 and d[i, j] is d[j, i], also on machines that add in another order.
+    """
+    centred = rows - rows.mean(axis=0)
+    products = centred @ centred.T
+    norms = products.diagonal()
+    squares = (norms[:, None] + norms - 2 * products).clip(min=0)
+    largest = squares.max() or 1.0
+    distance: Floats = np.sqrt(np.round(squares / largest, 11) * largest)
+    return distance
 
 
 def distance_to_clients(rows: Floats, scores: Floats, features: Features) -> Floats:

@@ -410,7 +410,7 @@ def test_the_document_names_every_tool_and_its_arguments() -> None:
         own = {name: tool for name, tool in own.items() if not name.startswith("_")}
         tools |= {name: tool for name, tool in own.items() if tool.__module__ == module.__name__}
     told = dict(re.findall(r"^\| `([\w.]+)\((.*?)\)` \|", DOCUMENT, flags=re.MULTILINE))
-    parts = {"optics", "optics_features", "distances_of_many", "adopt_noise"}
+    parts = {"optics", "distance_between_clients", "euclidean_distances", "adopt_noise"}
     parts |= {"default_min_samples"}
     assert set(tools) - set(told) == parts
     assert set(told) <= set(tools)
