@@ -1,4 +1,9 @@
-"""Four seeds of the main job in the same lanes, in one process and in two workers."""
+"""Four seeds of the main job in the same lanes, in one process and in two workers.
+
+Of `flbench run`, what the time went into: the parts that result files have, and all else: start-up,
+imports, the other hooks, checkpoints, result files. How much faster the whole command could get if
+lanes trained in no time is the last row of a network.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +29,14 @@ WAYS = {
     "flbench sweep --workers 2": (*SWEEP, "--executor", "sequential"),
     "flbench sweep --workers 2 --executor vectorised": (*SWEEP, "--executor", "vectorised"),
 }
+IN_TURN, IN_LANES = list(WAYS)[:2]
+WHOLE, TRAINING = "whole command", "training"
+PARTS = {
+    TRAINING: ("train",),
+    "evaluation": ("evaluate",),
+    "scores and groups": ("score", "cluster"),
+}
+"""Parts of a command, and their names in result files."""
 
 
 def run(request: PartRequest) -> list[Row]:
@@ -31,26 +44,41 @@ def run(request: PartRequest) -> list[Row]:
     times, cells = (1, QUICK) if request.quick else (3, CELLS)
     rows: list[Row] = []
     for model in ("mlp", "logistic-regression"):
-        whole: dict[str, list[float]] = {name: [] for name in WAYS}
-        training: dict[str, list[float]] = {name: [] for name in list(WAYS)[:2]}
+        spent: dict[str, dict[str, list[float]]] = {WHOLE: {name: [] for name in WAYS}}
         for turn in range(times):
             for number, (name, words) in enumerate(WAYS.items()):
                 request.say(f"{model}: {name}")
                 out = request.folder / f"seeds-{model}-{number}-{turn}"
                 asked = [*words, *cells, "--set", f"model={model}", "--out", str(out)]
-                whole[name].append(seconds_until([sys.executable, "-m", "flbench", *asked], ""))
-                if name in training:
-                    training[name].append(seconds_of_training(out))
-        for part, spent in (("whole command", whole), ("training", training)):
-            first = next(iter(spent.values()))
-            for name, seconds in spent.items():
-                row: Row = {"model": model, "part": part, "command": name, "times": times}
-                ratio = {} if seconds is first else paired_ratios("ratio", first, seconds)
-                rows.append(row | spread("seconds", seconds) | ratio)
+                whole = seconds_until([sys.executable, "-m", "flbench", *asked], "")
+                spent[WHOLE][name].append(whole)
+                if name in (IN_TURN, IN_LANES):
+                    for part, seconds in seconds_of_parts(out, whole).items():
+                        spent.setdefault(part, {}).setdefault(name, []).append(seconds)
+        for part, ways in spent.items():
+            for name, some in ways.items():
+                in_turn = None if name == IN_TURN else ways[IN_TURN]
+                rows.append(row_of(model, part, name, some, in_turn))
+        pairs = zip(spent[WHOLE][IN_LANES], spent[TRAINING][IN_LANES], strict=True)
+        left = [seconds - trained for seconds, trained in pairs]
+        rows.append(row_of(model, "whole without training", IN_LANES, left, spent[WHOLE][IN_TURN]))
     return rows
 
 
-def seconds_of_training(out: Path) -> float:
-    """Seconds that the runs of a folder have trained, all together."""
+def row_of(
+    model: str, part: str, command: str, seconds: list[float], in_turn: list[float] | None
+) -> Row:
+    """A row of the table; with the ratio to one client after the other, if it is not that."""
+    row: Row = {"model": model, "part": part, "command": command, "times": len(seconds)}
+    ratio = {} if in_turn is None else paired_ratios("ratio", in_turn, seconds)
+    return row | spread("seconds", seconds) | ratio
+
+
+def seconds_of_parts(out: Path, whole: float) -> dict[str, float]:
+    """Seconds that the runs of a folder took for each of PARTS, all together, and the rest."""
     files = [json.loads(path.read_text(encoding="utf-8")) for path in out.rglob("seed-*.json")]
-    return float(sum(file["seconds"]["train"] for file in files))
+    parts = {
+        part: sum(float(file["seconds"].get(name, 0)) for file in files for name in names)
+        for part, names in PARTS.items()
+    }
+    return parts | {"all else": whole - sum(parts.values())}

@@ -58,7 +58,7 @@ def leaderboard(
     suites = suite or []
     drawn = KeptFigures(out / FIGURES) if figures and not (check or redraw) else None
     files = board(results, out, figures, suites, drawn)
-    found = differences(out, files, figures, whole=not suites)
+    found = differences(out, files, figures, whole=not suites, suites=suites)
     older = found.pop("older", [])
     if check and found:
         changed = "; ".join(f"{what}: {_shortened(names)}" for what, names in found.items())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
+from glob import escape
 from pathlib import Path
 
 from flbench.errors import UserError
@@ -86,29 +87,38 @@ def is_overview(name: str) -> bool:
     return name == OVERVIEW or ("--" not in name and name.endswith(".svg"))
 
 
-def _leftovers(out: Path, files: Mapping[str, bytes]) -> list[str]:
-    """Files below `out` that were generated once and are no part of the board any more."""
+def _leftovers(out: Path, files: Mapping[str, bytes], suites: Collection[str]) -> list[str]:
+    """Files below `out` that were generated once and are no part of the board any more.
+
+    If suites are named, their figures alone: a table has another name when its suite gets another.
+    """
     found = [
         path
-        for path in sorted(out.glob("*.md"))
+        for path in sorted(() if suites else out.glob("*.md"))
         if MARK in path.read_text(encoding="utf-8", errors="replace")[:HEAD]
     ]
-    for pattern in ("*--*.svg", "critical-difference*.svg", SHOWCASE):
+    of_all = ("*--*.svg", "critical-difference*.svg", SHOWCASE)
+    for pattern in [f"{escape(suite)}--*.svg" for suite in suites] or of_all:
         found += sorted((out / FIGURES).glob(pattern))
     names = [path.relative_to(out).as_posix() for path in found]
     return [name for name in names if name not in files]
 
 
 def differences(
-    out: Path, files: Mapping[str, bytes], figures: bool = True, whole: bool = True
+    out: Path,
+    files: Mapping[str, bytes],
+    figures: bool = True,
+    whole: bool = True,
+    suites: Collection[str] = (),
 ) -> dict[str, list[str]]:
     """What is not as it should be: "missing", "differ", "left over" and "older", with their files.
 
     "Older" are files of the overview: they are generated again after rows have been added, not
     with each of them. `figures` says whether figures are among the files, `whole` whether the
-    files are all of the leaderboard, so that no others should lie there.
+    files are all of the leaderboard, so that no others should lie there; if not, no other figures
+    of `suites` should.
     """
-    left = _leftovers(out, files) if whole else []
+    left = _leftovers(out, files, suites) if whole or suites else []
     missing = [name for name in files if not (out / name).is_file()]
     changed = [
         name

@@ -425,7 +425,8 @@ def test_seeds_in_lanes_are_compared_with_seeds_in_turn(
         folder = Path(given["--out"], "cell")
         folder.mkdir(parents=True)
         for seed in range(int(given["--seeds"])):
-            text = json.dumps({"seconds": {"train": 1.0 if fast else 5.0}})
+            spent = {"train": 1.0 if fast else 5.0, "evaluate": 0.5, "score": 0.25, "cluster": 0.5}
+            text = json.dumps({"seconds": spent})
             (folder / f"seed-{seed}.json").write_text(text)
         return (10.0 if fast else 40.0) / (2 if "sweep" in command else 1)
 
@@ -440,7 +441,14 @@ def test_seeds_in_lanes_are_compared_with_seeds_in_turn(
         ("training", "flbench run", 20.0, None),
         ("training", "flbench run --executor vectorised", 4.0, 5.0),
     ]  # fmt: skip
-    assert [row["model"] for row in rows[::6]] == ["mlp", "logistic-regression"]
+    assert [(row["part"], row["seconds"]) for row in rows[6:12]] == [
+        ("evaluation", 2.0), ("evaluation", 2.0),
+        ("scores and groups", 3.0), ("scores and groups", 3.0),
+        ("all else", 15.0), ("all else", 1.0),
+    ]  # fmt: skip
+    last = ("whole without training", "flbench run --executor vectorised", 6.0, 6.667)
+    assert shown[12] == last
+    assert [row["model"] for row in rows[::13]] == ["mlp", "logistic-regression"]
 
 
 @pytest.mark.parametrize("name", tables.PARTS)
