@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from glob import escape
 from pathlib import Path
 
 from flbench.errors import UserError
@@ -16,6 +15,7 @@ from flbench.leaderboard.pages import MARK, index, overview, page_of, suite_page
 from flbench.leaderboard.table import is_alone, tables, tables_of
 from flbench.leaderboard.table_figures import SHOWCASE, Drawing, across, drawings, showcase
 from flbench.results.audits import LOG
+from flbench.results.files import slug
 
 INDEX = "README.md"
 OVERVIEW = "overview.md"
@@ -91,6 +91,7 @@ def _leftovers(out: Path, files: Mapping[str, bytes], suites: Collection[str]) -
     """Files below `out` that were generated once and are no part of the board any more.
 
     If suites are named, their figures alone: a table has another name when its suite gets another.
+    `one--more` is a suite of its own beside `one`, if it has a page.
     """
     found = [
         path
@@ -98,9 +99,14 @@ def _leftovers(out: Path, files: Mapping[str, bytes], suites: Collection[str]) -
         if MARK in path.read_text(encoding="utf-8", errors="replace")[:HEAD]
     ]
     of_all = ("*--*.svg", "critical-difference*.svg", SHOWCASE)
-    for pattern in [f"{escape(suite)}--*.svg" for suite in suites] or of_all:
+    for pattern in [f"{slug(suite)}--*.svg" for suite in suites] or of_all:
         found += sorted((out / FIGURES).glob(pattern))
-    names = [path.relative_to(out).as_posix() for path in found]
+    others = [path.stem for path in out.glob("*--*.md") if suites and path.name not in files]
+    names = [
+        path.relative_to(out).as_posix()
+        for path in found
+        if not any(path.name.startswith(f"{other}--") for other in others)
+    ]
     return [name for name in names if name not in files]
 
 
