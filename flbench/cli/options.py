@@ -98,7 +98,7 @@ def run_request(
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="memory for models, such as 8GB; more go to a file [default: half]",
+            help="memory for models and uploads, such as 8GB; more go to a file [default: half]",
         ),
     ] = None,
     threads: Threads = 1,

@@ -11,6 +11,7 @@ Every operation that is not reading or writing rows works on a copy as one plain
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 import weakref
@@ -22,14 +23,16 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from flbench.core.file_memory import give_back, in_file, write
+
 
 class RowStore:
-    """Storage of rows: in memory up to a budget, then in files.
+    """Storage of rows and of tables of rows: in memory up to a budget, then in files.
 
     Args:
-        budget: bytes of rows in memory; None = half of the device's memory.
+        budget: bytes in memory; None = half of the device's memory.
         folder: where files are made when they are needed; they are unlinked at once, so they end
-            with the process.
+            with the process. None = that of temporary files.
         device: of rows in memory; rows in files are copied to it when they are read.
         sharers: how many stores have the budget together.
     """
@@ -41,38 +44,42 @@ class RowStore:
         device: torch.device | None = None,
         sharers: int = 1,
     ) -> None:
-        self.folder = folder
+        self.folder = Path(tempfile.gettempdir()) if folder is None else folder
         self.device = torch.device("cpu") if device is None else device
         whole = _half_of_memory(self.device) if budget is None else budget
         self.budget = whole // sharers
-        self.used = 0  # bytes of rows in memory
-        self.spilled = 0  # bytes of rows in files
+        self.used = 0  # bytes in memory
+        self.spilled = 0  # bytes in files
 
     def add(self, row: Tensor) -> Tensor:
         """Store a copy of a row, shape (W,), in memory or in a file, and return it."""
-        size = row.numel() * row.element_size()
-        if self.used + size <= self.budget:
-            stored, in_memory, in_files = row.detach().to(self.device, copy=True), size, 0
-        else:
-            stored, in_memory, in_files = self._add_in_file(row), 0, size
-        self._count(in_memory, in_files)
-        weakref.finalize(stored, self._count, -in_memory, -in_files).atexit = False
+        stored = self.empty(tuple(row.shape), row.dtype)
+        write(stored, row.detach())
+        give_back(row)
         return stored
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """A tensor with any content, in memory or in a file.
+
+        Raises:
+            OSError: it must be in a file, and there is no room.
+        """
+        size = math.prod(shape) * dtype.itemsize
+        if self.has_room(size):
+            made, in_memory, in_files = torch.empty(shape, dtype=dtype, device=self.device), size, 0
+        else:
+            made, in_memory, in_files = in_file(self.folder, shape, dtype), 0, size
+        self._count(in_memory, in_files)
+        weakref.finalize(made, self._count, -in_memory, -in_files).atexit = False
+        return made
+
+    def has_room(self, size: int) -> bool:
+        """Whether so many bytes more may be in memory."""
+        return self.used + size <= self.budget
 
     def _count(self, in_memory: int, in_files: int) -> None:
         self.used += in_memory
         self.spilled += in_files
-
-    def _add_in_file(self, row: Tensor) -> Tensor:
-        if self.folder is not None:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(prefix=".bank-", dir=self.folder)
-        try:
-            os.close(descriptor)
-            stored = torch.from_file(name, shared=True, size=row.numel(), dtype=row.dtype)
-        finally:
-            os.unlink(name)
-        return stored.copy_(row.detach())
 
 
 def _half_of_memory(device: torch.device) -> int:

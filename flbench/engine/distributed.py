@@ -48,7 +48,10 @@ class DistributedExecutor(Sequential):
         own_start = select_clients(start, own)
         own_stage = stage.select(own)
         device = self.workspace.device
-        table = self.group.shared_table(start.params) if device.type == "cpu" else None
+        table = None
+        if device.type == "cpu":
+            overflow = self.inner.tables.overflow(start.params)
+            table = self.group.shared_table(start.params, overflow)
         if table is None:
             part = self.inner.tables.take(own_start.params, device)
             rows = part.unbind()

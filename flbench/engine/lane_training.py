@@ -13,6 +13,7 @@ import torch
 
 from flbench.core.client import LocalPhase
 from flbench.core.dataset import Indices
+from flbench.core.file_memory import write
 from flbench.core.networks import choosing
 from flbench.core.state import Schedule
 from flbench.engine.batches import orders
@@ -70,7 +71,7 @@ def train(jobs: Sequence[StageJob], pool: Pool | None = None) -> Pool:
             for (job, client, candidate), row, outcome in zip(
                 lanes.places, lanes.rows(), outcomes, strict=True
             ):
-                job.rows[client][candidate] = row
+                write(job.rows[client][candidate], row)
                 job.outcomes[client][candidate] = outcome
     return pool
 

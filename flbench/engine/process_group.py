@@ -12,7 +12,6 @@ import os
 import pickle
 import platform
 import shutil
-import tempfile
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from flbench.core.file_memory import mapped, new_file
 from flbench.engine.reusable_table import ReusableTable
 from flbench.errors import FlbenchError, ProcessDied
 
@@ -202,11 +202,14 @@ class ProcessGroup:
                 rows[some] = self.broadcast(block, source)
         return rows
 
-    def shared_table(self, like: Tensor) -> Tensor | None:
-        """A tensor of a shape and type in memory that all processes share, with any content.
+    def shared_table(self, like: Tensor, folder: Path | None = None) -> Tensor | None:
+        """A tensor of a shape and type that all processes share, with any content.
 
         It is the last one if no process uses that any more: the system clears new memory slowly.
         None = it would be small, there is no room, or the processes are on several machines.
+
+        Args:
+            folder: where it is in a file; that of rank 0 counts. None = it is in memory.
         """
         if self.size == 1 or like.nbytes < max(1, SHARED):
             return None
@@ -217,11 +220,15 @@ class ProcessGroup:
             self.last.clear()
             if len(set(machines)) > 1:
                 return None
-            name = self.broadcast_object(_shared_file(like.nbytes) if self.is_rank_zero else None)
+            name = _shared_file(like.nbytes, folder) if self.is_rank_zero else None
+            name = self.broadcast_object(name)
             if name is None:
                 return None
             try:
-                flat = torch.from_file(name, shared=True, size=like.numel(), dtype=like.dtype)
+                if os.path.dirname(name) == MEMORY:
+                    flat = torch.from_file(name, shared=True, size=like.numel(), dtype=like.dtype)
+                else:
+                    flat = mapped(name, (like.numel(),), like.dtype)
                 self.all_gather_object(None)  # wait until all have mapped it, then unlink it
             finally:
                 if self.is_rank_zero:
@@ -263,14 +270,14 @@ def _pickled(value: object) -> bytearray:
     return bytearray(buffer.getbuffer())
 
 
-def _shared_file(size: int) -> str | None:
-    """A new file in this machine's shared memory; None = there is not enough room."""
-    if not os.path.isdir(MEMORY) or shutil.disk_usage(MEMORY).free < 2 * size:
+def _shared_file(size: int, folder: Path | None) -> str | None:
+    """A new file in a folder or in this machine's shared memory; None = there is no room."""
+    if folder is None and (not os.path.isdir(MEMORY) or shutil.disk_usage(MEMORY).free < 2 * size):
         return None
-    descriptor, name = tempfile.mkstemp(prefix="flbench-", dir=MEMORY)
-    os.ftruncate(descriptor, size)
-    os.close(descriptor)
-    return name
+    try:
+        return new_file(folder or Path(MEMORY), size)
+    except OSError:
+        return None
 
 
 @cache

@@ -6,8 +6,12 @@ round, the system clears all its pages anew.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from torch import Tensor
+
+from flbench.core.model_bank import RowStore
 
 
 class ReusableTable:
@@ -32,9 +36,14 @@ class ReusableTable:
 
 
 class Tables:
-    """Gives tables; the last one again if it fits and nothing has a view of it."""
+    """Gives tables; the last one again if it fits and nothing has a view of it.
 
-    def __init__(self) -> None:
+    Args:
+        store: says whether a table on the CPU is in memory or in a file; None = in memory.
+    """
+
+    def __init__(self, store: RowStore | None = None) -> None:
+        self.store = store
         self._last: ReusableTable | None = None
 
     def take(self, like: Tensor, device: torch.device) -> Tensor:
@@ -42,6 +51,17 @@ class Tables:
         last = self._last
         if last is None or not last.fits(like) or last.flat.device != device or last.is_used():
             self._last = last = None  # so that its memory is free before another is taken
-            flat = torch.empty(like.numel(), dtype=like.dtype, device=device)
-            self._last = last = ReusableTable(flat)
+            self._last = last = ReusableTable(self._new(like, device))
         return last.flat.view(like.shape)
+
+    def _new(self, like: Tensor, device: torch.device) -> Tensor:
+        """A flat tensor for a table."""
+        if self.store is not None and device.type == "cpu":
+            return self.store.empty((like.numel(),), like.dtype)
+        return torch.empty(like.numel(), dtype=like.dtype, device=device)
+
+    def overflow(self, like: Tensor) -> Path | None:
+        """The folder of the file that a table must be in; None = memory has room for it."""
+        if self.store is None or self.store.has_room(like.nbytes):
+            return None
+        return self.store.folder

@@ -20,6 +20,8 @@ from flbench.core.client import (
     Report,
     mean_cross_entropy,
 )
+from flbench.core.file_memory import write
+from flbench.core.model_bank import RowStore
 from flbench.core.seeding import torch_seed
 from flbench.core.state import Dispatched, Schedule, Stage, Upload
 from flbench.core.types import Extras
@@ -51,14 +53,17 @@ IDLE = Outcome(0, torch.nan, torch.nan, torch.nan)
 class Sequential:
     """Trains any ClientModule; the other executors must give its results.
 
-    The visible `samples` are on the device of the `workspace`.
+    The visible `samples` are on the device of the `workspace`; the `store` says where tables of
+    uploads are.
     """
 
-    def __init__(self, workspace: Workspace, samples: Samples, seed: int) -> None:
+    def __init__(
+        self, workspace: Workspace, samples: Samples, seed: int, store: RowStore | None = None
+    ) -> None:
         self.workspace = workspace
         self.samples = samples
         self.seed = seed
-        self.tables = Tables()
+        self.tables = Tables(store)
 
     @property
     def name(self) -> str:
@@ -334,7 +339,7 @@ def scaled_rate(rate: float, usual: float, now: float) -> float:
 def copy_idle(rows: Sequence[Tensor], start: Dispatched) -> None:
     """Leave the candidates that are not trained as they are; `rows` as in `fit_into`."""
     for i, candidate in (~start.active).nonzero().tolist():
-        rows[i][candidate] = start.params[i, candidate]
+        write(rows[i][candidate], start.params[i, candidate])
 
 
 def stack_upload(

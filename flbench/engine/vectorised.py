@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from flbench.core.client import LocalWork
+from flbench.core.model_bank import RowStore
 from flbench.core.state import Dispatched, Stage, Upload
 from flbench.engine import lane_training
 from flbench.engine.lane_hooks import NotVectorisable
@@ -44,6 +45,7 @@ class Vectorised(Sequential):
         seed: of the run.
         say: prints the reason when clients are trained one by one.
         measures: train the first stage both ways, and go on with the faster one.
+        store: where tables of uploads are.
     """
 
     def __init__(
@@ -54,8 +56,9 @@ class Vectorised(Sequential):
         say: Callable[[str], None],
         *,
         measures: bool = False,
+        store: RowStore | None = None,
     ) -> None:
-        super().__init__(workspace, samples, seed)
+        super().__init__(workspace, samples, seed, store)
         self.say, self.measures = say, measures
         self.usual_rate = workspace.module.local.lr
         self.uses = USES

@@ -12,6 +12,7 @@ from lightning.fabric import Fabric
 from torch import Tensor, nn
 
 from flbench.core.client import ClientModule
+from flbench.core.file_memory import write
 from flbench.core.layout import ParameterLayout
 from flbench.engine.dropout import replace_dropout
 from flbench.engine.optimizer_step import OptimizerStep
@@ -93,7 +94,8 @@ class Workspace:
         """Write the module's model, counters included, to a row, shape (W,); return it."""
         for section, counter in self._counters:
             self.row[section] = counter.reshape(-1).to(self.row.dtype)
-        return row.copy_(self.row)
+        write(row, self.row)
+        return row
 
     def restore_frozen(self, before: Tensor, trained: Tensor) -> None:
         """Restore the scalars outside the mask `trained` from the snapshot `before`, shape (W,)."""

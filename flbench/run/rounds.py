@@ -17,6 +17,7 @@ from torch import Tensor
 from flbench.core import client_memory
 from flbench.core.client import LocalWork
 from flbench.core.context import Context
+from flbench.core.file_memory import pieces
 from flbench.core.model_bank import all_finite
 from flbench.core.seeding import rng
 from flbench.core.state import Dispatched, Stage, State, Upload
@@ -271,7 +272,9 @@ def trained_epochs(executor: Sequential, stage: Stage, upload: Upload) -> float:
 
 def refuse_divergence(upload: Upload, stage: Stage, ctx: Context) -> None:
     """Stop when a client's model is no longer finite."""
-    finite = torch.tensor([all_finite(params) for params in upload.params])
+    finite = torch.empty(len(upload.params), dtype=torch.bool)
+    for i, params in enumerate(upload.params):
+        finite[i] = all(map(all_finite, pieces(params)))
     if not bool(finite.all()):
         lost = upload.ids[~finite].tolist()
         raise Diverged(

@@ -18,7 +18,7 @@ from flbench.errors import UserError
 from flbench.results.files import checkpoint_path, make_folder
 from flbench.run.checkpoint_file import discard, generations
 
-TEMPORARY = re.compile(r"\.((seed-\d+|skipped)\.[\w.]+\.|bank-)[a-z0-9_]{8}")
+TEMPORARY = re.compile(r"\.((seed-\d+|skipped)\.[\w.]+\.|bank-|flbench-)[a-z0-9_]{8}")
 """Names of files that a run writes before they are whole."""
 
 

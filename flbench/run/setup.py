@@ -113,7 +113,7 @@ def build_executor(
     module = build_module(hooks, net, context)
     layout = ParameterLayout.of(module, head=context.layout.head_name)
     space = Workspace(fabric, module, layout)
-    services.executor = shared(choose_executor(spec, space, visible))
+    services.executor = shared(choose_executor(spec, space, visible, store))
     build = partial(build_network, spec.suite, shape, federation.classes, spec.seed)
     initial = space.row.clone()
     services.draw = partial(fresh_row, build, initial, layout)
@@ -244,8 +244,10 @@ def first_context(
     )
 
 
-def choose_executor(spec: RunSpec, space: Workspace, visible: Samples) -> Sequential:
-    """The executor asked for.
+def choose_executor(
+    spec: RunSpec, space: Workspace, visible: Samples, store: RowStore
+) -> Sequential:
+    """The executor asked for; its uploads are where the store has room for them.
 
     Raises:
         UserError: there is no executor of that name.
@@ -257,7 +259,7 @@ def choose_executor(spec: RunSpec, space: Workspace, visible: Samples) -> Sequen
     if name == "sequential":
         if spec.engine.compile:
             space.compile()
-        return Sequential(space, visible, spec.seed)
+        return Sequential(space, visible, spec.seed, store)
     if name not in ("vectorised", "fastest"):
         raise UserError(
             f"unknown executor '{spec.engine.executor}': expected auto, sequential, vectorised or"
@@ -267,7 +269,7 @@ def choose_executor(spec: RunSpec, space: Workspace, visible: Samples) -> Sequen
         raise UserError("--compile goes with --executor sequential: lanes cannot be compiled")
     if name == "fastest" and ProcessGroup.of(space.fabric).size > 1:
         raise UserError("--executor fastest measures one process: choose one with --devices 1")
-    return Vectorised(space, visible, spec.seed, spec.say, measures=name == "fastest")
+    return Vectorised(space, visible, spec.seed, spec.say, measures=name == "fastest", store=store)
 
 
 def shared(executor: Sequential) -> Sequential:

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from flbench.core.file_memory import give_back
 from flbench.core.model_bank import ModelBank
 from flbench.core.state import Membership, Upload
 from flbench.toolbox.similarity import neg_distance
@@ -77,9 +78,11 @@ def _set_means(
             for member, share in zip(members, shares, strict=True):
                 block.add_(upload.copy_(uploads[member, at:end]), alpha=share)
             mean[at:end] = block.div_(total)
+            give_back(uploads)
         if counters is not None and bool(counters.any()):
             columns = counters.nonzero()[:, 0].to(uploads.device)
             mean[columns] = uploads[:, columns][members].amax(dim=0)
+            give_back(uploads)
         if is_bank:  # it stores the row once
             rows[places[same]] = mean
             continue

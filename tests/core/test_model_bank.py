@@ -181,7 +181,7 @@ def test_past_the_budget_rows_lie_in_files_that_have_no_name(tmp_path: Path, bud
     assert not list(tmp_path.glob("here/*")), "nothing is left behind, whatever happens"
     maps = Path("/proc/self/maps")
     if maps.is_file():
-        assert (".bank-" in maps.read_text(encoding="utf-8")) == (budget < 10**6)
+        assert (".flbench-" in maps.read_text(encoding="utf-8")) == (budget < 10**6)
     bank[0].add_(1)
     assert bank[0].tolist() == [1, 2, 3, 4]
     del bank

@@ -36,6 +36,7 @@ from typer.testing import CliRunner
 from flbench import ClientModule, Context, Personal, Stage, Start, State, hookimpl
 from flbench.cli.main import app
 from flbench.core.client import LocalWork
+from flbench.core.model_bank import RowStore
 from flbench.core.state import Dispatched
 from flbench.engine import process_group
 from flbench.engine.distributed import DistributedExecutor, select_clients
@@ -176,22 +177,22 @@ def test_memory_that_no_process_uses_is_shared_again(
         assert held == ([1, 0, 1] if rank == holder else [])
 
 
-def desks() -> set[Path]:
-    """What lies in shared memory by our name."""
-    return set(Path(process_group.MEMORY).glob("flbench-*"))
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["at once", "in blocks", "shared", "no room", "several machines"])
+@pytest.mark.parametrize(
+    "way", ["at once", "in blocks", "shared", "in a file", "no room", "several machines"]
+)
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 7])
 def test_an_upload_is_the_same_bits_however_clients_are_dealt(
     size: int, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Told to one another, or written to one table in the memory of one machine."""
+    """Told to one another, or written to one table in memory or in a file of one machine."""
     monkeypatch.setattr(process_group, "SHARED", 10**9 if way in ("at once", "in blocks") else 0)
     if way != "at once":
         monkeypatch.setattr(process_group, "BLOCK", 0)
-    before, heard, told = desks(), [], Fake.broadcast
+    memory, files = tmp_path / "memory", tmp_path / "files"
+    memory.mkdir()
+    monkeypatch.setattr(process_group, "MEMORY", str(memory))
+    heard, told = [], Fake.broadcast
     monkeypatch.setattr(Fake, "broadcast", lambda *a: heard.append(a[1].numel()) or told(*a))
     if way == "no room":
         monkeypatch.setattr(process_group.shutil, "disk_usage", lambda _: SimpleNamespace(free=1))
@@ -201,13 +202,16 @@ def test_an_upload_is_the_same_bits_however_clients_are_dealt(
     run = player(tmp_path)(composition(("talks", Talking())), rounds=1, **ragged).run
     start, stage = work_of(run.executor)
     whole = run.executor.fit(start, stage, LocalWork(), 5)
+    if way == "in a file":
+        run.executor.tables.store = RowStore(0, files)
     ends = together(
         size,
         lambda ranks: DistributedExecutor(run.executor, ranks).fit(start, stage, LocalWork(), 5),
     )
     assert len(set(whole.samples.tolist())) > 1, "clients differ in size"
-    assert size == 1 or any(heard) == (way not in ("shared", "at once"))
-    assert desks() == before, "nothing is left in shared memory"
+    assert size == 1 or any(heard) == (way not in ("shared", "in a file", "at once"))
+    assert files.is_dir() == (way == "in a file")
+    assert not list(memory.iterdir()) + list(files.glob("*")), "nothing is left"
     for end in ends:
         pairs = [(getattr(end, name), getattr(whole, name)) for name in (
             "ids", "params", "active", "samples", "steps", "loss", "loss_start", "loss_end",
@@ -561,9 +565,10 @@ def test_large_uploads_in_shared_memory_end_in_the_files_of_one(tmp_path: Path) 
     few = ("--set", "epochs=1", "--rounds", "2", "--accelerator", "cpu")
     large = ("-p", "fedavg", "-s", "iid", *wide, *few)
     assert process_group.SHARED < 4 * 4 * 30_000 * (64 + 1 + 10)
-    before = desks()
+    memory = Path(process_group.MEMORY)
+    before = set(memory.glob(".flbench-*"))
     in_process_group(call, 2, *large, "--devices", "2", "--out", str(tmp_path / "two"))
-    assert desks() == before
+    assert set(memory.glob(".flbench-*")) == before
     call(*large, "--out", str(tmp_path / "one"))
     assert grids.stable(tmp_path / "two") == grids.stable(tmp_path / "one") != {}
 

@@ -18,6 +18,7 @@ STALE = (
     ".seed-13.checkpoint.safetensors.abcdefgh",
     ".skipped.json.01234567",
     ".bank-abcdefgh",
+    ".flbench-abcdefgh",
 )
 KEPT = (".nfs0001", ".seed-0.json", "seed-1.checkpoint.safetensors", "notes.txt", ".bank-")
 
