@@ -45,7 +45,10 @@ def new_file(folder: Path, size: int) -> str:
 
 
 def mapped(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """The content of a file as a tensor; all who map it see what one of them writes."""
+    """The content of a file as a tensor; all who map it see what one of them writes.
+
+    The file is open as long as the tensor is there.
+    """
     with open(name, "r+b") as file:
         mapping = mmap.mmap(file.fileno(), math.prod(shape) * dtype.itemsize)
     table = torch.frombuffer(mapping, dtype=dtype).view(shape)
@@ -53,7 +56,7 @@ def mapped(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     return table
 
 
-def in_file(folder: Path, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+def table_in_file(folder: Path, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """A tensor with any content in a file without a name, which ends with the tensor.
 
     Raises:
@@ -64,6 +67,22 @@ def in_file(folder: Path, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         return mapped(name, shape, dtype)
     finally:
         os.unlink(name)
+
+
+def row_in_file(folder: Path, row: Tensor) -> Tensor:
+    """A copy of a row in a file without a name, of which no part is given back.
+
+    The file is not open, as there may be more rows than a process may open files.
+
+    Raises:
+        OSError: there is no room.
+    """
+    name = new_file(folder, row.nbytes)
+    try:
+        copy = torch.from_file(name, shared=True, size=row.numel(), dtype=row.dtype)
+    finally:
+        os.unlink(name)
+    return copy.copy_(row)
 
 
 def give_back(table: Tensor) -> None:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from flbench.core.file_memory import give_back, in_file, write
+from flbench.core.file_memory import give_back, row_in_file, table_in_file
 
 
 class RowStore:
@@ -53,29 +53,33 @@ class RowStore:
 
     def add(self, row: Tensor) -> Tensor:
         """Store a copy of a row, shape (W,), in memory or in a file, and return it."""
-        stored = self.empty(tuple(row.shape), row.dtype)
-        write(stored, row.detach())
+        if self.has_room(row.nbytes):
+            stored = self._counted(row.detach().to(self.device, copy=True), in_memory=True)
+        else:
+            stored = self._counted(row_in_file(self.folder, row.detach()), in_memory=False)
         give_back(row)
         return stored
 
-    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """A tensor with any content, in memory or in a file.
+    def table(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """A table with any content, in memory or in a file.
 
         Raises:
             OSError: it must be in a file, and there is no room.
         """
-        size = math.prod(shape) * dtype.itemsize
-        if self.has_room(size):
-            made, in_memory, in_files = torch.empty(shape, dtype=dtype, device=self.device), size, 0
-        else:
-            made, in_memory, in_files = in_file(self.folder, shape, dtype), 0, size
-        self._count(in_memory, in_files)
-        weakref.finalize(made, self._count, -in_memory, -in_files).atexit = False
-        return made
+        if self.has_room(math.prod(shape) * dtype.itemsize):
+            return self._counted(torch.empty(shape, dtype=dtype), in_memory=True)
+        return self._counted(table_in_file(self.folder, shape, dtype), in_memory=False)
 
     def has_room(self, size: int) -> bool:
         """Whether so many bytes more may be in memory."""
         return self.used + size <= self.budget
+
+    def _counted(self, tensor: Tensor, *, in_memory: bool) -> Tensor:
+        """The tensor, counted until it is gone."""
+        sizes = (tensor.nbytes, 0) if in_memory else (0, tensor.nbytes)
+        self._count(*sizes)
+        weakref.finalize(tensor, self._count, *(-size for size in sizes)).atexit = False
+        return tensor
 
     def _count(self, in_memory: int, in_files: int) -> None:
         self.used += in_memory

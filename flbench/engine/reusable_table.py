@@ -57,7 +57,7 @@ class Tables:
     def _new(self, like: Tensor, device: torch.device) -> Tensor:
         """A flat tensor for a table."""
         if self.store is not None and device.type == "cpu":
-            return self.store.empty((like.numel(),), like.dtype)
+            return self.store.table((like.numel(),), like.dtype)
         return torch.empty(like.numel(), dtype=like.dtype, device=device)
 
     def overflow(self, like: Tensor) -> Path | None:

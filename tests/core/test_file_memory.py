@@ -11,7 +11,15 @@ import pytest
 import torch
 
 from flbench.core import file_memory
-from flbench.core.file_memory import PIECE, give_back, in_file, mapped, new_file, pieces, write
+from flbench.core.file_memory import (
+    PIECE,
+    give_back,
+    mapped,
+    new_file,
+    pieces,
+    table_in_file,
+    write,
+)
 
 MIB = 2**20
 
@@ -26,7 +34,7 @@ def resident() -> int:
 
 
 def test_what_is_given_back_is_still_there(tmp_path: Path) -> None:
-    table = in_file(tmp_path / "here", (8, MIB), torch.float32)
+    table = table_in_file(tmp_path / "here", (8, MIB), torch.float32)
     assert not list(tmp_path.glob("here/*")), "nothing is left behind, whatever happens"
     before = resident()
     for number, row in enumerate(table):
@@ -48,7 +56,10 @@ def test_what_is_given_back_is_still_there(tmp_path: Path) -> None:
 
 
 def test_a_row_is_written_and_read_in_pieces(tmp_path: Path) -> None:
-    table, values = in_file(tmp_path, (2, 5 * PIECE + 3), torch.float32), torch.empty(5 * PIECE + 3)
+    table, values = (
+        table_in_file(tmp_path, (2, 5 * PIECE + 3), torch.float32),
+        torch.empty(5 * PIECE + 3),
+    )
     values.copy_(torch.arange(len(values)))
     before = resident()
     write(table[1], values)
@@ -65,7 +76,7 @@ def test_a_row_is_written_and_read_in_pieces(tmp_path: Path) -> None:
 
 
 def test_a_table_in_memory_is_left_alone(tmp_path: Path) -> None:
-    kept, plain = in_file(tmp_path, (4,), torch.float64), torch.arange(4)
+    kept, plain = table_in_file(tmp_path, (4,), torch.float64), torch.arange(4)
     for table in (plain, plain[1:], torch.empty(0), torch.nn.Parameter(torch.ones(2))):
         give_back(table)
     assert plain.tolist() == [0, 1, 2, 3]
@@ -90,5 +101,5 @@ def test_a_full_disk_is_an_error_and_leaves_no_file(
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}'"):
-        in_file(tmp_path, (4,), torch.float32)
+        table_in_file(tmp_path, (4,), torch.float32)
     assert not list(tmp_path.iterdir())

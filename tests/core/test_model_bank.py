@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import json
+import os
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
@@ -186,6 +187,15 @@ def test_past_the_budget_rows_lie_in_files_that_have_no_name(tmp_path: Path, bud
     assert bank[0].tolist() == [1, 2, 3, 4]
     del bank
     assert store.used == store.spilled == 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="open files are listed in /proc")
+def test_rows_in_files_need_no_open_file(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    bank = ModelBank.repeated(torch.zeros(WIDTH), 40, RowStore(0, tmp_path))
+    bank[torch.arange(40)] = torch.arange(160.0).reshape(40, WIDTH)
+    assert len(os.listdir("/proc/self/fd")) <= before, "a process may open a thousand"
+    assert bank[39].tolist() == [156, 157, 158, 159]
 
 
 def test_copies_leave_the_process_as_plain_tensors() -> None:
