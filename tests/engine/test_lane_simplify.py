@@ -332,7 +332,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "resnet9-gn": (lambda: resnet9_gn.build((3, 32, 32), 4), (3, 32, 32)),
     "gpt2": (lambda: gpt2.build((5,), 4, width=8), (5,)),
 }
-SLOW = "resnet9-gn", "gpt2"
+MARKS = {"resnet9-gn": [pytest.mark.slow, pytest.mark.long], "gpt2": [pytest.mark.slow]}
 
 
 class Step:
@@ -383,7 +383,7 @@ class Step:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in NETWORKS],
+    [pytest.param(name, marks=MARKS.get(name, ())) for name in NETWORKS],
 )
 def test_plain_and_simplified_steps_of_a_network_give_the_same_bytes(name: str) -> None:
     step = Step(name)

@@ -64,9 +64,18 @@ def forks() -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("forks")
-def test_killed_runs_end_in_the_same_bytes() -> None:
-    kinds = ("cut/probe/3", "int twice/file/9", "kill/file/20", "lenient cut/file/31")
-    names = [f"run/pfedlia/{kind}" for kind in kinds] + ["four/pfedlia/other kill/begun/0"]
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("run/pfedlia/cut/probe/3", "run/pfedlia/kill/file/20"),
+        pytest.param(
+            ("run/pfedlia/int twice/file/9", "run/pfedlia/lenient cut/file/31"),
+            marks=pytest.mark.long,
+        ),
+        ("four/pfedlia/other kill/begun/0",),
+    ],
+)
+def test_killed_runs_end_in_the_same_bytes(names: tuple[str, ...]) -> None:
     found = [killed_runs.inject(name) for name in names]
     assert [(one.name, one.wrong, one.message) for one in found if one.wrong] == []
 
