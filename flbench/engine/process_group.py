@@ -225,7 +225,7 @@ class ProcessGroup:
             if name is None:
                 return None
             try:
-                if os.path.dirname(name) == MEMORY:
+                if os.path.dirname(name) == MEMORY:  # what is given back of it is not free
                     flat = torch.from_file(name, shared=True, size=like.numel(), dtype=like.dtype)
                 else:
                     flat = mapped(name, (like.numel(),), like.dtype)

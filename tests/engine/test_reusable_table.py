@@ -11,7 +11,7 @@ from toy import Play
 
 from flbench.core import file_memory
 from flbench.core.model_bank import RowStore
-from flbench.engine import lane_training, sequential, workspace
+from flbench.engine import lane_training, workspace
 from flbench.engine.options import EngineOptions
 from flbench.engine.reusable_table import Tables
 from flbench.run import rounds
@@ -80,7 +80,7 @@ def test_a_table_without_room_in_memory_is_in_a_file(tmp_path: Path) -> None:
 def test_every_part_of_a_round_takes_a_table_in_a_file_in_pieces(
     play_toy: Play, monkeypatch: pytest.MonkeyPatch, executor: str
 ) -> None:
-    """Where models are trained, left idle, looked at and averaged; the results are the same."""
+    """Where models are trained, looked at and averaged; the results are the same."""
     whole = play_toy("ifca", engine=EngineOptions(executor, accelerator="cpu"))
     seen: set[str] = set()
 
@@ -95,7 +95,6 @@ def test_every_part_of_a_round_takes_a_table_in_a_file_in_pieces(
         monkeypatch.setattr(module, function, watched)
 
     watch(workspace, "write")
-    watch(sequential, "write")
     watch(lane_training, "write")
     watch(rounds, "pieces")
     watch(aggregation, "give_back")
