@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +17,15 @@ def audit(
     sample: Annotated[int, typer.Option(min=1, help="number of result files")] = 20,
     seed: Annotated[int, typer.Option(min=0, help="of the lot")] = 0,
     most_seconds: Annotated[
-        float | None, typer.Option(min=0, help="only runs that took no longer, by their files")
+        float | None, typer.Option(min=0, help="only what takes no longer, by the files")
+    ] = None,
+    rounds: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="play only the first rounds, at least until one is evaluated",
+            show_default="all",
+        ),
     ] = None,
     results: Results = COMMITTED,
     log: Annotated[
@@ -34,12 +43,14 @@ def audit(
     """
     from flbench.results.audits import LOG, read_audits
     from flbench.results.files import read_results
-    from flbench.submission.auditing import draw
+    from flbench.submission.auditing import draw, expected_seconds
+    from flbench.submission.verification import first_rounds
 
     refuse_no_folder(results)
     target = log or results.parent / LOG
     found = list(read_results(results))
-    paths = draw(found, read_audits(target), sample, seed, most_seconds)
-    expected = sum(result.seconds.get("total", 0.0) for path, result in found if path in paths)
+    paths = draw(found, read_audits(target), sample, seed, most_seconds, rounds)
+    expected = sum(expected_seconds(result, rounds) for path, result in found if path in paths)
     print(f"{len(paths)} of {len(found)} result files; they took {expected:.0f} s", flush=True)
-    verify_all(paths, target, results, None, data_root, tolerance, write=False, again=True)
+    wanted = partial(first_rounds, most=rounds)
+    verify_all(paths, target, results, wanted, data_root, tolerance, write=False, again=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +14,7 @@ from flbench.cli.options import Root
 from flbench.cli.show import digest_line
 from flbench.cli.submit import printable
 from flbench.errors import Interrupted, UserError
-from flbench.submission.verification import COMPUTED_BY, TOLERANCE
+from flbench.submission.verification import COMPUTED_BY, TOLERANCE, rounds_to_play
 
 if TYPE_CHECKING:
     from flbench.results.schema import Result
@@ -61,7 +62,8 @@ def verify(
             )
     paths = result_files(files)
     if len(paths) > 1 or log is not None:
-        verify_all(paths, log or LOG, None, rounds, data_root, tolerance, write)
+        wanted = partial(rounds_to_play, wanted=rounds)
+        verify_all(paths, log or LOG, None, wanted, data_root, tolerance, write)
         return
     (path,) = paths
     result = read_result(path)
@@ -118,7 +120,7 @@ def verify_all(
     paths: Sequence[Path],
     log: Path,
     root: Path | None,
-    rounds: int | None,
+    rounds: Callable[[Result], int],
     data_root: Path | None,
     tolerance: float,
     write: bool,
@@ -128,6 +130,7 @@ def verify_all(
 
     Args:
         root: files are named below this folder in the log; None = as they are given.
+        rounds: how many of a result's rounds to play.
         again: also those that the log answers.
     """
     from flbench.results.audits import read_audits
@@ -227,9 +230,13 @@ def _next(results: Iterable[Result]) -> str:
 
 
 def _environments(one: Result, other: Result) -> str:
-    """Where the two were not computed alike."""
+    """Where the two were not computed alike, and what the first does not say of that."""
     pairs = [(key, one.environment.get(key), other.environment.get(key)) for key in COMPUTED_BY]
     unlike = [
         f"{key} {stated}, here {here}" for key, stated, here in pairs if stated and stated != here
     ]
-    return f"environment: {'; '.join(unlike) or 'the same, so the same bytes are expected'}"
+    unknown = [
+        f"{key} not known, here {here}" for key, stated, here in pairs if here and not stated
+    ]
+    same = "the same, so the same bytes are expected"
+    return f"environment: {'; '.join(unlike + unknown) or same}"

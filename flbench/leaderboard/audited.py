@@ -15,7 +15,14 @@ from flbench.leaderboard.grouping import ResultGroup
 from flbench.leaderboard.table import Table, TableRow, cohort_epochs
 from flbench.plugin.registry import entries
 from flbench.plugin.source_inspection import source_hash
-from flbench.results.audits import Audit, content_digest, latest, read_audits, run_key
+from flbench.results.audits import (
+    Audit,
+    content_digest,
+    latest,
+    latest_part,
+    read_audits,
+    run_key,
+)
 from flbench.results.schema import Result
 
 CHANGED = "code changed since"
@@ -45,11 +52,12 @@ def with_audits(found: Iterable[Table], log: Path) -> list[Table]:
         UserError: the log cannot be read.
     """
     audits = read_audits(log)
-    runs, known = {one.run for one in audits}, latest(audits)
+    runs, known, begun = {one.run for one in audits}, latest(audits), latest_part(audits)
 
     def audited(row: TableRow) -> TableRow:
         work, counted = work_by_audits(row, known)
-        return replace(row, last_audit=last_audit(row, runs, known), work=work, counted=counted)
+        said = last_audit(row, runs, known, begun)
+        return replace(row, last_audit=said, work=work, counted=counted)
 
     return [replace(table, rows=tuple(map(audited, table.rows))) for table in found]
 
@@ -74,31 +82,48 @@ def work_by_audits(
     return (median(made) / cohort_epochs(row), True) if made else (row.work, False)
 
 
-def last_audit(row: ResultGroup, runs: set[str], known: Mapping[tuple[str, str], Audit]) -> str:
+def last_audit(
+    row: ResultGroup,
+    runs: set[str],
+    known: Mapping[tuple[str, str], Audit],
+    begun: Mapping[tuple[str, str], Audit],
+) -> str:
     """What a row's audits say, in a few words; "" = nothing is known.
 
     Args:
         row: a row.
         runs: the runs of which there are audits, whatever their content was.
-        known: run and digest -> last audit.
+        known: run and digest -> last audit of all rounds, or that differed.
+        begun: run and digest -> last audit of the first rounds, which agreed.
     """
-    found = {
-        result.seed: audit
-        for result in row.results
-        if run_key(result) in runs
-        and (audit := known.get((run_key(result), content_digest(result)))) is not None
-    }
+    of_row = [one for one in row.results if run_key(one) in runs]
+    keys = {one.seed: (run_key(one), content_digest(one)) for one in of_row}
+    found = {seed: known[key] for seed, key in keys.items() if key in known}
+    parts = {seed: begun[key] for seed, key in keys.items() if key in begun}
     wrong = [seed for seed, audit in found.items() if not audit.agrees]
-    parts = []
+    said = []
     if wrong:
         last = max((found[seed] for seed in wrong), key=lambda audit: audit.date)
-        parts.append(f"differs in seed {', '.join(map(str, wrong))}, {_when(last)}")
+        seeds = ", ".join(map(str, wrong))
+        said.append(f"differs in seed {seeds}{_begins(wrong, found, parts)}, {_when(last)}")
     elif found:
         last = max(found.values(), key=lambda audit: audit.date)
-        parts.append(f"{len(found)} of {len(row.results)} seeds, {_when(last)}")
+        said.append(f"{len(found)} of {len(row.results)} seeds, {_when(last)}")
+    elif parts:
+        last = max(parts.values(), key=lambda audit: audit.date)
+        rounds = f"first {last.rounds} of {row.results[0].suite['rounds']} rounds"
+        said.append(f"{rounds} of {len(parts)} of {len(row.results)} seeds, {_when(last)}")
     if any(not is_current(_sources(result, found.get(result.seed))) for result in row.results):
-        parts.append(CHANGED)
-    return "; ".join(parts)
+        said.append(CHANGED)
+    return "; ".join(said)
+
+
+def _begins(wrong: Sequence[int], found: Mapping[int, Audit], parts: Mapping[int, Audit]) -> str:
+    """That the first rounds of seeds that differ agree by the same code; "" = not of all."""
+    same = all(seed in parts and parts[seed].sources == found[seed].sources for seed in wrong)
+    if not same:
+        return ""
+    return f" after {min(parts[seed].rounds for seed in wrong)} rounds that agree"
 
 
 def _sources(result: Result, audit: Audit | None) -> Mapping[str, str]:

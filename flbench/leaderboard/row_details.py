@@ -119,7 +119,12 @@ def _run(result: Result, file: str) -> list[str]:
     known = result.environment
     count = known.get("threads", "")
     threads = f"{count} thread{'' if count == '1' else 's'}" if count else ""
-    parts = [known.get("device", ""), known.get("machine", ""), known.get("executor", ""), threads]
+    parts = [
+        known.get("device", ""),
+        known.get("processor") or known.get("machine", ""),
+        known.get("executor", ""),
+        threads,
+    ]
     versions = [f"{name} {known[name]}" for name in ("python", "torch") if name in known]
     return [
         str(result.seed),

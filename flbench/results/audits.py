@@ -49,6 +49,7 @@ class Audit(BaseModel):
         seconds: wall time.
         date: of the machine, year-month-day in UTC.
         flbench: its version, as `torch`.
+        processor: as in a result's environment; None = not known, or nothing was played.
         trained_epochs: the metric of that name, which older files lack; None = not known.
         sources: plugin -> hash of the source that ran; "" where it has none.
     """
@@ -66,6 +67,7 @@ class Audit(BaseModel):
     date: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")]
     flbench: Line
     torch: Line
+    processor: Line | None = None
     trained_epochs: Number | None = None
     sources: dict[Name, Line]
 
@@ -134,3 +136,8 @@ def append_audit(path: Path, audit: Audit) -> None:
 def latest(audits: Iterable[Audit]) -> dict[tuple[str, str], Audit]:
     """The last audit of each run and digest that played all of it, or differed."""
     return {(one.run, one.digest): one for one in audits if one.whole or not one.agrees}
+
+
+def latest_part(audits: Iterable[Audit]) -> dict[tuple[str, str], Audit]:
+    """The last audit of each run and digest that played its first rounds only, and agreed."""
+    return {(one.run, one.digest): one for one in audits if one.agrees and not one.whole}

@@ -99,7 +99,8 @@ class History:
         source_changes: where the run was resumed with other code: the last round of the code
             before, the plugin, and both hashes.
         trained: local epochs of all clients so far; None = a checkpoint did not know.
-        executor: by which the last round was computed; "" = none was, or a checkpoint did not know.
+        executor, processor: by which the last round was computed; "" = none was, or a checkpoint
+            did not know.
     """
 
     curves: dict[str, list[float | None]] = field(default_factory=dict)
@@ -113,6 +114,7 @@ class History:
     source_changes: list[dict[str, Any]] = field(default_factory=list)
     trained: float | None = 0.0
     executor: str = ""
+    processor: str = ""
 
     def add_round(self, metrics: dict[str, float | None], evaluation: Evaluation | None) -> None:
         """Append one round."""

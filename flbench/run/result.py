@@ -13,6 +13,7 @@ import torch
 from flbench.core.state import State
 from flbench.engine.communication import DIRECTIONS
 from flbench.engine.process_group import ProcessGroup
+from flbench.engine.processor import processor
 from flbench.errors import BadParameter
 from flbench.metrics import computed, flis_compat
 from flbench.results.schema import (
@@ -133,7 +134,6 @@ def build_result(
             "python": platform.python_version(),
             "torch": torch.__version__,
             "machine": platform.machine(),
-            "device": str(run.executor.workspace.device),
             **_computed_by(job, run),
             "threads": str(torch.get_num_threads()),
         },
@@ -201,8 +201,11 @@ def _labels(run: Run) -> list[dict[int, int]] | None:
 
 
 def _computed_by(job: RunSpec, run: Run) -> dict[str, str]:
-    """The executor, the number of processes and the precision."""
+    """Device, processor, executor, number of processes and precision."""
+    device = run.executor.workspace.device
     return {
+        "device": str(device),
+        "processor": processor(device),
         "executor": run.executor.name,
         "ranks": str(ProcessGroup.of(run.executor.workspace.fabric).size),
         "precision": job.engine.precision,

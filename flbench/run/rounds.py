@@ -27,6 +27,7 @@ from flbench.engine.client_metrics import ClientMetrics
 from flbench.engine.clock import StageTimer
 from flbench.engine.communication import DIRECTIONS, CommunicationLedger
 from flbench.engine.encoding import encoded
+from flbench.engine.processor import processor
 from flbench.engine.sequential import Sequential
 from flbench.errors import Diverged
 from flbench.federation.federation import Newcomers, Samples
@@ -217,12 +218,7 @@ def evaluate_round(run: Run, state: State, losses: list[float]) -> RoundRecord:
     if run.history.trained is not None:
         metrics[EPOCHS] = run.history.trained / suite.training_clients
     run.history.add_round({name: _short(value) for name, value in metrics.items()}, found)
-    before, run.history.executor = run.history.executor, run.executor.name
-    if before not in ("", run.executor.name):
-        run.services.warn(
-            f"rounds before {state.round} were computed by the {before} executor, this one by the"
-            f" {run.executor.name} one: equal up to the order of sums"
-        )
+    _tell_what_computes(run, state.round)
     notes, warnings = run.services.drain()
     run.history.notes += [{"round": state.round, "name": k, "value": v} for k, v in notes.items()]
     run.history.warnings += warnings
@@ -258,6 +254,23 @@ def kept_by_clients(upload: Upload, state: State) -> tuple[Upload, State]:
         for name, entries in upload.kept.items()
     }
     return (replace(upload, kept={}), state.remember(kept)) if kept else (upload, state)
+
+
+def _tell_what_computes(run: Run, round_: int) -> None:
+    """Warn where the rounds before were computed by another executor, or on another processor."""
+    history, executor = run.history, run.executor
+    here = {
+        "executor": executor.name,
+        "processor": processor(executor.workspace.device),
+    }
+    for name, mine in here.items():
+        before = getattr(history, name)
+        setattr(history, name, mine)
+        if before not in ("", mine):
+            run.services.warn(
+                f"rounds before {round_} were computed by another {name} ({before}) than this one"
+                f" ({mine}): equal up to the order of sums"
+            )
 
 
 def trained_epochs(executor: Sequential, stage: Stage, upload: Upload) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,7 +29,12 @@ from flbench.results.files import read_result
 from flbench.results.schema import Result
 from flbench.submission.comparison import Part, compare
 from flbench.submission.consistency import sound
-from flbench.submission.verification import NotTheSameRun, replay, rounds_to_play
+from flbench.submission.verification import (
+    NotTheSameRun,
+    first_rounds,
+    replay,
+    rounds_to_play,
+)
 
 if TYPE_CHECKING:
     from flbench.terminal.console import Console
@@ -118,6 +123,7 @@ def audit_of(verdict: Verdict, file: str, tolerance: float) -> Audit:
         date=datetime.now(UTC).strftime("%Y-%m-%d"),
         flbench=flbench.__version__,
         torch=here.get("torch", ""),
+        processor=here.get("processor"),
         trained_epochs=came.summary.get(EPOCHS) if came and whole else None,
         sources={one.name: one.source for one in came.method.plugins} if came else {},
     )
@@ -160,7 +166,7 @@ def verify_many(
     log: Path,
     root: Path | None,
     *,
-    rounds: int | None,
+    rounds: Callable[[Result], int],
     tolerance: float,
     data_root: Path,
     console: Console,
@@ -175,7 +181,7 @@ def verify_many(
         audits: what the log says already.
         log: where lines are appended.
         root: files are named below this folder in the log; None = as they are given.
-        rounds: None = all of each.
+        rounds: how many of a result's rounds to play.
         tolerance: allowed distance of numbers.
         data_root: where data sets are.
         console: shows the progress.
@@ -183,11 +189,11 @@ def verify_many(
     for path in paths:
         try:
             result = read_result(path)
-            wanted = rounds_to_play(result, rounds)
+            wanted = rounds(result)
             if (earlier := known(audits, result, wanted, tolerance)) is not None:
                 yield Checked(path, earlier.outcome, earlier.how, None)
                 continue
-            verdict = verify_file(path, result, rounds, data_root, console)
+            verdict = verify_file(path, result, wanted, data_root, console)
         except FlbenchError as error:
             yield Checked(path, None, text_of(error), None)
             continue
@@ -199,12 +205,19 @@ def verify_many(
         yield Checked(path, line.outcome, line.how, line.seconds)
 
 
+def expected_seconds(result: Result, rounds: int | None) -> float:
+    """Seconds that the first rounds of a result took, by its file (`first_rounds`)."""
+    share = first_rounds(result, rounds) / int(result.suite["rounds"])
+    return result.seconds.get("total", 0.0) * share
+
+
 def draw(
     found: Sequence[tuple[Path, Result]],
     audits: Sequence[Audit],
     count: int,
     seed: int,
     most_seconds: float | None = None,
+    rounds: int | None = None,
 ) -> list[Path]:
     """Files for an audit: the least audited files of the least audited rows, by lot.
 
@@ -217,7 +230,8 @@ def draw(
         audits: what was audited; those by other code than the installed do not count.
         count: how many files; fewer if there are not so many.
         seed: of the lot.
-        most_seconds: leave out runs that took longer, by their files.
+        most_seconds: leave out what takes longer, by the seconds in the files.
+        rounds: how many are to be played of each (`first_rounds`).
 
     Raises:
         UserError: there is none.
@@ -229,7 +243,7 @@ def draw(
         rows[path.parent] += times[digests[path]] + (result.status == "reproduced")
     lots = []
     for path, result in found:
-        seconds = result.seconds.get("total", 0.0)
+        seconds = expected_seconds(result, rounds)
         if most_seconds is None or seconds <= most_seconds:
             digest = digests[path]
             lot = hashlib.sha256(f"{seed}:{digest}".encode()).hexdigest()

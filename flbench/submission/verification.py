@@ -22,8 +22,8 @@ TOLERANCE = 0.01
 EXECUTORS = ("sequential", "vectorised")
 
 COMPUTED_BY = (
-    "flbench", "torch", "lightning", "numpy", "python", "machine", "device", "executor", "threads",
-    "compile",
+    "flbench", "torch", "lightning", "numpy", "python", "machine", "device", "processor",
+    "executor", "threads", "compile",
 )  # fmt: skip
 """What of an environment may change the last bits of a number."""
 
@@ -43,6 +43,12 @@ def rounds_to_play(result: Result, wanted: int | None) -> int:
     if wanted is not None and not first <= wanted <= rounds:
         raise BadParameter(f"--rounds: expected {first} to {rounds}, got {wanted}")
     return wanted or rounds
+
+
+def first_rounds(result: Result, most: int | None) -> int:
+    """As many rounds as `most`, at least until one is evaluated; None = all of them."""
+    rounds, every = int(result.suite["rounds"]), int(result.suite.get("eval_every", 1))
+    return rounds if most is None else min(rounds, max(most, every))
 
 
 def again(result: Result, data_root: Path, out: Path, say: Callable[[str], None]) -> RunSpec:

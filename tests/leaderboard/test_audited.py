@@ -57,7 +57,7 @@ def test_a_row_says_when_and_by_which_version_it_was_last_run_again(tmp_path: Pa
     ]
     assert told(tmp_path, found, *audits) == {
         "fedavg": "1 of 2 seeds, 2026-01-03, flbench 0.2.0",
-        "cfl": "",
+        "cfl": "first 1 of 3 rounds of 1 of 1 seeds, 2026-01-02, flbench 0.2.0",
     }
 
 
@@ -77,6 +77,33 @@ def test_what_differs_is_named(tmp_path: Path) -> None:
     wrong = audit(found[1], outcome="differs", how="x", flbench="0.3.0", sources={})
     assert told(tmp_path, found, audit(found[0]), wrong) == {
         "fedavg": "differs in seed 7, 2026-01-02, flbench 0.3.0"
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, "differs in seed 7 after 2 rounds that agree, 2026-01-02, flbench 0.2.0"),
+        ({"sources": {}}, "differs in seed 7, 2026-01-02, flbench 0.2.0"),
+        ({"outcome": "differs"}, "differs in seed 7, 2026-01-02, flbench 0.2.0"),
+    ],
+    ids=["the same code", "other code", "they differ too"],
+)
+def test_what_differs_may_begin_alike(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+    """Then the code is the same, and rounding grew."""
+    found = [made(0.6, seed=7)]
+    begun = audit(found[0], whole=False, rounds=2, **change)
+    assert told(tmp_path, found, begun, audit(found[0], outcome="differs", how="x")) == {
+        "fedavg": said
+    }
+
+
+def test_all_that_differ_must_begin_alike(tmp_path: Path) -> None:
+    found = [made(0.6, seed=7), made(0.5, seed=8)]
+    audits = [audit(one, outcome="differs", how="x") for one in found]
+    begun = audit(found[0], whole=False, rounds=2)
+    assert told(tmp_path, found, *audits, begun) == {
+        "fedavg": "differs in seed 7, 8, 2026-01-02, flbench 0.2.0"
     }
 
 

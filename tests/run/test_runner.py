@@ -321,8 +321,20 @@ def test_a_run_that_goes_on_with_another_executor_says_so(play_toy: Play, tmp_pa
     mixed = resumed(whole, tmp_path / "mixed", after=2, executor="vectorised")
     assert mixed.result.environment["executor"] == "vectorised"
     assert mixed.result.warnings == [
-        "rounds before 3 were computed by the sequential executor, this one by the vectorised one:"
+        "rounds before 3 were computed by another executor (sequential) than this one (vectorised):"
         " equal up to the order of sums"
+    ]
+
+
+def test_a_run_that_goes_on_on_another_processor_says_so(
+    play_toy: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = play_toy("fedavg", rounds=4)
+    names = iter(["one", "one", "two", "two"])
+    monkeypatch.setattr("flbench.run.rounds.processor", lambda device: next(names))
+    assert resumed(whole, tmp_path, after=2).result.warnings == [
+        "rounds before 3 were computed by another processor (one) than this one (two): equal up to"
+        " the order of sums"
     ]
 
 

@@ -16,8 +16,8 @@ from flbench.results.audits import Audit, content_digest, read_audits
 from flbench.results.files import read_result, write_atomically
 from flbench.results.schema import Result
 from flbench.submission import auditing
-from flbench.submission.auditing import draw
-from flbench.submission.verification import NotTheSameRun
+from flbench.submission.auditing import draw, expected_seconds
+from flbench.submission.verification import NotTheSameRun, first_rounds
 
 LOG = "flbench-verified.jsonl"
 
@@ -264,6 +264,27 @@ def test_long_runs_can_be_left_out() -> None:
     assert draw(here, [], 9, seed=0, most_seconds=2) == [Path("0.json"), Path("2.json")]
     with pytest.raises(UserError, match=r"no result files of at most 0\.5 seconds to draw from, 3"):
         draw(here, [], 9, seed=0, most_seconds=0.5)
+
+
+def test_the_first_rounds_take_their_share_of_the_seconds() -> None:
+    (_, long), *_ = found([6.0])
+    assert long.suite["rounds"] == 3
+    assert [expected_seconds(long, rounds) for rounds in (None, 1, 2, 9)] == [6, 2, 4, 6]
+    late = long.model_copy(update={"suite": {**long.suite, "eval_every": 2}})
+    assert [first_rounds(late, most) for most in (None, 1, 2, 9)] == [3, 2, 2, 3]
+    here = found([1.0, 6.0])
+    assert draw(here, [], 9, seed=0, most_seconds=2) == [Path("0.json")]
+    assert draw(here, [], 9, seed=0, most_seconds=2, rounds=1) == [Path("0.json"), Path("1.json")]
+
+
+@pytest.mark.slow
+def test_long_runs_can_be_audited_by_their_first_rounds(
+    files: list[str], replays: Replays, typed: Typed
+) -> None:
+    code, out, _ = typed("audit", "--sample", "9", "--results", "R", "--rounds", "1")
+    assert code == 0
+    assert out.startswith("4 of 4 result files; they took 3 s\n"), "a third of ten"
+    assert {(one.rounds, one.whole) for one in read_audits(Path("audits.jsonl"))} == {(1, False)}
 
 
 @pytest.mark.slow
