@@ -251,6 +251,7 @@ def test_a_framework_with_other_weights_parts_and_the_change_explains_it() -> No
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("fake")
 def test_a_wrong_reason_is_found_out() -> None:
     wrong = Explanation("the update of round 1 is dropped", change="first-update-is-lost")

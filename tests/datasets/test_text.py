@@ -151,6 +151,7 @@ def test_the_same_files_give_the_same_tokens_in_another_process(tmp_path: Path) 
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_tokenizers_and_transformers_are_imported_without_a_warning() -> None:
     code = "import tokenizers; from transformers import GPT2Config, GPT2Model"
     done = subprocess.run(

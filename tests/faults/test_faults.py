@@ -72,7 +72,7 @@ def forks() -> Iterator[None]:
             ("run/pfedlia/int twice/file/9", "run/pfedlia/lenient cut/file/31"),
             marks=pytest.mark.long,
         ),
-        ("four/pfedlia/other kill/begun/0",),
+        pytest.param(("four/pfedlia/other kill/begun/0",), marks=pytest.mark.long),
     ],
 )
 def test_killed_runs_end_in_the_same_bytes(names: tuple[str, ...]) -> None:

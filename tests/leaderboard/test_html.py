@@ -224,6 +224,7 @@ def test_the_page_and_the_markdown_pages_have_the_same_tables(found: list[Table]
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_five_thousand_rows_are_under_half_a_megabyte_and_loaded_by_table(
     found: list[Table],
 ) -> None:
