@@ -41,16 +41,20 @@ def audit(
 
     Exit code 1 where one does not agree. The leaderboard shows when a row was last audited.
     """
+    from flbench.datasets import data_root as locate
     from flbench.results.audits import LOG, read_audits
     from flbench.results.files import read_results
-    from flbench.submission.auditing import draw, expected_seconds
+    from flbench.submission.auditing import at_hand, draw, expected_seconds
     from flbench.submission.verification import first_rounds
 
     refuse_no_folder(results)
     target = log or results.parent / LOG
     found = list(read_results(results))
-    paths = draw(found, read_audits(target), sample, seed, most_seconds, rounds)
+    here = at_hand(found, locate(data_root))
+    paths = draw(here, read_audits(target), sample, seed, most_seconds, rounds)
     expected = sum(expected_seconds(result, rounds) for path, result in found if path in paths)
-    print(f"{len(paths)} of {len(found)} result files; they took {expected:.0f} s", flush=True)
+    others = f"; {len(found) - len(here)} lack their data here" if len(here) < len(found) else ""
+    line = f"{len(paths)} of {len(here)} result files{others}; they took {expected:.0f} s"
+    print(line, flush=True)
     wanted = partial(first_rounds, most=rounds)
     verify_all(paths, target, results, wanted, data_root, tolerance, write=False, again=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import flbench
-from flbench.errors import Diverged, FlbenchError, UserError, text_of
+from flbench.errors import Diverged, FlbenchError, UnknownName, UserError, text_of
 from flbench.leaderboard.audited import counted, is_current
 from flbench.metrics import EPOCHS
 from flbench.results.audits import (
@@ -203,6 +203,23 @@ def verify_many(
         line = audit_of(verdict, name, tolerance)
         append_audit(log, line)
         yield Checked(path, line.outcome, line.how, line.seconds)
+
+
+def at_hand(found: Sequence[tuple[Path, Result]], data_root: Path) -> list[tuple[Path, Result]]:
+    """The results whose data set is installed and has files here."""
+    names = {result.suite["dataset"].partition("[")[0] for _, result in found}
+    here = {name for name in names if has_data(name.partition(":")[0], data_root)}
+    return [one for one in found if one[1].suite["dataset"].partition("[")[0] in here]
+
+
+def has_data(dataset: str, data_root: Path) -> bool:
+    """Whether a data set is installed, and its files are not known to be missing."""
+    from flbench.datasets.status import surveyed
+
+    try:
+        return surveyed(dataset, data_root).state not in ("absent", "broken")
+    except UnknownName:
+        return False
 
 
 def expected_seconds(result: Result, rounds: int | None) -> float:

@@ -16,7 +16,7 @@ from flbench.results.audits import Audit, content_digest, read_audits
 from flbench.results.files import read_result, write_atomically
 from flbench.results.schema import Result
 from flbench.submission import auditing
-from flbench.submission.auditing import draw, expected_seconds
+from flbench.submission.auditing import at_hand, draw, expected_seconds
 from flbench.submission.verification import NotTheSameRun, first_rounds
 
 LOG = "flbench-verified.jsonl"
@@ -48,6 +48,12 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> Replays:
     found = Replays()
     monkeypatch.setattr(auditing, "replay", found)
     return found
+
+
+@pytest.fixture
+def data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The toy's data are here."""
+    monkeypatch.setattr(auditing, "has_data", lambda name, root: True)
 
 
 @pytest.fixture
@@ -277,7 +283,27 @@ def test_the_first_rounds_take_their_share_of_the_seconds() -> None:
     assert draw(here, [], 9, seed=0, most_seconds=2, rounds=1) == [Path("0.json"), Path("1.json")]
 
 
+def test_only_runs_whose_data_are_there_are_drawn(tmp_path: Path) -> None:
+    (_, one), *_ = found([1.0])
+    names = ["digits", "rotated:digits", "fashion-mnist", "digit-5[mnist,usps]", "nobody-has-it"]
+    many = [
+        (Path(name), one.model_copy(update={"suite": {**one.suite, "dataset": name}}))
+        for name in names
+    ]
+    assert [path.name for path, _ in at_hand(many, tmp_path)] == ["digits", "rotated:digits"]
+
+
+def test_what_is_left_out_is_counted(
+    files: list[str], replays: Replays, typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auditing, "at_hand", lambda found, root: found[1:])
+    code, out, _ = typed("audit", "--sample", "1", "--results", "R")
+    assert code == 0
+    assert out.startswith("1 of 3 result files; 1 lack their data here; they took ")
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("data")
 def test_long_runs_can_be_audited_by_their_first_rounds(
     files: list[str], replays: Replays, typed: Typed
 ) -> None:
@@ -288,6 +314,7 @@ def test_long_runs_can_be_audited_by_their_first_rounds(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("data")
 def test_the_command_audits_others_every_time(
     files: list[str], replays: Replays, typed: Typed
 ) -> None:
@@ -310,6 +337,7 @@ def test_the_command_audits_others_every_time(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("data")
 def test_real_runs_come_out_the_same(
     result: Result, typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
