@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -244,7 +245,8 @@ def draw(
 
     Args:
         found: result files, with their content.
-        audits: what was audited; those by other code than the installed do not count.
+        audits: what was audited; those by other code than the installed, or that agree in fewer
+            rounds, do not count.
         count: how many files; fewer if there are not so many.
         seed: of the lot.
         most_seconds: leave out what takes longer, by the seconds in the files.
@@ -253,7 +255,10 @@ def draw(
     Raises:
         UserError: there is none.
     """
-    times = Counter(one.digest for one in counted(audits))
+    enough = math.inf if rounds is None else rounds
+    times = Counter(
+        one.digest for one in counted(audits) if one.whole or one.rounds >= enough or not one.agrees
+    )
     digests = {path: content_digest(result) for path, result in found}
     rows: Counter[Path] = Counter()
     for path, result in found:

@@ -265,6 +265,16 @@ def test_an_audit_of_other_code_does_not_count(monkeypatch: pytest.MonkeyPatch) 
     assert draw(here, new, 2, seed=0) != first
 
 
+def test_an_audit_of_fewer_rounds_does_not_count() -> None:
+    here = found([1.0] * 6)
+    first = draw(here, [], 2, seed=0)
+    part = [line_of(dict(here)[path], whole=False, rounds=2) for path in first]
+    assert draw(here, part, 2, seed=0) == draw(here, part, 2, seed=0, rounds=3) == first
+    assert not {*draw(here, part, 2, seed=0, rounds=2)} & {*first}
+    other = [one.model_copy(update={"outcome": "differs", "rounds": 0}) for one in part]
+    assert not {*draw(here, other, 2, seed=0)} & {*first}, "they were not played, as they differ"
+
+
 def test_long_runs_can_be_left_out() -> None:
     here = found([1.0, 5.0, 2.0])
     assert draw(here, [], 9, seed=0, most_seconds=2) == [Path("0.json"), Path("2.json")]
