@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from toy import Play, Typed, composition, player, toy_dataset
 import flbench
 import flbench as fl
 from flbench.core.dataset import Dataset
+from flbench.results.audits import read_audits
 from flbench.results.difference import relative_distance
 from flbench.results.files import read_result, read_results, write_atomically
 from flbench.results.schema import Change, ClientMetricValues, Result
@@ -508,3 +510,17 @@ def test_the_docs_argue_for_the_tolerance_that_there_is(result: Result) -> None:
         rows.setdefault(path.parent, []).append(float(one.summary["accuracy_mean"] or 0))
     spread = [stdev(row) for row in rows.values() if len(row) > 1]
     assert median(spread) > TOLERANCE
+
+
+def test_the_docs_say_what_came_of_audits() -> None:
+    text = " ".join((ROOT / "docs" / "submitting.md").read_text(encoding="utf-8").split())
+    audits = read_audits(ROOT / "leaderboard" / "audits.jsonl")
+    until = [one for one in audits if one.whole and one.date <= "2026-11-25"]
+    found = list({(one.run, one.digest): one for one in until}.values())
+    came = Counter(one.outcome for one in found)
+    same, agree, differ = (came[outcome] for outcome in ("same bytes", "agrees", "differs"))
+    assert f"holds {len(found)} files of which all rounds" in text
+    assert f"{same} gave the same bytes, {agree} agreed, {differ} did not" in text
+    sets = Counter(one.file.split("/")[1] for one in found)
+    wrong = Counter(one.file.split("/")[1] for one in found if not one.agrees)
+    assert all(f"{count} of {sets[name]} on" in text for name, count in wrong.items())
