@@ -12,11 +12,13 @@ from statistics import median, stdev
 from typing import Any
 
 import pytest
+import torch
 from toy import Play, Typed, composition, player, toy_dataset
 
 import flbench
 import flbench as fl
 from flbench.core.dataset import Dataset
+from flbench.engine.processor import processor
 from flbench.results.audits import read_audits
 from flbench.results.difference import relative_distance
 from flbench.results.files import read_result, read_results, write_atomically
@@ -362,12 +364,15 @@ def test_another_environment_is_told(
 ) -> None:
     def edit(table: dict[str, Any]) -> None:
         table["environment"] |= {"torch": "1.0", "threads": "2"}
+        del table["environment"]["processor"]
 
     code, out, _ = typed("verify", kept(play_toy("fedavg").result, tmp_path, edit))
     assert code == 0
     line = out.splitlines()[1]
     assert line.startswith("  environment: torch 1.0, here ")
     assert "threads" not in line, "it was taken up"
+    here = processor(torch.device("cpu"))
+    assert line.endswith(f"; processor not known, here {here}"), "as in older files"
 
 
 # --- how far apart ------------------------------------------------------------------------------
