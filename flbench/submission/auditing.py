@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -208,9 +209,9 @@ def verify_many(
 
 def at_hand(found: Sequence[tuple[Path, Result]], data_root: Path) -> list[tuple[Path, Result]]:
     """The results whose data set is installed and has files here."""
-    names = {result.suite["dataset"].partition("[")[0] for _, result in found}
-    here = {name for name in names if has_data(name.partition(":")[0], data_root)}
-    return [one for one in found if one[1].suite["dataset"].partition("[")[0] in here]
+    names = [re.split(r"[\[:]", result.suite["dataset"])[0] for _, result in found]
+    here = {name for name in {*names} if has_data(name, data_root)}
+    return [one for one, name in zip(found, names, strict=True) if name in here]
 
 
 def has_data(dataset: str, data_root: Path) -> bool:

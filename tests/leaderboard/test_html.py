@@ -21,7 +21,7 @@ from flbench.leaderboard.audited import with_audits
 from flbench.leaderboard.html import FOLDER, PAGE, START, csp_source, html
 from flbench.leaderboard.links import linked
 from flbench.leaderboard.markdown import columns
-from flbench.leaderboard.row_details import AUDITS, RUNS
+from flbench.leaderboard.row_details import AUDITS, RUNS, details
 from flbench.leaderboard.table import Table, tables
 from flbench.results.audits import LOG, Audit, content_digest, read_audits, run_key
 from flbench.results.files import result_path, write_atomically
@@ -208,6 +208,23 @@ def test_a_row_opens_to_runs_files_code_paper_and_audits(tmp_path: Path) -> None
     earlier = audit.model_copy(update={"digest": "0" * 64, "whole": False})
     (row,) = main_rows(html([table], "results", [earlier])).values()
     assert row["about"]["audits"][0][2:4] == ["differs: curves (of an earlier file)", "the first 3"]
+
+
+@pytest.mark.parametrize(
+    ("known", "machine"),
+    [
+        ({"machine": "x86_64", "processor": "AuthenticAMD AVX2"}, "AuthenticAMD AVX2"),
+        ({"machine": "x86_64"}, "x86_64"),
+    ],
+)
+def test_a_run_says_on_which_processor_it_was(
+    known: dict[str, str], machine: str, found: list[Table]
+) -> None:
+    (table,) = [one for one in found if len(one.rows) == 4]
+    row = table.main[0]
+    results = [one.model_copy(update={"environment": known}) for one in row.results]
+    about = details(replace(row, results=tuple(results)), "results", {})
+    assert {run[RUNS.index("machine")] for run in about["runs"]} == {machine}
 
 
 def test_the_page_and_the_markdown_pages_have_the_same_tables(found: list[Table]) -> None:

@@ -365,6 +365,7 @@ def test_real_runs_come_out_the_same(
     }
     assert {**one.sources, **two.sources} == sources
     assert one.torch == result.environment["torch"]
+    assert one.processor == result.environment["processor"] != ""
     known = {run.summary["trained_epochs"] for run in (result, other)}
     assert {one.trained_epochs, two.trained_epochs} == known
     assert (one.whole, one.rounds, one.flbench) == (True, 3, flbench.__version__)

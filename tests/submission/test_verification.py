@@ -533,3 +533,7 @@ def test_the_docs_say_what_came_of_audits() -> None:
     sets = Counter(one.file.split("/")[1] for one in found)
     wrong = Counter(one.file.split("/")[1] for one in found if not one.agrees)
     assert all(f"{count} of {sets[name]} on" in text for name, count in wrong.items())
+    begun = [one for one in first if not one.whole and "/cifar10/" in one.file]
+    rows = {Path(one.file).parent for one in begun}
+    assert all(one.agrees for one in begun)
+    assert f"the first rounds of all {len(rows)} rows on CIFAR-10 agree" in text
