@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import PurePosixPath
-from statistics import mean
+from statistics import fmean
 from typing import Any
 from urllib.parse import quote
 
@@ -168,6 +168,6 @@ def curve(row: TableRow) -> list[tuple[int, float]]:
     rounds = range(max(map(len, found), default=0))
     known = ((at + 1, [c[at] for c in found if at < len(c)]) for at in rounds)
     values = ((at, [v for v in column if v is not None]) for at, column in known)
-    points = [(at, round(mean(column), 4)) for at, column in values if column]
+    points = [(at, round(fmean(column), 4)) for at, column in values if column]
     step = -(-len(points) // POINTS) if points else 1
     return [*points[:-1:step], points[-1]] if points else []

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
@@ -66,6 +67,11 @@ class Folder:
         for file in self.files.values():
             found.setdefault(file.result.fingerprint.suite, []).append(file)
         return found
+
+    @cached_property
+    def mixed(self) -> set[str]:
+        """Fingerprints of the suites whose files do not all agree."""
+        return {mark for mark, table in self.tables.items() if any(_conflicts(table))}
 
 
 def problems(path: Path, folder: Folder) -> list[str]:
@@ -241,12 +247,9 @@ def _table(file: File, folder: Folder) -> Iterator[str]:
     result = file.result
     mark, place = result.fingerprint.suite, file.place
     table = [one for one in folder.tables.get(mark, []) if one.place != place]
-    for other in table:
-        try:
-            refuse_mixed([(other.path, other.result), (file.path, result)])
-        except UserError as error:
-            yield str(error)
-            break
+    listed = folder.files.get(place)
+    if mark in folder.mixed or listed is None or listed.path != file.path:
+        yield from islice((text for other in table for text in _conflicts([other, file])), 1)
     if not file.arriving:
         return
     name, version = result.suite["name"], result.suite["version"]
@@ -264,6 +267,14 @@ def _table(file: File, folder: Folder) -> Iterator[str]:
             f"its settings are not those of suite {name} ({text}), so it opens a table of its own:"
             " run it without --set and --rounds, or add --new-table"
         )
+
+
+def _conflicts(files: Sequence[File]) -> Iterator[str]:
+    """Why one table cannot hold some files, if it cannot."""
+    try:
+        refuse_mixed((one.path, one.result) for one in files)
+    except UserError as error:
+        yield str(error)
 
 
 def _installed(name: str, dataset: str) -> Suite | None:
