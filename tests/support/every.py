@@ -28,9 +28,6 @@ LONG_CHECKS = {
 }  # fmt: skip
 """Checks of the kit that `tox -e long` makes: of processes, memory and edge cases."""
 
-SHARED_CHECKS = {"missing-clients", "vectorised-clients"}
-"""Checks that take a third of the time: all methods share them, `tox -e long` asks all of each."""
-
 METHODS = list(entries("methods"))
 """Names of all installed methods, from their metadata: no method is imported."""
 
