@@ -21,6 +21,8 @@ from flbench.submission.consistency import recount
 Curve = Sequence[float | None]
 Changes = Sequence[tuple[int, Sequence[int]]]
 Entry = TypeVar("Entry")
+ROUNDING = 1e-12
+"""One client of 100 that is elsewhere is a share of .01, computed as .010000000000000009."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Part:
 
     def agrees(self, tolerance: float) -> bool:
         """Whether the parts are equal, within the tolerance, or may differ."""
-        return self.same or self.distance is None or self.distance <= tolerance
+        return self.same or self.distance is None or self.distance <= tolerance + ROUNDING
 
     def line(self, tolerance: float) -> str:
         """The comparison in one line."""

@@ -446,6 +446,10 @@ def test_groups_are_compared_under_the_best_matching(result: Result) -> None:
     assert parts(one, moved, 1)["groups"].same
     late = grouped((3, [0, 0, 0, 1, 1, 1]))
     assert parts(one, late)["groups"].distance == float("inf")
+    hundred = [[0] * 50 + [1] * 50, [0] * 51 + [1] * 49, [0] * 52 + [1] * 48]
+    once, other, twice = (grouped((1, labels)) for labels in hundred)
+    assert parts(once, other, 1)["groups"].agrees(0.01), "1 of 100 is .01, however it is rounded"
+    assert not parts(once, twice, 1)["groups"].agrees(0.01)
 
 
 def test_clients_are_compared_by_their_shares(result: Result) -> None:
