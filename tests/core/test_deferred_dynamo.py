@@ -103,11 +103,13 @@ def test_all_of_it_is_there(use: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_compiled_module_is_known_to_lightning() -> None:
     assert python(COMPILED) == ""
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_marked_function_is_left_alone_by_the_compiler() -> None:
     """The graph is broken in two by the function between."""
     assert python(MARKED) == "2"

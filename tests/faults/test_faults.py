@@ -67,9 +67,13 @@ def forks() -> Iterator[None]:
 @pytest.mark.parametrize(
     "names",
     [
-        ("run/pfedlia/cut/probe/3", "run/pfedlia/kill/file/20"),
+        ("run/pfedlia/kill/file/20",),
         pytest.param(
-            ("run/pfedlia/int twice/file/9", "run/pfedlia/lenient cut/file/31"),
+            (
+                "run/pfedlia/cut/probe/3",
+                "run/pfedlia/int twice/file/9",
+                "run/pfedlia/lenient cut/file/31",
+            ),
             marks=pytest.mark.long,
         ),
         pytest.param(("four/pfedlia/other kill/begun/0",), marks=pytest.mark.long),
