@@ -75,7 +75,7 @@ class Folder:
 
 
 def problems(path: Path, folder: Folder) -> list[str]:
-    """Everything that forbids a file in a folder; an empty list if it is accepted.
+    """Everything that forbids a file in a folder that was gathered with it; empty if accepted.
 
     Files in the folder are checked like submitted files. Only submitted files are also refused if
     their status is `reproduced`, if they would replace another file, or if they would create a
@@ -247,8 +247,7 @@ def _table(file: File, folder: Folder) -> Iterator[str]:
     result = file.result
     mark, place = result.fingerprint.suite, file.place
     table = [one for one in folder.tables.get(mark, []) if one.place != place]
-    listed = folder.files.get(place)
-    if mark in folder.mixed or listed is None or listed.path != file.path:
+    if mark in folder.mixed:
         yield from islice((text for other in table for text in _conflicts([other, file])), 1)
     if not file.arriving:
         return
