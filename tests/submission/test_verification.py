@@ -532,11 +532,11 @@ def test_the_docs_say_what_came_of_audits() -> None:
     came = Counter(one.outcome for one in found)
     same, agree, differ = (came[outcome] for outcome in ("same bytes", "agrees", "differs"))
     assert len(first) == lines
-    assert f"hold {len(found)} files of which all rounds" in text
+    assert f"hold {len(found):,} files of which all rounds" in text
     assert f"{same} gave the same bytes, {agree} agreed, {differ} did not" in text
     sets = Counter(one.file.split("/")[1] for one in found)
     wrong = Counter(one.file.split("/")[1] for one in found if not one.agrees)
-    assert all(f"{count} of {sets[name]} on" in text for name, count in wrong.items())
+    assert all(f"{count} of {sets[name]:,} on" in text for name, count in wrong.items())
     begun = [one for one in first if not one.whole and "/cifar10/" in one.file]
     rows = {Path(one.file).parent for one in begun}
     assert all(one.agrees for one in begun)

@@ -34,8 +34,11 @@ from flbench.testing.small_run import small_suite
 from flbench.testing.subprocesses import ProcessFailed, in_fresh_process, in_process_group
 
 METHODS = [name for name, entry in entries("methods").items() if entry.distribution == "flbench"]
-PAPERS = ("pfedlia", "flis-dc", "flis-hc", "fedc2i", "dc-pfl")
-"""The systems that flbench exists for."""
+PAPERS = (
+    "pfedlia", "flis-dc", "flis-hc", "fedc2i", "fedc2i-class-global", "fedc2i-class-local",
+    "fedc2i-lambda", "dc-pfl", "dc-pfl-nodc", "dc-pfl-nola",
+)  # fmt: skip
+"""The systems that flbench exists for, and their ablations: they make all checks."""
 ALWAYS = {"usual-run", "every-hook-answers"}
 """Checks that no method is spared."""
 
