@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
 import sys
 import time
 from collections.abc import Generator
@@ -22,6 +23,13 @@ from lightning.fabric import fabric  # after flbench, which prepares its import
 
 fabric._load_external_callbacks = functools.cache(fabric._load_external_callbacks)
 """Fabric reads the metadata of all installed packages whenever it is made: once is enough here."""
+
+
+def forgotten(descriptor: int) -> None:
+    """Files of tests need not outlive a power cut; `tests/faults` simulates what syncing does."""
+
+
+os.fsync = forgotten
 
 
 @pytest.fixture
@@ -74,15 +82,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """`pytest --uneven`: the toy's logits depend on who shares the pass (`uneven.py`).
-
-    Fabric reads the metadata of all installed packages whenever a run begins; here it does so once.
-    """
+    """`pytest --uneven`: the toy's logits depend on who shares the pass (`uneven.py`)."""
     if config.getoption("--uneven"):
         mlp.build = uneven.build
-    from lightning.fabric import fabric  # after flbench, see core/torchvision_compat.py
-
-    fabric._load_external_callbacks = functools.cache(fabric._load_external_callbacks)
 
 
 def pytest_collection_finish() -> None:

@@ -269,6 +269,7 @@ def test_a_driver_that_fails_gives_one_line(fake: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_play_in_which_nothing_moves_is_refused(fake: Path) -> None:
     pair = replace(fake_pair(weighted=True), local={"lr": 1e-12})
     with pytest.raises(FlbenchError, match="fake-fedavg: expected models that move"):

@@ -95,9 +95,8 @@ def test_no_compiler_is_imported(code: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "use", ["all of it", *(pytest.param(use, marks=pytest.mark.long) for use in list(USES)[:-1])]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("use", USES)
 def test_all_of_it_is_there(use: str) -> None:
     assert python(f"import flbench.core.client\n{USES[use]}") == ""
 

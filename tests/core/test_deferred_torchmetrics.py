@@ -63,10 +63,8 @@ def test_the_client_module_imports_nothing_that_is_heavy() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "use",
-    ["a class", *(pytest.param(use, marks=pytest.mark.long) for use in ("a function", "a figure"))],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("use", ["a class", "a function", "a figure"])
 def test_it_works_first_thing_in_a_process(use: str) -> None:
     assert python(f"import flbench.core.client; {USE[use]}") == ""
 

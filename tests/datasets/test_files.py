@@ -849,6 +849,7 @@ def test_the_real_mnist_is_what_its_authors_say() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_real_usps_is_what_its_authors_say() -> None:
     data = load_dataset("usps", real("USPS/usps.bz2", "USPS/usps.t.bz2"))
     assert data.x.shape == (9_298, 1, 16, 16)

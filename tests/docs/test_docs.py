@@ -82,7 +82,8 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-LONG = ("flbench tune", "flbench study")  # many runs each; small ones are in tests/sweeps
+# many runs each; small ones are in tests/sweeps and tests/testing
+LONG = ("flbench tune", "flbench study", "flbench check")
 
 
 @pytest.mark.slow

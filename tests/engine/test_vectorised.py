@@ -237,7 +237,7 @@ NETWORKS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.long] if name == "resnet18" else [])
+        pytest.param(name, marks=[pytest.mark.long] if name.startswith("resnet") else [])
         for name in NETWORKS
     ],
 )

@@ -15,6 +15,7 @@ WORDS = ["-p", "pfedlia", "--set", "warmup=2", "--set", "probe_epochs=2"]
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_other_surroundings_give_the_same_bytes(tmp_path: Path) -> None:
     (tmp_path / "plain").mkdir()
     suite = tmp_path / "small.toml"

@@ -63,20 +63,18 @@ def forks() -> Iterator[None]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("forks")
 @pytest.mark.parametrize(
     "names",
     [
         ("run/pfedlia/kill/file/20",),
-        pytest.param(
-            (
-                "run/pfedlia/cut/probe/3",
-                "run/pfedlia/int twice/file/9",
-                "run/pfedlia/lenient cut/file/31",
-            ),
-            marks=pytest.mark.long,
+        (
+            "run/pfedlia/cut/probe/3",
+            "run/pfedlia/int twice/file/9",
+            "run/pfedlia/lenient cut/file/31",
         ),
-        pytest.param(("four/pfedlia/other kill/begun/0",), marks=pytest.mark.long),
+        ("four/pfedlia/other kill/begun/0",),
     ],
 )
 def test_killed_runs_end_in_the_same_bytes(names: tuple[str, ...]) -> None:

@@ -167,6 +167,7 @@ def test_importing_figures_imports_nothing_heavy() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_drawing_imports_no_torch() -> None:
     code = (
         "import sys; from drawn_results import drawn; assert all(drawn().values());"
@@ -740,7 +741,10 @@ def test_ranks_are_drawn_with_who_cannot_be_told_apart() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("folder", ["noisy-noniid/digits", "nordic-text/nordic"])
+@pytest.mark.parametrize(
+    "folder",
+    ["noisy-noniid/digits", pytest.param("nordic-text/nordic", marks=pytest.mark.long)],
+)
 def test_committed_results_are_drawn_without_warnings(folder: str) -> None:
     found: dict[str, list[Result]] = {}
     for _, result in read_results(REAL / folder):

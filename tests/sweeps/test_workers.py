@@ -381,7 +381,9 @@ def test_workers_with_other_code_than_the_sweep_are_refused(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGINT]
+)
 def test_a_request_to_stop_keeps_the_last_whole_round_of_each_cell(
     number: signal.Signals,
     typed: Typed,
