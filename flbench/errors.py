@@ -41,6 +41,10 @@ class MissingData(UserError):
     """A data set's files are not under the data root."""
 
 
+class InProgress(UserError):
+    """Another process computes the same run."""
+
+
 class PluginError(UserError):
     """A plugin raised an error, or returned a wrong result from a hook."""
 

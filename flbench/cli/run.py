@@ -12,11 +12,12 @@ import typer
 from flbench.cli.options import takes_request
 from flbench.engine.processes import rank_zero_output
 from flbench.errors import Diverged, Interrupted, MissingData, ProcessDied, Undefined
-from flbench.sweeps.launchers import CellInterrupted, run_cells
+from flbench.sweeps.launchers import COMPLETE, CellInterrupted, run_cells
 from flbench.sweeps.request import Cell, RunRequest, command, resolve
 
 if TYPE_CHECKING:
     from flbench.results.schema import Result
+    from flbench.run.spec import RunSpec
     from flbench.terminal.console import Console
 
 
@@ -41,10 +42,12 @@ def run_all(request: RunRequest, cells: Sequence[Cell], console: Console) -> Non
     diverged: Exception | None = None
     undefined: Exception | None = None
     try:
-        for _, outcome in run_cells(cells):
+        for cell, outcome in run_cells(cells):
             error = outcome.error
             if outcome.path is not None and outcome.result is not None:
                 finished.append((outcome.path, outcome.result))
+                if outcome.what == COMPLETE:
+                    console.say(complete(cell.spec, outcome.path, outcome.result))
             elif isinstance(error, Diverged):
                 console.say(f"{outcome.title}: {error}")
                 diverged = error
@@ -69,6 +72,16 @@ def run_all(request: RunRequest, cells: Sequence[Cell], console: Console) -> Non
         raise diverged
     if undefined is not None and not finished:
         raise undefined
+
+
+def complete(spec: RunSpec, path: Path, result: Result) -> str:
+    """The line about a result that was there already: what it has not, and what to type."""
+    code = [plugin.source for plugin in result.method.plugins]
+    changed = code != [plugin.source for plugin in spec.method.described.plugins] and all(code)
+    said = "complete, but its method's code has changed since" if changed else "complete"
+    if lacking := spec.lacking(result):
+        said += f"{',' if changed else ''} without {', '.join(lacking)}"
+    return f"{path} is {said}; --force computes it again"
 
 
 def how_to_go_on(checkpoint: Path, request: RunRequest) -> str:

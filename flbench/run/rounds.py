@@ -285,9 +285,7 @@ def trained_epochs(executor: Sequential, stage: Stage, upload: Upload) -> float:
 
 def refuse_divergence(upload: Upload, stage: Stage, ctx: Context) -> None:
     """Stop when a client's model is no longer finite."""
-    finite = torch.empty(len(upload.params), dtype=torch.bool)
-    for i, params in enumerate(upload.params):
-        finite[i] = all(map(all_finite, pieces(params)))
+    finite = torch.tensor([all(map(all_finite, pieces(row))) for row in upload.params.unbind()])
     if not bool(finite.all()):
         lost = upload.ids[~finite].tolist()
         raise Diverged(

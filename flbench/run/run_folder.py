@@ -1,34 +1,39 @@
 """The folder of a run's files: held while a run is alive, freed of what killed runs left there.
 
 A live run holds a shared lock on the folder (`flock`), which ends with its process, however that
-ends. An exclusive lock therefore shows that no live run writes there. Where a file system has no
-such locks, nothing is removed.
+ends. An exclusive lock therefore shows that no live run writes there. A second lock, on a file of
+the run, keeps other processes from the same run. Where a file system has no such locks, nothing is
+removed, and nobody is kept from anything.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import platform
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from flbench.errors import UserError
+from flbench.errors import InProgress, UserError, naming
 from flbench.results.files import checkpoint_path, make_folder
 from flbench.run.checkpoint_file import discard, generations
 
-TEMPORARY = re.compile(r"\.((seed-\d+|skipped)\.[\w.]+\.|bank-|flbench-)[a-z0-9_]{8}")
-"""Names of files that a run writes before they are whole."""
+TEMPORARY = re.compile(
+    r"\.((seed-\d+|skipped)\.[\w.]+\.|bank-|flbench-)[a-z0-9_]{8}|\.seed-\d+\.lock"
+)
+"""Names of files that a run writes before they are whole, and of the file that it locks."""
 
 
 @contextmanager
 def held(result: Path) -> Iterator[None]:
-    """Hold the folder of a result while the run is alive; it is made, tried and freed first.
+    """Hold a run and the folder of its result; the folder is made, tried and freed first.
 
     A folder that is empty in the end is removed, and those above it that were made for it.
 
     Raises:
+        InProgress: another process computes the run.
         UserError: nothing can be written there.
     """
     try:
@@ -43,12 +48,91 @@ def held(result: Path) -> Iterator[None]:
             _free(result.parent)
         with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_SH)  # waits while another one frees it
-        yield
+        with _claimed(result):
+            yield
     finally:
         os.close(descriptor)
         for folder in made:
             with suppress(OSError):  # not empty
                 folder.rmdir()
+
+
+@contextmanager
+def _claimed(result: Path) -> Iterator[None]:
+    """Keep other processes from a run; the locked file says which process it is.
+
+    Raises:
+        InProgress: another one does so.
+    """
+    path = lock_path(result)
+    with naming(path):
+        descriptor = _locked(path)
+    if descriptor is None:
+        raise InProgress(
+            f"{result}: {_whose(path)} computes this run: wait for it, or choose another folder"
+            " with --out"
+        )
+    try:
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"process {os.getpid()} on {platform.node()}".encode())
+        yield
+    finally:
+        path.unlink(missing_ok=True)  # while it is locked: who opens it sees that it is gone
+        os.close(descriptor)
+
+
+def _locked(path: Path) -> int | None:
+    """A file, locked if the file system has locks; None = another process has it locked."""
+    while True:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except FileNotFoundError:  # another run has failed, and removed the empty folder
+            make_folder(path.parent)
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except OSError:  # there are no locks
+            return descriptor
+        if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
+            return descriptor
+        os.close(descriptor)  # of a file that was removed before it was locked
+
+
+def _whose(path: Path) -> str:
+    """Which process has a file locked."""
+    with suppress(OSError):  # it has just ended
+        return path.read_text(encoding="utf-8") or "another process"
+    return "another process"
+
+
+def lock_path(result: Path) -> Path:
+    """The file that whoever computes a run holds locked.
+
+    Example:
+        >>> lock_path(Path("seed-0.json")).name
+        '.seed-0.lock'
+    """
+    return result.with_name(f".{result.stem}.lock")
+
+
+def in_progress(result: Path) -> bool:
+    """Whether another process computes a run, as far as the file system tells."""
+    try:
+        descriptor = os.open(lock_path(result), os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def _opened(result: Path, tries: int = 5) -> tuple[int, list[Path]]:

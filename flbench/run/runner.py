@@ -96,6 +96,7 @@ def executing(
 
     Raises:
         UserError: something the person can mend.
+        InProgress: another process computes it.
         Undefined: the method has no meaning on this suite; the reason is kept in a file.
         Diverged: a client's parameters left the finite numbers.
     """
@@ -105,22 +106,11 @@ def executing(
     if is_complete(spec):
         if first:
             tidy(spec.path.parent)
-        return told_of(spec, read_result(spec.path))
+        return read_result(spec.path)
     with ExitStack() as stack:
         holding = partial(stack.enter_context, held(spec.path)) if first else lambda: None
         join_process_group(spec.engine).attempt(holding)
         return (yield from _computing(spec, load, first))
-
-
-def told_of(spec: RunSpec, result: Result) -> Result:
-    """A complete result, after a line that says what it has not."""
-    code = [plugin.source for plugin in result.method.plugins]
-    changed = code != [plugin.source for plugin in spec.method.described.plugins] and all(code)
-    complete = "complete, but its method's code has changed since" if changed else "complete"
-    if lacking := spec.lacking(result):
-        complete += f"{',' if changed else ''} without {', '.join(lacking)}"
-    spec.say(f"{spec.path} is {complete}; --force computes it again")
-    return result
 
 
 def _computing(spec: RunSpec, load: Callable[[str, Path], Dataset], first: bool) -> Running[Result]:

@@ -21,7 +21,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flbench.errors import FlbenchError, MissingData, Undefined, UserError
+from flbench.errors import FlbenchError, InProgress, MissingData, Undefined, UserError
 from flbench.sweeps.request import Cell, RunRequest, resolve
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ SEEDS = 8
 RETRIES = 3
 """How often a cell is begun again whose worker died."""
 DONE, COMPLETE, SKIPPED, FAILED = "done", "were complete", "skipped", "failed"
+ELSEWHERE = "in progress elsewhere"
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Outcome:
     """What became of a cell.
 
     Attributes:
-        what: DONE, COMPLETE, SKIPPED or FAILED.
+        what: DONE, COMPLETE, SKIPPED or FAILED; ELSEWHERE while another process computes it.
         why: the reason, of a cell without a result.
         code: the exit code that `flbench run` would give.
         title: the cell in messages, with the name of the data that are there.
@@ -193,6 +194,8 @@ def _without_result(spec: RunSpec, error: Exception) -> Outcome:
         why, code = str(error), error.exit_code
     if isinstance(error, (Undefined, MissingData)):
         what, code = SKIPPED, 0
+    if isinstance(error, InProgress):
+        what = ELSEWHERE
     return Outcome(what, why, code, spec.title, spec.path, error=error)
 
 

@@ -1,11 +1,13 @@
 """Sweeps: run cells, show what becomes of each, and sum it up.
 
 What is complete is not run again, so a sweep that was stopped goes on when the same is typed again.
-`launchers.py` runs the cells.
+If several processes play one sweep in one folder, each cell is run by one of them, and all of them
+end with all results. `launchers.py` runs the cells.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -13,7 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flbench.errors import Interrupted, UserError
-from flbench.sweeps.launchers import COMPLETE, DONE, FAILED, SKIPPED, Outcome, Running, run_locally
+from flbench.sweeps.launchers import (
+    COMPLETE,
+    DONE,
+    ELSEWHERE,
+    FAILED,
+    SKIPPED,
+    Outcome,
+    Running,
+    run_locally,
+)
 from flbench.sweeps.request import Cell
 
 if TYPE_CHECKING:
@@ -24,6 +35,8 @@ Outcomes = Mapping[Cell, Outcome]
 Launch = Callable[[Sequence[Cell]], Running]
 Hear = Callable[[Cell, Outcome], object]
 """Called with each cell and its outcome, as it comes."""
+LOOK = 2.0
+"""Seconds until it is looked again whether another process still computes a cell."""
 
 
 def recalled(spec: RunSpec) -> Outcome | None:
@@ -73,8 +86,36 @@ def run_missing(
         for line in sorted(set(_lacking(outcomes))):
             progress.tell(line)
     if waiting:
-        outcomes |= _shown(launch(waiting), outcomes, len(first), progress, hear)
+        running = run_all(waiting, launch, progress.tell)
+        outcomes |= _shown(running, outcomes, len(first), progress, hear)
     return {cell: outcomes[one] for cell, one in same.items()}
+
+
+def run_all(cells: Sequence[Cell], launch: Launch, tell: Callable[[str], None]) -> Running:
+    """Run cells; those that other processes compute come last, when these have ended."""
+    from flbench.run.run_folder import in_progress
+
+    ready, elsewhere, told = list(cells), dict[Cell, Path](), 0
+    while ready or elsewhere:
+        if ready:
+            with closing(launch(ready)) as running:
+                for cell, outcome in running:
+                    if outcome.what == ELSEWHERE and outcome.path is not None:
+                        elsewhere[cell] = outcome.path
+                    else:
+                        yield cell, outcome
+        else:
+            time.sleep(LOOK)
+        ready = []
+        for cell in [cell for cell, path in elsewhere.items() if not in_progress(path)]:
+            del elsewhere[cell]
+            if (known := recalled(cell.spec)) is not None:
+                yield cell, known
+            else:
+                ready.append(cell)
+        if elsewhere and not ready and told != len(elsewhere):
+            told = len(elsewhere)
+            tell(f"waiting for cells that other processes compute: {told}")
 
 
 def _lacking(known: Outcomes) -> Iterator[str]:
@@ -117,7 +158,8 @@ def end_of_line(outcome: Outcome) -> str:
         return f": {outcome.what}, {outcome.why}"
     accuracy = outcome.result.summary.get("accuracy_mean")
     shown = "-" if accuracy is None else f"{accuracy:.3f}"
-    return f"  accuracy {shown}  {span(outcome.seconds)}"
+    took = "by another process" if outcome.what == COMPLETE else span(outcome.seconds)
+    return f"  accuracy {shown}  {took}"
 
 
 def summary(outcomes: Iterable[Outcome], total: int) -> str:

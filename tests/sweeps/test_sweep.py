@@ -13,11 +13,14 @@ import sys
 import time
 import uuid
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import forked
 import pytest
 import typer
 from forked import Command
@@ -32,6 +35,8 @@ from flbench.engine.options import EngineOptions
 from flbench.errors import UserError
 from flbench.results.events import RoundRecord, RunInfo
 from flbench.results.schema import Tuning
+from flbench.run.run_folder import held
+from flbench.sweeps import sweep
 from flbench.sweeps.launchers import FAILED, connected, needs, received, run_remotely
 from flbench.sweeps.request import RunRequest, command, resolve, written
 from flbench.sweeps.sweep import run_missing
@@ -112,6 +117,68 @@ def test_a_result_that_cannot_be_read_is_a_failed_cell(typed: Typed, tmp_path: P
     code, _, err = typed("sweep", *GRID)
     assert code == 1
     assert "4 cells: 3 were complete, 1 failed" in err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ends", ["with a result", "without"])
+def test_what_another_process_computes_is_waited_for(
+    ends: str, typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert typed("sweep", *GRID)[0] == 0
+    path, *_ = kept = results(tmp_path)
+    data = path.read_bytes()
+    for file in kept[:2]:
+        file.unlink()
+    waited: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 2:
+            if ends == "with a result":
+                path.write_bytes(data)
+            other.close()
+
+    monkeypatch.setattr(sweep, "time", SimpleNamespace(sleep=sleep))
+    with ExitStack() as other:
+        other.enter_context(held(path))
+        code, out, err = typed("sweep", *GRID)
+    assert (code, waited) == (0, [sweep.LOOK] * 2)
+    assert len([line for line in out.splitlines() if line.endswith(".json")]) == 4
+    first, own, waits, last, end = err.splitlines()
+    assert first == "4 cells: 2 were complete; 2 to run"
+    assert own.startswith("cell 3/4  fedavg on iid (digits), seed 1  accuracy 0.")
+    assert waits == "waiting for cells that other processes compute: 1"
+    assert last.startswith("cell 4/4  fedavg on iid (digits), seed 0  accuracy 0.")
+    assert (" by another process  " in last) == (ends == "with a result")
+    done = 1 if ends == "with a result" else 2
+    assert end == f"4 cells: {done} done, {4 - done} were complete"
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_two_sweeps_in_one_folder_share_the_cells(tmp_path: Path) -> None:
+    words = ["sweep", *GRID, "--seeds", "4", "--rounds", "20", "--workers", "1"]
+    with ThreadPoolExecutor(2) as pool:
+        both = list(pool.map(lambda _: forked.typed(words, tmp_path), range(2)))
+    assert [code for code, _, _ in both] == [0, 0], both
+    assert len(results(tmp_path)) == 8
+    done = [re.findall(r"accuracy 0\.\d+  \d+ s ", err) for _, _, err in both]
+    assert sum(map(len, done)) == 8, "none twice"
+    assert all(done)
+    assert both[0][1] == both[1][1]
+    assert not [file for file in tmp_path.rglob("*") if file.is_file() and file.suffix != ".json"]
+
+
+@pytest.mark.slow
+def test_a_run_of_another_process_is_one_line(typed: Typed, tmp_path: Path) -> None:
+    assert typed("sweep", *GRID)[0] == 0
+    path, *_ = results(tmp_path)
+    path.unlink()
+    with held(path):
+        code, _, err = typed("run", *GRID)
+    assert code == 1
+    assert f"flbench: {path.relative_to(tmp_path)}: process {os.getpid()} on " in err
+    assert "Traceback" not in err
 
 
 @pytest.mark.slow
