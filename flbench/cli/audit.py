@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from flbench.cli.options import COMMITTED, Results, Root, refuse_no_folder
+from flbench.cli.options import COMMITTED, Results, Root, Workers, refuse_no_folder
 from flbench.cli.verify import Tolerance, verify_all
 from flbench.submission.verification import TOLERANCE
 
@@ -36,6 +36,7 @@ def audit(
     ] = None,
     data_root: Root = None,
     tolerance: Tolerance = TOLERANCE,
+    workers: Workers = "auto",
 ) -> None:
     """Run result files again that were audited least, drawn by lot, and append to a log.
 
@@ -57,4 +58,6 @@ def audit(
     line = f"{len(paths)} of {len(here)} result files{others}; they took {expected:.0f} s"
     print(line, flush=True)
     wanted = partial(first_rounds, most=rounds)
-    verify_all(paths, target, results, wanted, data_root, tolerance, write=False, again=True)
+    verify_all(
+        paths, target, results, wanted, data_root, tolerance, False, again=True, workers=workers
+    )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flbench.cli.options import Root
+from flbench.cli.options import Root, Workers, read_workers
 from flbench.cli.show import digest_line
 from flbench.cli.submit import printable
 from flbench.errors import Interrupted, UserError
@@ -46,6 +47,7 @@ def verify(
             f" [default: {LOG}, for several files]",
         ),
     ] = None,
+    workers: Workers = "auto",
 ) -> None:
     """Run result files again, from nothing but the files, and say whether they agree.
 
@@ -63,7 +65,7 @@ def verify(
     paths = result_files(files)
     if len(paths) > 1 or log is not None:
         wanted = partial(rounds_to_play, wanted=rounds)
-        verify_all(paths, log or LOG, None, wanted, data_root, tolerance, write)
+        verify_all(paths, log or LOG, None, wanted, data_root, tolerance, write, workers=workers)
         return
     (path,) = paths
     result = read_result(path)
@@ -124,7 +126,9 @@ def verify_all(
     data_root: Path | None,
     tolerance: float,
     write: bool,
+    *,
     again: bool = False,
+    workers: str = "auto",
 ) -> None:
     """Run several files again, a line for each, and sum up; exit code 1 if not all agree.
 
@@ -132,19 +136,24 @@ def verify_all(
         root: files are named below this folder in the log; None = as they are given.
         rounds: how many of a result's rounds to play.
         again: also those that the log answers.
+        workers: how many at once, as `--workers` takes it.
     """
     from flbench.results.audits import read_audits
+    from flbench.sweeps.workers import prepare_workers
     from flbench.terminal.console import Console
 
+    number = read_workers(workers)
     audits = read_audits(log)
+    if len(paths) > 1:
+        prepare_workers(number)
     console = Console()
     with console.importing():
         from flbench.datasets import data_root as locate
-        from flbench.submission.auditing import verify_many
+        from flbench.submission.many_files import verify_many
     done: list[Checked] = []
     written: list[Result] = []
     try:
-        for one in verify_many(
+        running = verify_many(
             paths,
             [] if again else audits,
             log,
@@ -153,13 +162,17 @@ def verify_all(
             tolerance=tolerance,
             data_root=locate(data_root),
             console=console,
-        ):
-            done.append(one)
-            print(printable(f"[{len(done)}/{len(paths)}] {_line(one)}"), flush=True)
-            if write and one.outcome in ("same bytes", "agrees"):
-                written += _called_reproduced(one.path)
+            workers=number,
+        )
+        with closing(running):
+            for one in running:
+                done.append(one)
+                print(printable(f"[{len(done)}/{len(paths)}] {_line(one)}"), flush=True)
+                if write and one.outcome in ("same bytes", "agrees"):
+                    written += _called_reproduced(one.path)
     except KeyboardInterrupt:
-        print("\n".join(summary(done, paths[len(done) :])))
+        ended = {one.path for one in done}
+        print("\n".join(summary(done, [path for path in paths if path not in ended])))
         raise Interrupted(
             f"interrupted; what was played is in {log}: type the same again to go on"
         ) from None

@@ -1,4 +1,4 @@
-"""Running many result files again: what came of each, kept in a log, so that nothing is lost."""
+"""A result file that is run again, what came of it, and the draw of those to be run next."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +23,6 @@ from flbench.results.audits import (
     SAME,
     Audit,
     Outcome,
-    append_audit,
     content_digest,
     run_key,
 )
@@ -162,49 +161,27 @@ class Checked:
     seconds: float | None
 
 
-def verify_many(
-    paths: Sequence[Path],
-    audits: Sequence[Audit],
-    log: Path,
-    root: Path | None,
-    *,
-    rounds: Callable[[Result], int],
-    tolerance: float,
-    data_root: Path,
-    console: Console,
-) -> Iterator[Checked]:
-    """Run result files again, one after the other, and append what came of each to a log.
+@dataclass(frozen=True)
+class Task:
+    """A file that is to be run again: its path, its name in the log, how many rounds, and how."""
 
-    A file that the log answers already is not run again. What differs, or cannot be run, does not
-    stop the others.
+    path: Path
+    name: str
+    rounds: int
+    tolerance: float
+    data_root: Path
 
-    Args:
-        paths: result files.
-        audits: what the log says already.
-        log: where lines are appended.
-        root: files are named below this folder in the log; None = as they are given.
-        rounds: how many of a result's rounds to play.
-        tolerance: allowed distance of numbers.
-        data_root: where data sets are.
-        console: shows the progress.
-    """
-    for path in paths:
-        try:
-            result = read_result(path)
-            wanted = rounds(result)
-            if (earlier := known(audits, result, wanted, tolerance)) is not None:
-                yield Checked(path, earlier.outcome, earlier.how, None)
-                continue
-            verdict = verify_file(path, result, wanted, data_root, console)
-        except FlbenchError as error:
-            yield Checked(path, None, text_of(error), None)
-            continue
-        finally:
-            console.close()
-        name = path.as_posix() if root is None else path.relative_to(root).as_posix()
-        line = audit_of(verdict, name, tolerance)
-        append_audit(log, line)
-        yield Checked(path, line.outcome, line.how, line.seconds)
+
+def play(task: Task, console: Console) -> Audit | Checked:
+    """Run a file again; the line for the log, or why it could not be run."""
+    try:
+        result = read_result(task.path)
+        verdict = verify_file(task.path, result, task.rounds, task.data_root, console)
+    except FlbenchError as error:
+        return Checked(task.path, None, text_of(error), None)
+    finally:
+        console.close()
+    return audit_of(verdict, task.name, task.tolerance)
 
 
 def at_hand(found: Sequence[tuple[Path, Result]], data_root: Path) -> list[tuple[Path, Result]]:

@@ -17,7 +17,7 @@ import signal
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, redirect_stderr, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing import connection, parent_process
@@ -103,6 +103,15 @@ def fitting(most: int, peak: int, free: int | None) -> int:
     return most if free is None else min(most, 1 + max(0, int(free / (HEADROOM * peak))))
 
 
+def as_many_as_fit(most: int, peak: int, tell: Callable[[str], None]) -> int:
+    """How many of `most` workers fit into memory (`fitting`); a line says so."""
+    free = free_memory()
+    wanted = fitting(most, peak, free)
+    there = "unknown memory" if free is None else f"{free / GB:.1f} GB of memory"
+    tell(f"workers: {wanted} of at most {most} (one takes {peak / GB:.1f} GB, {there} free)")
+    return wanted
+
+
 # --- the sweep ------------------------------------------------------------------------------------
 
 
@@ -116,13 +125,28 @@ class Worker:
     cells: dict[int, Cell] = field(default_factory=dict)
 
     def message(self) -> tuple[str, Any]:
-        """What it reports next; "died" and its exit code if it is no more."""
-        try:
-            kind, what = self.pipe.recv()
-        except (EOFError, OSError):
-            self.process.join()
-            return "died", self.process.exitcode
-        return kind, what
+        """What it reports next; see `message`."""
+        return message(self.process, self.pipe)
+
+
+def message(process: ForkServerProcess, pipe: Connection) -> tuple[str, Any]:
+    """What a process reports next; "died" and its exit code if it is no more."""
+    try:
+        kind, what = pipe.recv()
+    except (EOFError, OSError):
+        process.join()
+        return "died", process.exitcode
+    return kind, what
+
+
+def how_it_died(code: int) -> str:
+    """The exit code of a process in words.
+
+    Example:
+        >>> how_it_died(-9), how_it_died(3)
+        ('signal 9', 'exit code 3')
+    """
+    return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
 class Crew:
@@ -214,13 +238,8 @@ class Crew:
     def settle(self, peak: int) -> None:
         """Decide how many workers there are, by the peak memory of the first in its first round."""
         if self.measured:
-            self.measured, free = False, free_memory()
-            self.wanted = fitting(self.most, peak, free)
-            there = "unknown memory" if free is None else f"{free / GB:.1f} GB of memory"
-            self.progress.tell(
-                f"workers: {self.wanted} of at most {self.most} (one takes {peak / GB:.1f} GB,"
-                f" {there} free)"
-            )
+            self.measured = False
+            self.wanted = as_many_as_fit(self.most, peak, self.progress.tell)
 
     def lost(self, worker: Worker, code: int) -> Iterator[tuple[Cell, Outcome]]:
         """A worker has died: its cells go on in others, each by itself, or fail.
@@ -230,7 +249,7 @@ class Crew:
         self.workers.remove(worker)
         if code == -signal.SIGKILL:
             self.wanted = max(1, self.wanted - 1)
-        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        how = how_it_died(code)
         left: list[list[Cell]] = []
         for cell in worker.cells.values():
             self.deaths[cell] += 1
@@ -262,9 +281,7 @@ class Crew:
 
 def serve(pipe: Connection) -> None:
     """Run in a worker: run the cells that come, until there are no more."""
-    Thread(target=_end_with_sweep, daemon=True).start()
-    reporter = Reporter(pipe)
-    sys.stdout = sys.stderr = reporter.lines
+    reporter = reporting(pipe)
     raise_lost_interruptions()
     try:
         signal.signal(signal.SIGTERM, _stop)
@@ -282,11 +299,19 @@ def _stop(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _end_with_sweep() -> None:
+def reporting(pipe: Connection) -> Reporter:
+    """Report all that this process prints, from now on; it ends when its parent has ended."""
+    Thread(target=_end_with_parent, daemon=True).start()
+    reporter = Reporter(pipe)
+    sys.stdout = sys.stderr = reporter.lines
+    return reporter
+
+
+def _end_with_parent() -> None:
     """End this process when that of the sweep has ended, however it did."""
-    sweep = parent_process()
-    assert sweep is not None
-    sweep.join()
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
     os._exit(1)
 
 
@@ -331,6 +356,9 @@ class Reporter(Console):
     def say(self, message: str) -> None:
         """Pass a message on."""
         self.send("say", message)
+
+    def close(self) -> None:
+        """Do nothing: it shows nothing itself."""
 
 
 class Lines(io.TextIOBase):

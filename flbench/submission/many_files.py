@@ -1,0 +1,151 @@
+"""Running many result files again: what came of each is in a log at once, so that nothing is lost.
+
+Several at once are each run in a process of its own. These are forked from a server that has
+imported the libraries (`run/fork_server.py`), and report through a pipe, as the workers of a sweep
+do (`sweeps/workers.py`).
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Generator, Iterator, Sequence
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+import joblib
+
+from flbench.errors import FlbenchError, text_of
+from flbench.results.audits import Audit, append_audit
+from flbench.results.files import read_result
+from flbench.results.schema import Result
+from flbench.run.fork_server import fork
+from flbench.submission.auditing import Checked, Task, known, play
+from flbench.sweeps.workers import (
+    PRELOADED,
+    as_many_as_fit,
+    how_it_died,
+    message,
+    on_cpu,
+    reporting,
+)
+from flbench.terminal.console import Console
+
+
+def verify_many(
+    paths: Sequence[Path],
+    audits: Sequence[Audit],
+    log: Path,
+    root: Path | None,
+    *,
+    rounds: Callable[[Result], int],
+    tolerance: float,
+    data_root: Path,
+    console: Console,
+    workers: int | None = 1,
+) -> Generator[Checked, None, None]:
+    """Run result files again, and append what came of each to a log.
+
+    A file that the log answers already is not run again. What differs, or cannot be run, does not
+    stop the others.
+
+    Args:
+        paths: result files.
+        audits: what the log says already.
+        log: where lines are appended.
+        root: files are named below this folder in the log; None = as they are given.
+        rounds: how many of a result's rounds to play.
+        tolerance: allowed distance of numbers.
+        data_root: where data sets are.
+        console: shows the progress.
+        workers: how many are run at once, each in a process of its own if they are several; None =
+            as many as the CPUs and the memory hold.
+    """
+
+    def asked() -> Iterator[Task | Checked]:
+        for path in paths:
+            try:
+                result = read_result(path)
+                wanted = rounds(result)
+                earlier = known(audits, result, wanted, tolerance)
+            except FlbenchError as error:
+                yield Checked(path, None, text_of(error), None)
+                continue
+            if earlier is None:
+                name = path.as_posix() if root is None else path.relative_to(root).as_posix()
+                yield Task(path, name, wanted, tolerance, data_root)
+            else:
+                yield Checked(path, earlier.outcome, earlier.how, None)
+
+    most = at_once(len(paths)) if workers is None else min(workers, len(paths))
+    if most > 1:
+        answers = play_apart(asked(), most, console, measured=workers is None)
+    else:
+        answers = ((one, play(one, console) if isinstance(one, Task) else one) for one in asked())
+    for asked_for, answer in answers:
+        if isinstance(answer, Audit):
+            append_audit(log, answer)
+            answer = Checked(asked_for.path, answer.outcome, answer.how, answer.seconds)
+        yield answer
+
+
+def at_once(files: int) -> int:
+    """How many files this machine may run at once, by its CPUs; one where they are not used."""
+    return max(1, min(files, joblib.cpu_count() if on_cpu("auto") else 1))
+
+
+def play_apart(
+    asked: Iterator[Task | Checked], most: int, console: Console, *, measured: bool
+) -> Iterator[tuple[Task | Checked, Audit | Checked]]:
+    """Run files again, several at once; gives each with its answer, as they come.
+
+    Args:
+        asked: what is to be run, and what is answered already.
+        most: how many are run at once.
+        console: prints what they have to say.
+        measured: begin with one; the others follow when it has run a round, as many as its peak
+            memory allows.
+    """
+    running: dict[Connection, tuple[ForkServerProcess, Task]] = {}
+    wanted, more = 1 if measured else most, True
+    try:
+        while more or running:
+            while more and len(running) < wanted:
+                one = next(asked, None)
+                if one is None:
+                    more = False
+                elif isinstance(one, Checked):
+                    yield one, one
+                else:
+                    ours, theirs = multiprocessing.Pipe()
+                    process = fork(_play, theirs, os.getcwd(), one, preloaded=PRELOADED)
+                    theirs.close()
+                    running[ours] = process, one
+            for pipe in wait(list(running)) if running else ():  # of none it would wait for ever
+                assert isinstance(pipe, Connection)
+                process, task = running[pipe]
+                kind, what = message(process, pipe)
+                if kind == "say":
+                    console.say(what)
+                elif kind == "line":
+                    console.tell(what)
+                elif kind == "peak" and measured:
+                    measured, wanted = False, as_many_as_fit(most, what, console.tell)
+                elif kind in ("answer", "died"):
+                    del running[pipe]
+                    process.join()
+                    pipe.close()
+                    died = f"its process died ({how_it_died(what)})" if kind == "died" else ""
+                    yield task, Checked(task.path, None, died, None) if died else what
+    finally:
+        for process, _ in running.values():
+            process.kill()
+            process.join()
+
+
+def _play(pipe: Connection, folder: str, task: Task) -> None:
+    """Run in the new process: run a file again, in the folder of the command."""
+    reporter = reporting(pipe)
+    os.chdir(folder)
+    reporter.send("answer", play(task, reporter))
