@@ -110,6 +110,8 @@ def executing(
     with ExitStack() as stack:
         holding = partial(stack.enter_context, held(spec.path)) if first else lambda: None
         join_process_group(spec.engine).attempt(holding)
+        if is_complete(spec):  # another process has just ended it
+            return read_result(spec.path)
         return (yield from _computing(spec, load, first))
 
 

@@ -86,12 +86,12 @@ def run_missing(
         for line in sorted(set(_lacking(outcomes))):
             progress.tell(line)
     if waiting:
-        running = run_all(waiting, launch, progress.tell)
+        running = run_or_wait(waiting, launch, progress.tell)
         outcomes |= _shown(running, outcomes, len(first), progress, hear)
     return {cell: outcomes[one] for cell, one in same.items()}
 
 
-def run_all(cells: Sequence[Cell], launch: Launch, tell: Callable[[str], None]) -> Running:
+def run_or_wait(cells: Sequence[Cell], launch: Launch, tell: Callable[[str], None]) -> Running:
     """Run cells; those that other processes compute come last, when these have ended."""
     from flbench.run.run_folder import in_progress
 

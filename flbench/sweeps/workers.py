@@ -308,7 +308,7 @@ def reporting(pipe: Connection) -> Reporter:
 
 
 def _end_with_parent() -> None:
-    """End this process when that of the sweep has ended, however it did."""
+    """End this process when the one that started it has ended, however it did."""
     parent = parent_process()
     assert parent is not None
     parent.join()

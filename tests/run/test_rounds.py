@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -19,9 +21,9 @@ from flbench.core.types import STAGE_KINDS, Kind, StageKind
 from flbench.engine.options import EngineOptions
 from flbench.errors import Diverged, UserError
 from flbench.metrics import METRICS
-from flbench.results.files import read_result
+from flbench.results.files import read_result, save_result
 from flbench.results.schema import VOLATILE
-from flbench.run import rounds
+from flbench.run import rounds, runner
 from flbench.run.composition import compose
 from flbench.run.history import History
 from flbench.run.rounds import cohort, run_rounds
@@ -249,6 +251,23 @@ def test_a_complete_result_is_not_computed_again_unless_asked(play_toy: Play) ->
     forced = execute(replace(job, force=True), load)
     assert len(loaded) == 2
     assert stable(forced.canonical()) == stable(first.canonical()), "same run, same bytes"
+
+
+def test_what_another_process_has_just_completed_is_not_computed_again(
+    play_toy: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended after this process had looked for the result, and before it held the run."""
+    job = play_toy("fedavg").job
+    first = execute(job, lambda name, root: toy_dataset())
+    job.path.unlink()
+
+    @contextmanager
+    def held_at_last(path: Path) -> Iterator[None]:
+        save_result(path, first)
+        yield
+
+    monkeypatch.setattr(runner, "held", held_at_last)
+    assert execute(job, lambda name, root: pytest.fail("it is computed again")) == first
 
 
 # --- buffers ------------------------------------------------------------------
