@@ -11,8 +11,8 @@ from typing import Any
 from flbench.errors import UserError
 
 PARTS = (
-    "startup", "workers", "w0", "lanes", "seeds", "w1", "w2", "w3", "w4", "everybody", "w5", "w6",
-    "w7", "w8", "w9", "options", "accuracy",
+    "startup", "workers", "w0", "lanes", "seeds", "w1", "w2", "w3", "personal", "w4", "everybody",
+    "w5", "w6", "w7", "w8", "w9", "options", "accuracy",
 )  # fmt: skip
 PAGE = Path("docs/performance.md")
 BEGIN, END = "<!-- flbench speed --table: begin -->", "<!-- flbench speed --table: end -->"

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from flbench.cli.options import COMMITTED, Results, Root, Workers, refuse_no_folder
-from flbench.cli.verify import Tolerance, verify_all
+from flbench.cli.verify import OtherExecutor, Tolerance, verify_all
 from flbench.submission.verification import TOLERANCE
 
 
@@ -36,6 +36,7 @@ def audit(
     ] = None,
     data_root: Root = None,
     tolerance: Tolerance = TOLERANCE,
+    executor: OtherExecutor = None,
     workers: Workers = "auto",
 ) -> None:
     """Run result files again that were audited least, drawn by lot, and append to a log.
@@ -59,5 +60,14 @@ def audit(
     print(line, flush=True)
     wanted = partial(first_rounds, most=rounds)
     verify_all(
-        paths, target, results, wanted, data_root, tolerance, False, again=True, workers=workers
+        paths,
+        target,
+        results,
+        wanted,
+        data_root,
+        tolerance,
+        False,
+        again=True,
+        executor=executor,
+        workers=workers,
     )

@@ -43,9 +43,8 @@ Workers = Annotated[
         help="runs at once, each in a process of its own; auto: as many as CPUs and memory hold",
     ),
 ]
-Executor = Annotated[
-    Literal["auto", "sequential", "vectorised", "fastest"], typer.Option(help="how clients train")
-]
+Executors = Literal["auto", "sequential", "vectorised", "fastest"]
+Executor = Annotated[Executors, typer.Option(help="how clients train")]
 Threads = Annotated[int, typer.Option(min=1, max=1024, help="CPU threads of torch")]
 
 

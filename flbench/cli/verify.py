@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flbench.cli.options import Root, Workers, read_workers
+from flbench.cli.options import Executors, Root, Workers, read_workers
 from flbench.cli.show import digest_line
 from flbench.cli.submit import printable
 from flbench.errors import Interrupted, UserError
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from flbench.submission.auditing import Checked, Verdict
 
 LOG = Path("flbench-verified.jsonl")
+OtherExecutor = Annotated[
+    Executors | None,
+    typer.Option(help="how clients train", show_default="as each file says"),
+]
 Tolerance = Annotated[
     float, typer.Option(min=0, max=1, help="how far numbers may be apart on another machine")
 ]
@@ -47,6 +51,7 @@ def verify(
             f" [default: {LOG}, for several files]",
         ),
     ] = None,
+    executor: OtherExecutor = None,
     workers: Workers = "auto",
 ) -> None:
     """Run result files again, from nothing but the files, and say whether they agree.
@@ -65,13 +70,23 @@ def verify(
     paths = result_files(files)
     if len(paths) > 1 or log is not None:
         wanted = partial(rounds_to_play, wanted=rounds)
-        verify_all(paths, log or LOG, None, wanted, data_root, tolerance, write, workers=workers)
+        verify_all(
+            paths,
+            log or LOG,
+            None,
+            wanted,
+            data_root,
+            tolerance,
+            write,
+            executor=executor,
+            workers=workers,
+        )
         return
     (path,) = paths
     result = read_result(path)
     if write and result.source_changes:
         raise UserError(f"{path}: the code changed within the run: it can never be reproduced")
-    verdict = _alone(path, result, rounds, data_root)
+    verdict = _alone(path, result, rounds, data_root, executor)
     for line in lines_of(verdict, tolerance):
         print(line)
     if verdict.outcome(tolerance) == "differs":
@@ -80,7 +95,13 @@ def verify(
         print(f"{_reproduced(path, result)}; now type: {_next([result])}")
 
 
-def _alone(path: Path, result: Result, rounds: int | None, data_root: Path | None) -> Verdict:
+def _alone(
+    path: Path,
+    result: Result,
+    rounds: int | None,
+    data_root: Path | None,
+    executor: str | None,
+) -> Verdict:
     """Run one file again; what forbids that is an error.
 
     Raises:
@@ -98,7 +119,8 @@ def _alone(path: Path, result: Result, rounds: int | None, data_root: Path | Non
     if not result.is_digested:
         console.say(f"{path}: {digest_line(result)}")
     try:
-        return verify_file(path, result, rounds, locate(data_root), console, refuse=True)
+        root = locate(data_root)
+        return verify_file(path, result, rounds, root, console, executor=executor, refuse=True)
     finally:
         console.close()
 
@@ -128,6 +150,7 @@ def verify_all(
     write: bool,
     *,
     again: bool = False,
+    executor: str | None = None,
     workers: str = "auto",
 ) -> None:
     """Run several files again, a line for each, and sum up; exit code 1 if not all agree.
@@ -136,6 +159,7 @@ def verify_all(
         root: files are named below this folder in the log; None = as they are given.
         rounds: how many of a result's rounds to play.
         again: also those that the log answers.
+        executor: by which clients are trained, in place of the files'.
         workers: how many at once, as `--workers` takes it.
     """
     from flbench.results.audits import read_audits
@@ -163,6 +187,7 @@ def verify_all(
             data_root=locate(data_root),
             console=console,
             workers=number,
+            executor=executor,
         )
         with closing(running):
             for one in running:

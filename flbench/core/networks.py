@@ -124,3 +124,15 @@ def share_head(networks: Sequence[nn.Module]) -> None:
     for head in heads[1:]:
         for name, parameter in heads[0].named_parameters():
             setattr(head, name, parameter)
+
+
+def is_linear(module: nn.Module) -> bool:
+    """Whether all parts that have parameters are linear layers.
+
+    On a CPU a call of such a network takes longer than its arithmetic, if its batch is small.
+    """
+    return all(
+        type(part) is nn.Linear
+        for part in module.modules()
+        if next(part.parameters(recurse=False), None) is not None
+    )

@@ -79,7 +79,7 @@ def evaluate_several(space: Workspace, rows: list[Tensor], pooled: Pooled) -> Te
         first = None if space.evaluates_together else evaluate_model(space, rows[0], pooled)
         try:
             table = _evaluate_together(space, torch.stack(rows).to(space.device), pooled)
-            space.evaluates_together = first is None or _agree(table[:, 0], first)
+            space.evaluates_together = first is None or agree(table[:, 0], first)
         except Exception:  # whatever it is, it comes again where models are evaluated one by one
             space.evaluates_together = False
         if space.evaluates_together:
@@ -87,7 +87,7 @@ def evaluate_several(space: Workspace, rows: list[Tensor], pooled: Pooled) -> Te
     return torch.stack([evaluate_model(space, row, pooled) for row in rows], dim=1)
 
 
-def _agree(one: Tensor, other: Tensor) -> bool:
+def agree(one: Tensor, other: Tensor) -> bool:
     """Whether the tables of a model, shape (n, 3), have the same mean losses up to rounding.
 
     The tolerance is that of bfloat16. A prediction may change by rounding, so the number correct
@@ -105,7 +105,7 @@ def _evaluate_together(space: Workspace, rows: Tensor, pooled: Pooled) -> Tensor
     A pass has at most as many pairs of a model and a sample as TOGETHER models on one chunk.
     """
     module = space.module
-    module.eval()
+    space.evaluation_mode()
     module.received = Received(where=EVALUATION)
 
     def outcome(x: Tensor, y: Tensor) -> Tensor:
@@ -129,7 +129,7 @@ def _evaluate_together(space: Workspace, rows: Tensor, pooled: Pooled) -> Tensor
     table = _by_network(space, rows, tables).movedim(0, 1)
     space.load(rows[-1])  # as after the last one of models one by one
     module.start = rows[-1]
-    return _sums(table.flatten(1), pooled).view(-1, *table.shape[1:])
+    return sums_of(table.flatten(1), pooled).view(-1, *table.shape[1:])
 
 
 @torch.inference_mode()
@@ -160,7 +160,7 @@ def evaluate_model(
     """
     module, at, size = space.module, 0, chunk(pooled.y)
     space.load(row)
-    module.eval()
+    space.evaluation_mode()
     module.start, module.received = row, Received(received, EVALUATION)
     measured = []
     for x, y in zip(pooled.x.split(size), pooled.y.split(size), strict=True):
@@ -174,10 +174,10 @@ def evaluate_model(
         if stream is not None:
             stream.add(at, logits.float(), y)
         at += len(y)
-    return _sums(torch.cat(measured), pooled)
+    return sums_of(torch.cat(measured), pooled)
 
 
-def _sums(table: Tensor, pooled: Pooled) -> Tensor:
+def sums_of(table: Tensor, pooled: Pooled) -> Tensor:
     """The sums of each client's rows: table of samples, shape (m, k), -> (n, k)."""
     if pooled.positions is not None:
         table = table[pooled.positions]
@@ -185,7 +185,14 @@ def _sums(table: Tensor, pooled: Pooled) -> Tensor:
     return torch.segment_reduce(table, "sum", lengths=lengths, axis=0, unsafe=True, initial=0)
 
 
-def confidences(logits: Tensor, y: Tensor, weight: Tensor, bins: int) -> Tensor:
+def confidences(
+    logits: Tensor,
+    y: Tensor,
+    weight: Tensor,
+    bins: int,
+    models: Tensor | None = None,
+    several: int = 1,
+) -> Tensor:
     """Number of predictions, sum of confidences, number correct per bin, shape (bins, 3), float64.
 
     Args:
@@ -193,15 +200,21 @@ def confidences(logits: Tensor, y: Tensor, weight: Tensor, bins: int) -> Tensor:
         y: shape (b,), or (b, T).
         weight: how often each sample counts, shape (b,).
         bins: number of bins: equal parts of (0, 1], each with its upper end.
+        models: number of the model that predicted each sample, shape (b,); the answer has then the
+            shape (several, bins, 3). None = they are of one model.
+        several: number of models.
     """
     confidence, predicted = logits.softmax(dim=-1).max(dim=-1)
-    correct = (predicted == y).double()
-    bin_of = ((confidence * bins).ceil().long() - 1).clamp(0, bins - 1).flatten()
-    count = weight.double().reshape(-1, *[1] * (y.ndim - 1)).expand_as(correct)
+    correct, beside = (predicted == y).double(), [1] * (y.ndim - 1)
+    bin_of = ((confidence * bins).ceil().long() - 1).clamp(0, bins - 1)
+    if models is not None:
+        bin_of = bin_of + bins * models.reshape(-1, *beside)
+    count = weight.double().reshape(-1, *beside).expand_as(correct)
     columns = (count, count * confidence.double(), count * correct)
-    return torch.stack(
-        [torch.bincount(bin_of, column.flatten(), minlength=bins) for column in columns], dim=1
-    ).cpu()
+    places, number = bin_of.flatten(), several * bins
+    sums = [torch.bincount(places, column.flatten(), minlength=number) for column in columns]
+    table = torch.stack(sums, dim=1).cpu()
+    return table if models is None else table.view(several, bins, 3)
 
 
 def chunk(samples: Tensor) -> int:
@@ -213,7 +226,7 @@ def chunk(samples: Tensor) -> int:
 @torch.inference_mode()
 def mean_loss(space: Workspace, x: Tensor, y: Tensor) -> float:
     """Mean loss of the model in the workspace on some samples, in nats."""
-    space.module.eval()
+    space.evaluation_mode()
     parts = [
         space.module.measure(space.module.predict(a).float(), b).double().sum(dim=0)
         for a, b in zip(x.split(chunk(y)), y.split(chunk(y)), strict=True)
@@ -233,7 +246,7 @@ def forward(space: Workspace, models: Tensor, x: Tensor) -> Tensor:
 
     Gradients flow to the trainable scalars of the models and to the samples.
     """
-    space.module.eval()
+    space.evaluation_mode()
     space.module.received = Received(where=SERVER)
     prediction = ModuleCall(space.module, space.module.predict)
 
@@ -283,7 +296,7 @@ def features_of(space: Workspace, models: Tensor, x: Tensor) -> Tensor:
     try:
         for model in range(len(models)):
             space.load(row_of(models, model))
-            space.module.eval()
+            space.evaluation_mode()
             space.module.received = Received(where=SERVER)
             for part in x.split(chunk(x)):
                 space.module(part)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from flbench.core.client import (
@@ -26,6 +26,7 @@ from flbench.core.client import (
     Received,
     mean_cross_entropy,
 )
+from flbench.core.networks import is_linear
 from flbench.engine.lane_convolution import LaneConvolutions
 from flbench.engine.lane_graph import Program, with_graphs
 from flbench.engine.lane_group import Sizes
@@ -149,15 +150,10 @@ class LaneStep:
 
     def _may_fill(self) -> bool:
         """Whether the network is such that it is worth to try."""
-        with_weights = [
-            part
-            for part in self.module.modules()
-            if next(part.parameters(recurse=False), None) is not None
-        ]
         return (
             1 < self.module.local.batch_size <= LARGEST_FILLED
             and not self.space.lane_randomness.layers
-            and all(type(part) is nn.Linear for part in with_weights)
+            and is_linear(self.module)
         )
 
     def _is_filled_alike(self, inputs: list[Tensor]) -> bool:

@@ -70,6 +70,11 @@ class Sequential:
         """How clients are trained."""
         return "sequential"
 
+    @property
+    def evaluates_in_lanes(self) -> bool:
+        """Whether models with samples of their own each may be evaluated in one pass."""
+        return False
+
     def owned(self, client: int, stage: Stage) -> Tensor:
         """Rows of the pool that a client trains on in a stage, shape (m,), int64."""
         lists = self.samples.splits["train"]

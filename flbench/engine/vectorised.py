@@ -21,8 +21,10 @@ from torch import Tensor, nn
 
 from flbench.core.client import LocalWork
 from flbench.core.model_bank import RowStore
+from flbench.core.networks import is_linear
 from flbench.core.state import Dispatched, Stage, Upload
 from flbench.engine import lane_training
+from flbench.engine.cross_evaluation import TOGETHER
 from flbench.engine.lane_hooks import NotVectorisable
 from flbench.engine.lane_optimizer import not_shared
 from flbench.engine.lane_step import USES, OtherStep
@@ -76,6 +78,14 @@ class Vectorised(Sequential):
     def uses_lanes(self) -> bool:
         """Whether the next stage is trained in lanes, as far as is known."""
         return self.reason is None and not self.measures
+
+    @property
+    def evaluates_in_lanes(self) -> bool:
+        """Whether models are evaluated in lanes: where it saves time; see `Sequential`."""
+        space = self.workspace
+        if not self.uses_lanes or space.layout.which is not None:
+            return False
+        return space.device.type in TOGETHER or is_linear(space.module)
 
     def _known_reason(self) -> str | None:
         """Why clients of this module must be trained one by one; None = no reason is known."""

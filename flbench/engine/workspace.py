@@ -26,6 +26,7 @@ class Workspace:
         row: the flat tensor of which the module's tensors are views, shape (W,).
         step: the optimiser's step.
         evaluates_together: whether several models are evaluated in one pass; None = not tried.
+        evaluates_lanes: the same of models that have samples of their own each.
 
     Raises:
         PluginError: `configure_optimizers` does not return one optimiser.
@@ -48,6 +49,7 @@ class Workspace:
             isinstance(child, nn.modules.batchnorm._BatchNorm) for child in module.modules()
         )
         self.evaluates_together: bool | None = None
+        self.evaluates_lanes: bool | None = None
         self.row = torch.empty(layout.width, device=fabric.device)
         self._parameters = list(module.parameters())
         self._parts = list(module.modules())
@@ -105,6 +107,11 @@ class Workspace:
         """Set the module and its parts to training mode."""
         if not all(part.training for part in self._parts):
             self.module.train()
+
+    def evaluation_mode(self) -> None:
+        """Set the module and its parts to evaluation mode."""
+        if any(part.training for part in self._parts):
+            self.module.eval()
 
     def clear_gradients(self) -> None:
         """Clear the gradients; faster than `optimizer.zero_grad`, which runs profiling hooks."""

@@ -19,9 +19,12 @@ from torch import Tensor
 from flbench.core.dataset import Dataset, Indices, Partition
 from flbench.core.seeding import rng
 from flbench.errors import UserError
+from flbench.federation.remembered import Remembered
 from flbench.federation.row_lists import RowLists
 from flbench.partitions.sharding import split_off
 
+POOLED = 2**25
+"""Bytes of pooled batches that are remembered."""
 Gather = Callable[[Tensor, Tensor], Tensor]
 """Copies rows of a table, shape (m,), int64, to a table of their own, shape (m, ...)."""
 
@@ -47,8 +50,8 @@ class Samples:
     y: Tensor
     splits: Mapping[str, RowLists]
     names: tuple[int, ...] | None = None
-    pooled: dict[object, object] = field(
-        default_factory=dict, init=False, repr=False, compare=False
+    pooled: Remembered = field(
+        default_factory=lambda: Remembered(POOLED), init=False, repr=False, compare=False
     )
 
     def name(self, client: int) -> int:

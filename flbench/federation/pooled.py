@@ -11,8 +11,6 @@ from flbench.federation.federation import Samples
 
 SMALL = 2**19
 """Bytes of samples up to which a batch is remembered."""
-MOST = 64
-"""Batches that are remembered."""
 
 
 @dataclass(frozen=True)
@@ -41,14 +39,12 @@ class Pooled:
         Small batches are remembered, as clients stay in their groups for long: in the samples
         themselves, so that whoever cannot reach these reaches no copy of them either.
         """
-        known, key = samples.pooled, (split, clients.numpy(force=True).tobytes())
-        pooled = known.pop(key, None)
+        key = split, clients.numpy(force=True).tobytes()
+        pooled = samples.pooled.get(key)
         if not isinstance(pooled, cls):
             pooled = cls._gathered(samples, split, clients)
-        if pooled.x.nbytes <= SMALL:
-            known[key] = pooled  # behind all that were used before it
-            if len(known) > MOST:
-                del known[next(iter(known))]
+            if pooled.x.nbytes <= SMALL:
+                samples.pooled.put(key, pooled, pooled.x.nbytes)
         return pooled
 
     @classmethod

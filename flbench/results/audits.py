@@ -50,6 +50,7 @@ class Audit(BaseModel):
         date: of the machine, year-month-day in UTC.
         flbench: its version, as `torch`.
         processor: as in a result's environment; None = not known, or nothing was played.
+        executor: the one that was asked for in place of the file's; None = the file's.
         trained_epochs: the metric of that name, which older files lack; None = not known.
         sources: plugin -> hash of the source that ran; "" where it has none.
     """
@@ -68,6 +69,7 @@ class Audit(BaseModel):
     flbench: Line
     torch: Line
     processor: Line | None = None
+    executor: Line | None = None
     trained_epochs: Number | None = None
     sources: dict[Name, Line]
 

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from flbench.core.client import LocalWork
-from flbench.core.model_bank import row_of, take
+from flbench.core.model_bank import plain, row_of, take
 from flbench.core.state import Dispatched, Membership, Personal, Stage, State
 from flbench.engine.client_metrics import ClientMetrics, Stream
-from flbench.engine.cross_evaluation import evaluate_model
+from flbench.engine.cross_evaluation import CHUNK, SCALARS, chunk, evaluate_model
+from flbench.engine.lane_evaluation import PooledLanes, evaluate_lanes, passes
 from flbench.engine.process_group import ProcessGroup
 from flbench.engine.sequential import Sequential
 from flbench.errors import FlbenchError, PluginError, in_one_line
@@ -229,36 +230,70 @@ def _evaluate_split(
     """
     space, models = executor.workspace, _models(personal)
     bank = state.models if personal.params is None else personal.params
-    ranks, sizes = ProcessGroup.of(space.fabric), samples.sizes(split)[clients]
+    ranks, sizes = ProcessGroup.of(space.fabric), samples.sizes(split)[clients].tolist()
     table = torch.zeros(len(clients), 3, dtype=torch.float64)
     calibration = torch.zeros(len(models), bins, 3, dtype=torch.float64)
     asked = 0 if metrics is None else len(metrics.labels)
     values = torch.zeros(len(clients), asked, dtype=torch.float64)
 
-    def evaluate_own_share() -> None:
-        for number in ranks.share([int(sizes[places].sum()) for _, places in models]):
-            index, places = models[number]
-            row = row_of(bank, index)
-            received = {name: tensor[places[0]] for name, tensor in personal.extras.items()}
-            ids, rule = clients[places], personal.predictor
-            sure = calibration[number] if bins else None
-            pooled = Pooled.of(samples, split, ids)
-            stream = None
-            if metrics is not None:
+    def evaluate_alone(number: int) -> None:
+        index, places = models[number]
+        row = row_of(bank, index)
+        received = {name: tensor[places[0]] for name, tensor in personal.extras.items()}
+        ids, rule = clients[places], personal.predictor
+        sure = calibration[number] if bins else None
+        pooled = Pooled.of(samples, split, ids)
+        stream = None
+        if metrics is not None:
+            stream = Stream(metrics, pooled.positions, pooled.lengths)
+        try:
+            sums = evaluate_model(space, row, pooled, rule, received, sure, stream, labels)
+        except FlbenchError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise PluginError(
+                f"round {state.round}: the evaluation of client {int(ids[0])} failed in"
+                f" {space.module.provided_by if rule is None else 'its predictor'}:"
+                f" {in_one_line(error)}"
+            ) from error
+        table[places] = sums.cpu()
+        if stream is not None:
+            values[places] = stream.values
+
+    def evaluate_in_lanes(numbers: list[int]) -> bool:
+        """Whether it could be done."""
+        some = [models[number] for number in numbers]
+        rows = plain(take(bank, torch.tensor([index for index, _ in some])))
+        owners = [places for _, places in some]
+        received = {
+            name: tensor[torch.stack([places[0] for places in owners])]
+            for name, tensor in personal.extras.items()
+        }
+        lanes = PooledLanes.of(samples, split, clients[torch.cat(owners)], list(map(len, owners)))
+        found = evaluate_lanes(space, rows.to(space.device), lanes, received, bins, labels)
+        if found is None:
+            return False
+        table[torch.cat(owners)] = found.sums
+        calibration[numbers] = found.calibration
+        if metrics is not None:
+            for places, pooled, logits in zip(owners, lanes.pools, found.logits, strict=True):
                 stream = Stream(metrics, pooled.positions, pooled.lengths)
-            try:
-                sums = evaluate_model(space, row, pooled, rule, received, sure, stream, labels)
-            except FlbenchError:
-                raise
-            except (Exception, SystemExit) as error:
-                raise PluginError(
-                    f"round {state.round}: the evaluation of client {int(ids[0])} failed in"
-                    f" {space.module.provided_by if rule is None else 'its predictor'}:"
-                    f" {in_one_line(error)}"
-                ) from error
-            table[places] = sums.cpu()
-            if stream is not None:
+                stream.add(0, logits, pooled.y)
                 values[places] = stream.values
+        return True
+
+    def evaluate_own_share() -> None:
+        tested = [sum(map(sizes.__getitem__, places.tolist())) for _, places in models]
+        own = ranks.share(tested)
+        together = [[number] for number in own]
+        if executor.evaluates_in_lanes and personal.predictor is None:
+            tokens = CHUNK // chunk(samples.y)
+            predictions = [tokens * size for size in tested]
+            together = passes(own, predictions, SCALARS // space.layout.width)
+        for numbers in together:
+            if len(numbers) == 1 or not evaluate_in_lanes(numbers):
+                for number in sorted(numbers):
+                    evaluate_alone(number)
 
     ranks.attempt(evaluate_own_share)
     calibrations = ranks.all_reduce_sum(calibration).sum(dim=0)
@@ -268,10 +303,11 @@ def _evaluate_split(
 def _models(personal: Personal) -> list[tuple[int, Tensor]]:
     """Each distinct model and the places of the clients it is evaluated on: one pass per model."""
     if personal.params is not None:
-        return [(place, torch.tensor([place])) for place in range(len(personal.params))]
+        return list(enumerate(torch.arange(len(personal.params)).split(1)))
     assert personal.row is not None
     if personal.extras:
-        return [(row, torch.tensor([place])) for place, row in enumerate(personal.row.tolist())]
+        places = torch.arange(len(personal.row)).split(1)
+        return list(zip(personal.row.tolist(), places, strict=True))
     rows = personal.row.unique().tolist()
     return [(row, (personal.row == row).nonzero()[:, 0]) for row in rows]
 

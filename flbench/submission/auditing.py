@@ -80,12 +80,15 @@ def verify_file(
     rounds: int | None,
     data_root: Path,
     console: Console,
+    *,
+    executor: str | None = None,
     refuse: bool = False,
 ) -> Verdict:
     """Run a result file again and compare.
 
     What shows that the code is another than that of the file is a verdict, not an error: another
-    beginning, other parameters, or a run that diverges; with `refuse` it is an error too.
+    beginning, other parameters, or a run that diverges; with `refuse` it is an error too. Clients
+    are trained by `executor`; None = as the file says.
 
     Raises:
         UserError: it contradicts itself; or it cannot be run here, as its data or plugins are not
@@ -96,7 +99,7 @@ def verify_file(
     began = time.monotonic()
     came, parts, refusal = None, list[Part](), ""
     try:
-        came = replay(result, wanted, data_root, console)
+        came = replay(result, wanted, data_root, console, executor)
         parts = compare(result, came, wanted)
     except (NotTheSameRun, Diverged) as error:
         if refuse:
@@ -106,32 +109,42 @@ def verify_file(
     return Verdict(path, result, played, came, parts, refusal, time.monotonic() - began)
 
 
-def audit_of(verdict: Verdict, file: str, tolerance: float) -> Audit:
+def audit_of(verdict: Verdict, task: Task) -> Audit:
     """The line of a log that says what came of a file."""
     claimed, came = verdict.claimed, verdict.came
     here = came.environment if came else {}
     whole = verdict.rounds == claimed.suite["rounds"]
     return Audit(
-        file=file,
+        file=task.name,
         run=run_key(claimed),
         digest=content_digest(claimed),
-        outcome=verdict.outcome(tolerance),
-        how=verdict.how(tolerance),
+        outcome=verdict.outcome(task.tolerance),
+        how=verdict.how(task.tolerance),
         rounds=verdict.rounds,
         whole=whole,
-        tolerance=tolerance,
+        tolerance=task.tolerance,
         seconds=round(verdict.seconds, 1),
         date=datetime.now(UTC).strftime("%Y-%m-%d"),
         flbench=flbench.__version__,
         torch=here.get("torch", ""),
         processor=here.get("processor"),
+        executor=task.executor,
         trained_epochs=came.summary.get(EPOCHS) if came and whole else None,
         sources={one.name: one.source for one in came.method.plugins} if came else {},
     )
 
 
-def known(audits: Iterable[Audit], result: Result, rounds: int, tolerance: float) -> Audit | None:
-    """The last audit that answers the same question: this content, as many rounds, this code."""
+def known(
+    audits: Iterable[Audit],
+    result: Result,
+    rounds: int,
+    tolerance: float,
+    executor: str | None = None,
+) -> Audit | None:
+    """The last audit that answers the same question: this content, as many rounds, this code.
+
+    What agrees by one executor is not asked of another one.
+    """
     digest = content_digest(result)
     answers = [
         one
@@ -140,6 +153,7 @@ def known(audits: Iterable[Audit], result: Result, rounds: int, tolerance: float
         and one.flbench == flbench.__version__
         and one.tolerance == tolerance
         and (one.rounds == rounds or not one.rounds)
+        and (one.agrees or one.executor == executor)
         and is_current(one.sources)
     ]
     return answers[-1] if answers else None
@@ -163,25 +177,32 @@ class Checked:
 
 @dataclass(frozen=True)
 class Task:
-    """A file that is to be run again: its path, its name in the log, how many rounds, and how."""
+    """A file that is to be run again: its path, its name in the log, how many rounds, and how.
+
+    Attributes:
+        executor: in place of the file's; None = the file's.
+    """
 
     path: Path
     name: str
     rounds: int
     tolerance: float
     data_root: Path
+    executor: str | None = None
 
 
 def play(task: Task, console: Console) -> Audit | Checked:
     """Run a file again; the line for the log, or why it could not be run."""
     try:
         result = read_result(task.path)
-        verdict = verify_file(task.path, result, task.rounds, task.data_root, console)
+        verdict = verify_file(
+            task.path, result, task.rounds, task.data_root, console, executor=task.executor
+        )
     except FlbenchError as error:
         return Checked(task.path, None, text_of(error), None)
     finally:
         console.close()
-    return audit_of(verdict, task.name, task.tolerance)
+    return audit_of(verdict, task)
 
 
 def at_hand(found: Sequence[tuple[Path, Result]], data_root: Path) -> list[tuple[Path, Result]]:

@@ -44,6 +44,7 @@ def verify_many(
     data_root: Path,
     console: Console,
     workers: int | None = 1,
+    executor: str | None = None,
 ) -> Generator[Checked, None, None]:
     """Run result files again, and append what came of each to a log.
 
@@ -61,6 +62,7 @@ def verify_many(
         console: shows the progress.
         workers: how many are run at once, each in a process of its own if they are several; None =
             as many as the CPUs and the memory hold.
+        executor: by which clients are trained, in place of the files'.
     """
 
     def asked() -> Iterator[Task | Checked]:
@@ -68,13 +70,13 @@ def verify_many(
             try:
                 result = read_result(path)
                 wanted = rounds(result)
-                earlier = known(audits, result, wanted, tolerance)
+                earlier = known(audits, result, wanted, tolerance, executor)
             except FlbenchError as error:
                 yield Checked(path, None, text_of(error), None)
                 continue
             if earlier is None:
                 name = path.as_posix() if root is None else path.relative_to(root).as_posix()
-                yield Task(path, name, wanted, tolerance, data_root)
+                yield Task(path, name, wanted, tolerance, data_root, executor)
             else:
                 yield Checked(path, earlier.outcome, earlier.how, None)
 

@@ -51,8 +51,17 @@ def first_rounds(result: Result, most: int | None) -> int:
     return rounds if most is None else min(rounds, max(most, every))
 
 
-def again(result: Result, data_root: Path, out: Path, say: Callable[[str], None]) -> RunSpec:
+def again(
+    result: Result,
+    data_root: Path,
+    out: Path,
+    say: Callable[[str], None],
+    executor: str | None = None,
+) -> RunSpec:
     """The job of a result, with the plugins that are installed here; says where versions differ.
+
+    Args:
+        executor: in place of the file's.
 
     Raises:
         NotTheSameRun: parameters of a plugin, or what it openly uses, are not what the file says.
@@ -85,27 +94,33 @@ def again(result: Result, data_root: Path, out: Path, say: Callable[[str], None]
         job_of(result, out),
         method=method,
         data_root=data_root,
-        engine=engine_of(result),
+        engine=engine_of(result, executor),
         say=say,
     )
 
 
-def engine_of(result: Result) -> EngineOptions:
-    """What comes nearest to how a result was computed."""
+def engine_of(result: Result, other: str | None = None) -> EngineOptions:
+    """What comes nearest to how a result was computed, or the same with another executor."""
     from flbench.engine.options import EXACT, EngineOptions
 
     stated = result.environment
     executor, threads = stated.get("executor", ""), stated.get("threads", "")
     return EngineOptions(
-        executor=executor if executor in EXECUTORS else "auto",
+        executor=other or (executor if executor in EXECUTORS else "auto"),
         accelerator="cpu" if stated.get("device") == "cpu" else "auto",
         precision=stated.get("precision", EXACT),
         threads=int(threads) if threads.isdecimal() and 0 < int(threads) <= 64 else 1,
     )
 
 
-def replay(result: Result, rounds: int, root: Path, console: Console) -> Result:
-    """The first rounds of a result's run, again.
+def replay(
+    result: Result,
+    rounds: int,
+    root: Path,
+    console: Console,
+    executor: str | None = None,
+) -> Result:
+    """The first rounds of a result's run, again; see `again`.
 
     Raises:
         NotTheSameRun: it does not begin as the file says; every mark that differs is named.
@@ -116,7 +131,8 @@ def replay(result: Result, rounds: int, root: Path, console: Console) -> Result:
     from flbench.run.training import alone
 
     with tempfile.TemporaryDirectory(prefix="flbench-verify-") as out:
-        spec = replace(again(result, root, Path(out), console.say), sinks=(("console", console),))
+        spec = again(result, root, Path(out), console.say, executor)
+        spec = replace(spec, sinks=(("console", console),))
         dataset = load_dataset(spec.suite.dataset.partition("[")[0], root)
         if "[" in spec.suite.dataset and dataset.name != spec.suite.dataset:
             raise UserError(f"the file is of {spec.suite.dataset}; what is there is {dataset.name}")

@@ -32,14 +32,18 @@ class Replays:
 
     def __init__(self) -> None:
         self.played: list[float] = []
+        self.executors: list[str | None] = []
         self.instead: dict[float, BaseException] = {}
         self.changes: dict[float, dict[str, Any]] = {}
 
-    def __call__(self, result: Result, rounds: int, root: Path, console: object) -> Result:
+    def __call__(
+        self, result: Result, rounds: int, root: Path, console: object, executor: str | None
+    ) -> Result:
         number = result.seconds["total"]
         if number in self.instead:
             raise self.instead[number]
         self.played.append(number)
+        self.executors.append(executor)
         return result.model_copy(update=self.changes.get(number, {}))
 
 
@@ -139,6 +143,24 @@ def test_the_log_answers_only_the_same_question(
     monkeypatch.setattr(flbench, "__version__", "9.9")
     assert typed("verify", *files[:2])[0] == 0
     assert read_audits(Path(LOG))[-1].flbench == "9.9"
+
+
+def test_another_executor_is_asked_where_one_differs(
+    files: list[str], result: Result, replays: Replays, typed: Typed
+) -> None:
+    worse = [None if value is None else value - 0.5 for value in result.curves["accuracy"]]
+    replays.changes[2.0] = {"curves": {**result.curves, "accuracy": worse}}
+    assert typed("verify", "R")[0] == 1
+    assert replays.executors == [None] * 4
+    replays.changes.clear()
+    assert typed("verify", "R")[0] == 1, "the log says so"
+    assert len(replays.played) == 4
+    assert typed("verify", "R", "--executor", "vectorised")[0] == 0
+    assert replays.played[4:] == [2.0]
+    assert replays.executors[4:] == ["vectorised"]
+    assert [one.executor for one in read_audits(Path(LOG))] == [None] * 4 + ["vectorised"]
+    assert typed("verify", "R")[0] == 0, "what agrees by one executor is not asked of another"
+    assert len(replays.played) == 5
 
 
 @pytest.mark.parametrize("error", [NotTheSameRun("not the same run"), Diverged("round 1 diverged")])

@@ -354,6 +354,7 @@ def test_what_it_was_computed_with_is_taken_up(result: Result) -> None:
     assert engine() == ("auto", "auto", "32-true", 1)
     known = {"executor": "vectorised", "device": "cpu", "threads": "3", "precision": "bf16-mixed"}
     assert engine(**known) == ("vectorised", "cpu", "bf16-mixed", 3)
+    assert engine_of(result, "vectorised").executor == "vectorised"
     odd = {"executor": "rm -rf", "device": "cuda:0", "threads": "99999999"}
     assert engine(**odd) == ("auto", "auto", "32-true", 1)
 

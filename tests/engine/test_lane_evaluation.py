@@ -1,0 +1,286 @@
+"""Models that are evaluated in lanes, each on its own samples, give the table of one by one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from toy import CLIENTS, Play, Played, bad, plain_work
+
+from flbench import ClientModule, Personal
+from flbench.engine import lane_evaluation
+from flbench.engine.client_metrics import ClientMetrics, find_metric
+from flbench.engine.cross_evaluation import CHUNK, TOGETHER, evaluate_model
+from flbench.engine.lane_evaluation import PREDICTIONS, PooledLanes, passes
+from flbench.engine.options import EngineOptions
+from flbench.errors import PluginError
+from flbench.federation.federation import Samples
+from flbench.federation.pooled import Pooled
+from flbench.federation.row_lists import RowLists
+from flbench.run import evaluation
+from flbench.run.evaluation import evaluate
+from flbench.run.history import Evaluation
+from flbench.suite import Component
+
+
+class Counts:
+    """Counts the models that are evaluated one by one."""
+
+    alone = 0
+
+
+@pytest.fixture(autouse=True)
+def counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def count(*args: Any, **kwargs: Any) -> Tensor:
+        Counts.alone += 1
+        return evaluate_model(*args, **kwargs)
+
+    for user in (evaluation, lane_evaluation):
+        monkeypatch.setattr(user, "evaluate_model", count)
+
+
+def module_of(kind: type[ClientModule]) -> Any:
+    """A method whose clients have a module, and each a model of its own."""
+    return bad(client_module=lambda self, net, ctx: kind(net, ctx.local))
+
+
+def different(played: Played, count: int = CLIENTS) -> Tensor:
+    """Models around the initial one."""
+    generator = torch.Generator().manual_seed(0)
+    initial = played.run.context.initial
+    rows = initial + 0.3 * torch.randn(count, len(initial), generator=generator)
+    for slot in played.run.context.layout.slots:
+        if slot.name.endswith("running_var"):
+            rows[:, slot.start : slot.stop] = rows[:, slot.start : slot.stop].abs() + 0.5
+    return rows
+
+
+def ragged(pool: Samples) -> Samples:
+    """The test samples, of which clients have one, two or three."""
+    lists = [rows[: 1 + i % 3] for i, rows in enumerate(pool.splits["test"])]
+    return Samples(pool.x, pool.y, {"test": RowLists.of(lists)})
+
+
+def judged(
+    played: Played, personal: Personal, *, lanes: bool | None = None, **more: Any
+) -> Evaluation:
+    """An evaluation of all clients, in lanes or one by one; None = as the last one."""
+    run, space = played.run, played.run.executor.workspace
+    if lanes is not None:
+        space.evaluates_lanes = None if lanes else False
+    Counts.alone = 0
+    held, clients = ragged(run.held_out), torch.arange(CLIENTS)
+    return evaluate(run.executor, personal, played.state, held, clients, plain_work, **more)
+
+
+def alike(played: Played, personal: Personal, **more: Any) -> Evaluation:
+    """The evaluation in lanes, which is that of models one by one up to rounding."""
+    alone = judged(played, personal, lanes=False, **more)
+    assert Counts.alone == 2 * len(personal.params if personal.params is not None else [])
+    found = judged(played, personal, lanes=True, **more)
+    assert played.run.executor.workspace.evaluates_lanes
+    assert Counts.alone == 1, "one is a check"
+    assert found.loss == pytest.approx(alone.loss, rel=1e-5)
+    assert len(set(found.loss)) == CLIENTS, "all models differ"
+    assert found.ece == pytest.approx(alone.ece, rel=1e-5)
+    same = {"loss": [], "ece": 0.0, "client_metrics": {}}
+    assert replace(found, **same) == replace(alone, **same)  # type: ignore[arg-type]
+    return found
+
+
+@pytest.mark.parametrize("predictions", [PREDICTIONS, 8])
+def test_models_in_lanes_are_judged_as_one_by_one(
+    play_toy: Play, predictions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients have different numbers of samples, so some are filled up; once in several passes."""
+    monkeypatch.setattr(lane_evaluation, "PREDICTIONS", predictions)
+    played = play_toy("local-only", executor="vectorised", rounds=1)
+    alike(played, Personal(params=different(played)))
+
+
+def test_a_run_evaluates_in_lanes(play_toy: Play) -> None:
+    """It has the accuracies of the other executor."""
+    alone = play_toy("local-only", executor="sequential", rounds=2).result
+    assert Counts.alone > 0
+    Counts.alone = 0
+    lanes = play_toy("local-only", executor="vectorised", rounds=2).result
+    assert Counts.alone == 1
+    assert lanes.clients == alone.clients
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 4))
+
+
+def test_a_cpu_evaluates_other_networks_one_by_one(
+    play_toy: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = play_toy("local-only", net=normed, executor="vectorised", rounds=1)
+    personal = Personal(params=different(played))
+    judged(played, personal, lanes=True)
+    assert Counts.alone == 2 * CLIENTS
+    monkeypatch.setitem(TOGETHER, "cpu", 3)
+    alike(played, personal)
+
+
+@pytest.mark.slow
+def test_one_by_one_is_the_rule_of_the_other_executor(play_toy: Play) -> None:
+    played = play_toy("local-only", executor="sequential", rounds=1)
+    judged(played, Personal(params=different(played)), lanes=True)
+    assert Counts.alone == 2 * CLIENTS
+
+
+class Shifted(ClientModule):
+    """Predicts with what the client received and with its own row."""
+
+    def predict(self, x: Tensor) -> Tensor:
+        bias = 0.1 * (self.start[0] + self.row()[2])
+        return self(x) * self.received["scale"] + bias * x[:, :1].abs()
+
+
+def test_each_model_has_what_its_client_received(play_toy: Play) -> None:
+    played = play_toy(module_of(ClientModule), executor="vectorised", rounds=1)
+    module = played.run.executor.workspace.module
+    module.predict = Shifted.predict.__get__(module)  # type: ignore[method-assign]
+    scale = 1 + torch.arange(CLIENTS) / 7
+    personal = Personal(params=different(played), extras={"scale": scale})
+    alike(played, personal)
+    assert torch.equal(module.received["scale"], scale[-1]) or len(module.received) == 1
+
+
+def test_a_bank_and_labels_of_ones_own(play_toy: Play) -> None:
+    """Two groups share a model each; what counts is another label, and some samples do not."""
+    played = play_toy("local-only", executor="vectorised", rounds=1)
+    bank = different(played, 2)
+    state = replace(played.state, models=bank)
+    played = replace(played, state=state)
+
+    def wanted(y: Tensor) -> Tensor:
+        return torch.where(y == 0, -100, (y + 1) % 4)
+
+    row = torch.arange(CLIENTS) % 2
+    other = Personal(row=row, labels=wanted)
+    personal = Personal(params=bank[row], others={"other": other})
+    alone = judged(played, personal, lanes=False)
+    found = judged(played, personal, lanes=True)
+    assert Counts.alone == 1
+    assert found.others == alone.others
+    assert 0 < (found.others["other"] or 0) < 1
+
+
+def test_metrics_of_each_client(play_toy: Play) -> None:
+    played = play_toy("local-only", executor="vectorised", rounds=1)
+    asked = find_metric(Component(name="MulticlassF1Score", average="macro"))
+    metrics = ClientMetrics({"f1": asked}, 4, torch.device("cpu"))
+    personal = Personal(params=different(played))
+    alone = judged(played, personal, lanes=False, metrics=metrics)
+    found = judged(played, personal, lanes=True, metrics=metrics)
+    assert Counts.alone == 1
+    assert found.client_metrics == alone.client_metrics
+    assert len(set(found.client_metrics["f1"].values)) > 1
+
+
+def test_samples_of_several_clients_count_for_each(play_toy: Play) -> None:
+    """A model of two clients that share samples, one of none, and one of one."""
+    played = play_toy("local-only", rounds=1)
+    space, pool = played.run.executor.workspace, played.run.held_out
+    first, second, *_ = pool.splits["test"]
+    none = first[:0]
+    lists = [first, torch.cat([second, first[:2]]), none, second]
+    samples = Samples(pool.x, pool.y, {"test": RowLists.of(lists)})
+    clients = [torch.tensor([0, 1]), torch.tensor([2]), torch.tensor([3])]
+    rows = different(played, 3)
+    lanes = PooledLanes.of(samples, "test", torch.cat(clients), [2, 1, 1])
+    found = lane_evaluation.evaluate_lanes(space, rows, lanes, {}, bins=5)
+    assert found is not None
+    sure = torch.zeros(3, 5, 3, dtype=torch.float64)
+    alone = [
+        evaluate_model(space, row, Pooled.of(samples, "test", ids), calibration=sure[number])
+        for number, (row, ids) in enumerate(zip(rows, clients, strict=True))
+    ]
+    torch.testing.assert_close(found.sums, torch.cat(alone), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(found.calibration, sure, rtol=1e-6, atol=1e-6)
+    assert found.sums[:, 2].tolist() == [len(rows) for rows in lists]
+
+
+class Looks(ClientModule):
+    """Looks at a number, which many models at once do not have."""
+
+    def predict(self, x: Tensor) -> Tensor:
+        return self(x) * (2 if float(self.row()[0]) > 0 else 1)
+
+
+class Draws(ClientModule):
+    def predict(self, x: Tensor) -> Tensor:
+        return self(x) + 0 * torch.rand(1)
+
+
+class Other(ClientModule):
+    """Gives other losses where it is called for many models."""
+
+    def predict(self, x: Tensor) -> Tensor:
+        many = torch._C._functorch.is_batchedtensor(self.row())
+        return self(x) * (2 if many else 1)
+
+
+@pytest.mark.parametrize("kind", [Looks, Draws, Other])
+def test_a_module_that_cannot_be_called_for_many_is_called_for_each(
+    play_toy: Play, kind: type[ClientModule], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = play_toy(module_of(kind), executor="vectorised", rounds=1)
+    personal = Personal(params=different(played))
+    alone, found = (judged(played, personal, lanes=lanes) for lanes in (False, True))
+    assert found == alone
+    tries: list[int] = []
+    monkeypatch.setattr(lane_evaluation, "_in_one_pass", lambda *_: tries.append(1))
+    assert judged(played, personal) == alone
+    assert not tries, "it is not tried again"
+
+
+class Fails(ClientModule):
+    def predict(self, x: Tensor) -> Tensor:
+        return self(x) + self.received["absent"]
+
+
+def test_an_error_of_the_module_names_the_client(play_toy: Play) -> None:
+    played = play_toy("local-only", executor="vectorised", rounds=1)
+    module = played.run.executor.workspace.module
+    module.predict = Fails.predict.__get__(module)  # type: ignore[method-assign]
+    with pytest.raises(PluginError, match=r"evaluation of client 0 failed in .*'absent'"):
+        judged(played, Personal(params=different(played)), lanes=True)
+
+
+def test_a_predictor_is_called_for_each_model(play_toy: Play) -> None:
+    played = play_toy("local-only", executor="vectorised", rounds=1)
+    personal = Personal(params=different(played), predictor=lambda module, x: 2 * module(x))
+    judged(played, personal, lanes=True)
+    assert Counts.alone == 2 * CLIENTS
+
+
+@pytest.mark.parametrize(
+    ("sizes", "most", "expected"),
+    [
+        ([3, 5, 4], 9, [[1, 2, 0]]),
+        ([3, 5, 4], 2, [[1, 2], [0]]),
+        ([CHUNK + 1, 1, 2], 9, [[0], [2, 1]]),
+        ([0, 0, 7], 9, [[2, 0, 1]]),
+        ([0, 0], 9, [[0], [1]]),
+        ([CHUNK] * (PREDICTIONS // CHUNK + 1), 99, [list(range(PREDICTIONS // CHUNK)), [8]]),
+        ([], 9, []),
+    ],
+)
+def test_how_models_are_divided(sizes: list[int], most: int, expected: list[list[int]]) -> None:
+    assert passes(range(len(sizes)), sizes, most) == expected
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_device_judges_in_lanes_as_one_by_one(play_toy: Play) -> None:
+    played = play_toy("local-only", engine=EngineOptions("vectorised", "cuda"), rounds=1)
+    personal = Personal(params=different(played).cuda())
+    alone = judged(played, personal, lanes=False)
+    found = judged(played, personal, lanes=True)
+    assert played.run.executor.workspace.evaluates_lanes
+    assert found.loss == pytest.approx(alone.loss, rel=1e-4)
