@@ -72,7 +72,9 @@ class Vectorised(Sequential):
     @property
     def name(self) -> str:
         """How clients are trained, where the module allows it."""
-        return "sequential" if self.reason == SLOWER else "vectorised"
+        if self.reason != SLOWER:
+            return "vectorised"
+        return "sequential, evaluated in lanes" if self.evaluates_in_lanes else "sequential"
 
     @property
     def uses_lanes(self) -> bool:
@@ -81,11 +83,13 @@ class Vectorised(Sequential):
 
     @property
     def evaluates_in_lanes(self) -> bool:
-        """Whether models are evaluated in lanes: where it saves time; see `Sequential`."""
+        """Whether models are evaluated in lanes, whatever trains them; see `Sequential`.
+
+        It saves time on CUDA, and where networks are linear layers.
+        """
         space = self.workspace
-        if not self.uses_lanes or space.layout.which is not None:
-            return False
-        return space.device.type in TOGETHER or is_linear(space.module)
+        saves_time = space.device.type in TOGETHER or is_linear(space.module)
+        return saves_time and space.layout.which is None
 
     def _known_reason(self) -> str | None:
         """Why clients of this module must be trained one by one; None = no reason is known."""

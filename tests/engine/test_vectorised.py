@@ -551,19 +551,27 @@ def test_lanes_cannot_be_compiled(play_toy: Play) -> None:
         play_toy("fedavg", engine=EngineOptions("vectorised", "cpu", compile=True))
 
 
-@pytest.mark.parametrize(("lanes", "name"), [(1.0, "vectorised"), (3.0, "sequential")])
+@pytest.mark.parametrize(
+    ("lanes", "name", "net"),
+    [
+        (1.0, "vectorised", None),
+        (3.0, "sequential", None),
+        (3.0, "sequential", batchnorm),
+    ],
+)
 def test_fastest_goes_on_with_what_took_less_time(
-    play_toy: Play, monkeypatch: pytest.MonkeyPatch, lanes: float, name: str
+    play_toy: Play, monkeypatch: pytest.MonkeyPatch, lanes: float, name: str, net: Any
 ) -> None:
     times = iter([0.0, lanes, lanes + 2.0])
     monkeypatch.setattr(vectorised, "perf_counter", lambda: next(times))
-    played = play_toy("fedavg", executor="fastest", rounds=2)
+    played = play_toy("fedavg", executor="fastest", rounds=2, net=net)
     way = "in lanes" if name == "vectorised" else "one by one"
     said = f"clients are trained {way}: a stage took {lanes:.3f} s in lanes and 2.000 s one by one"
     assert played.said == [said]
-    assert played.result.environment["executor"] == name
+    more = ", evaluated in lanes" if name == "sequential" and net is None else ""
+    assert played.result.environment["executor"] == f"{name}{more}"
     monkeypatch.undo()
-    plain = play_toy("fedavg", executor=name, rounds=2)
+    plain = play_toy("fedavg", executor=name, rounds=2, net=net)
     assert torch.equal(played.state.models, plain.state.models), "measuring changes nothing"
 
 
