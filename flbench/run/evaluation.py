@@ -289,7 +289,8 @@ def _evaluate_split(
         if executor.evaluates_in_lanes and personal.predictor is None:
             tokens = CHUNK // chunk(samples.y)
             predictions = [tokens * size for size in tested]
-            together = passes(own, predictions, SCALARS // space.layout.width)
+            most = max(1, SCALARS // space.layout.width)
+            together = passes(own, predictions, most)
         for numbers in together:
             if len(numbers) == 1 or not evaluate_in_lanes(numbers):
                 for number in sorted(numbers):

@@ -245,12 +245,32 @@ class Fails(ClientModule):
         return self(x) + self.received["absent"]
 
 
-def test_an_error_of_the_module_names_the_client(play_toy: Play) -> None:
+class Exits(ClientModule):
+    def predict(self, x: Tensor) -> Tensor:
+        raise SystemExit("'absent'")
+
+
+@pytest.mark.parametrize("kind", [Fails, Exits])
+def test_an_error_of_the_module_names_the_client(play_toy: Play, kind: type[ClientModule]) -> None:
     played = play_toy("local-only", executor="vectorised", rounds=1)
     module = played.run.executor.workspace.module
-    module.predict = Fails.predict.__get__(module)  # type: ignore[method-assign]
+    module.predict = kind.predict.__get__(module)  # type: ignore[method-assign]
     with pytest.raises(PluginError, match=r"evaluation of client 0 failed in .*'absent'"):
         judged(played, Personal(params=different(played)), lanes=True)
+
+
+def test_wide_models_share_no_pass(play_toy: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    played = play_toy("local-only", executor="vectorised", rounds=1)
+    personal = Personal(params=different(played))
+    whole = judged(played, personal, lanes=True)
+    width = played.run.context.layout.width
+    monkeypatch.setattr(evaluation, "SCALARS", 4 * width)
+    judged(played, personal, lanes=True)
+    assert Counts.alone == 1, "passes of four and two"
+    monkeypatch.setattr(evaluation, "SCALARS", width - 1)
+    alone = judged(played, personal, lanes=True)
+    assert Counts.alone == 2 * CLIENTS
+    assert alone.correct == whole.correct
 
 
 def test_a_predictor_is_called_for_each_model(play_toy: Play) -> None:
