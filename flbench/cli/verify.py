@@ -115,12 +115,17 @@ def _alone(
     console = Console()
     with console.importing():
         from flbench.datasets import data_root as locate
-        from flbench.submission.auditing import verify_file
+        from flbench.run.training import alone
+        from flbench.submission.auditing import verifying
     if not result.is_digested:
         console.say(f"{path}: {digest_line(result)}")
     try:
         root = locate(data_root)
-        return verify_file(path, result, rounds, root, console, executor=executor, refuse=True)
+        return alone(
+            verifying(
+                path, result, rounds, root, console.say, console, executor=executor, refuse=True
+            )
+        )
     finally:
         console.close()
 

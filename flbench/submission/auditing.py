@@ -7,7 +7,7 @@ import math
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,11 +33,12 @@ from flbench.submission.consistency import sound
 from flbench.submission.verification import (
     NotTheSameRun,
     first_rounds,
-    replay,
+    replaying,
     rounds_to_play,
 )
 
 if TYPE_CHECKING:
+    from flbench.run.training import Running
     from flbench.terminal.console import Console
 
 
@@ -51,7 +52,7 @@ class Verdict:
         came: the result of playing it again; None = nothing was played.
         parts: their comparison.
         refusal: why nothing was played, or how it ended; "" where it was compared.
-        seconds: wall time.
+        seconds: wall time; of runs that are played together, the share of one.
     """
 
     path: Path
@@ -74,21 +75,23 @@ class Verdict:
         return self.refusal or "; ".join(wrong)
 
 
-def verify_file(
+def verifying(
     path: Path,
     result: Result,
     rounds: int | None,
     data_root: Path,
-    console: Console,
+    say: Callable[[str], None],
+    sink: object,
     *,
     executor: str | None = None,
+    together: int = 1,
     refuse: bool = False,
-) -> Verdict:
+) -> Running[Verdict]:
     """Run a result file again and compare.
 
     What shows that the code is another than that of the file is a verdict, not an error: another
     beginning, other parameters, or a run that diverges; with `refuse` it is an error too. Clients
-    are trained by `executor`; None = as the file says.
+    are trained by `executor`; None = as the file says. For the rest see `replaying`.
 
     Raises:
         UserError: it contradicts itself; or it cannot be run here, as its data or plugins are not
@@ -99,14 +102,17 @@ def verify_file(
     began = time.monotonic()
     came, parts, refusal = None, list[Part](), ""
     try:
-        came = replay(result, wanted, data_root, console, executor)
+        came = yield from replaying(
+            result, wanted, data_root, say, sink, executor=executor, together=together
+        )
         parts = compare(result, came, wanted)
     except (NotTheSameRun, Diverged) as error:
         if refuse:
             raise
         refusal = text_of(error)
     played = wanted if came else 0
-    return Verdict(path, result, played, came, parts, refusal, time.monotonic() - began)
+    seconds = (time.monotonic() - began) / together
+    return Verdict(path, result, played, came, parts, refusal, seconds)
 
 
 def audit_of(verdict: Verdict, task: Task) -> Audit:
@@ -181,6 +187,7 @@ class Task:
 
     Attributes:
         executor: in place of the file's; None = the file's.
+        in_lanes: whether that executor trains clients in lanes.
     """
 
     path: Path
@@ -189,19 +196,55 @@ class Task:
     tolerance: float
     data_root: Path
     executor: str | None = None
+    in_lanes: bool = False
 
 
-def play(task: Task, console: Console) -> Audit | Checked:
-    """Run a file again; the line for the log, or why it could not be run."""
+Answer = Audit | Checked
+"""The line for the log, or why a file could not be run."""
+
+
+def play(tasks: Sequence[Task], console: Console) -> Iterator[tuple[int, Answer]]:
+    """Run files again; the number of each with its answer, as they come.
+
+    Several are seeds of one method on one suite, whose clients share lanes (`run/training.py`).
+    """
+    from flbench.run.training import alone, together
+    from flbench.terminal.console import SeedsProgress
+
+    try:
+        if len(tasks) == 1:
+            yield 0, alone(_playing(tasks[0], console.say, console))
+            return
+        progress = SeedsProgress(console, len(tasks))
+        seeds = [progress.seed() for _ in tasks]
+        runs = [
+            _playing(task, console.say, seed, len(tasks))
+            for task, seed in zip(tasks, seeds, strict=True)
+        ]
+        for number, answer in together(runs, console.say):
+            progress.left(seeds[number])
+            yield number, answer
+    finally:
+        console.close()
+
+
+def _playing(
+    task: Task, say: Callable[[str], None], sink: object, together: int = 1
+) -> Running[Answer]:
     try:
         result = read_result(task.path)
-        verdict = verify_file(
-            task.path, result, task.rounds, task.data_root, console, executor=task.executor
+        verdict = yield from verifying(
+            task.path,
+            result,
+            task.rounds,
+            task.data_root,
+            say,
+            sink,
+            executor=task.executor,
+            together=together,
         )
     except FlbenchError as error:
         return Checked(task.path, None, text_of(error), None)
-    finally:
-        console.close()
     return audit_of(verdict, task)
 
 

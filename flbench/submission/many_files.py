@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from itertools import groupby
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -21,7 +22,9 @@ from flbench.results.audits import Audit, append_audit
 from flbench.results.files import read_result
 from flbench.results.schema import Result
 from flbench.run.fork_server import fork
-from flbench.submission.auditing import Checked, Task, known, play
+from flbench.submission.auditing import Answer, Checked, Task, known, play
+from flbench.submission.verification import engine_of
+from flbench.sweeps.launchers import LANES, SEEDS
 from flbench.sweeps.workers import (
     PRELOADED,
     as_many_as_fit,
@@ -76,20 +79,48 @@ def verify_many(
                 continue
             if earlier is None:
                 name = path.as_posix() if root is None else path.relative_to(root).as_posix()
-                yield Task(path, name, wanted, tolerance, data_root, executor)
+                in_lanes = (executor or engine_of(result).executor) in LANES
+                yield Task(path, name, wanted, tolerance, data_root, executor, in_lanes)
             else:
                 yield Checked(path, earlier.outcome, earlier.how, None)
 
     most = at_once(len(paths)) if workers is None else min(workers, len(paths))
     if most > 1:
-        answers = play_apart(asked(), most, console, measured=workers is None)
+        answers = play_apart(in_groups(asked()), most, console, measured=workers is None)
     else:
-        answers = ((one, play(one, console) if isinstance(one, Task) else one) for one in asked())
-    for asked_for, answer in answers:
+        answers = play_here(in_groups(asked()), console)
+    for path, answer in answers:
         if isinstance(answer, Audit):
             append_audit(log, answer)
-            answer = Checked(asked_for.path, answer.outcome, answer.how, answer.seconds)
+            answer = Checked(path, answer.outcome, answer.how, answer.seconds)
         yield answer
+
+
+def in_groups(asked: Iterable[Task | Checked]) -> Iterator[list[Task] | Checked]:
+    """Let neighbours that may share lanes be played together: seeds of one row."""
+
+    def row(one: Task | Checked) -> object:
+        if isinstance(one, Task) and one.in_lanes:
+            return one.path.parent, one.rounds
+        return object()
+
+    for _, same in groupby(asked, row):
+        some = list(same)
+        tasks = [one for one in some if isinstance(one, Task)]
+        for at in range(0, len(tasks), SEEDS):
+            yield tasks[at : at + SEEDS]
+        yield from (one for one in some if isinstance(one, Checked))
+
+
+def play_here(
+    groups: Iterator[list[Task] | Checked], console: Console
+) -> Iterator[tuple[Path, Answer]]:
+    """Run files again in this process; the path of each with its answer."""
+    for group in groups:
+        if isinstance(group, Checked):
+            yield group.path, group
+        else:
+            yield from ((group[number].path, answer) for number, answer in play(group, console))
 
 
 def at_once(files: int) -> int:
@@ -98,35 +129,35 @@ def at_once(files: int) -> int:
 
 
 def play_apart(
-    asked: Iterator[Task | Checked], most: int, console: Console, *, measured: bool
-) -> Iterator[tuple[Task | Checked, Audit | Checked]]:
-    """Run files again, several at once; gives each with its answer, as they come.
+    groups: Iterator[list[Task] | Checked], most: int, console: Console, *, measured: bool
+) -> Iterator[tuple[Path, Answer]]:
+    """Run files again, several processes at once; the path of each with its answer, as they come.
 
     Args:
-        asked: what is to be run, and what is answered already.
-        most: how many are run at once.
+        groups: what is played together, or is answered already.
+        most: how many processes there are at once.
         console: prints what they have to say.
         measured: begin with one; the others follow when it has run a round, as many as its peak
             memory allows.
     """
-    running: dict[Connection, tuple[ForkServerProcess, Task]] = {}
+    running: dict[Connection, tuple[ForkServerProcess, dict[int, Task]]] = {}
     wanted, more = 1 if measured else most, True
     try:
         while more or running:
             while more and len(running) < wanted:
-                one = next(asked, None)
-                if one is None:
+                group = next(groups, None)
+                if group is None:
                     more = False
-                elif isinstance(one, Checked):
-                    yield one, one
+                elif isinstance(group, Checked):
+                    yield group.path, group
                 else:
                     ours, theirs = multiprocessing.Pipe()
-                    process = fork(_play, theirs, os.getcwd(), one, preloaded=PRELOADED)
+                    process = fork(_play, theirs, os.getcwd(), group, preloaded=PRELOADED)
                     theirs.close()
-                    running[ours] = process, one
+                    running[ours] = process, dict(enumerate(group))
             for pipe in wait(list(running)) if running else ():  # of none it would wait for ever
                 assert isinstance(pipe, Connection)
-                process, task = running[pipe]
+                process, tasks = running[pipe]
                 kind, what = message(process, pipe)
                 if kind == "say":
                     console.say(what)
@@ -134,20 +165,24 @@ def play_apart(
                     console.tell(what)
                 elif kind == "peak" and measured:
                     measured, wanted = False, as_many_as_fit(most, what, console.tell)
-                elif kind in ("answer", "died"):
+                elif kind == "answer":
+                    number, answer = what
+                    yield tasks.pop(number).path, answer
+                elif kind == "died":  # at its end, or before it
                     del running[pipe]
-                    process.join()
                     pipe.close()
-                    died = f"its process died ({how_it_died(what)})" if kind == "died" else ""
-                    yield task, Checked(task.path, None, died, None) if died else what
+                    how = f"its process died ({how_it_died(what)})"
+                    for task in tasks.values():
+                        yield task.path, Checked(task.path, None, how, None)
     finally:
         for process, _ in running.values():
             process.kill()
             process.join()
 
 
-def _play(pipe: Connection, folder: str, task: Task) -> None:
-    """Run in the new process: run a file again, in the folder of the command."""
+def _play(pipe: Connection, folder: str, tasks: Sequence[Task]) -> None:
+    """Run in the new process: run files again, in the folder of the command."""
     reporter = reporting(pipe)
     os.chdir(folder)
-    reporter.send("answer", play(task, reporter))
+    for numbered in play(tasks, reporter):
+        reporter.send("answer", numbered)

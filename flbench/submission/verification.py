@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from flbench.engine.options import EngineOptions
     from flbench.results.schema import Result
     from flbench.run.spec import RunSpec
-    from flbench.terminal.console import Console
+    from flbench.run.training import Running
 
 TOLERANCE = 0.01
 """How far two runs of one thing may part on two machines: see docs/submitting.md."""
@@ -113,14 +113,22 @@ def engine_of(result: Result, other: str | None = None) -> EngineOptions:
     )
 
 
-def replay(
+def replaying(
     result: Result,
     rounds: int,
     root: Path,
-    console: Console,
+    say: Callable[[str], None],
+    sink: object,
+    *,
     executor: str | None = None,
-) -> Result:
+    together: int = 1,
+) -> Running[Result]:
     """The first rounds of a result's run, again; see `again`.
+
+    Args:
+        say: prints a line.
+        sink: listens to the run.
+        together: how many runs are played at once, this one among them.
 
     Raises:
         NotTheSameRun: it does not begin as the file says; every mark that differs is named.
@@ -128,11 +136,10 @@ def replay(
     from flbench.federation.loading import load_dataset
     from flbench.run.runner import playing
     from flbench.run.setup import prepare
-    from flbench.run.training import alone
 
     with tempfile.TemporaryDirectory(prefix="flbench-verify-") as out:
-        spec = again(result, root, Path(out), console.say, executor)
-        spec = replace(spec, sinks=(("console", console),))
+        spec = again(result, root, Path(out), say, executor)
+        spec = replace(spec, sinks=(("console", sink),), together=together)
         dataset = load_dataset(spec.suite.dataset.partition("[")[0], root)
         if "[" in spec.suite.dataset and dataset.name != spec.suite.dataset:
             raise UserError(f"the file is of {spec.suite.dataset}; what is there is {dataset.name}")
@@ -145,4 +152,4 @@ def replay(
         if unlike:
             raise NotTheSameRun(f"not the same run, nothing was played: {'; '.join(unlike)}")
         run.checkpoint = None
-        return alone(playing(spec, run, state, rounds, target=None))
+        return (yield from playing(spec, run, state, rounds, target=None))

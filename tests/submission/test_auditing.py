@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ from made_results import made
 from toy import Typed, player, toy_dataset
 
 import flbench
+from flbench.core.state import Upload
 from flbench.errors import Diverged, MissingData, UserError
 from flbench.results.audits import Audit, content_digest, read_audits
 from flbench.results.files import read_result, write_atomically
 from flbench.results.schema import Result
+from flbench.run.training import Training
 from flbench.submission import auditing
 from flbench.submission.auditing import at_hand, draw, expected_seconds
 from flbench.submission.verification import NotTheSameRun, first_rounds
@@ -37,20 +40,22 @@ class Replays:
         self.changes: dict[float, dict[str, Any]] = {}
 
     def __call__(
-        self, result: Result, rounds: int, root: Path, console: object, executor: str | None
-    ) -> Result:
+        self, result: Result, *_: object, executor: str | None, together: int
+    ) -> Generator[Training, Upload, Result]:
+        assert together == 1
         number = result.seconds["total"]
         if number in self.instead:
             raise self.instead[number]
         self.played.append(number)
         self.executors.append(executor)
+        yield from ()
         return result.model_copy(update=self.changes.get(number, {}))
 
 
 @pytest.fixture
 def replays(monkeypatch: pytest.MonkeyPatch) -> Replays:
     found = Replays()
-    monkeypatch.setattr(auditing, "replay", found)
+    monkeypatch.setattr(auditing, "replaying", found)
     return found
 
 

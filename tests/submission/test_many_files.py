@@ -18,7 +18,7 @@ from flbench.results.audits import Audit, read_audits
 from flbench.results.files import read_result, write_atomically
 from flbench.submission import many_files
 from flbench.submission.auditing import Checked, Task
-from flbench.submission.many_files import play_apart
+from flbench.submission.many_files import in_groups, play_apart
 from flbench.terminal.console import Console
 
 LOG = "flbench-verified.jsonl"
@@ -56,31 +56,37 @@ def test_one_whose_process_dies_stops_no_other(monkeypatch: pytest.MonkeyPatch) 
     said: list[str] = []
     monkeypatch.setattr(Console, "tell", lambda self, line: said.append(line))
 
-    def process(function: object, pipe: Any, folder: str, task: Task, **_: object) -> Any:
+    def process(function: object, pipe: Any, folder: str, tasks: list[Task], **_: object) -> Any:
         def run() -> None:
-            pipe.send(("say", f"begun {task.path}"))
+            pipe.send(("say", f"begun {tasks[0].path}"))
             pipe.send(("peak", 2**30))
-            if task.path.name == "bad":
-                os._exit(3)
-            pipe.send(("answer", Checked(task.path, "agrees", "", 1.0)))
+            for number, task in enumerate(tasks):
+                if task.path.name == "bad":
+                    os._exit(3)
+                pipe.send(("answer", (number, Checked(task.path, "agrees", "", 1.0))))
 
         found = multiprocessing.get_context("fork").Process(target=run)
         found.start()
         return found
 
     monkeypatch.setattr(many_files, "fork", process)
-    tasks = [Task(Path(name), name, 1, 0.01, Path()) for name in ("bad", "good", "better")]
+    first, bad, third, good, better = (
+        Task(Path(name), name, 1, 0.01, Path())
+        for name in ("first", "bad", "third", "good", "better")
+    )
     known = Checked(Path("known"), "agrees", "", None)
-    found = dict(play_apart(iter([*tasks, known]), 2, Console(), measured=True))
-    assert found[known] == known
-    assert {task.name: answer.outcome for task, answer in found.items() if task != known} == {
-        "bad": None, "good": "agrees", "better": "agrees",
+    groups: list[list[Task] | Checked] = [[first, bad, third], [good], [better], known]
+    found = dict(play_apart(iter(groups), 2, Console(), measured=True))
+    assert found.pop(Path("known")) == known
+    assert {path.name: answer.outcome for path, answer in found.items()} == {
+        "first": "agrees", "bad": None, "third": None, "good": "agrees", "better": "agrees",
     }  # fmt: skip
-    bad = found[tasks[0]]
-    assert not isinstance(bad, Audit)
-    assert bad.how == "its process died (exit code 3)"
+    for path in (bad.path, third.path):
+        one = found[path]
+        assert not isinstance(one, Audit)
+        assert one.how == "its process died (exit code 3)"
     assert [line for line in said if "begun" in line] == [
-        f"  note: begun {name}" for name in ("bad", "good", "better")
+        f"  note: begun {name}" for name in ("first", "good", "better")
     ]
     (line,) = [line for line in said if line.startswith("workers: ")]
     assert line.startswith("workers: 2 of at most 2 (one takes 1.0 GB, ")
@@ -104,3 +110,50 @@ def test_an_interrupted_command_leaves_no_process(typed: Typed, tmp_path: Path) 
     assert out.splitlines()[-1].startswith("  left: ")
     forked.waited(lambda: not alive(mark), 30)
     assert typed("verify", "flbench-results")[0] == 0
+
+
+def test_neighbours_of_one_row_are_played_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    def task(name: str, rounds: int = 3, in_lanes: bool = True) -> Task:
+        return Task(Path(name), name, rounds, 0.01, Path(), None, in_lanes)
+
+    known = Checked(Path("a/known"), "agrees", "", None)
+    asked = [
+        *(task(f"a/{seed}") for seed in range(3)), known, task("a/9"), task("b/0"), task("b/1", 4),
+        *(task(f"c/{seed}", in_lanes=False) for seed in range(2)),
+    ]  # fmt: skip
+    monkeypatch.setattr(many_files, "SEEDS", 2)
+    found = [
+        [one.name for one in group] if isinstance(group, list) else group
+        for group in in_groups(asked)
+    ]
+    assert found == [
+        ["a/0", "a/1"], ["a/2"], known, ["a/9"], ["b/0"], ["b/1"], ["c/0"], ["c/1"],
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_seeds_that_share_lanes_come_out_the_same(
+    typed: Typed, tmp_path: Path, workers: str
+) -> None:
+    """One of them has another content; another one is of one round less."""
+    words = ("-p", "fedavg,local-only", "-s", "iid", "--rounds", "3", "--seeds", "3")
+    assert typed("sweep", *words)[0] == 0
+    files = results(tmp_path)
+    assert len(files) == 6
+    two, three = (read_result(path) for path in files[1:3])
+    marks = {"seed": two.seed, "fingerprint": two.fingerprint}
+    write_atomically(files[1], three.model_copy(update=marks).canonical().encode())
+    code, out, err = typed(
+        "verify", "flbench-results", "--executor", "vectorised", "--workers", workers
+    )
+    assert code == 1
+    if workers == "1":
+        assert err.count("3 seeds run together") == 2
+    assert "\n5 agree, 0 of them to the last byte; 1 differ; 0 cannot be run; 0 are left" in out
+    log = read_audits(Path(LOG))
+    assert {one.file: one.outcome for one in log} == {
+        path.relative_to(tmp_path).as_posix(): "differs" if path == files[1] else "agrees"
+        for path in files
+    }
+    assert {one.executor for one in log} == {"vectorised"}
