@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +28,8 @@ from flbench.errors import Undefined
 
 # isort: split
 from lightning.pytorch import LightningModule  # after the three that it needs
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -352,22 +354,22 @@ class ClientModule(LightningModule):
         return torch.cat([p.reshape(-1) for p in trained_parameters(self).values()])
 
 
-class ModuleCall(nn.Module):
+class ModuleCall(nn.Module, Generic[T]):
     """A function of a ClientModule as a module of its own, as `functional_call` needs."""
 
-    function: Callable[..., Tensor]
+    function: Callable[..., T]
 
-    def __init__(self, module: ClientModule, function: Callable[..., Tensor]) -> None:
+    def __init__(self, module: ClientModule, function: Callable[..., T]) -> None:
         super().__init__()
         self.module = module
         vars(self)["function"] = function  # not a second submodule, if it is the module itself
 
-    def forward(self, *arguments: object) -> Tensor:
+    def forward(self, *arguments: object) -> T:
         """Call the function."""
         return self.function(*arguments)
 
-    def with_tensors(self, tensors: Mapping[str, Tensor], *arguments: object) -> Tensor:
+    def with_tensors(self, tensors: Mapping[str, Tensor], *arguments: object) -> T:
         """Call the function with other parameters and buffers of the ClientModule."""
         named = {f"module.{name}": tensor for name, tensor in tensors.items()}
-        result: Tensor = functional_call(self, named, arguments)
+        result: T = functional_call(self, named, arguments)
         return result

@@ -161,10 +161,7 @@ def evaluate_lanes(
             own = {name: table[0] for name, table in received.items()}
             alone = evaluate_model(space, rows[0], lanes.pools[0], received=own, labels=labels)
             space.evaluates_lanes = agree(found.sums[: len(alone)], alone.cpu())
-    except (
-        Exception,
-        SystemExit,
-    ):  # whatever it is, it comes again where models are evaluated one by one
+    except (Exception, SystemExit):  # it comes again where models are evaluated one by one
         space.evaluates_lanes = False
     return found if space.evaluates_lanes else None
 
@@ -182,26 +179,28 @@ def _in_one_pass(
     module, pooled = space.module, lanes.pooled
     space.evaluation_mode()
 
-    def logits_of(row: Tensor, x: Tensor, *tensors: Tensor) -> Tensor:
+    def outcome(row: Tensor, x: Tensor, y: Tensor, *tensors: Tensor) -> tuple[Tensor, Tensor]:
         module.start = row
         module.received = Received(dict(zip(received, tensors, strict=True)), EVALUATION)
         with space.fabric.autocast():
-            return module.predict(x)
+            logits = module.predict(x)
+        return logits.float(), module.measure(logits.float(), y).double()
 
-    call = ModuleCall(module, logits_of)
+    call = ModuleCall(module, outcome)
 
-    def lane(row: Tensor, x: Tensor, *tensors: Tensor) -> Tensor:
-        return call.with_tensors(space.layout.unflatten(row), row, x, *tensors)
+    def lane(row: Tensor, *arguments: Tensor) -> tuple[Tensor, Tensor]:
+        return call.with_tensors(space.layout.unflatten(row), row, *arguments)
 
-    x = pooled.x[lanes.index]
-    logits = vmap(lane)(rows, x, *received.values()).flatten(0, 1).float()
+    wanted = pooled.y if labels is None else labels(pooled.y)
+    batch = pooled.x[lanes.index], wanted[lanes.index]
+    logits, measured = (
+        table.flatten(0, 1) for table in vmap(lane)(rows, *batch, *received.values())
+    )
     if lanes.places is not None:
-        logits = logits[lanes.places]
+        logits, measured = logits[lanes.places], measured[lanes.places]
     space.load(rows[-1])  # as after the last one of models one by one
     module.start = rows[-1]
     module.received = Received({name: table[-1] for name, table in received.items()}, EVALUATION)
-    wanted = pooled.y if labels is None else labels(pooled.y)
-    measured = module.measure(logits, wanted).double()
     calibration = torch.zeros(len(rows), bins, 3, dtype=torch.float64)
     if bins:
         calibration = confidences(logits, pooled.y, pooled.owners, bins, lanes.models, len(rows))

@@ -133,22 +133,34 @@ def test_one_by_one_is_the_rule_of_the_other_executor(play_toy: Play) -> None:
     assert Counts.alone == 2 * CLIENTS
 
 
-class Shifted(ClientModule):
-    """Predicts with what the client received and with its own row."""
+class Mixed(ClientModule):
+    """Predicts and measures with all that a module knows of its client and its model."""
 
     def predict(self, x: Tensor) -> Tensor:
         bias = 0.1 * (self.start[0] + self.row()[2])
         return self(x) * self.received["scale"] + bias * x[:, :1].abs()
 
+    def measure(self, logits: Tensor, y: Tensor) -> Tensor:
+        table = super().measure(logits, y)
+        return table + torch.eye(3)[0] * next(self.parameters()).square().sum()
+
+
+class WithScale(Mixed):
+    """Without a scale it is 1, as in the run itself."""
+
+    def predict(self, x: Tensor) -> Tensor:
+        if "scale" not in self.received:
+            self.received["scale"] = torch.ones(())
+        return super().predict(x)
+
 
 def test_each_model_has_what_its_client_received(play_toy: Play) -> None:
-    played = play_toy(module_of(ClientModule), executor="vectorised", rounds=1)
-    module = played.run.executor.workspace.module
-    module.predict = Shifted.predict.__get__(module)  # type: ignore[method-assign]
+    played = play_toy(module_of(WithScale), executor="vectorised", rounds=1)
     scale = 1 + torch.arange(CLIENTS) / 7
-    personal = Personal(params=different(played), extras={"scale": scale})
-    alike(played, personal)
-    assert torch.equal(module.received["scale"], scale[-1]) or len(module.received) == 1
+    alike(played, Personal(params=different(played), extras={"scale": scale}))
+    module = played.run.executor.workspace.module
+    assert dict(module.received) == {"scale": scale[-1]}
+    assert torch.equal(module.row(), module.start)
 
 
 def test_a_bank_and_labels_of_ones_own(play_toy: Play) -> None:
