@@ -134,8 +134,13 @@ class Vectorised(Sequential):
         work: LocalWork,
         round_: int,
     ) -> None:
-        """Train a stage both ways, and say which one took less time; all later stages take it."""
+        """Train a stage both ways, and say which one took less time; all later stages take it.
+
+        Lanes are measured when all their steps are recorded, as they are later in a run.
+        """
+        uses, self.uses = self.uses, 1
         self.fit_into(rows, start, stage, work, round_)  # records the steps
+        self.uses = uses
         began = perf_counter()
         self.fit_into(rows, start, stage, work, round_)
         between = perf_counter()

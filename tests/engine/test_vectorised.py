@@ -575,6 +575,26 @@ def test_fastest_goes_on_with_what_took_less_time(
     assert torch.equal(played.state.models, plain.state.models), "measuring changes nothing"
 
 
+def test_fastest_measures_steps_that_are_recorded(
+    play_toy: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unrecorded, lanes looked slower for methods whose step is long, which they speed up most."""
+    train, known = vectorised._train, []
+
+    def watched(jobs: Any, pool: Any = None) -> Any:
+        programs = jobs[0].programs.values()
+        known.append({sizes for one in programs for sizes, made in one.known.items() if made})
+        return train(jobs, pool)
+
+    times = iter([0.0, 1.0, 3.0])
+    monkeypatch.setattr(vectorised, "perf_counter", lambda: next(times))
+    monkeypatch.setattr(vectorised, "_train", watched)
+    played = play_toy("per-fedavg", executor="fastest", rounds=1)
+    assert known[0] == set()
+    assert known[1] == known[2] != set()
+    assert played.run.executor.uses == vectorised.USES  # type: ignore[attr-defined]
+
+
 def test_fastest_measures_no_module_that_lanes_cannot_train(play_toy: Play) -> None:
     played = play_toy(composition(("method", telling(Freezes))), executor="fastest", net=batchnorm)
     assert len(played.said) == 1
