@@ -137,7 +137,7 @@ class Mixed(ClientModule):
     """Predicts and measures with all that a module knows of its client and its model."""
 
     def predict(self, x: Tensor) -> Tensor:
-        bias = 0.1 * (self.start[0] + self.row()[2])
+        bias = (self.start[0] + self.row()[2]) * torch.eye(4)[1]
         return self(x) * self.received["scale"] + bias * x[:, :1].abs()
 
     def measure(self, logits: Tensor, y: Tensor) -> Tensor:
