@@ -187,7 +187,7 @@ class Task:
 
     Attributes:
         executor: in place of the file's; None = the file's.
-        in_lanes: whether that executor trains clients in lanes.
+        row: of those with the same, the seeds may share lanes; "" = it is played by itself.
     """
 
     path: Path
@@ -196,7 +196,7 @@ class Task:
     tolerance: float
     data_root: Path
     executor: str | None = None
-    in_lanes: bool = False
+    row: str = ""
 
 
 Answer = Audit | Checked

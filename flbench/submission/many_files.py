@@ -79,8 +79,9 @@ def verify_many(
                 continue
             if earlier is None:
                 name = path.as_posix() if root is None else path.relative_to(root).as_posix()
-                in_lanes = (executor or engine_of(result).executor) in LANES
-                yield Task(path, name, wanted, tolerance, data_root, executor, in_lanes)
+                in_lanes = engine_of(result, executor).executor in LANES
+                row = result.fingerprint.config if in_lanes else ""
+                yield Task(path, name, wanted, tolerance, data_root, executor, row)
             else:
                 yield Checked(path, earlier.outcome, earlier.how, None)
 
@@ -99,12 +100,10 @@ def verify_many(
 def in_groups(asked: Iterable[Task | Checked]) -> Iterator[list[Task] | Checked]:
     """Let neighbours that may share lanes be played together: seeds of one row."""
 
-    def row(one: Task | Checked) -> object:
-        if isinstance(one, Task) and one.in_lanes:
-            return one.path.parent, one.rounds
-        return object()
+    def together(one: Task | Checked) -> object:
+        return (one.row, one.rounds) if isinstance(one, Task) and one.row else object()
 
-    for _, same in groupby(asked, row):
+    for _, same in groupby(asked, together):
         some = list(same)
         tasks = [one for one in some if isinstance(one, Task)]
         for at in range(0, len(tasks), SEEDS):

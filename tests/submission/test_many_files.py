@@ -113,13 +113,14 @@ def test_an_interrupted_command_leaves_no_process(typed: Typed, tmp_path: Path) 
 
 
 def test_neighbours_of_one_row_are_played_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    def task(name: str, rounds: int = 3, in_lanes: bool = True) -> Task:
-        return Task(Path(name), name, rounds, 0.01, Path(), None, in_lanes)
+    def task(name: str, rounds: int = 3, row: str | None = None) -> Task:
+        of_row = name[0] if row is None else row
+        return Task(Path(name), name, rounds, 0.01, Path(), None, of_row)
 
     known = Checked(Path("a/known"), "agrees", "", None)
     asked = [
         *(task(f"a/{seed}") for seed in range(3)), known, task("a/9"), task("b/0"), task("b/1", 4),
-        *(task(f"c/{seed}", in_lanes=False) for seed in range(2)),
+        *(task(f"c/{seed}", row="") for seed in range(2)),
     ]  # fmt: skip
     monkeypatch.setattr(many_files, "SEEDS", 2)
     found = [
