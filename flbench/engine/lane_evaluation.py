@@ -23,6 +23,8 @@ from flbench.federation.pooled import SMALL, Pooled
 
 PREDICTIONS = 8 * CHUNK
 """Predictions per pass: samples, for text tokens, with those that fill up."""
+SCALARS = 2**24
+"""Scalars of the models of a pass, which are copied; of wide models few share one."""
 
 
 def passes(models: Sequence[int], sizes: Sequence[int], most: int) -> list[list[int]]:
