@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from evaluated_modules import Fails, Looks, Other, different, module_of
 from torch import Tensor, nn
-from toy import Play, bad
+from toy import Play
 
 from flbench import ClientModule
 from flbench.core.client import Received
@@ -18,24 +19,6 @@ from flbench.engine.options import EngineOptions
 from flbench.run.setup import Run
 
 CLIENTS = torch.tensor([4, 0, 2])
-
-
-def different(run: Run, count: int) -> Tensor:
-    """Models around the initial one."""
-    generator = torch.Generator().manual_seed(0)
-    initial = run.context.initial.cpu()
-    rows = initial + 0.3 * torch.randn(count, len(initial), generator=generator)
-    for slot in run.context.layout.slots:
-        if slot.name.endswith("running_var"):
-            rows[:, slot.start : slot.stop] = rows[:, slot.start : slot.stop].abs() + 0.5
-        if slot.kind == "counter":
-            rows[:, slot.start : slot.stop] = torch.arange(count)[:, None] % 2
-    return rows.to(run.context.initial.device)
-
-
-def module_of(kind: type[ClientModule]) -> Any:
-    """A method whose clients have a module."""
-    return bad(client_module=lambda self, net, ctx: kind(net, ctx.local))
 
 
 class Counts:
@@ -183,26 +166,11 @@ def test_precision_is_that_of_models_one_by_one(
     torch.testing.assert_close(together, one_by_one, rtol=0.02, atol=0.02)
 
 
-class Looks(ClientModule):
-    """Looks at a number, which many models at once do not have."""
-
-    def predict(self, x: Tensor) -> Tensor:
-        return self(x) * (2 if float(self.row()[0]) > 0 else 1)
-
-
 class Flat(ClientModule):
     """Reads the parameters that take a gradient, of which there are none in such a pass."""
 
     def predict(self, x: Tensor) -> Tensor:
         return self(x) * self.flat().norm()
-
-
-class Other(ClientModule):
-    """Gives other losses where it is called for many models."""
-
-    def predict(self, x: Tensor) -> Tensor:
-        many = torch._C._functorch.is_batchedtensor(self.row())
-        return self(x) * (2 if many else 1)
 
 
 @pytest.mark.parametrize("kind", [Looks, Flat, Other])
@@ -218,11 +186,6 @@ def test_a_module_that_cannot_be_called_for_many_is_called_for_each(
     assert torch.equal(one_by_one, evaluated(played.run, different(played.run, 6)))
     assert not tries, "it is not tried again"
     assert not played.said
-
-
-class Fails(ClientModule):
-    def predict(self, x: Tensor) -> Tensor:
-        return self(x) + self.received["absent"]
 
 
 def test_an_error_of_the_module_is_its_own(play_toy: Play, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from evaluated_modules import Fails, Looks, Other, different, module_of
 from torch import Tensor, nn
-from toy import CLIENTS, Play, Played, bad, plain_work
+from toy import CLIENTS, Play, Played, plain_work
 
 from flbench import ClientModule, Personal
 from flbench.engine import lane_evaluation
@@ -40,22 +41,6 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for user in (evaluation, lane_evaluation):
         monkeypatch.setattr(user, "evaluate_model", count)
-
-
-def module_of(kind: type[ClientModule]) -> Any:
-    """A method whose clients have a module, and each a model of its own."""
-    return bad(client_module=lambda self, net, ctx: kind(net, ctx.local))
-
-
-def different(played: Played, count: int = CLIENTS) -> Tensor:
-    """Models around the initial one."""
-    generator = torch.Generator().manual_seed(0)
-    initial = played.run.context.initial
-    rows = initial + 0.3 * torch.randn(count, len(initial), generator=generator)
-    for slot in played.run.context.layout.slots:
-        if slot.name.endswith("running_var"):
-            rows[:, slot.start : slot.stop] = rows[:, slot.start : slot.stop].abs() + 0.5
-    return rows
 
 
 def ragged(pool: Samples) -> Samples:
@@ -98,7 +83,7 @@ def test_models_in_lanes_are_judged_as_one_by_one(
     """Clients have different numbers of samples, so some are filled up; once in several passes."""
     monkeypatch.setattr(lane_evaluation, "PREDICTIONS", predictions)
     played = play_toy("local-only", executor="vectorised", rounds=1)
-    alike(played, Personal(params=different(played)))
+    alike(played, Personal(params=different(played.run, CLIENTS)))
 
 
 def test_a_run_evaluates_in_lanes(play_toy: Play) -> None:
@@ -119,7 +104,7 @@ def test_a_cpu_evaluates_other_networks_one_by_one(
     play_toy: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     played = play_toy("local-only", net=normed, executor="vectorised", rounds=1)
-    personal = Personal(params=different(played))
+    personal = Personal(params=different(played.run, CLIENTS))
     judged(played, personal, lanes=True)
     assert Counts.alone == 2 * CLIENTS
     monkeypatch.setitem(TOGETHER, "cpu", 3)
@@ -129,7 +114,7 @@ def test_a_cpu_evaluates_other_networks_one_by_one(
 @pytest.mark.slow
 def test_one_by_one_is_the_rule_of_the_other_executor(play_toy: Play) -> None:
     played = play_toy("local-only", executor="sequential", rounds=1)
-    judged(played, Personal(params=different(played)), lanes=True)
+    judged(played, Personal(params=different(played.run, CLIENTS)), lanes=True)
     assert Counts.alone == 2 * CLIENTS
 
 
@@ -157,7 +142,7 @@ class WithScale(Mixed):
 def test_each_model_has_what_its_client_received(play_toy: Play) -> None:
     played = play_toy(module_of(WithScale), executor="vectorised", rounds=1)
     scale = 1 + torch.arange(CLIENTS) / 7
-    alike(played, Personal(params=different(played), extras={"scale": scale}))
+    alike(played, Personal(params=different(played.run, CLIENTS), extras={"scale": scale}))
     module = played.run.executor.workspace.module
     assert dict(module.received) == {"scale": scale[-1]}
     assert torch.equal(module.row(), module.start)
@@ -166,7 +151,7 @@ def test_each_model_has_what_its_client_received(play_toy: Play) -> None:
 def test_a_bank_and_labels_of_ones_own(play_toy: Play) -> None:
     """Two groups share a model each; what counts is another label, and some samples do not."""
     played = play_toy("local-only", executor="vectorised", rounds=1)
-    bank = different(played, 2)
+    bank = different(played.run, 2)
     state = replace(played.state, models=bank)
     played = replace(played, state=state)
 
@@ -187,7 +172,7 @@ def test_metrics_of_each_client(play_toy: Play) -> None:
     played = play_toy("local-only", executor="vectorised", rounds=1)
     asked = find_metric(Component(name="MulticlassF1Score", average="macro"))
     metrics = ClientMetrics({"f1": asked}, 4, torch.device("cpu"))
-    personal = Personal(params=different(played))
+    personal = Personal(params=different(played.run, CLIENTS))
     alone = judged(played, personal, lanes=False, metrics=metrics)
     found = judged(played, personal, lanes=True, metrics=metrics)
     assert Counts.alone == 1
@@ -204,7 +189,7 @@ def test_samples_of_several_clients_count_for_each(play_toy: Play) -> None:
     lists = [first, torch.cat([second, first[:2]]), none, second]
     samples = Samples(pool.x, pool.y, {"test": RowLists.of(lists)})
     clients = [torch.tensor([0, 1]), torch.tensor([2]), torch.tensor([3])]
-    rows = different(played, 3)
+    rows = different(played.run, 3)
     lanes = PooledLanes.of(samples, "test", torch.cat(clients), [2, 1, 1])
     found = lane_evaluation.evaluate_lanes(space, rows, lanes, {}, bins=5)
     assert found is not None
@@ -218,24 +203,9 @@ def test_samples_of_several_clients_count_for_each(play_toy: Play) -> None:
     assert found.sums[:, 2].tolist() == [len(rows) for rows in lists]
 
 
-class Looks(ClientModule):
-    """Looks at a number, which many models at once do not have."""
-
-    def predict(self, x: Tensor) -> Tensor:
-        return self(x) * (2 if float(self.row()[0]) > 0 else 1)
-
-
 class Draws(ClientModule):
     def predict(self, x: Tensor) -> Tensor:
         return self(x) + 0 * torch.rand(1)
-
-
-class Other(ClientModule):
-    """Gives other losses where it is called for many models."""
-
-    def predict(self, x: Tensor) -> Tensor:
-        many = torch._C._functorch.is_batchedtensor(self.row())
-        return self(x) * (2 if many else 1)
 
 
 @pytest.mark.parametrize("kind", [Looks, Draws, Other])
@@ -243,18 +213,13 @@ def test_a_module_that_cannot_be_called_for_many_is_called_for_each(
     play_toy: Play, kind: type[ClientModule], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     played = play_toy(module_of(kind), executor="vectorised", rounds=1)
-    personal = Personal(params=different(played))
+    personal = Personal(params=different(played.run, CLIENTS))
     alone, found = (judged(played, personal, lanes=lanes) for lanes in (False, True))
     assert found == alone
     tries: list[int] = []
     monkeypatch.setattr(lane_evaluation, "_in_one_pass", lambda *_: tries.append(1))
     assert judged(played, personal) == alone
     assert not tries, "it is not tried again"
-
-
-class Fails(ClientModule):
-    def predict(self, x: Tensor) -> Tensor:
-        return self(x) + self.received["absent"]
 
 
 class Exits(ClientModule):
@@ -268,12 +233,12 @@ def test_an_error_of_the_module_names_the_client(play_toy: Play, kind: type[Clie
     module = played.run.executor.workspace.module
     module.predict = kind.predict.__get__(module)  # type: ignore[method-assign]
     with pytest.raises(PluginError, match=r"evaluation of client 0 failed in .*'absent'"):
-        judged(played, Personal(params=different(played)), lanes=True)
+        judged(played, Personal(params=different(played.run, CLIENTS)), lanes=True)
 
 
 def test_wide_models_share_no_pass(play_toy: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     played = play_toy("local-only", executor="vectorised", rounds=1)
-    personal = Personal(params=different(played))
+    personal = Personal(params=different(played.run, CLIENTS))
     whole = judged(played, personal, lanes=True)
     width = played.run.context.layout.width
     monkeypatch.setattr(evaluation, "SCALARS", 4 * width)
@@ -287,7 +252,9 @@ def test_wide_models_share_no_pass(play_toy: Play, monkeypatch: pytest.MonkeyPat
 
 def test_a_predictor_is_called_for_each_model(play_toy: Play) -> None:
     played = play_toy("local-only", executor="vectorised", rounds=1)
-    personal = Personal(params=different(played), predictor=lambda module, x: 2 * module(x))
+    personal = Personal(
+        params=different(played.run, CLIENTS), predictor=lambda module, x: 2 * module(x)
+    )
     judged(played, personal, lanes=True)
     assert Counts.alone == 2 * CLIENTS
 
@@ -311,7 +278,7 @@ def test_how_models_are_divided(sizes: list[int], most: int, expected: list[list
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_a_device_judges_in_lanes_as_one_by_one(play_toy: Play) -> None:
     played = play_toy("local-only", engine=EngineOptions("vectorised", "cuda"), rounds=1)
-    personal = Personal(params=different(played).cuda())
+    personal = Personal(params=different(played.run, CLIENTS).cuda())
     alone = judged(played, personal, lanes=False)
     found = judged(played, personal, lanes=True)
     assert played.run.executor.workspace.evaluates_lanes
