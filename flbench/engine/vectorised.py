@@ -85,11 +85,12 @@ class Vectorised(Sequential):
     def evaluates_in_lanes(self) -> bool:
         """Whether models are evaluated in lanes, whatever trains them; see `Sequential`.
 
-        It saves time on CUDA, and where networks are linear layers.
+        It saves time on CUDA, and where networks are linear layers; some modules do not allow it.
         """
         space = self.workspace
-        saves_time = space.device.type in TOGETHER or is_linear(space.module)
-        return saves_time and space.layout.which is None
+        if space.evaluates_lanes is False or space.layout.which is not None:
+            return False
+        return space.device.type in TOGETHER or is_linear(space.module)
 
     def _known_reason(self) -> str | None:
         """Why clients of this module must be trained one by one; None = no reason is known."""

@@ -216,10 +216,11 @@ def test_a_module_that_cannot_be_called_for_many_is_called_for_each(
     personal = Personal(params=different(played.run, CLIENTS))
     alone, found = (judged(played, personal, lanes=lanes) for lanes in (False, True))
     assert found == alone
+    assert not played.run.executor.evaluates_in_lanes
     tries: list[int] = []
-    monkeypatch.setattr(lane_evaluation, "_in_one_pass", lambda *_: tries.append(1))
+    monkeypatch.setattr(PooledLanes, "of", lambda *_: tries.append(1))
     assert judged(played, personal) == alone
-    assert not tries, "it is not tried again"
+    assert not tries, "nothing is prepared for it again"
 
 
 class Exits(ClientModule):
