@@ -11,7 +11,7 @@ evaluated in one pass. CPUs are faster one by one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -98,37 +98,60 @@ def agree(one: Tensor, other: Tensor) -> bool:
     return close and torch.equal(one[:, 2], other[:, 2])
 
 
+def call_of_many(
+    space: Workspace, names: Iterable[str] = (), samples: int | None = None
+) -> Callable[..., tuple[Tensor, Tensor]]:
+    """A function that calls many models at once.
+
+    Args:
+        space: the run's module.
+        names: of tensors in `module.received` during prediction.
+        samples: 0 = each model has samples of its own; None = all have the same.
+
+    Returns:
+        (models, shape (g, W), samples and labels, shape (b, ...) or (g, b, ...), then the tensors
+        of `names`, shape (g, ...)) -> (logits in float32, shape (g, b, ...), what
+        `ClientModule.measure` says of them, shape (g, b, 3), float64)
+    """
+    module, names = space.module, tuple(names)
+    space.evaluation_mode()
+
+    def outcome(row: Tensor, x: Tensor, y: Tensor, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+        module.start = row
+        module.received = Received(dict(zip(names, tensors, strict=True)), EVALUATION)
+        with space.fabric.autocast():
+            logits = module.predict(x)
+        return logits.float(), module.measure(logits.float(), y).double()
+
+    call = ModuleCall(module, outcome)
+
+    def one(row: Tensor, *arguments: Tensor) -> tuple[Tensor, Tensor]:
+        return call.with_tensors(space.layout.unflatten(row), row, *arguments)
+
+    return vmap(one, in_dims=(0, samples, samples, *[0] * len(names)))
+
+
+def load(space: Workspace, row: Tensor, received: Mapping[str, Tensor] | None = None) -> None:
+    """Load a model, shape (W,), and what it has received, for predictions."""
+    space.load(row)
+    space.module.start, space.module.received = row, Received(received, EVALUATION)
+
+
 @torch.inference_mode()
 def _evaluate_together(space: Workspace, rows: Tensor, pooled: Pooled) -> Tensor:
     """Evaluate models, shape (g, W), in one pass; see `evaluate_several`.
 
     A pass has at most as many pairs of a model and a sample as TOGETHER models on one chunk.
     """
-    module = space.module
-    space.evaluation_mode()
-    module.received = Received(where=EVALUATION)
-
-    def outcome(x: Tensor, y: Tensor) -> Tensor:
-        with space.fabric.autocast():
-            logits = module.predict(x)
-        return module.measure(logits.float(), y).double()
-
-    call = ModuleCall(module, outcome)
-
-    def evaluate(row: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        module.start = row
-        return call.with_tensors(space.layout.unflatten(row), x, y)
-
-    batched = vmap(evaluate, in_dims=(0, None, None))
+    measured = call_of_many(space)
     size = chunk(pooled.y) * max(1, TOGETHER[space.device.type] // len(rows))
     parts = list(zip(pooled.x.split(size), pooled.y.split(size), strict=True))
 
     def tables(rows: Tensor) -> Tensor:
-        return torch.cat([batched(rows, x, y) for x, y in parts], dim=1)
+        return torch.cat([measured(rows, x, y)[1] for x, y in parts], dim=1)
 
     table = _by_network(space, rows, tables).movedim(0, 1)
-    space.load(rows[-1])  # as after the last one of models one by one
-    module.start = rows[-1]
+    load(space, rows[-1])  # as after the last one of models one by one
     return sums_of(table.flatten(1), pooled).view(-1, *table.shape[1:])
 
 
@@ -159,9 +182,8 @@ def evaluate_model(
         Loss sum, number correct and number of predictions per client; shape (n, 3), float64.
     """
     module, at, size = space.module, 0, chunk(pooled.y)
-    space.load(row)
+    load(space, row, received)
     space.evaluation_mode()
-    module.start, module.received = row, Received(received, EVALUATION)
     measured = []
     for x, y in zip(pooled.x.split(size), pooled.y.split(size), strict=True):
         with space.fabric.autocast():

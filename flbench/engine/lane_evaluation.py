@@ -13,10 +13,16 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 
-from flbench.core.client import EVALUATION, ModuleCall, Received
-from flbench.engine.cross_evaluation import CHUNK, agree, confidences, evaluate_model, sums_of
+from flbench.engine.cross_evaluation import (
+    CHUNK,
+    agree,
+    call_of_many,
+    confidences,
+    evaluate_model,
+    load,
+    sums_of,
+)
 from flbench.engine.workspace import Workspace
 from flbench.federation.federation import Samples
 from flbench.federation.pooled import SMALL, Pooled
@@ -178,31 +184,14 @@ def _in_one_pass(
     labels: Callable[[Tensor], Tensor] | None,
 ) -> Judged:
     """See `evaluate_lanes`."""
-    module, pooled = space.module, lanes.pooled
-    space.evaluation_mode()
-
-    def outcome(row: Tensor, x: Tensor, y: Tensor, *tensors: Tensor) -> tuple[Tensor, Tensor]:
-        module.start = row
-        module.received = Received(dict(zip(received, tensors, strict=True)), EVALUATION)
-        with space.fabric.autocast():
-            logits = module.predict(x)
-        return logits.float(), module.measure(logits.float(), y).double()
-
-    call = ModuleCall(module, outcome)
-
-    def lane(row: Tensor, *arguments: Tensor) -> tuple[Tensor, Tensor]:
-        return call.with_tensors(space.layout.unflatten(row), row, *arguments)
-
+    pooled = lanes.pooled
     wanted = pooled.y if labels is None else labels(pooled.y)
     batch = pooled.x[lanes.index], wanted[lanes.index]
-    logits, measured = (
-        table.flatten(0, 1) for table in vmap(lane)(rows, *batch, *received.values())
-    )
+    call = call_of_many(space, received, samples=0)
+    logits, measured = (table.flatten(0, 1) for table in call(rows, *batch, *received.values()))
     if lanes.places is not None:
         logits, measured = logits[lanes.places], measured[lanes.places]
-    space.load(rows[-1])  # as after the last one of models one by one
-    module.start = rows[-1]
-    module.received = Received({name: table[-1] for name, table in received.items()}, EVALUATION)
+    load(space, rows[-1], {name: table[-1] for name, table in received.items()})
     calibration = torch.zeros(len(rows), bins, 3, dtype=torch.float64)
     if bins:
         calibration = confidences(logits, pooled.y, pooled.owners, bins, lanes.models, len(rows))
