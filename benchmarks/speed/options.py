@@ -22,6 +22,7 @@ OPTIONS: dict[str, dict[str, object]] = {
     "--precision bf16-mixed": {"precision": "bf16-mixed"},
     "--compile": {"compile": True},
     "--executor vectorised": {"executor": "vectorised"},
+    "--portable": {"portable": True},
 }
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import torch
 
+from flbench.engine import portable
+
 from . import interleaved, peers
 from .interleaved import Program, Row
 from .workload import Workload
@@ -44,7 +46,7 @@ def flbench_program(
     module = "flbench_benchmarks.speed.flbench_rounds"
     out = request.folder / name.replace(" ", "-")
     command = [sys.executable, "-m", module, work.text(), json.dumps(engine), str(out)]
-    return Program(name, command)
+    return Program(name, command, portable.SETTINGS if engine.get("portable") else {})
 
 
 def floor_program(work: Workload, processes: int = 1, device: str = "cpu") -> Program:

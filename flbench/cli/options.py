@@ -11,6 +11,7 @@ import typer
 
 from flbench.core.parameters import parse
 from flbench.engine.options import EngineOptions, size
+from flbench.engine.portable import limit
 from flbench.errors import UserError
 from flbench.sweeps.request import RunRequest
 
@@ -105,6 +106,12 @@ def run_request(
         bool,
         typer.Option("--energy", help="estimate the energy of the run: needs flbench[energy]"),
     ] = False,
+    portable: Annotated[
+        bool,
+        typer.Option(
+            "--portable", help="the same bits on every x86-64 processor with AVX2; CPUs only"
+        ),
+    ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="go on from the checkpoint")] = False,
     changed_source: Annotated[
         bool,
@@ -149,6 +156,7 @@ def run_request(
             bank_budget=None if bank_budget is None else size(bank_budget),
             threads=threads,
             energy=energy,
+            portable=portable,
         ),
         resume=resume,
         changed_source=changed_source,
@@ -165,7 +173,10 @@ def takes_request(command: Callable[..., None]) -> Callable[..., None]:
 
     def typed(**values: object) -> None:
         mine = {one.name: values.pop(one.name) for one in own}
-        command(run_request(**values), **mine)  # type: ignore[arg-type]
+        request = run_request(**values)  # type: ignore[arg-type]
+        if request.engine.portable:
+            limit()
+        command(request, **mine)
 
     typed.__name__, typed.__doc__ = command.__name__, command.__doc__
     typed.__signature__ = inspect.Signature([*shared, *own])  # type: ignore[attr-defined]

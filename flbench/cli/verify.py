@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from functools import partial
@@ -108,10 +110,14 @@ def _alone(
         UserError: nothing was played, with the reason.
         Diverged: the run does.
     """
-    from flbench.submission.verification import rounds_to_play
+    from flbench.engine import portable
+    from flbench.submission.verification import engine_of, rounds_to_play
     from flbench.terminal.console import Console
 
     rounds_to_play(result, rounds)
+    if engine_of(result).portable and not portable.limited():
+        portable.limit()
+        os.execv(sys.executable, sys.orig_argv)  # libraries see the variables when they are loaded
     console = Console()
     with console.importing():
         from flbench.datasets import data_root as locate

@@ -23,6 +23,7 @@ import torch.distributed as dist
 from torch import nn
 
 from flbench.core import client as client  # makes torchvision importable, which lightning needs
+from flbench.engine import portable
 from flbench.engine.allocator import keep_activations
 from flbench.engine.process_group import ALONE, ProcessGroup
 from flbench.engine.processes import (
@@ -71,6 +72,8 @@ def open_fabric(engine: EngineOptions) -> Fabric:
     """
     if engine.precision not in PRECISIONS:
         raise UserError(f"--precision {engine.precision}: expected {' or '.join(PRECISIONS)}")
+    if engine.portable and engine.compile:
+        raise UserError("--portable: what is compiled is for this processor; drop --compile")
     asked = engine.devices * engine.nodes
     if dist.is_torchelastic_launched() and int(os.environ["WORLD_SIZE"]) != asked:
         raise UserError(
@@ -96,6 +99,8 @@ def open_fabric(engine: EngineOptions) -> Fabric:
             raise UserError(f"--accelerator {engine.accelerator}{devices}: {text}") from None
         if os.environ.get("LT_CLI_USED") != "1":  # 1 = `fabric run` has launched it
             fabric.launch()
+    if engine.portable:
+        portable.turn_on(fabric.device)
     return fabric
 
 

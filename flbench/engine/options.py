@@ -15,7 +15,7 @@ UNITS = {"": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """How a run is computed. Only `precision` changes results; the other options change times.
+    """How a run is computed; it changes times, `precision` results, and some the last bits.
 
     Attributes:
         executor: how the clients of a stage are trained: auto, sequential, vectorised, or the
@@ -31,6 +31,7 @@ class EngineOptions:
         threads: CPU threads of torch. One is fastest for small networks, and gives sums the same
             order on every machine.
         energy: estimate the energy of the run (needs codecarbon).
+        portable: compute with the same bits on every x86-64 processor with AVX2 (`portable.py`).
     """
 
     executor: str = "auto"
@@ -42,6 +43,7 @@ class EngineOptions:
     bank_budget: int | None = None
     threads: int = 1
     energy: bool = False
+    portable: bool = False
 
 
 def size(text: str) -> int:

@@ -1,4 +1,4 @@
-"""Processes that begin at once: forked from a server that has imported what a run needs.
+"""Processes that begin at once: forked from a server that has imported what a run needs; and anew.
 
 The server is that of multiprocessing's start method "forkserver": a process of its own, in which
 nothing is computed, so that it can be forked safely. It ends when nobody is left who may use it.
@@ -14,13 +14,13 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
-from multiprocessing.context import ForkServerProcess
+from multiprocessing.context import ForkServerProcess, SpawnProcess
 from types import ModuleType
 
 PRELOADED = ("flbench.run.runner", "sklearn.cluster", "torch._dynamo")
 """What the server imports: what a run needs, also what it would import when it first needs it."""
 BLOCKED = (signal.SIGINT, signal.SIGTERM)
-"""Signals that do not reach the server and, until they unblock them, what is forked from it.
+"""Signals that do not reach the server and, until they unblock them, the new processes.
 
 Ctrl-C goes to all processes of a terminal. Who started them decides what becomes of them.
 """
@@ -36,12 +36,8 @@ def start_server(preloaded: Sequence[str] = ()) -> None:
     resource_tracker.ensure_running()  # here, because it unblocks signals
     # the server would search modules in the current folder first
     searched = {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)
-    try:
-        with _environment(searched), _empty_main_module():
-            forkserver.ensure_running()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    with _signals_blocked(), _environment(searched), _empty_main_module():
+        forkserver.ensure_running()
 
 
 def fork(
@@ -52,6 +48,20 @@ def fork(
     context = multiprocessing.get_context("forkserver")
     process = context.Process(target=_call, args=(os.environ.copy(), function, arguments))
     with _empty_main_module():
+        process.start()
+    return process
+
+
+def spawn(
+    function: Callable[..., object], *arguments: object, variables: Mapping[str, str]
+) -> SpawnProcess:
+    """Call a function of a module in a process that begins anew, with variables in its environment.
+
+    Its libraries see them when they are loaded. As in forked ones, signals are blocked.
+    """
+    context = multiprocessing.get_context("spawn")
+    with _signals_blocked(), _environment(variables), _empty_main_module():
+        process = context.Process(target=_call, args=(os.environ.copy(), function, arguments))
         process.start()
     return process
 
@@ -67,7 +77,17 @@ def _call(
 
 
 @contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
+def _signals_blocked() -> Iterator[None]:
+    """Keep BLOCKED from this thread and from processes that are started meanwhile."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
     """Have variables in the environment, for processes that are started."""
     before = os.environ.copy()
     os.environ.update(variables)

@@ -188,6 +188,7 @@ class Task:
     Attributes:
         executor: in place of the file's; None = the file's.
         row: of those with the same, the seeds may share lanes; "" = it is played by itself.
+        portable: it is computed portably, in a process of its own.
     """
 
     path: Path
@@ -197,6 +198,7 @@ class Task:
     data_root: Path
     executor: str | None = None
     row: str = ""
+    portable: bool = False
 
 
 Answer = Audit | Checked

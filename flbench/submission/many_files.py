@@ -2,7 +2,8 @@
 
 Several at once are each run in a process of its own. These are forked from a server that has
 imported the libraries (`run/fork_server.py`), and report through a pipe, as the workers of a sweep
-do (`sweeps/workers.py`).
+do (`sweeps/workers.py`). A process for a file that was computed portably begins anew, as libraries
+are limited when they are loaded.
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import groupby
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkServerProcess
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import joblib
 
+from flbench.engine import portable
 from flbench.errors import FlbenchError, text_of
 from flbench.results.audits import Audit, append_audit
 from flbench.results.files import read_result
 from flbench.results.schema import Result
-from flbench.run.fork_server import fork
+from flbench.run.fork_server import fork, spawn
 from flbench.submission.auditing import Answer, Checked, Task, known, play
 from flbench.submission.verification import engine_of
 from flbench.sweeps.launchers import LANES, SEEDS
@@ -79,9 +81,9 @@ def verify_many(
                 continue
             if earlier is None:
                 name = path.as_posix() if root is None else path.relative_to(root).as_posix()
-                in_lanes = engine_of(result, executor).executor in LANES
-                row = result.fingerprint.config if in_lanes else ""
-                yield Task(path, name, wanted, tolerance, data_root, executor, row)
+                engine = engine_of(result, executor)
+                row = result.fingerprint.config if engine.executor in LANES else ""
+                yield Task(path, name, wanted, tolerance, data_root, executor, row, engine.portable)
             else:
                 yield Checked(path, earlier.outcome, earlier.how, None)
 
@@ -101,7 +103,9 @@ def in_groups(asked: Iterable[Task | Checked]) -> Iterator[list[Task] | Checked]
     """Let neighbours that may share lanes be played together: seeds of one row."""
 
     def together(one: Task | Checked) -> object:
-        return (one.row, one.rounds) if isinstance(one, Task) and one.row else object()
+        if isinstance(one, Task) and one.row:
+            return one.row, one.rounds, one.portable
+        return object()
 
     for _, same in groupby(asked, together):
         some = list(same)
@@ -114,12 +118,19 @@ def in_groups(asked: Iterable[Task | Checked]) -> Iterator[list[Task] | Checked]
 def play_here(
     groups: Iterator[list[Task] | Checked], console: Console
 ) -> Iterator[tuple[Path, Answer]]:
-    """Run files again in this process; the path of each with its answer."""
+    """Run files again in this process, if they can be; the path of each with its answer."""
     for group in groups:
         if isinstance(group, Checked):
             yield group.path, group
+        elif _begins_anew(group):
+            yield from play_apart(iter([group]), 1, console, measured=False)
         else:
             yield from ((group[number].path, answer) for number, answer in play(group, console))
+
+
+def _begins_anew(group: Sequence[Task]) -> bool:
+    """Whether files that are played together need a process in which libraries are limited."""
+    return group[0].portable and not portable.limited()
 
 
 def at_once(files: int) -> int:
@@ -139,7 +150,7 @@ def play_apart(
         measured: begin with one; the others follow when it has run a round, as many as its peak
             memory allows.
     """
-    running: dict[Connection, tuple[ForkServerProcess, dict[int, Task]]] = {}
+    running: dict[Connection, tuple[BaseProcess, dict[int, Task]]] = {}
     wanted, more = 1 if measured else most, True
     try:
         while more or running:
@@ -151,7 +162,11 @@ def play_apart(
                     yield group.path, group
                 else:
                     ours, theirs = multiprocessing.Pipe()
-                    process = fork(_play, theirs, os.getcwd(), group, preloaded=PRELOADED)
+                    call = _play, theirs, os.getcwd(), group
+                    if _begins_anew(group):
+                        process: BaseProcess = spawn(*call, variables=portable.SETTINGS)
+                    else:
+                        process = fork(*call, preloaded=PRELOADED)
                     theirs.close()
                     running[ours] = process, dict(enumerate(group))
             for pipe in wait(list(running)) if running else ():  # of none it would wait for ever

@@ -229,14 +229,14 @@ def _arguments(request: RunRequest) -> Iterator[str]:
         **{
             key: value
             for key, value in engine.items()
-            if value != usual[key] and key not in ("compile", "energy")
+            if value != usual[key] and not isinstance(value, bool)
         },
     }
     for name, given in plain.items():
         if given is not None:
             yield from (f"--{name.replace('_', '-')}", str(given))
-    flags = {"offline-data": request.offline, "compile": request.engine.compile}
-    flags["energy"] = request.engine.energy
+    flags = {"offline-data": request.offline}
+    flags |= {key: value for key, value in engine.items() if isinstance(value, bool)}
     flags |= {"force": request.force, "resume": request.resume}
     flags["changed-source"] = request.changed_source
     yield from (f"--{name}" for name, wanted in flags.items() if wanted)

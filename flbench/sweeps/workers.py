@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from multiprocessing import connection, parent_process
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
+from multiprocessing.process import BaseProcess
 from threading import Lock, Thread
 from typing import Any
 
@@ -129,7 +130,7 @@ class Worker:
         return message(self.process, self.pipe)
 
 
-def message(process: ForkServerProcess, pipe: Connection) -> tuple[str, Any]:
+def message(process: BaseProcess, pipe: Connection) -> tuple[str, Any]:
     """What a process reports next; "died" and its exit code if it is no more."""
     try:
         kind, what = pipe.recv()

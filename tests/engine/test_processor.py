@@ -17,9 +17,9 @@ CPU = torch.device("cpu")
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     """A process finds out once."""
-    processor.cache_clear()
+    module._vendor.cache_clear()
     yield
-    processor.cache_clear()
+    module._vendor.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,128 @@
+"""Portable arithmetic: the same bits on every x86-64 processor that has AVX2.
+
+By the processor and its vendor, the libraries below torch choose the instructions that they use and
+the order in which they add. Environment variables limit them to what all such processors have;
+each library reads its own when it is loaded, or computes for the first time.
+
+In this mode MKL takes square roots from an approximation that each vendor has made in its own way.
+numpy rounds them correctly. So it is with tan, asin, acos and atan, which are left as they are.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flbench.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
+
+SETTINGS = {
+    "ATEN_CPU_CAPABILITY": "avx2",  # torch's own kernels
+    "ONEDNN_MAX_CPU_ISA": "AVX2",  # convolutions
+    "MKL_CBWR": "COMPATIBLE",  # products of matrices; its mode AVX2 depends on the vendor
+    "OPENBLAS_CORETYPE": "Haswell",  # those of numpy and scipy
+    "NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR",
+}
+"""The variables by which libraries are limited."""
+COMPATIBLE = 3
+"""What MKL calls the mode of that name."""
+NAME = "portable AVX2"
+"""The processor, where it makes no difference which one it is."""
+_overrides: list[torch.library.Library] = []
+
+
+def limit() -> None:
+    """Limit the libraries that are not in use yet, in this process and those that it starts."""
+    os.environ.update(SETTINGS)
+
+
+def limited() -> bool:
+    """Whether this process began with the variables."""
+    return all(os.environ.get(name) == value for name, value in SETTINGS.items())
+
+
+def is_on() -> bool:
+    """Whether this process computes portably."""
+    return bool(_overrides)
+
+
+def turn_on(device: torch.device) -> None:
+    """Compute portably from now on; once it is on, it stays.
+
+    Raises:
+        UserError: the device is no such processor; torch has no MKL that can be asked; or a library
+            was in use before it was limited.
+    """
+    import torch
+
+    if is_on() and device.type == "cpu":
+        return
+    if device.type != "cpu" or platform.machine().lower() not in ("x86_64", "amd64"):
+        what = device.type if device.type != "cpu" else platform.machine()
+        raise UserError(f"--portable: expected an x86-64 processor with AVX2, got {what}")
+    if torch.backends.cpu.get_cpu_capability() == "DEFAULT":
+        raise UserError("--portable: expected a processor with AVX2, this one has none")
+    if unlimited := list(_unlimited()):
+        variables = " ".join(f"{name}='{value}'" for name, value in SETTINGS.items())
+        raise UserError(
+            f"--portable: {', '.join(unlimited)} can no longer be limited in this process: begin"
+            f" another one, with {variables} in its environment"
+        )
+    library = torch.library.Library("aten", "IMPL")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that kernels are replaced
+        library.impl("sqrt", _root, "CPU")
+        library.impl("sqrt_", lambda x: x.copy_(_root(x)), "CPU")
+        library.impl("sqrt.out", lambda x, out: out.resize_(x.shape).copy_(_root(x)), "CPU")
+    _overrides.append(library)
+
+
+def _unlimited() -> Iterator[str]:
+    """The libraries that are in use as the processor suggests."""
+    import numpy as np
+    import torch
+    from threadpoolctl import threadpool_info
+
+    if torch.backends.cpu.get_cpu_capability() != "AVX2":
+        yield "torch"
+    if _mkl_mode() != COMPATIBLE:
+        yield "MKL"
+    found = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])
+    if any(name == "X86_V4" or name.startswith("AVX512") for name in found):
+        yield "numpy"
+    others = [one for one in threadpool_info() if one["internal_api"] == "openblas"]
+    if any(one["architecture"] != SETTINGS["OPENBLAS_CORETYPE"] for one in others):
+        yield "OpenBLAS"
+
+
+def _mkl_mode() -> int:
+    """The mode that torch's MKL computes in.
+
+    Raises:
+        UserError: there is no MKL, or none that says it.
+    """
+    import torch
+
+    file = Path(torch.__file__).with_name("lib") / "libtorch_cpu.so"
+    try:
+        return int(ctypes.CDLL(str(file)).mkl_serv_cbwr_get(1))
+    except (OSError, AttributeError):
+        raise UserError("--portable: expected a torch that has MKL within, as its wheels") from None
+
+
+def _root(x: torch.Tensor) -> torch.Tensor:
+    """Square roots, rounded correctly; torch itself rounds those of other types so."""
+    import numpy as np
+    import torch
+
+    if x.dtype not in (torch.float32, torch.float64):
+        return x.pow(0.5)
+    with np.errstate(all="ignore"):
+        return torch.from_numpy(np.asarray(np.sqrt(x.detach().numpy())))

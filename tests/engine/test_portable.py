@@ -1,0 +1,126 @@
+"""Portable arithmetic: libraries are limited before they compute, and square roots are exact."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from flbench.engine import portable
+from flbench.engine.fabric import open_fabric
+from flbench.engine.options import EngineOptions
+from flbench.errors import UserError
+
+CPU = torch.device("cpu")
+needs_avx2 = pytest.mark.skipif(
+    platform.machine() not in ("x86_64", "AMD64")
+    or torch.backends.cpu.get_cpu_capability() == "DEFAULT",
+    reason="needs an x86-64 processor with AVX2",
+)
+
+
+def in_a_new_process(code: str, folder: Path) -> str:
+    """What a program prints that limits the libraries before it imports them."""
+    program = f"from flbench.engine import portable\nportable.limit()\n{code}"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@needs_avx2
+def test_libraries_that_are_in_use_cannot_be_limited_any_more() -> None:
+    torch.ones(2, 2) @ torch.ones(2, 2)
+    with pytest.raises(UserError, match=r"MKL.* can no longer be limited.*MKL_CBWR='COMPATIBLE'"):
+        portable.turn_on(CPU)
+    assert not portable.is_on()
+
+
+def test_other_devices_and_processors_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="expected an x86-64 processor with AVX2, got meta"):
+        portable.turn_on(torch.device("meta"))
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    with pytest.raises(UserError, match="got aarch64"):
+        portable.turn_on(CPU)
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
+    with pytest.raises(UserError, match="this one has none"):
+        portable.turn_on(CPU)
+
+
+@needs_avx2
+def test_each_library_that_is_not_limited_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import numpy
+    import threadpoolctl
+
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    monkeypatch.setattr(portable, "_mkl_mode", lambda: 1)
+    config = {"SIMD Extensions": {"found": ["X86_V3", "X86_V4"]}}
+    monkeypatch.setattr(numpy, "show_config", lambda mode: config)
+    blas = [
+        {"internal_api": "openmp", "architecture": None},
+        {"internal_api": "openblas", "architecture": "SkylakeX"},
+    ]
+    monkeypatch.setattr(threadpoolctl, "threadpool_info", lambda: blas)
+    with pytest.raises(UserError, match="portable: torch, MKL, numpy, OpenBLAS can no longer"):
+        portable.turn_on(CPU)
+
+
+def test_a_torch_without_its_mkl_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__file__", "/nowhere/torch/__init__.py")
+    with pytest.raises(UserError, match="expected a torch that has MKL within"):
+        portable._mkl_mode()
+
+
+def test_compiled_code_is_refused() -> None:
+    with pytest.raises(UserError, match="drop --compile"):
+        open_fabric(EngineOptions(portable=True, compile=True))
+
+
+ROOTS = """
+import json
+import numpy as np
+import torch
+from flbench.engine.processor import processor
+
+cpu = torch.device("cpu")
+before, mode = processor(cpu), portable._mkl_mode()
+portable.turn_on(cpu)
+portable.turn_on(cpu)  # once is enough
+found = {"before": before, "name": processor(cpu), "limited": portable.limited(), "mode": mode}
+wrong = []
+for dtype in (torch.float32, torch.float64):
+    x = torch.rand(40, 50, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    for table in (x, x.t(), x[::2, 1::3], x[0, 0]):
+        exact = torch.from_numpy(np.asarray(np.sqrt(table.numpy())))
+        wrong.append((table.sqrt() != exact).sum())
+        wrong.append((table.clone().sqrt_() != exact).sum())
+        wrong.append((torch.sqrt(table, out=torch.empty(0, dtype=dtype)) != exact).sum())
+    root = x.clone().requires_grad_()
+    root.sqrt().sum().backward()
+    wrong.append((root.grad - 0.5 / x.sqrt()).abs().max() > 1e-4)
+found["wrong"] = int(sum(wrong))
+found["negative"] = bool(torch.tensor([-1.0]).sqrt().isnan())
+found["others"] = torch.tensor([4, 9]).sqrt().tolist(), torch.tensor([4.0]).bfloat16().sqrt().item()
+print(json.dumps(found))
+"""
+
+
+@needs_avx2
+def test_square_roots_are_rounded_correctly(tmp_path: Path) -> None:
+    """Also of views, in place, into another tensor; and a process is named when it is on."""
+    found = json.loads(in_a_new_process(ROOTS, tmp_path))
+    assert found.pop("before") != portable.NAME
+    assert found == {
+        "name": portable.NAME,
+        "limited": True,
+        "mode": portable.COMPATIBLE,
+        "wrong": 0,
+        "negative": True,
+        "others": [[2.0, 3.0], 2.0],
+    }
