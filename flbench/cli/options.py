@@ -46,6 +46,10 @@ Workers = Annotated[
 ]
 Executors = Literal["auto", "sequential", "vectorised", "fastest"]
 Executor = Annotated[Executors, typer.Option(help="how clients train")]
+Portable = Annotated[
+    bool,
+    typer.Option("--portable", help="the same bits on every x86-64 processor with AVX2; CPUs only"),
+]
 Threads = Annotated[int, typer.Option(min=1, max=1024, help="CPU threads of torch")]
 
 
@@ -106,12 +110,7 @@ def run_request(
         bool,
         typer.Option("--energy", help="estimate the energy of the run: needs flbench[energy]"),
     ] = False,
-    portable: Annotated[
-        bool,
-        typer.Option(
-            "--portable", help="the same bits on every x86-64 processor with AVX2; CPUs only"
-        ),
-    ] = False,
+    portable: Portable = False,
     resume: Annotated[bool, typer.Option("--resume", help="go on from the checkpoint")] = False,
     changed_source: Annotated[
         bool,

@@ -14,6 +14,7 @@ from flbench.cli.options import (
     MOST_SEEDS,
     Executor,
     Out,
+    Portable,
     Root,
     Settings,
     Threads,
@@ -22,6 +23,7 @@ from flbench.cli.options import (
     read_workers,
 )
 from flbench.engine.options import EngineOptions
+from flbench.engine.portable import limit
 from flbench.errors import UnknownName
 from flbench.sweeps.request import RunRequest
 
@@ -48,6 +50,7 @@ def reproduce(
     out: Out = Path("flbench-results"),
     executor: Executor = "auto",
     threads: Threads = 1,
+    portable: Portable = False,
     workers: Workers = "auto",
     no_run: Annotated[bool, typer.Option("--no-run", help="only compare what is there")] = False,
     markdown: Annotated[
@@ -55,6 +58,8 @@ def reproduce(
     ] = False,
 ) -> None:
     """Run what is missing of a paper's tables; print ours beside the paper's, with a verdict."""
+    if portable:
+        limit()
     from flbench.papers.paper import SCALES, load_paper
 
     card = load_paper(paper)
@@ -85,7 +90,7 @@ def reproduce(
         dataset=dataset,
         data_root=data_root,
         out=out,
-        engine=EngineOptions(executor=executor, threads=threads),
+        engine=EngineOptions(executor=executor, threads=threads, portable=portable),
     )
     plans = {name: planned(grid, scale, request, seeds, progress) for name, grid in chosen.items()}
     every = [cell for part in plans.values() for plan in part for cell in plan.cells]
