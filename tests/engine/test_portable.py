@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -24,11 +25,11 @@ needs_avx2 = pytest.mark.skipif(
 )
 
 
-def in_a_new_process(code: str, folder: Path) -> str:
+def in_a_new_process(code: str, folder: Path, *on: str) -> str:
     """What a program prints that limits the libraries before it imports them."""
     program = f"from flbench.engine import portable\nportable.limit()\n{code}"
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    command = [*on, sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -124,3 +125,57 @@ def test_square_roots_are_rounded_correctly(tmp_path: Path) -> None:
         "negative": True,
         "others": [[2.0, 3.0], 2.0],
     }
+
+
+BITS = """
+import hashlib
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+torch.set_num_threads(1)
+portable.turn_on(torch.device("cpu"))
+draw = torch.Generator().manual_seed(0)
+
+
+def bits(*tensors):
+    return hashlib.sha256(b"".join(t.detach().numpy().tobytes() for t in tensors)).hexdigest()
+
+
+def trained(network, shape, optimizer):
+    torch.manual_seed(0)
+    for part in network.modules():
+        if hasattr(part, "reset_parameters"):
+            part.reset_parameters()
+    optimizer = optimizer(network.parameters(), lr=0.05)
+    for _ in range(2):
+        x, y = torch.randn(*shape, generator=draw), torch.randint(10, shape[:1], generator=draw)
+        optimizer.zero_grad()
+        F.cross_entropy(network(x), y).backward()
+        optimizer.step()
+    return bits(*network.parameters())
+
+
+convolutions = nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU()
+dense = nn.Linear(16 * 5 * 5, 84), nn.ReLU(), nn.Linear(84, 10)
+lenet = nn.Sequential(*convolutions, nn.MaxPool2d(2), nn.Flatten(), *dense)
+perceptron = nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU(), nn.Linear(64, 10))
+print(trained(lenet, (32, 3, 32, 32), torch.optim.SGD))
+print(trained(perceptron, (11, 64), torch.optim.Adam))
+x = torch.randn(200, 37, generator=draw)
+print(bits(torch.cdist(x, x), x.double() @ x.t().double(), torch.linalg.svdvals(x)))
+print(bits(x.exp(), x.softmax(1), x.tanh(), x.erf(), x.abs().log(), x.norm(dim=1)))
+"""
+EMULATOR = "qemu-x86_64"
+
+
+@needs_avx2
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.skipif(shutil.which(EMULATOR) is None, reason="needs qemu-user")
+@pytest.mark.parametrize("model", ["Haswell", "EPYC-Rome"])
+def test_an_emulated_processor_gives_the_same_bits(model: str, tmp_path: Path) -> None:
+    """Its vendor, caches and approximations are others."""
+    here = in_a_new_process(BITS, tmp_path)
+    assert here == in_a_new_process(BITS, tmp_path, EMULATOR, "-cpu", model)
+    assert len({*here.split()}) == 4
