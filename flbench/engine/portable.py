@@ -28,7 +28,9 @@ SETTINGS = {
     "ONEDNN_MAX_CPU_ISA": "AVX2",  # convolutions
     "MKL_CBWR": "COMPATIBLE",  # products of matrices; its mode AVX2 depends on the vendor
     "OPENBLAS_CORETYPE": "Haswell",  # those of numpy and scipy
-    "NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR",
+    # by their names before numpy 2.4, and since
+    "NPY_DISABLE_CPU_FEATURES": "AVX512F AVX512CD AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL"
+    " AVX512_SPR X86_V4",
 }
 """The variables by which libraries are limited."""
 COMPATIBLE = 3
