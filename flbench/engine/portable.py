@@ -4,8 +4,8 @@ By the processor and its vendor, the libraries below torch choose the instructio
 the order in which they add. Environment variables limit them to what all such processors have;
 each library reads its own when it is loaded, or computes for the first time.
 
-In this mode MKL takes square roots from an approximation that each vendor has made in its own way.
-numpy rounds them correctly. So it is with tan, asin, acos and atan, which are left as they are.
+In this mode MKL begins some functions with an approximate instruction, whose last bits each vendor
+has chosen in its own way. numpy computes these functions without it.
 """
 
 from __future__ import annotations
@@ -37,6 +37,10 @@ COMPATIBLE = 3
 """What MKL calls the mode of that name."""
 NAME = "portable AVX2"
 """The processor, where it makes no difference which one it is."""
+APPROXIMATED = {
+    "sqrt": "sqrt", "tan": "tan", "asin": "arcsin", "acos": "arccos", "atan": "arctan",
+}  # fmt: skip
+"""The functions of torch that numpy computes, and what it calls them."""
 _overrides: list[torch.library.Library] = []
 
 
@@ -80,9 +84,8 @@ def turn_on(device: torch.device) -> None:
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that kernels are replaced
-        library.impl("sqrt", _root, "CPU")
-        library.impl("sqrt_", lambda x: x.copy_(_root(x)), "CPU")
-        library.impl("sqrt.out", lambda x, out: out.resize_(x.shape).copy_(_root(x)), "CPU")
+        for name, other in APPROXIMATED.items():
+            _replace(library, name, other)
     _overrides.append(library)
 
 
@@ -119,12 +122,19 @@ def _mkl_mode() -> int:
         raise UserError("--portable: expected a torch that has MKL within, as its wheels") from None
 
 
-def _root(x: torch.Tensor) -> torch.Tensor:
-    """Square roots, rounded correctly; torch itself rounds those of other types so."""
+def _replace(library: torch.library.Library, name: str, other: str) -> None:
+    """Let numpy compute a function of torch on CPUs, also in place and into another tensor."""
     import numpy as np
     import torch
 
-    if x.dtype not in (torch.float32, torch.float64):
-        return x.pow(0.5)
-    with np.errstate(all="ignore"):
-        return torch.from_numpy(np.asarray(np.sqrt(x.detach().numpy())))
+    function = getattr(np, other)
+
+    def compute(x: torch.Tensor) -> torch.Tensor:
+        kind = x.dtype if x.is_floating_point() else torch.get_default_dtype()
+        exact = x.detach().to(kind if kind in (torch.float32, torch.float64) else torch.float32)
+        with np.errstate(all="ignore"):
+            return torch.from_numpy(np.asarray(function(exact.numpy()))).to(kind)
+
+    library.impl(name, compute, "CPU")
+    library.impl(f"{name}_", lambda x: x.copy_(compute(x)), "CPU")
+    library.impl(f"{name}.out", lambda x, out: out.resize_(x.shape).copy_(compute(x)), "CPU")
