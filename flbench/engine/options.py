@@ -15,7 +15,7 @@ UNITS = {"": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """How a run is computed; it changes times, `precision` results, and some the last bits.
+    """How a run is computed: `precision` changes results, others times, and some the last bits.
 
     Attributes:
         executor: how the clients of a stage are trained: auto, sequential, vectorised, or the

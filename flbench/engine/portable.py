@@ -50,8 +50,13 @@ def limit() -> None:
 
 
 def limited() -> bool:
-    """Whether this process began with the variables."""
+    """Whether the variables are set, so that what this process loads is limited."""
     return all(os.environ.get(name) == value for name, value in SETTINGS.items())
+
+
+def is_possible() -> bool:
+    """Whether this is an x86-64 machine."""
+    return platform.machine().lower() in ("x86_64", "amd64")
 
 
 def is_on() -> bool:
@@ -70,7 +75,7 @@ def turn_on(device: torch.device) -> None:
 
     if is_on() and device.type == "cpu":
         return
-    if device.type != "cpu" or platform.machine().lower() not in ("x86_64", "amd64"):
+    if device.type != "cpu" or not is_possible():
         what = device.type if device.type != "cpu" else platform.machine()
         raise UserError(f"--portable: expected an x86-64 processor with AVX2, got {what}")
     if torch.backends.cpu.get_cpu_capability() == "DEFAULT":

@@ -102,7 +102,7 @@ def again(
 def engine_of(result: Result, other: str | None = None) -> EngineOptions:
     """What comes nearest to how a result was computed, or the same with another executor."""
     from flbench.engine.options import EXACT, EngineOptions
-    from flbench.engine.portable import NAME
+    from flbench.engine.portable import NAME, is_possible
 
     stated = result.environment
     executor, threads = stated.get("executor", ""), stated.get("threads", "")
@@ -111,7 +111,7 @@ def engine_of(result: Result, other: str | None = None) -> EngineOptions:
         accelerator="cpu" if stated.get("device") == "cpu" else "auto",
         precision=stated.get("precision", EXACT),
         threads=int(threads) if threads.isdecimal() and 0 < int(threads) <= 64 else 1,
-        portable=stated.get("processor") == NAME,
+        portable=stated.get("processor") == NAME and is_possible(),
     )
 
 

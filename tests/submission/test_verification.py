@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from toy import Play, Typed, composition, player, toy_dataset
 import flbench
 import flbench as fl
 from flbench.core.dataset import Dataset
+from flbench.engine.portable import NAME
 from flbench.engine.processor import processor
 from flbench.results.audits import read_audits
 from flbench.results.difference import relative_distance
@@ -357,6 +359,17 @@ def test_what_it_was_computed_with_is_taken_up(result: Result) -> None:
     assert engine_of(result, "vectorised").executor == "vectorised"
     odd = {"executor": "rm -rf", "device": "cuda:0", "threads": "99999999"}
     assert engine(**odd) == ("auto", "auto", "32-true", 1)
+
+
+def test_what_is_portable_is_run_portably_where_that_is_possible(
+    result: Result, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Elsewhere the numbers agree within the tolerance, as those of any file."""
+    told = result.model_copy(update={"environment": {"processor": NAME}})
+    for machine, possible in (("x86_64", True), ("AMD64", True), ("arm64", False)):
+        monkeypatch.setattr(platform, "machine", lambda there=machine: there)
+        assert engine_of(told).portable is possible
+        assert not engine_of(result).portable
 
 
 @pytest.mark.slow
