@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from toy import Typed
 
+from flbench.cli import reproduce
 from flbench.errors import BadParameter, UnknownName, UserError
 from flbench.papers import page as paper_page
 from flbench.papers.paper import (
@@ -358,3 +359,14 @@ def test_a_studys_table_is_shown_as_it_is_or_refused_in_one_line(tmp_path: Path)
         file.write_text(odd)
         with pytest.raises(UserError, match=r"one\.json: expected JSON with a list of tables"):
             paper_page.page(card, tmp_path, SweepProgress())
+
+
+def test_reproduce_limits_the_libraries_where_cells_are_to_be_portable(
+    card: str, typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here it is too late for that, which every cell says."""
+    limited: list[bool] = []
+    monkeypatch.setattr(reproduce, "limit", lambda: limited.append(True))
+    code, _, err = typed("reproduce", card, "--table", "1", "--workers", "1", "--portable")
+    assert (code, limited) == (1, [True])
+    assert "--portable: " in err

@@ -113,14 +113,14 @@ def test_an_interrupted_command_leaves_no_process(typed: Typed, tmp_path: Path) 
 
 
 def test_neighbours_of_one_row_are_played_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    def task(name: str, rounds: int = 3, row: str | None = None) -> Task:
+    def task(name: str, rounds: int = 3, row: str | None = None, portable: bool = False) -> Task:
         of_row = name[0] if row is None else row
-        return Task(Path(name), name, rounds, 0.01, Path(), None, of_row)
+        return Task(Path(name), name, rounds, 0.01, Path(), None, of_row, portable)
 
     known = Checked(Path("a/known"), "agrees", "", None)
     asked = [
         *(task(f"a/{seed}") for seed in range(3)), known, task("a/9"), task("b/0"), task("b/1", 4),
-        *(task(f"c/{seed}", row="") for seed in range(2)),
+        *(task(f"c/{seed}", row="") for seed in range(2)), task("d/0"), task("d/1", portable=True),
     ]  # fmt: skip
     monkeypatch.setattr(many_files, "SEEDS", 2)
     found = [
@@ -129,6 +129,7 @@ def test_neighbours_of_one_row_are_played_together(monkeypatch: pytest.MonkeyPat
     ]
     assert found == [
         ["a/0", "a/1"], ["a/2"], known, ["a/9"], ["b/0"], ["b/1"], ["c/0"], ["c/1"],
+        ["d/0"], ["d/1"],
     ]  # fmt: skip
 
 
