@@ -19,7 +19,7 @@ def run(request: PartRequest) -> list[Row]:
     """Whole rounds of a 64-64-10 perceptron on clients of 11 samples, and of LeNet-5.
 
     LeNet-5 has images as of Fashion-MNIST, with which the suites of FLIS train it in batches of 10,
-    and as of CIFAR-10.
+    also in batches of 32, and as of CIFAR-10.
     """
     works = [
         Workload(
@@ -29,8 +29,8 @@ def run(request: PartRequest) -> list[Row]:
         for cohort in ((10,) if request.quick else (10, 40, 100))
     ]  # fmt: skip
     pairs = [(work, 3 if request.quick else 60) for work in works]
-    for shape in ((1, 28, 28), (3, 32, 32)):
-        lenet = Workload(shape=shape, clients=10, batch=10)
+    for shape, batch in (((1, 28, 28), 10), ((1, 28, 28), 32), ((3, 32, 32), 10)):
+        lenet = Workload(shape=shape, clients=10, batch=batch)
         pairs.append((lenet, 2 if request.quick else 30))
     rows: list[Row] = []
     for work, rounds in pairs:
@@ -38,7 +38,8 @@ def run(request: PartRequest) -> list[Row]:
             flbench_program(work, request, name, executor=name, accelerator="cpu")
             for name in ("sequential", "vectorised")
         ]
-        size = "" if work.model == "mlp" else f" {'x'.join(map(str, work.shape))}"
+        size = f" {'x'.join(map(str, work.shape))}, batches of {work.batch}"
+        size = "" if work.model == "mlp" else size
         for row in compare(
             programs, rounds, request, inverse=True, model=work.model + size, cohort=work.cohort
         ):

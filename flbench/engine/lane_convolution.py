@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-LARGEST = 200_000
-"""Scalars of all windows of a lane's batch; with more, a convolution in groups is faster."""
+LARGEST = 600_000
+"""Scalars of all windows of a lane's batch; with more, they take too much memory."""
 LARGEST_FILTERS = 5_000
 """Scalars of a lane's filters; with more, a convolution in groups is as fast or faster."""
 EXACT = torch.float32, torch.float64
@@ -41,6 +41,9 @@ class LaneConvolutions(TorchFunctionMode):
         if func is F.max_pool2d and args and args[0].ndim == 4 and args[0].stride(0) == 1:
             # Pooling treats samples and channels alike, and is fast for those that are innermost.
             return func(args[0].transpose(0, 1), *args[1:], **kwargs).transpose(0, 1)
+        if func is F.linear and args and args[0].ndim == 2 and args[0].stride(0) == 1:
+            # Backwards, the product for a table of features by samples has no fast kernel.
+            return func(args[0].contiguous(), *args[1:], **kwargs)
         return func(*args, **kwargs)
 
 
@@ -128,11 +131,12 @@ class Overlap(torch.autograd.Function):
     def forward(windows: Tensor) -> Tensor:
         """(c, height, width, rows, columns, b) -> (c, h, w, b)."""
         channels, height, width, rows, columns, samples = windows.shape
+        bands = windows.new_zeros(channels, height, rows, columns + width - 1, samples)
+        for column in range(width):
+            bands[:, :, :, column : column + columns].add_(windows[:, :, column])
         images = windows.new_zeros(channels, rows + height - 1, columns + width - 1, samples)
         for row in range(height):
-            for column in range(width):
-                part = images[:, row : row + rows, column : column + columns]
-                part.add_(windows[:, row, column])
+            images[:, row : row + rows].add_(bands[:, row])
         return images
 
     @staticmethod

@@ -148,7 +148,7 @@ def entries(kind: str) -> dict[str, Entry]:
     for point in entry_points(group=f"flbench.{kind}"):
         entry = Entry(kind, point.name, point.value, *_called(point.dist))
         other = found.setdefault(point.name, entry)
-        if entry != replace(other, rivals=()):
+        if other is not entry and entry != replace(other, rivals=()):
             rivals = dict.fromkeys((*other.rivals, f"{entry.distribution} {entry.version}"))
             found[point.name] = replace(other, rivals=tuple(rivals))
     return dict(sorted(found.items()))

@@ -119,6 +119,18 @@ def test_samples_stay_innermost_in_pooling_for_its_speed() -> None:
     assert torch.equal(pooled, F.max_pool2d(maps, 2))
 
 
+def test_a_linear_layer_gets_samples_outermost_for_its_speed_backwards() -> None:
+    weight, bias, images = (tensor[0] for tensor in tensors(2, 3, 6, (3, 3)))
+    head = torch.ones(2, 3 * 4 * 5, dtype=weight.dtype)
+    with LaneConvolutions():
+        features = convolution(images, weight, bias).flatten(1)
+        assert features.stride(0) == 1
+        found = F.linear(features.requires_grad_(), head)
+    (gradient,) = torch.autograd.grad(found.sum(), features)
+    assert gradient.is_contiguous()
+    torch.testing.assert_close(found, F.linear(features, head))
+
+
 def test_pooling_of_one_image_is_left_to_torch() -> None:
     image = torch.arange(30.0).view(3, 5, 2).permute(2, 0, 1)  # channels innermost
     with LaneConvolutions():

@@ -94,7 +94,7 @@ def test_one_whose_process_dies_stops_no_other(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.slow
 def test_an_interrupted_command_leaves_no_process(typed: Typed, tmp_path: Path) -> None:
-    long = ("-p", "fedavg", "-s", "noisy-noniid", "--seeds", "3", "--rounds", "40")
+    long = ("-p", "fedavg", "-s", "noisy-noniid", "--seeds", "4", "--rounds", "12")
     assert typed("sweep", *long)[0] == 0
     mark = uuid.uuid4().hex
     words = ["verify", "flbench-results", "--workers", "2"]
