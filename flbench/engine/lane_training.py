@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from itertools import accumulate
+from math import prod
 
 import numpy as np
 import torch
@@ -26,12 +27,14 @@ from flbench.engine.sequential import Outcome, both, local_settings, most_steps,
 
 SCALARS = 2**28
 """Scalars that are trained at once; lanes beyond that are trained afterwards."""
+INPUTS = 2**22
+"""Scalars of samples in one step: what a network makes of them takes many times their memory."""
 POOL = 2**28
 """Bytes of samples that several runs may have together, as they are copied to one table."""
 
 
 def train(jobs: Sequence[StageJob], pool: Pool | None = None) -> Pool:
-    """Train the clients of some jobs in lanes, at most SCALARS scalars at once.
+    """Train the clients of some jobs in lanes, as many at once as fit in memory.
 
     Clients share lanes if they train equally long and fast, and have the same network. The models
     are written to the jobs' rows, what else came out to their outcomes.
@@ -57,11 +60,11 @@ def train(jobs: Sequence[StageJob], pool: Pool | None = None) -> Pool:
     if pool is None or not pool.serves(jobs):
         pool = Pool(jobs)
     first = pool.first(jobs)
-    lanes_at_once = max(1, SCALARS // jobs[0].executor.workspace.layout.width)
     for (schedule, network), places in alike.items():
         places.sort(key=lambda place: len(place[0].owned[place[1]]))
-        for at in range(0, len(places), lanes_at_once):
-            lanes = Lanes.of(places[at : at + lanes_at_once])
+        together = most_lanes(places[-1])
+        for at in range(0, len(places), together):
+            lanes = Lanes.of(places[at : at + together])
             with ExitStack() as settings:
                 for job in jobs_of(lanes.places):
                     module = job.executor.workspace.module
@@ -74,6 +77,14 @@ def train(jobs: Sequence[StageJob], pool: Pool | None = None) -> Pool:
                 write(job.rows[client][candidate], row)
                 job.outcomes[client][candidate] = outcome
     return pool
+
+
+def most_lanes(place: Place) -> int:
+    """How many lanes are trained at once, none of which has more samples than this one."""
+    job, client, _ = place
+    space, x = job.executor.workspace, job.executor.samples.x
+    inputs = min(space.module.local.batch_size, len(job.owned[client])) * prod(x.shape[1:])
+    return max(1, min(SCALARS // space.layout.width, INPUTS // max(1, inputs)))
 
 
 def refuse_different(jobs: Sequence[StageJob]) -> None:

@@ -17,6 +17,7 @@ from flbench import ClientModule, LocalPhase, LocalTraining, Stage, Start, hooki
 from flbench.core.dataset import Dataset
 from flbench.engine import lane_optimizer, lane_training, vectorised
 from flbench.engine.dropout import LaneDropout, replace_dropout
+from flbench.engine.lanes import Lanes, Place
 from flbench.engine.options import EngineOptions
 from flbench.engine.vectorised import Vectorised
 from flbench.errors import UserError
@@ -217,9 +218,28 @@ def test_dropout_alone_draws_what_torch_draws(play_toy: Play) -> None:
     assert torch.equal(net.eval()(x), x)
 
 
-def test_more_lanes_than_fit_take_turns(play_toy: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lane_training, "SCALARS", 60)  # two lanes of 28
+@pytest.mark.parametrize(
+    ("limit", "scalars"),
+    [("SCALARS", 2 * 28), ("INPUTS", 2 * 4 * 3)],  # rows; batches of four samples of three numbers
+)
+def test_more_lanes_than_fit_take_turns(
+    limit: str, scalars: int, play_toy: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    of = Lanes.of
+
+    def counted(places: Sequence[Place]) -> Lanes:
+        seen.append(len(places))
+        return of(places)
+
+    monkeypatch.setattr(Lanes, "of", counted)
+    monkeypatch.setattr(lane_training, limit, scalars + 1)
     agree_on(play_toy, dataset=toy_dataset(samples=105))
+    assert max(seen) == 2
+    seen.clear()
+    monkeypatch.setattr(lane_training, limit, 1)
+    agree_on(play_toy, dataset=toy_dataset(samples=105))
+    assert set(seen) == {1}
 
 
 NETWORKS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
