@@ -39,9 +39,9 @@ def run(request: PartRequest) -> list[Row]:
             for name in ("sequential", "vectorised")
         ]
         size = f" {'x'.join(map(str, work.shape))}, batches of {work.batch}"
-        size = "" if work.model == "mlp" else size
+        label = work.model if work.model == "mlp" else work.model + size
         for row in compare(
-            programs, rounds, request, inverse=True, model=work.model + size, cohort=work.cohort
+            programs, rounds, request, inverse=True, model=label, cohort=work.cohort
         ):
             model, cohort = row.pop("model"), row.pop("cohort")
             row.pop("steps", None)  # counted from optimisers, which lanes do not call

@@ -4,8 +4,8 @@ Under `torch.func.vmap` the convolutions of all lanes are one convolution in gro
 have no fast kernel. Where the batch of a lane is small, as with LeNet-5 in batches of ten, the
 product of each lane's filters and the windows of its images takes less time, backwards too. The
 samples of a batch are innermost in memory: a window is then copied in long rows, and max-pooling
-computes several samples at once. The numbers are those of torch's convolution up to the order of
-float sums.
+computes several samples at once. A linear layer after it gets a copy with samples outermost. The
+numbers are those of torch up to the order of float sums.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ EXACT = torch.float32, torch.float64
 
 
 class LaneConvolutions(TorchFunctionMode):
-    """Makes products of the small convolutions that are called in it, on CPUs."""
+    """Makes products of the small convolutions that are called in it, on CPUs.
+
+    Pooling and linear layers after them get the order in memory that is fast for them.
+    """
 
     def __torch_function__(
         self,

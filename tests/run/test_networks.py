@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from every import LONG_CHECKS
 from toy import CLIENTS, WIDTH, Play, composition, refused, toy_dataset, toy_suite, watching
 
 import flbench as fl
@@ -199,25 +198,21 @@ def test_executors_agree(play_toy: Play, method: str) -> None:
 
 
 @pytest.mark.slow
-def test_laws_hold_across_networks() -> None:
-    laws_hold(SHORT, [name for name in CHECKS if name not in LONG_CHECKS])
-
-
-@pytest.mark.slow
-@pytest.mark.long
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method",
+    [
+        SHORT,
+        *(pytest.param(name, marks=pytest.mark.long) for name in METHODS if name != SHORT),
+    ],
+)
 def test_all_laws_hold_across_networks(method: str) -> None:
-    laws_hold(method, list(CHECKS))
-
-
-def laws_hold(method: str, checks: list[str]) -> None:
     tested = MethodUnderTest(method)
     declared = tested.conformance
     params = {} if method == "lg-fedavg" else declared.params  # warm rounds have no meaning
     equals = {} if method == "lg-fedavg" else declared.equals
     suite = {**declared.suite, **ALIKE}
     vars(tested)["conformance"] = replace(declared, suite=suite, params=params, equals=equals)
-    found = [tested.run_check(CHECKS[name]) for name in checks]
+    found = [tested.run_check(check) for check in CHECKS.values()]
     assert [str(result) for result in found if not result.ok] == []
     assert tested.usual_run.run.context.networks is not None
 
