@@ -23,6 +23,7 @@ from flbench.engine.cross_evaluation import (
     load,
     sums_of,
 )
+from flbench.engine.lane_hooks import attributes, overrides
 from flbench.engine.workspace import Workspace
 from flbench.federation.federation import Samples
 from flbench.federation.pooled import SMALL, Pooled
@@ -31,6 +32,8 @@ PREDICTIONS = 8 * CHUNK
 """Predictions per pass: samples, for text tokens, with those that fill up."""
 SCALARS = 2**24
 """Scalars of the models of a pass, which are copied; of wide models few share one."""
+METHODS = "forward", "predict", "measure"
+"""What makes a prediction of a module, and judges it."""
 
 
 def passes(models: Sequence[int], sizes: Sequence[int], most: int) -> list[list[int]]:
@@ -186,9 +189,8 @@ def _in_one_pass(
     """See `evaluate_lanes`."""
     pooled = lanes.pooled
     wanted = pooled.y if labels is None else labels(pooled.y)
-    batch = pooled.x[lanes.index], wanted[lanes.index]
-    call = call_of_many(space, received, samples=0)
-    logits, measured = (table.flatten(0, 1) for table in call(rows, *batch, *received.values()))
+    inputs = rows, pooled.x[lanes.index], wanted[lanes.index], *received.values()
+    logits, measured = (table.flatten(0, 1) for table in _call(space, list(received), inputs))
     if lanes.places is not None:
         logits, measured = logits[lanes.places], measured[lanes.places]
     load(space, rows[-1], {name: table[-1] for name, table in received.items()})
@@ -197,3 +199,26 @@ def _in_one_pass(
         calibration = confidences(logits, pooled.y, pooled.owners, bins, lanes.models, len(rows))
     parts = list(logits.split([len(pool.y) for pool in lanes.pools]))
     return Judged(sums_of(measured, pooled).cpu(), parts, calibration)
+
+
+def _call(space: Workspace, names: Sequence[str], inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Call the models of a pass: by the module's Python, or by a program made of it.
+
+    Only if the module leaves predictions to its network, what it says depends on nothing else.
+
+    Args:
+        space: the run's module.
+        names: see `call_of_many`.
+        inputs: the arguments of the function that `call_of_many` returns.
+
+    Returns:
+        What it returns.
+    """
+    space.evaluation_mode()
+
+    def call(*inputs: Tensor) -> tuple[Tensor, Tensor]:
+        return call_of_many(space, names, samples=0)(*inputs)
+
+    if any(overrides(space.module, name) for name in METHODS):
+        return call(*inputs)
+    return space.lane_passes(call, inputs, attributes(space.module))

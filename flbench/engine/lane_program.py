@@ -11,8 +11,9 @@ or looks at a value, cannot be recorded.
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -24,6 +25,10 @@ from flbench.engine.lane_simplify import Layout, Seen, simplify, tensors
 
 FEWER, MORE = 2, 3
 """Numbers of lanes that are recorded."""
+USES = 8
+"""A function is recorded when it is called for this time: it takes as long as several calls."""
+MOST = 32
+"""Inputs of so many shapes are recorded; groups that change in every round have others."""
 BARRED = (
     torch.Tag.nondeterministic_seeded,
     torch.Tag.data_dependent_output,
@@ -83,6 +88,58 @@ class LaneProgram:
         """The outputs for a number of lanes."""
         outputs: list[Tensor] = self._run(lanes, *inputs, *self._constants)
         return outputs
+
+
+Shapes = tuple[tuple[object, ...], ...]
+"""Shape and dtype of each input of a function, without the lanes."""
+
+
+@dataclass
+class ProgramsByShape:
+    """Calls a function of lanes, by a program where inputs have shapes that came often.
+
+    Attributes:
+        known: the programs; None = the function cannot be recorded.
+        calls: how often the function was called.
+        depends: the objects on which it depends beside its inputs; with others, all is forgotten.
+    """
+
+    known: dict[Shapes, LaneProgram | None] = field(default_factory=dict)
+    calls: Counter[Shapes] = field(default_factory=Counter)
+    depends: dict[str, object] = field(default_factory=dict)
+
+    def __call__(
+        self, function: Function, inputs: Sequence[Tensor], depends: dict[str, object]
+    ) -> Sequence[Tensor]:
+        """The outputs of a function."""
+        if not same_objects(self.depends, depends):
+            self.known, self.calls, self.depends = {}, Counter(), depends
+        shapes = tuple((*table.shape[1:], table.dtype) for table in inputs)
+        program = self.known.get(shapes)
+        if program is not None:
+            return program(len(inputs[0]), inputs)
+        outputs = function(*inputs)
+        self.calls[shapes] += 1
+        if self.calls[shapes] == USES and len(self.known) < MOST:
+            self.known[shapes] = _program_of(function, inputs, outputs)
+        return outputs
+
+
+@torch.no_grad()
+def _program_of(
+    function: Function, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+) -> LaneProgram | None:
+    """The program of a function, if it gives the outputs that the function gave for inputs."""
+    fewer, more = (
+        [table[:1].expand(lanes, *table.shape[1:]).clone() for table in inputs]
+        for lanes in (FEWER, MORE)
+    )
+    try:
+        program = LaneProgram(function, fewer, more)
+        found = program(len(inputs[0]), inputs)
+    except Exception:  # whatever it does that a program cannot: it goes on
+        return None
+    return program if same_bits(found, outputs) else None
 
 
 def record(
@@ -169,6 +226,11 @@ def same_bits(ones: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
         one.shape == other.shape and torch.equal(_bytes(one), _bytes(other))
         for one, other in zip(ones, others, strict=True)
     )
+
+
+def same_objects(ones: dict[str, object], others: dict[str, object]) -> bool:
+    """Whether two tables hold the same objects."""
+    return ones.keys() == others.keys() and all(ones[key] is others[key] for key in ones)
 
 
 def _bytes(tensor: Tensor) -> Tensor:

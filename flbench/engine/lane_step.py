@@ -30,11 +30,16 @@ from flbench.core.networks import is_linear
 from flbench.engine.lane_convolution import LaneConvolutions
 from flbench.engine.lane_graph import Program, with_graphs
 from flbench.engine.lane_group import Sizes
-from flbench.engine.lane_program import FEWER, Index, LaneProgram, same_bits
+from flbench.engine.lane_program import (
+    FEWER,
+    USES,
+    Index,
+    LaneProgram,
+    same_bits,
+    same_objects,
+)
 from flbench.engine.workspace import Workspace
 
-USES = 8
-"""A step is recorded when it is made for this time: recording takes as long as several steps."""
 CHANGES = 3
 """So many other answers, and the step is not recorded again."""
 NO_LABEL = -100
@@ -314,8 +319,3 @@ class LaneStep:
         memory.known, memory.uses, memory.question = {}, {}, None
         memory.attributes.clear()
         memory.fills.clear()
-
-
-def same_objects(ones: dict[str, object], others: dict[str, object]) -> bool:
-    """Whether two tables hold the same objects."""
-    return ones.keys() == others.keys() and all(ones[key] is others[key] for key in ones)

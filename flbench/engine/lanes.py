@@ -15,7 +15,8 @@ from flbench.core.layout import ParameterLayout
 from flbench.core.seeding import torch_seed
 from flbench.core.state import Dispatched, Stage
 from flbench.engine.lane_group import LaneGroup, Steps, Turn
-from flbench.engine.lane_step import USES, Named, Programs
+from flbench.engine.lane_program import USES
+from flbench.engine.lane_step import Named, Programs
 from flbench.engine.sequential import IDLE, Outcome, Sequential
 
 ProgramTable = dict[tuple[object, ...], Programs]

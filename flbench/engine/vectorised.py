@@ -27,7 +27,8 @@ from flbench.engine import lane_training
 from flbench.engine.cross_evaluation import TOGETHER
 from flbench.engine.lane_hooks import NotVectorisable
 from flbench.engine.lane_optimizer import not_shared
-from flbench.engine.lane_step import USES, OtherStep
+from flbench.engine.lane_program import USES
+from flbench.engine.lane_step import OtherStep
 from flbench.engine.lane_training import Pool
 from flbench.engine.lanes import NotTogether, ProgramTable, StageJob
 from flbench.engine.sequential import Sequential, copy_idle, stack_upload
@@ -64,6 +65,7 @@ class Vectorised(Sequential):
         self.say, self.measures = say, measures
         self.usual_rate = workspace.module.local.lr
         self.uses = USES
+        self._is_linear = is_linear(workspace.module)
         self.programs: ProgramTable = {}
         self.reason = self._known_reason()
         if self.reason is not None:
@@ -90,7 +92,7 @@ class Vectorised(Sequential):
         space = self.workspace
         if space.evaluates_lanes is False or space.layout.which is not None:
             return False
-        return space.device.type in TOGETHER or is_linear(space.module)
+        return space.device.type in TOGETHER or self._is_linear
 
     def _known_reason(self) -> str | None:
         """Why clients of this module must be trained one by one; None = no reason is known."""

@@ -15,6 +15,7 @@ from flbench.core.client import ClientModule
 from flbench.core.file_memory import write
 from flbench.core.layout import ParameterLayout
 from flbench.engine.dropout import replace_dropout
+from flbench.engine.lane_program import ProgramsByShape
 from flbench.engine.optimizer_step import OptimizerStep
 from flbench.errors import PluginError
 
@@ -27,6 +28,7 @@ class Workspace:
         step: the optimiser's step.
         evaluates_together: whether several models are evaluated in one pass; None = not tried.
         evaluates_lanes: the same of models that have samples of their own each.
+        lane_passes: makes these passes.
 
     Raises:
         PluginError: `configure_optimizers` does not return one optimiser.
@@ -50,6 +52,7 @@ class Workspace:
         )
         self.evaluates_together: bool | None = None
         self.evaluates_lanes: bool | None = None
+        self.lane_passes = ProgramsByShape()
         self.row = torch.empty(layout.width, device=fabric.device)
         self._parameters = list(module.parameters())
         self._parts = list(module.modules())

@@ -14,8 +14,9 @@ from toy import CLIENTS, Play, Played, plain_work
 from flbench import ClientModule, Personal
 from flbench.engine import lane_evaluation
 from flbench.engine.client_metrics import ClientMetrics, find_metric
-from flbench.engine.cross_evaluation import CHUNK, TOGETHER, evaluate_model
+from flbench.engine.cross_evaluation import CHUNK, TOGETHER, call_of_many, evaluate_model
 from flbench.engine.lane_evaluation import PREDICTIONS, PooledLanes, passes
+from flbench.engine.lane_program import USES
 from flbench.engine.options import EngineOptions
 from flbench.errors import PluginError
 from flbench.federation.federation import Samples
@@ -201,6 +202,62 @@ def test_samples_of_several_clients_count_for_each(play_toy: Play) -> None:
     torch.testing.assert_close(found.sums, torch.cat(alone), rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(found.calibration, sure, rtol=1e-6, atol=1e-6)
     assert found.sums[:, 2].tolist() == [len(rows) for rows in lists]
+
+
+@pytest.fixture
+def python_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Has an entry for each pass that is made by the module's Python."""
+    calls: list[int] = []
+
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        return call_of_many(*args, **kwargs)
+
+    monkeypatch.setattr(lane_evaluation, "call_of_many", counting)
+    return calls
+
+
+class Scale(nn.Module):
+    """Its output depends on a number that is no tensor."""
+
+    scale = 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * x
+
+
+def test_passes_that_come_often_are_programs(play_toy: Play, python_calls: list[int]) -> None:
+    """They say the same to the last bit, and follow what a hook sets."""
+
+    def net() -> nn.Module:
+        return nn.Sequential(nn.Linear(3, 4), Scale())
+
+    played = play_toy("local-only", net=net, executor="vectorised", rounds=1)
+    personal = [Personal(params=different(played.run, CLIENTS)) for _ in range(2)]
+    personal[1].params.mul_(1.1)  # type: ignore[union-attr]
+    by_python = [judged(played, one, lanes=True) for one in personal]
+    for _ in range(USES):
+        judged(played, personal[0])
+    python_calls.clear()
+    assert [judged(played, one) for one in personal] == by_python
+    assert not python_calls
+    layer = list(played.run.executor.workspace.module.modules())[-1]
+    assert isinstance(layer, Scale)
+    layer.scale = 2.0
+    alone = judged(played, personal[0], lanes=False)
+    assert judged(played, personal[0], lanes=True).loss == pytest.approx(alone.loss, rel=1e-5)
+    assert python_calls, "what was recorded is forgotten"
+
+
+def test_a_module_with_a_prediction_of_its_own_is_not_recorded(
+    play_toy: Play, python_calls: list[int]
+) -> None:
+    played = play_toy(module_of(WithScale), executor="vectorised", rounds=1)
+    scale = 1 + torch.arange(CLIENTS) / 7
+    personal = Personal(params=different(played.run, CLIENTS), extras={"scale": scale})
+    for _ in range(USES + 1):
+        judged(played, personal)
+    assert len(python_calls) == 2 * (USES + 1)
 
 
 class Draws(ClientModule):

@@ -11,7 +11,14 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 from torch.nn import functional as F
 
-from flbench.engine.lane_program import Index, LaneProgram, NotRecordable
+from flbench.engine import lane_program
+from flbench.engine.lane_program import (
+    USES,
+    Index,
+    LaneProgram,
+    NotRecordable,
+    ProgramsByShape,
+)
 
 WIDE = torch.linspace(-1, 1, 6).view(3, 2)
 
@@ -122,3 +129,80 @@ def test_what_is_more_than_its_operations_is_not_recorded(function: Callable[...
 def test_the_number_of_a_step_cannot_be_looked_at(look: Callable[[Any], Any]) -> None:
     with pytest.raises((NotRecordable, TypeError, IndexError)):
         look(Index())
+
+
+class Counted:
+    """A function that counts its calls."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function, self.calls = function, 0
+
+    def __call__(self, *given: Tensor) -> list[Tensor]:
+        self.calls += 1
+        outputs: list[Tensor] = self.function(*given)
+        return outputs
+
+
+def repeated(programs: ProgramsByShape, function: Counted, lanes: int, times: int) -> None:
+    """Call a function through its programs; the outputs are its own each time."""
+    for _ in range(times):
+        given = inputs(lanes)
+        for one, other in zip(programs(function, given, {}), gradients(*given), strict=True):
+            assert torch.equal(one, other)
+
+
+def test_a_function_that_is_called_often_becomes_a_program_for_any_lanes() -> None:
+    programs, function = ProgramsByShape(), Counted(gradients)
+    repeated(programs, function, 4, USES - 1)
+    assert (function.calls, programs.known) == (USES - 1, {})
+    repeated(programs, function, 5, 1)
+    made = function.calls
+    assert made == USES + 2, "it is recorded with two lanes and with three"
+    repeated(programs, function, 9, 3)
+    assert function.calls == made
+    w, x, y = inputs(4)
+    given = [w, x[:, :3], y[:, :3]]
+    for one, other in zip(programs(function, given, {}), gradients(*given), strict=True):
+        assert torch.equal(one, other), "inputs of other shapes are another program's"
+    assert function.calls == made + 1
+
+
+def test_with_other_objects_programs_are_forgotten() -> None:
+    programs, function, first = ProgramsByShape(), Counted(gradients), {"scale": object()}
+    for _ in range(USES):
+        programs(function, inputs(4), first)
+    made = function.calls
+    programs(function, inputs(4), dict(first))
+    assert function.calls == made
+    programs(function, inputs(4), {"scale": object()})
+    assert function.calls == made + 1
+    assert not programs.known
+
+
+def test_a_function_that_draws_is_called_each_time() -> None:
+    programs = ProgramsByShape()
+    draws = Counted(lambda *given: [one + torch.rand(1) for one in gradients(*given)])
+    for _ in range(USES + 3):
+        programs(draws, inputs(4), {})
+    assert draws.calls == USES + 4, "once more, to record it"
+    assert list(programs.known.values()) == [None]
+
+
+def test_a_program_that_gives_other_outputs_is_not_used() -> None:
+    """The function looks at a number that no tensor shows."""
+    programs = ProgramsByShape()
+    turns = Counted(lambda *given: [one * turns.calls for one in gradients(*given)])
+    for turn in range(1, USES + 1):
+        found = programs(turns, inputs(4), {})
+        assert torch.equal(found[0], turn * gradients(*inputs(4))[0])
+    assert list(programs.known.values()) == [None]
+
+
+def test_so_many_shapes_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lane_program, "MOST", 2)
+    programs, function = ProgramsByShape(), Counted(gradients)
+    for samples in (1, 2, 3):
+        w, x, y = inputs(4)
+        for _ in range(USES):
+            programs(function, [w, x[:, :samples], y[:, :samples]], {})
+    assert len(programs.known) == 2
