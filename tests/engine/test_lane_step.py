@@ -126,7 +126,7 @@ def test_a_step_that_changes_every_round_is_not_recorded_for_ever(play_toy: Play
     def change(round_: int) -> None:
         Scaled.factor = 1 / round_
 
-    _, played = ends(play_toy, method(Scaled, change), rounds=6)
+    _, played = ends(play_toy, method(Scaled, change), rounds=5)
     assert all(
         memory.changes == lane_step.CHANGES for memory in played.run.executor.programs.values()
     )
