@@ -29,6 +29,11 @@ def processor(device: torch.device) -> str:
     return " ".join([*_vendor(), instructions])
 
 
+def lacks_bfloat16(device: torch.device) -> bool:
+    """Whether passes in bfloat16 are known to be slow: an x86-64 CPU without AVX-512."""
+    return device.type == "cpu" and torch.backends.cpu.get_cpu_capability() == "AVX2"
+
+
 @cache
 def _vendor() -> tuple[str, ...]:
     """The vendor of the first CPU; nothing where the system does not say it."""

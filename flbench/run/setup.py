@@ -24,7 +24,9 @@ from flbench.engine.clock import SimulatedClock
 from flbench.engine.communication import CommunicationLedger
 from flbench.engine.distributed import DistributedExecutor
 from flbench.engine.fabric import open_fabric
+from flbench.engine.options import EXACT
 from flbench.engine.process_group import ProcessGroup
+from flbench.engine.processor import lacks_bfloat16
 from flbench.engine.sequential import Sequential
 from flbench.engine.shared_samples import made_once
 from flbench.engine.vectorised import Vectorised
@@ -252,6 +254,11 @@ def choose_executor(
     Raises:
         UserError: there is no executor of that name.
     """
+    if spec.engine.precision != EXACT and lacks_bfloat16(space.device):
+        spec.say(
+            f"--precision {spec.engine.precision}: torch has no AVX-512 here, so it takes"
+            f" longer than {EXACT}, with large networks many times as long"
+        )
     name = spec.engine.executor
     if name == "auto":
         lanes = automatic(space.device, space.layout.parameters)

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from toy import Play
 
 from flbench.engine import processor as module
+from flbench.engine.options import EngineOptions
 from flbench.engine.processor import processor
 
 CPU = torch.device("cpu")
@@ -45,3 +47,21 @@ def test_a_gpu_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"GPU {device.index}")
     assert processor(torch.device("cuda:1")) == "GPU 1"
     assert processor(torch.device("mps")) == "mps"
+
+
+@pytest.mark.parametrize(
+    ("precision", "capability", "slow"),
+    [("bf16-mixed", "AVX2", True), ("bf16-mixed", "AVX512", False), ("32-true", "AVX2", False)],
+)
+def test_a_run_says_that_bfloat16_is_slow_here(
+    play_toy: Play,
+    precision: str,
+    capability: str,
+    slow: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    engine = EngineOptions("sequential", "cpu", precision=precision)
+    played = play_toy("fedavg", engine=engine, rounds=1)
+    assert any("no AVX-512" in line for line in played.said) == slow
+    assert not played.result.warnings, "results do not depend on it"
