@@ -3,7 +3,7 @@
 Where each client has a model of its own and few samples, calling a small network takes longer than
 its arithmetic. So the models of many clients are evaluated in one call of `torch.func.vmap`, each
 on the samples of its clients, filled up to the same number. The table is that of models one by one,
-up to the order of float sums.
+up to the order of float sums. A pass whose shapes come often is recorded, as a step is.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ operations of a small network. A step is therefore recorded, once with two lanes
 three: what differs between the two recordings are sizes, which grow with the number of lanes. So
 the program serves any number of lanes. It runs the operations of the step in their order, with
 the same bits, less those that change nothing (`lane_simplify`). A step that draws random numbers,
-or looks at a value, cannot be recorded.
+or looks at a value, cannot be recorded. The same holds for a pass of evaluation.
 """
 
 from __future__ import annotations
