@@ -204,7 +204,8 @@ def _in_one_pass(
 def _call(space: Workspace, names: Sequence[str], inputs: Sequence[Tensor]) -> Sequence[Tensor]:
     """Call the models of a pass: by the module's Python, or by a program made of it.
 
-    Only if the module leaves predictions to its network, what it says depends on nothing else.
+    Only if the module leaves predictions to its network, and no forward hook of torch changes them,
+    what it says depends on nothing else.
 
     Args:
         space: the run's module.
@@ -220,5 +221,7 @@ def _call(space: Workspace, names: Sequence[str], inputs: Sequence[Tensor]) -> S
         return call_of_many(space, names, samples=0)(*inputs)
 
     if any(overrides(space.module, name) for name in METHODS):
+        return call(*inputs)
+    if any(part._forward_hooks or part._forward_pre_hooks for part in space.module.modules()):
         return call(*inputs)
     return space.lane_passes(call, inputs, attributes(space.module))

@@ -72,6 +72,11 @@ def prepare(
     refuse_within_one_network(spec.suite, spec.method)
     hooks = HookCaller((spec.suite.name, spec.suite), spec.method.layers, spec.sinks, spec.say)
     fabric = open_fabric(spec.engine)
+    if spec.engine.precision != EXACT and lacks_bfloat16(fabric.device):
+        spec.say(
+            f"--precision {spec.engine.precision}: torch has no AVX-512 here, so it takes"
+            f" longer than {EXACT}, with large networks many times as long"
+        )
 
     def divided(gather: Gather) -> Federation:
         samples = dataset if isinstance(dataset, Dataset) else dataset()
@@ -254,11 +259,6 @@ def choose_executor(
     Raises:
         UserError: there is no executor of that name.
     """
-    if spec.engine.precision != EXACT and lacks_bfloat16(space.device):
-        spec.say(
-            f"--precision {spec.engine.precision}: torch has no AVX-512 here, so it takes"
-            f" longer than {EXACT}, with large networks many times as long"
-        )
     name = spec.engine.executor
     if name == "auto":
         lanes = automatic(space.device, space.layout.parameters)

@@ -249,6 +249,23 @@ def test_passes_that_come_often_are_programs(play_toy: Play, python_calls: list[
     assert python_calls, "what was recorded is forgotten"
 
 
+@pytest.mark.parametrize("register", ["register_forward_hook", "register_forward_pre_hook"])
+def test_a_hook_of_torch_changes_what_is_predicted(play_toy: Play, register: str) -> None:
+    played = play_toy("local-only", executor="vectorised", rounds=1)
+    space = played.run.executor.workspace
+    personal = Personal(params=different(played.run, CLIENTS))
+    for _ in range(USES):
+        before = judged(played, personal)
+    assert any(space.lane_passes.known.values())
+    layer = list(space.module.modules())[-1]
+    getattr(layer, register)(lambda module, inputs, *output: (output or inputs)[0] * 2)
+    alone = judged(played, personal, lanes=False)
+    space.evaluates_lanes = True
+    found = judged(played, personal)
+    assert found.loss == pytest.approx(alone.loss, rel=1e-5)
+    assert found.loss != pytest.approx(before.loss, rel=1e-2)
+
+
 def test_a_module_with_a_prediction_of_its_own_is_not_recorded(
     play_toy: Play, python_calls: list[int]
 ) -> None:
