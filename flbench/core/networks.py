@@ -126,6 +126,11 @@ def share_head(networks: Sequence[nn.Module]) -> None:
             setattr(head, name, parameter)
 
 
+def has_forward_hooks(module: nn.Module) -> bool:
+    """Whether a part has hooks of torch, which change what it computes and no attribute of it."""
+    return any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
+
+
 def is_linear(module: nn.Module) -> bool:
     """Whether all parts that have parameters are linear layers.
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from flbench.core.networks import has_forward_hooks
 from flbench.engine.cross_evaluation import (
     CHUNK,
     agree,
@@ -220,8 +221,6 @@ def _call(space: Workspace, names: Sequence[str], inputs: Sequence[Tensor]) -> S
     def call(*inputs: Tensor) -> tuple[Tensor, Tensor]:
         return call_of_many(space, names, samples=0)(*inputs)
 
-    if any(overrides(space.module, name) for name in METHODS):
-        return call(*inputs)
-    if any(part._forward_hooks or part._forward_pre_hooks for part in space.module.modules()):
+    if any(overrides(space.module, name) for name in METHODS) or has_forward_hooks(space.module):
         return call(*inputs)
     return space.lane_passes(call, inputs, attributes(space.module))

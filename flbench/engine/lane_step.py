@@ -26,7 +26,7 @@ from flbench.core.client import (
     Received,
     mean_cross_entropy,
 )
-from flbench.core.networks import is_linear
+from flbench.core.networks import has_forward_hooks, is_linear
 from flbench.engine.lane_convolution import LaneConvolutions
 from flbench.engine.lane_graph import Program, with_graphs
 from flbench.engine.lane_group import Sizes
@@ -116,7 +116,9 @@ class LaneStep:
         self.has_plain_loss = work.loss is mean_cross_entropy and all(
             getattr(kind, name) is getattr(ClientModule, name) for name in METHODS
         )
-        self.is_plain = self.has_plain_loss and not work.terms
+        self.is_plain = (
+            self.has_plain_loss and not work.terms and not has_forward_hooks(space.module)
+        )
         self.index: Any = 0
         self.call = ModuleCall(space.module, self._training_loss)
         self.gradients = vmap(grad_and_value(self._loss, has_aux=True))

@@ -122,6 +122,23 @@ def test_a_changed_factor_is_noticed(play_toy: Play) -> None:
     assert all(memory.changes == 2 for memory in played.run.executor.programs.values())
 
 
+def test_a_hook_of_torch_is_noticed(play_toy: Play) -> None:
+    """A step that is otherwise that of its network is not asked what it computes."""
+    nets: list[nn.Module] = []
+
+    class Known(ClientModule):
+        def __init__(self, net: nn.Module, local: Any) -> None:
+            super().__init__(net, local)
+            nets.append(net)
+
+    def register(round_: int) -> None:
+        if round_ == 2:
+            layer = list(nets[-1].modules())[-1]
+            layer.register_forward_hook(lambda module, inputs, output: 3 * output)
+
+    ends(play_toy, method(Known, register))
+
+
 def test_a_step_that_changes_every_round_is_not_recorded_for_ever(play_toy: Play) -> None:
     def change(round_: int) -> None:
         Scaled.factor = 1 / round_
