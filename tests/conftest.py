@@ -44,7 +44,7 @@ def checkpoint_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Otherwise they write the first, and others as time passes.
     """
-    monkeypatch.setattr(checkpoint, "SHARE", 0)
+    monkeypatch.setattr(checkpoint, "pause", lambda writing: 0.0)
 
 
 @pytest.fixture

@@ -1,9 +1,9 @@
 """Checkpoints: the State, the ledger and the history in one safetensors file, never pickled.
 
 A checkpoint is written under a temporary name and then moved into place, so the file always holds a
-whole round. It is written when writing takes at most a hundredth of the rounds' time since the last
-one, and when an error or the user stops the run. Only a killed process loses whole rounds: at most
-a hundred times the duration of writing, or ten minutes. While sinks work, no rounds are lost, so
+whole round. It is written when rounds have taken a second since the last one, and a hundred times
+as long as writing it; and when an error or the user stops the run. Only a killed process loses
+whole rounds: of that time, or of ten minutes at most. While sinks work, no rounds are lost, so
 their time does not count. `checkpoint_file.py` says what keeps it from damage.
 """
 
@@ -29,10 +29,8 @@ from flbench.results.schema import Fingerprint
 from flbench.run.checkpoint_file import Damaged, generations, read_content, write_file
 from flbench.run.history import History
 
-SHARE = 100
-"""It is written when rounds have taken this many times its writing's duration, ..."""
 LONGEST = 600.0
-"""... or when so many seconds have passed."""
+"""It is written at the latest when so many seconds have passed."""
 UNFIT = (AssertionError, AttributeError, LookupError, TypeError, ValueError, SafetensorError)
 """What reading a file raises that holds something else than a run."""
 
@@ -114,7 +112,8 @@ class CheckpointWriter:
             self._warn = None
         ended = time.monotonic()
         self._pending, self._latest = None, ended + LONGEST
-        self._due = self._spent + (1 + SHARE) * (ended - began)  # its own time is added to `total`
+        writing = ended - began  # is added to `total`
+        self._due = self._spent + writing + pause(writing)
 
     @contextmanager
     def guarding(self) -> Iterator[None]:
@@ -124,6 +123,11 @@ class CheckpointWriter:
         except BaseException:
             self.flush()
             raise
+
+
+def pause(writing: float) -> float:
+    """Seconds of rounds between a checkpoint that took `writing` seconds and the next one."""
+    return max(1.0, 100 * writing)
 
 
 def pack(state: State, ledger: CommunicationLedger, history: History, origin: Origin) -> Packed:

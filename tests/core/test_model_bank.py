@@ -353,7 +353,7 @@ def test_a_large_checkpoint_waits_until_its_writing_is_cheap(
     """Fifty times what it takes, or what is the longest."""
     monkeypatch.setattr(checkpoint, "LONGEST", 45.0)
     now, path = [0.0], tmp_path / "a.safetensors"
-    monkeypatch.setattr(checkpoint, "SHARE", 50)
+    monkeypatch.setattr(checkpoint, "pause", lambda writing: 50 * writing)
     monkeypatch.setattr(checkpoint.time, "monotonic", lambda: now[0])
     write = checkpoint.write
 

@@ -62,7 +62,7 @@ def prepare(asked: dict[str, Any]) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.environ["FLBENCH_FAULT"] = asked["notes"]
     sys.argv = asked["arguments"]
-    checkpoint.SHARE = asked["share"]
+    checkpoint.pause = lambda writing: asked["share"] * writing
     subprocess_script.subprocess = SimpleNamespace(Popen=Forked)
     write_notes(Path(asked["notes"]))
     if asked["fault"]:

@@ -126,7 +126,7 @@ def resumed(whole: Played, folder: Path, after: int, executor: str = "sequential
     job = replace(whole.job, out=folder / "again")
     stopped, state = prepare(job, toy_dataset())
     stopped.suite = stopped.suite.model_copy(update={"rounds": after})
-    with patch.object(checkpoint, "SHARE", 0):  # after every round
+    with patch.object(checkpoint, "pause", return_value=0.0):  # after every round
         run_rounds(stopped, state)
     engine = replace(job.engine, executor=executor)
     run, state = prepare(replace(job, resume=True, engine=engine), toy_dataset())
