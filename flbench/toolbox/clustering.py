@@ -67,8 +67,12 @@ def optics(distance: Floats, min_samples: int, xi: float = 0.05) -> Labels:
         if they are all equal.
 
     Raises:
-        UserError: `min_samples` exceeds the number of points.
+        UserError: `min_samples` is not from 2 to the number of points, or xi not from 0 to 1.
     """
+    if not 0 <= xi <= 1:
+        raise UserError(f"xi {xi}: expected 0 to 1")
+    if min_samples < 2:
+        raise UserError(f"min_samples {min_samples}: expected 2 or more")
     if len(distance) < 4 or distance.max() == 0:
         return np.zeros(len(distance), dtype=np.int64)
     if min_samples > len(distance):
@@ -81,7 +85,7 @@ def optics(distance: Floats, min_samples: int, xi: float = 0.05) -> Labels:
         min_samples=min_samples, min_cluster_size=min_samples, xi=xi, metric="precomputed"
     )
     assert_all_finite(distance)  # once; OPTICS would look at all of them for each point
-    checked = config_context(assume_finite=True)
+    checked = config_context(assume_finite=True, skip_parameter_validation=True)
     with checked, np.errstate(divide="ignore", invalid="ignore"):
         labels: Labels = model.fit(distance).labels_.astype(np.int64)
     return labels

@@ -401,6 +401,21 @@ def test_more_samples_than_clients_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
+    ("min_samples", "xi", "message"),
+    [
+        (1, 0.05, "min_samples 1: expected 2 or more"),
+        (2, -0.1, "xi -0.1: expected 0 to 1"),
+        (2, 1.5, "xi 1.5: expected 0 to 1"),
+    ],
+)
+def test_settings_that_optics_cannot_have_are_refused(
+    min_samples: int, xi: float, message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        optics(np.ones((6, 6)), min_samples, xi)
+
+
+@pytest.mark.parametrize(
     ("features", "distance"),
     [
         ("zrow", [[0.0, round(8**0.5, 9)]]),
