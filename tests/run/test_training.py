@@ -145,7 +145,7 @@ class Pulled:
 
 
 def test_seeds_whose_steps_differ_part(tmp_path: Path, widths: list[int]) -> None:
-    single, shared, said = ends(composition(("pulled", Pulled())), tmp_path, rounds=4)
+    single, shared, said = ends(composition(("pulled", Pulled())), tmp_path, rounds=3)
     agree(single, shared)
     assert said == ["the seeds do not train together: their steps are not the same"]
     assert widths[-1] == 1
