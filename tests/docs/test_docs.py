@@ -269,6 +269,20 @@ def test_what_is_quoted_stands_on_the_pages_of_suites(text: str) -> None:
     assert [number for number in known if number not in PAGES] == []
 
 
+def test_ranks_at_equal_work_that_are_quoted_stand_in_the_overview() -> None:
+    (text,) = re.findall(r"At equal work, of \d+ methods, .+?\(\[overview\]", FLAT)
+    heading, rows = (
+        BOARD["overview.md"].split("\n## At equal work")[1].split("\n## ")[0].split("\n", 1)
+    )
+    assert re.findall(r"\d+ methods", text) == re.findall(r"\d+ methods", heading)
+    found = re.findall(r"^\| (\S+) \| (\d+\.\d\d) \| (\d+\.\d) \|", rows, re.MULTILINE)
+    ranks = {method: rank for method, rank, _ in found}
+    assert "{} leads (average rank {}, improvability {})".format(*found[0]) in text
+    assert re.findall(r"\b\d+\.\d\d\b", text)[1:] == [
+        ranks[method] for method in ("dc-pfl", "fedavg", "fedc2i")
+    ]
+
+
 @pytest.mark.slow
 def test_links_of_the_leaderboard_lead_somewhere() -> None:
     from flbench.leaderboard.markdown import anchor
