@@ -133,7 +133,7 @@ class FedProto:
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
         """Each client's own model, with its head and with the nearest prototype."""
         known = state.memory["fedproto.known"].expand(len(clients), -1, -1)
-        own_classes = (ctx.label_counts[clients] > 0)[:, :, None]
+        own_classes = (ctx.label_counts[clients] > 0)[:, :, None].to(known.device)
         own = torch.where(own_classes, known, torch.nan)
         rows = ctx.initial_rows(clients) if ctx.joining else state.models[clients]
         extras = {"known": known, "own": own}

@@ -125,7 +125,7 @@ class FeSEM:
             return None
         if fitted == ctx.round:
             updates = state.memory["fesem.moves"]
-            sampled = (~updates[:, 0].isnan()).nonzero()[:, 0]
+            sampled = (~updates[:, 0].isnan()).nonzero()[:, 0].cpu()
             mask = ctx.layout.head[: updates.shape[1]] if self.feature == "head" else slice(None)
             rows = updates[sampled][:, mask].double().cpu().numpy()
             weights = self.k_means_weights(ctx.samples[sampled]).numpy()

@@ -187,7 +187,7 @@ class Sequential:
                 address = (round_, name, stage.label, number)
                 phase_steps = 0
                 for order in orders(len(rows), phase.epochs, self.seed, *address):
-                    shuffled = rows.index_select(0, torch.as_tensor(order))
+                    shuffled = rows.index_select(0, torch.as_tensor(order)).to(space.device)
                     x, y = pool.x.index_select(0, shuffled), pool.y.index_select(0, shuffled)
                     for step in batches[: left - len(losses)]:
                         parts = [(x[cut], y[cut]) for cut in step]

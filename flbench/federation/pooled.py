@@ -50,10 +50,12 @@ class Pooled:
     @classmethod
     def _gathered(cls, samples: Samples, split: str, clients: Tensor) -> Pooled:
         lists = [samples.splits[split][client] for client in clients.tolist()]
-        lengths = torch.tensor([len(rows) for rows in lists], device=samples.y.device)
+        device = samples.y.device
+        lengths = torch.tensor([len(rows) for rows in lists], device=device)
         rows = torch.cat(lists)
         distinct, positions = rows.unique(return_inverse=True) if len(lists) > 1 else (rows, rows)
         if len(distinct) == len(rows):
-            return cls(samples.x[rows], samples.y[rows], None, lengths, torch.ones_like(rows))
+            owners = torch.ones_like(rows, device=device)
+            return cls(samples.x[rows], samples.y[rows], None, lengths, owners)
         x, y = samples.x[distinct], samples.y[distinct]
-        return cls(x, y, positions, lengths, positions.bincount())
+        return cls(x, y, positions.to(device), lengths, positions.bincount().to(device))

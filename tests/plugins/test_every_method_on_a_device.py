@@ -1,0 +1,83 @@
+"""Every installed method is computed on a device beside the CPU, which is simulated here."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from every import METHODS, run_of
+from simulated_device import DEVICE, is_marked, simulated_device
+from toy import Play, Played
+
+from flbench.core.model_bank import plain
+from flbench.engine.lane_program import same_bits
+from flbench.engine.options import EngineOptions
+
+pytestmark = pytest.mark.slow  # every method, played twice
+
+
+def on_host(played: Played) -> dict[str, torch.Tensor]:
+    """The last state of a run, copied to the host."""
+    state = played.state
+    tables = {"models": state.models, "home": state.membership.home, **state.memory}
+    return {name: plain(table).cpu() for name, table in tables.items()}
+
+
+def as_on_the_host(play_toy: Play, method: str, executor: str) -> list[str]:
+    """Play a method on the device, and see that all is as on the host; what the run said."""
+    options = EngineOptions(executor, "cpu")
+    with simulated_device():
+        played = run_of(play_toy, method, engine=options)
+        there = on_host(played)
+        assert is_marked(played.run.executor.workspace.row)
+    other = run_of(play_toy, method, engine=options)
+    here = on_host(other)
+    assert there.keys() == here.keys()
+    assert [name for name in here if not same_bits([there[name]], [here[name]])] == []
+    assert played.run.history.curves == other.run.history.curves
+    return played.said
+
+
+BOTH = {
+    "dc-pfl", "fedc2i", "fedgen", "fedmd", "fedpac", "fedproto", "fesem", "flis-hc", "ifca",
+    "knn-per", "lora", "pfedlia", "scaffold",
+}  # fmt: skip
+"""Methods that compute with tensors of the device and of the host."""
+
+
+@pytest.mark.parametrize(
+    "method",
+    [name if name in BOTH else pytest.param(name, marks=pytest.mark.long) for name in METHODS],
+)
+def test_a_method_ends_with_the_bytes_of_the_host(method: str, play_toy: Play) -> None:
+    as_on_the_host(play_toy, method, "sequential")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "fedgh"])
+def test_so_it_does_in_lanes(method: str, play_toy: Play) -> None:
+    """Not fedgh: what torch makes of a BatchNorm in lanes is on the host here."""
+    said = as_on_the_host(play_toy, method, "vectorised")
+    assert not [line for line in said if "expected all tensors on one device" in line]
+
+
+def test_tensors_of_both_devices_are_refused() -> None:
+    with simulated_device():
+        here, there = torch.ones(3), torch.ones(3, device=DEVICE)
+        assert here.device.type == "cpu"
+        assert there.device == DEVICE == there[1:].device == (there + 1).device
+        assert there.cpu().device.type == "cpu"
+        assert here.to(DEVICE).device == DEVICE
+        for mixed in (
+            lambda: here + there,
+            lambda: there[0] + here,
+            lambda: torch.stack([here, there]),
+        ):
+            with pytest.raises(RuntimeError, match="one device"):
+                mixed()
+        with pytest.raises(RuntimeError, match="one device"):
+            here.index_select(0, torch.tensor([1], device=DEVICE))
+        with pytest.raises(TypeError, match="numpy"):
+            there.numpy()
+        assert (there + torch.tensor(2.0)).device == DEVICE, "a number of the host may be added"
+        assert there[torch.tensor([1])].device == DEVICE, "positions may be the host's"
+        there.copy_(here)
