@@ -15,7 +15,7 @@ import math
 import os
 import tempfile
 import weakref
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -190,7 +190,7 @@ class ModelBank(Tensor):
 
     def all_finite(self) -> bool:
         """Whether all rows are finite that were written since the last check or since the copy."""
-        finite = all(map(all_finite, self._unchecked))
+        finite = all_rows_finite(self._unchecked)
         if finite:
             self._unchecked.clear()
         return finite
@@ -367,6 +367,18 @@ def all_finite(table: Tensor) -> bool:
     if isinstance(table, ModelBank):
         return table.all_finite()
     return bool(table.sum().isfinite()) or bool(table.isfinite().all())
+
+
+def all_rows_finite(rows: Sequence[Tensor]) -> bool:
+    """Whether rows, shape (W,) each, are finite; a device is waited for once.
+
+    No sum of finite float32 numbers overflows in double precision.
+    """
+    elsewhere = [row.sum(dtype=torch.float64) for row in rows if row.device.type != "cpu"]
+    here = [row for row in rows if row.device.type == "cpu"]
+    return all(map(all_finite, here)) and (
+        not elsewhere or bool(torch.stack(elsewhere).isfinite().all())
+    )
 
 
 def _split_index(key: Any) -> tuple[Any, tuple[Any, ...]]:  # noqa: ANN401 - any index of a tensor

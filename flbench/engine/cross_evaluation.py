@@ -233,9 +233,9 @@ def confidences(
         bin_of = bin_of + bins * models.reshape(-1, *beside)
     count = weight.double().reshape(-1, *beside).expand_as(correct)
     columns = (count, count * confidence.double(), count * correct)
-    places, number = bin_of.flatten(), several * bins
-    sums = [torch.bincount(places, column.flatten(), minlength=number) for column in columns]
-    table = torch.stack(sums, dim=1).cpu()
+    places, number = bin_of.flatten().cpu(), several * bins
+    rows = torch.stack([column.flatten() for column in columns]).cpu()  # which adds in order
+    table = torch.stack([torch.bincount(places, row, minlength=number) for row in rows], dim=1)
     return table if models is None else table.view(several, bins, 3)
 
 

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch import nn
 
 from flbench.core import client as client  # makes torchvision importable, which lightning needs
-from flbench.engine import portable
+from flbench.engine import deterministic, portable
 from flbench.engine.allocator import keep_activations
 from flbench.engine.process_group import ALONE, ProcessGroup
 from flbench.engine.processes import (
@@ -99,6 +99,7 @@ def open_fabric(engine: EngineOptions) -> Fabric:
             raise UserError(f"--accelerator {engine.accelerator}{devices}: {text}") from None
         if os.environ.get("LT_CLI_USED") != "1":  # 1 = `fabric run` has launched it
             fabric.launch()
+    deterministic.turn_on(fabric.device)
     if engine.portable:
         portable.turn_on(fabric.device)
     return fabric

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-LARGEST = 600_000
+LARGEST, LARGEST_ON_CUDA = 600_000, 4_000_000
 """Scalars of all windows of a lane's batch; with more, they take too much memory."""
 LARGEST_FILTERS = 5_000
 """Scalars of a lane's filters; with more, a convolution in groups is as fast or faster."""
@@ -26,9 +26,10 @@ EXACT = torch.float32, torch.float64
 
 
 class LaneConvolutions(TorchFunctionMode):
-    """Makes products of the small convolutions that are called in it, on CPUs.
+    """Makes products of the small convolutions that are called in it.
 
-    Pooling and linear layers after them get the order in memory that is fast for them.
+    Pooling and linear layers after them get the order in memory that is fast for them. BatchNorm of
+    many lanes takes inputs and weights of one type only, so bfloat16 is converted for it.
     """
 
     def __torch_function__(
@@ -41,6 +42,8 @@ class LaneConvolutions(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is F.conv2d:  # torch.conv2d is the same
             return convolution(*args, **kwargs)
+        if func is F.batch_norm and args and args[0].dtype is torch.bfloat16:
+            return func(args[0].float(), *args[1:], **kwargs).bfloat16()
         if func is F.max_pool2d and args and args[0].ndim == 4 and args[0].stride(0) == 1:
             # Pooling treats samples and channels alike, and is fast for those that are innermost.
             return func(args[0].transpose(0, 1), *args[1:], **kwargs).transpose(0, 1)
@@ -93,7 +96,8 @@ def _is_one(step: int | tuple[int, int]) -> bool:
 
 def _pays(images: Tensor, weight: Tensor, rows: int, columns: int) -> bool:
     """Whether a product takes less time; it depends on the shapes of a lane only."""
-    if images.ndim != 4 or images.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
+    kind = images.device.type
+    if images.ndim != 4 or kind not in ("cpu", "cuda") or torch.is_autocast_enabled(kind):
         return False
     if images.dtype not in EXACT or weight.dtype != images.dtype:
         return False
@@ -101,7 +105,8 @@ def _pays(images: Tensor, weight: Tensor, rows: int, columns: int) -> bool:
         return False
     (samples, channels, height, width), (height_of, width_of) = images.shape, weight.shape[2:]
     places = (height + 2 * rows - height_of + 1) * (width + 2 * columns - width_of + 1)
-    return 0 < samples * places * channels * height_of * width_of <= LARGEST
+    largest = LARGEST if kind == "cpu" else LARGEST_ON_CUDA
+    return 0 < samples * places * channels * height_of * width_of <= largest
 
 
 class Windows(torch.autograd.Function):

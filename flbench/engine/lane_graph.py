@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
+from functools import cache
 from typing import Protocol
 from weakref import WeakSet
 
@@ -29,14 +30,16 @@ from torch import Tensor
 
 from flbench.engine.lane_program import LaneProgram, same_bits
 
-CALLS = 8
+CALLS = 3
 """A call is captured when it is made for this time: capturing takes as long as several calls."""
 CHECKED = 2
 """First calls of a graph that are compared; in the second one the inputs are others."""
 GRAPHS = 64
 """Graphs that exist at once: each keeps memory of its own."""
-LARGEST = 2**26
-"""Bytes of inputs, beyond which copying them takes longer than launches."""
+LARGEST = 2**23
+"""Bytes of inputs for each operation, beyond which copying them takes longer than launches."""
+ROOM = 0.5
+"""Share of a device's memory that must be free for a graph to be captured."""
 WARM_UP = 3
 """Calls before capturing, in which libraries allocate what they need."""
 
@@ -74,7 +77,7 @@ class CudaGraph:
                 for _ in range(WARM_UP):
                     function()
             before.wait_stream(side)
-            with torch.cuda.graph(self._graph):
+            with torch.cuda.graph(self._graph, pool=_pool()):
                 self.outputs = function()
         finally:
             torch.cuda.set_stream(before)  # torch stays on its own stream if capturing fails
@@ -82,6 +85,12 @@ class CudaGraph:
     def replay(self) -> None:
         """Launch the graph."""
         self._graph.replay()
+
+
+@cache
+def _pool() -> tuple[int, int]:
+    """The memory that all graphs share, as no graph's results are needed after another's replay."""
+    return torch.cuda.graph_pool_handle()
 
 
 CAPTURES: dict[str, Capture] = {"cuda": CudaGraph}
@@ -136,8 +145,18 @@ class GraphedProgram:
 
     def _is_worth_it(self, key: Hashable, inputs: Sequence[Tensor]) -> bool:
         """Whether to capture a call."""
-        size = sum(tensor.nbytes for tensor in inputs)
-        return self._calls[key] >= CALLS and len(_ALIVE) < GRAPHS and size <= LARGEST
+        if self._calls[key] < CALLS or len(_ALIVE) >= GRAPHS:
+            return False
+        size = sum(inputs[number].nbytes for number in self._program.reads)
+        return size <= LARGEST * self._program.operations and has_room(inputs[0].device)
+
+
+def has_room(device: torch.device) -> bool:
+    """Whether a device has memory for another graph."""
+    if device.type != "cuda":
+        return True
+    free, whole = torch.cuda.mem_get_info(device)
+    return free >= ROOM * whole
 
 
 class _Graph:
@@ -148,12 +167,13 @@ class _Graph:
     """
 
     def __init__(
-        self, program: Program, lanes: int, inputs: Sequence[Tensor], capture: Capture
+        self, program: LaneProgram, lanes: int, inputs: Sequence[Tensor], capture: Capture
     ) -> None:
-        own = [tensor.clone(memory_format=torch.contiguous_format) for tensor in inputs]
+        own = [tensor[:0] for tensor in inputs]  # of those that it does not read
         numbers: dict[torch.dtype, list[int]] = {}
-        for number, tensor in enumerate(own):
-            numbers.setdefault(tensor.dtype, []).append(number)
+        for number in sorted(program.reads):
+            own[number] = inputs[number].clone(memory_format=torch.contiguous_format)
+            numbers.setdefault(own[number].dtype, []).append(number)
         self._copies = [([own[i] for i in alike], alike) for alike in numbers.values()]
         self._captured = capture(lambda: program(lanes, own))
         self.checked = 0

@@ -61,6 +61,8 @@ class LaneProgram:
 
     Attributes:
         outside: tensors that it reads beside its inputs, and that it has not made itself.
+        reads: numbers of the inputs that it reads.
+        operations: how many operations it has.
         writes: whether it writes to these or to its inputs.
 
     Args:
@@ -78,6 +80,9 @@ class LaneProgram:
         self.writes = _writes(graph)
         simplify(graph, constants)
         use_functions(graph)
+        arguments = [node for node in graph.nodes if node.op == "placeholder"][1:]
+        self.reads = {number for number, node in enumerate(arguments) if node.users}
+        self.operations = sum(node.op.startswith("call") for node in graph.nodes)
         self._constants = _as_arguments(graph, constants)
         for node in graph.nodes:
             node.meta.clear()  # it holds the tensors of the recordings

@@ -5,12 +5,13 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from contextlib import ExitStack
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import accumulate
 from math import prod
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from flbench.core.client import LocalPhase
 from flbench.core.dataset import Indices
@@ -22,13 +23,27 @@ from flbench.engine.lane_group import Steps, Turn, turns
 from flbench.engine.lane_hooks import LaneHooks, attributes, same_phases
 from flbench.engine.lane_optimizer import LaneOptimizer
 from flbench.engine.lane_step import NO_LABEL, LaneStep, Programs
-from flbench.engine.lanes import Frozen, Lanes, NotTogether, Place, Placed, StageJob, jobs_of
+from flbench.engine.lanes import (
+    Frozen,
+    Lanes,
+    NotTogether,
+    Place,
+    Placed,
+    StageJob,
+    jobs_of,
+    sent,
+)
 from flbench.engine.sequential import Outcome, both, local_settings, most_steps, scaled_rate
 
 SCALARS = 2**28
 """Scalars that are trained at once; lanes beyond that are trained afterwards."""
 INPUTS = 2**22
 """Scalars of samples in one step: what a network makes of them takes many times their memory."""
+BYTES = 2**7, 2**13
+"""Bytes of a CUDA device's memory for each of the scalars above, in place of a fixed number.
+
+ResNet-18 takes 4 KB for a scalar of its samples, LeNet-5 a tenth of that.
+"""
 POOL = 2**28
 """Bytes of samples that several runs may have together, as they are copied to one table."""
 
@@ -71,12 +86,20 @@ def train(jobs: Sequence[StageJob], pool: Pool | None = None) -> Pool:
                     settings.enter_context(choosing(module, network))
                     settings.enter_context(local_settings(module, schedule, job.round))
                 outcomes = LaneTraining(lanes, schedule, pool, first).run()
-            for (job, client, candidate), row, outcome in zip(
-                lanes.places, lanes.rows(), outcomes, strict=True
-            ):
-                write(job.rows[client][candidate], row)
+            into = [job.rows[client][candidate] for job, client, candidate in lanes.places]
+            write_rows(into, lanes.rows())
+            for (job, client, candidate), outcome in zip(lanes.places, outcomes, strict=True):
                 job.outcomes[client][candidate] = outcome
     return pool
+
+
+def write_rows(places: Sequence[Tensor], rows: Tensor) -> None:
+    """Copy rows, shape (n, W), to n places of shape (W,); on a device all at once."""
+    if rows.device.type != "cpu":
+        torch._foreach_copy_(list(places), list(rows.unbind()))
+        return
+    for place, row in zip(places, rows, strict=True):
+        write(place, row)
 
 
 def most_lanes(place: Place) -> int:
@@ -84,7 +107,16 @@ def most_lanes(place: Place) -> int:
     job, client, _ = place
     space, x = job.executor.workspace, job.executor.samples.x
     inputs = min(space.module.local.batch_size, len(job.owned[client])) * prod(x.shape[1:])
-    return max(1, min(SCALARS // space.layout.width, INPUTS // max(1, inputs)))
+    scalars, samples = SCALARS, INPUTS
+    if space.device.type == "cuda":
+        scalars, samples = (_memory(space.device) // each for each in BYTES)
+    return max(1, min(scalars // space.layout.width, samples // max(1, inputs)))
+
+
+@cache
+def _memory(device: torch.device) -> int:
+    """Bytes of a CUDA device's memory."""
+    return int(torch.cuda.mem_get_info(device)[1])
 
 
 def refuse_different(jobs: Sequence[StageJob]) -> None:
@@ -187,15 +219,16 @@ class LaneTraining:
                 hooks.start_phase(phase, number)
             self._train_phase(phase, number, [plan[number] for plan in plans], most)
         loss_end = self._in_place({job: hooks.losses() for job, hooks in self.hooks.items()})
+        numbers = zip(lanes.steps.tolist(), lanes.loss.tolist(), strict=True)
         return [
             Outcome(
                 steps=steps_made,
-                loss=float(lanes.loss[lane]) / steps_made if steps_made else torch.nan,
+                loss=loss / steps_made if steps_made else torch.nan,
                 loss_start=loss_start[lane],
                 loss_end=loss_end[lane],
                 report=self.hooks[lanes.places[lane][0]].report(lane),
             )
-            for lane, steps_made in enumerate(lanes.steps.tolist())
+            for lane, (steps_made, loss) in enumerate(numbers)
         ]
 
     def _in_place(self, values: dict[StageJob, list[float]]) -> list[float]:
@@ -354,7 +387,7 @@ class PhaseSteps:
         for table in (lanes.start, *lanes.received.values()):
             inputs.append(group.take(table))
         for samples, unused in zip(placed.samples, placed.unused, strict=True):
-            ids = torch.from_numpy(rows[samples]).to(space.device)
+            ids = sent(rows[samples], space.device)
             for pool in (self.pool.x, self.pool.y):
                 inputs.append(pool.index_select(0, ids.view(-1)).view(*ids.shape, *pool.shape[1:]))
             if unused is not None:

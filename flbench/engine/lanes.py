@@ -207,6 +207,14 @@ class Frozen:
         self.buffers = None if table is None else table[:, layout.parameters :]
 
 
+def sent(array: Indices, device: torch.device) -> Tensor:
+    """An array as a tensor on a device, for whose work before it is not waited."""
+    tensor = torch.from_numpy(array)
+    if device.type == "cuda":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
+
+
 class Placed:
     """Lanes that make a step together, and which samples they take.
 
@@ -237,4 +245,4 @@ class Placed:
             within = np.arange(size)
             self.samples.append(at[:, None] + np.minimum(within, own - 1))
             unused = within >= own
-            self.unused.append(torch.from_numpy(unused).to(device) if unused.any() else None)
+            self.unused.append(sent(unused, device) if unused.any() else None)

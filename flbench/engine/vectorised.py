@@ -37,6 +37,8 @@ from flbench.errors import FlbenchError, in_one_line, text_of
 from flbench.federation.federation import Samples
 
 SLOWER = "lanes are slower"
+SOON = 2
+"""`USES` on a device: there the Python of a step takes many times as long as its operations."""
 
 
 class Vectorised(Sequential):
@@ -64,7 +66,7 @@ class Vectorised(Sequential):
         super().__init__(workspace, samples, seed, store)
         self.say, self.measures = say, measures
         self.usual_rate = workspace.module.local.lr
-        self.uses = USES
+        self.uses = USES if workspace.device.type == "cpu" else min(USES, SOON)
         self._is_linear = is_linear(workspace.module)
         self.programs: ProgramTable = {}
         self.reason = self._known_reason()

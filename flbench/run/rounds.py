@@ -285,13 +285,21 @@ def trained_epochs(executor: Sequential, stage: Stage, upload: Upload) -> float:
 
 def refuse_divergence(upload: Upload, stage: Stage, ctx: Context) -> None:
     """Stop when a client's model is no longer finite."""
-    finite = torch.tensor([all(map(all_finite, pieces(row))) for row in upload.params.unbind()])
+    finite = finite_clients(upload.params)
     if not bool(finite.all()):
         lost = upload.ids[~finite].tolist()
         raise Diverged(
             f"round {ctx.round}: parameters of client {lost[0]} are not finite after stage"
             f" '{stage.label}' ({len(lost)} of {len(finite)} clients): lower local.lr"
         )
+
+
+def finite_clients(params: Tensor) -> Tensor:
+    """Which clients' candidates, shape (n, c, W), are finite: shape (n,), bool."""
+    if params.device.type == "cpu":
+        return torch.tensor([all(map(all_finite, pieces(row))) for row in params.unbind()])
+    sums = params.flatten(1).sum(dim=1, dtype=torch.float64)  # waits for the device once
+    return sums.isfinite().cpu()
 
 
 def _short(value: float | None) -> float | None:

@@ -285,15 +285,15 @@ def shared(executor: Sequential) -> Sequential:
     return executor if ranks.size == 1 else DistributedExecutor(executor, ranks)
 
 
-SMALL = 2_000_000
+SMALL = 20_000_000
 """Parameters below which one client's batch leaves an accelerator idle."""
 
 
 def automatic(device: torch.device, parameters: int) -> str:
     """The executor that `auto` stands for.
 
-    On CPUs one client after the other is faster, whatever the network (docs/performance.md). On
-    CUDA, small networks are trained in lanes; that is a choice nobody has measured yet.
+    On CPUs one client after the other is faster, whatever the network. On CUDA lanes are faster, up
+    to ResNet-18 with 11 million parameters; nobody has measured larger ones (docs/performance.md).
     """
     return "vectorised" if device.type == "cuda" and parameters < SMALL else "sequential"
 

@@ -22,7 +22,7 @@ from flbench.toolbox.similarity import neg_distance
 Weighting = Literal["samples", "uniform"]
 """Whether clients are weighted by their numbers of samples or uniformly."""
 BLOCK = 2**16
-"""Scalars averaged at a time, few enough for the CPU's cache."""
+"""Scalars averaged at a time, few enough for the CPU's cache; other devices average all at once."""
 STEPS = 100
 """Most steps of a k-means."""
 
@@ -62,7 +62,8 @@ def _set_means(
     for row in np.flatnonzero(table.any(axis=1)).tolist():
         alike.setdefault(table[row].tobytes(), []).append(row)
     is_bank, width = isinstance(rows, ModelBank), rows.shape[1]
-    sums = torch.empty(min(BLOCK, width), dtype=torch.float64, device=rows.device)
+    size = min(BLOCK, width) if rows.device.type == "cpu" else width
+    sums = torch.empty(size, dtype=torch.float64, device=rows.device)
     wide = torch.empty_like(sums)
     for same in alike.values():
         members = table[same[0]].nonzero()[0].tolist()
@@ -72,8 +73,8 @@ def _set_means(
             total += share
         first, *others = places[same].tolist()
         mean = torch.empty(width, dtype=rows.dtype, device=rows.device) if is_bank else rows[first]
-        for at in range(0, width, BLOCK):
-            end = min(at + BLOCK, width)
+        for at in range(0, width, size):
+            end = min(at + size, width)
             block, upload = sums[: end - at].zero_(), wide[: end - at]
             for member, share in zip(members, shares, strict=True):
                 block.add_(upload.copy_(uploads[member, at:end]), alpha=share)

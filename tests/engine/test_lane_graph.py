@@ -160,8 +160,10 @@ def test_there_are_few_graphs_and_they_end_with_their_programs(
 
 
 def test_large_inputs_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lane_graph, "LARGEST", sum(one.nbytes for one in inputs(4)))
-    program = graphed(recorded())
+    step = recorded()
+    largest = sum(one.nbytes for one in inputs(4)) / step.operations
+    monkeypatch.setattr(lane_graph, "LARGEST", largest)
+    program = graphed(step)
     calls(program, 4, lanes=5)
     assert Repeats.made == 0
     calls(program, 4, lanes=4)
@@ -280,7 +282,7 @@ class Streams:
         return SimpleNamespace(replay=lambda: self.log.append("replay"))
 
     @contextmanager
-    def graph(self, graph: Any) -> Iterator[None]:
+    def graph(self, graph: Any, pool: object) -> Iterator[None]:
         before, self.now = self.now, "capture"
         yield
         self.now = before  # not if an error ends it, as with torch
@@ -293,6 +295,7 @@ def test_a_capture_is_warmed_up_and_ends_in_the_stream_it_began_in(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     streams = Streams()
+    monkeypatch.setattr(lane_graph, "_pool", lambda: (0, 1))
     for name in ("current_stream", "Stream", "stream", "CUDAGraph", "graph", "set_stream"):
         monkeypatch.setattr(torch.cuda, name, getattr(streams, name))
 

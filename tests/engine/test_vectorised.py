@@ -542,7 +542,8 @@ def test_methods_with_hooks_of_their_own_stay_in_lanes(
 def test_auto_takes_lanes_on_an_accelerator_for_small_networks_only() -> None:
     assert automatic(torch.device("cpu"), 1000) == "sequential"
     assert automatic(torch.device("cuda"), 62_006) == "vectorised"
-    assert automatic(torch.device("cuda"), 11_181_642) == "sequential"
+    assert automatic(torch.device("cuda"), 11_181_642) == "vectorised"
+    assert automatic(torch.device("cuda"), 124_000_000) == "sequential"
 
 
 @pytest.mark.slow

@@ -143,6 +143,8 @@ class Devices(TorchFunctionMode):
             return args[0].detach().clone().numpy(force=True)
         if name in ("pin_memory", "share_memory_") and is_marked(args[0]):
             raise RuntimeError(f"{name}: it is on the device")
+        if name == "pin_memory":
+            return args[0]
         if name in WHOLE:
             with _disable_current_modes():
                 result = func(*args, **kwargs)
