@@ -180,6 +180,12 @@ class Stage:
             lr=None if lr is None else float(lr),
         )
 
+    def schedules(self, count: int) -> list[Schedule]:
+        """The schedules of the first acting clients."""
+        if any(isinstance(value, Tensor) for value in (self.epochs, self.steps, self.lr)):
+            return [self.schedule(position) for position in range(count)]
+        return [self.schedule(0)] * count
+
     @property
     def label(self) -> str:
         """The stage's name, or its kind where it has none."""

@@ -23,7 +23,7 @@ def turn_on(device: torch.device) -> None:
         return
     os.environ.setdefault(WORKSPACE, ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # nothing reads it
+    setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010 - mypy
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.allow_tf32 = False

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from functools import cache
-from typing import Protocol
+from typing import Any, Protocol
 from weakref import WeakSet
 
 import torch
@@ -88,7 +88,7 @@ class CudaGraph:
 
 
 @cache
-def _pool() -> tuple[int, int]:
+def _pool() -> Any:  # noqa: ANN401 - torch names no type of it
     """The memory that all graphs share, as no graph's results are needed after another's replay."""
     return torch.cuda.graph_pool_handle()
 

@@ -90,10 +90,12 @@ def turns(plans: Sequence[Steps], filled: int | None = None) -> Iterator[Turn]:
         >>> [(turn.lanes, turn.sizes) for turn in turns([short, long, long])]
         [([1, 2], (4,)), ([0, 1, 2], (3,))]
     """
-    sizes = [
-        [tuple(filled or cut.stop - cut.start for cut in step) for step in plan] for plan in plans
-    ]
-    full = max((size for plan in sizes for size in plan), default=())
+    known: dict[int, list[Sizes]] = {}  # clients with equally many samples have one plan
+    for own in plans:
+        if id(own) not in known:
+            known[id(own)] = [tuple(filled or cut.stop - cut.start for cut in step) for step in own]
+    sizes = [known[id(plan)] for plan in plans]
+    full = max((size for plan in known.values() for size in plan), default=())
     shorter: dict[Sizes, tuple[list[int], list[int]]] = {}
     for k in range(max(map(len, plans), default=0)):
         together = []

@@ -68,9 +68,10 @@ def train(jobs: Sequence[StageJob], pool: Pool | None = None) -> Pool:
     refuse_different(jobs)
     alike: dict[tuple[Schedule, int], list[Place]] = {}
     for job in jobs:
-        networks = job.executor.workspace.layout.network_of(job.start.params)
+        networks = job.executor.workspace.layout.network_of(job.start.params).tolist()
+        schedules = job.stage.schedules(len(job.owned))
         for client, candidate in job.start.active.nonzero().tolist():
-            key = job.stage.schedule(client), int(networks[client, candidate])
+            key = schedules[client], networks[client][candidate]
             alike.setdefault(key, []).append((job, client, candidate))
     if pool is None or not pool.serves(jobs):
         pool = Pool(jobs)
@@ -209,11 +210,11 @@ class LaneTraining:
         phases, *others = [hooks.phases(self.schedule) for hooks in self.hooks.values()]
         if not all(same_phases(phases, other) for other in others):
             raise NotTogether("their phases differ")
-        plans = [
-            [job.executor.epoch_steps(len(rows), phase) for phase in phases]
-            for (job, _, _), rows in zip(lanes.places, lanes.owned, strict=True)
-        ]
-        most = [most_steps(self.schedule, phases, plan) for plan in plans]
+        executor = self.jobs[0].executor
+        plan_of = cache(lambda samples: [executor.epoch_steps(samples, phase) for phase in phases])
+        plans = [plan_of(len(rows)) for rows in lanes.owned]
+        most_of = cache(lambda samples: most_steps(self.schedule, phases, plan_of(samples)))
+        most = [most_of(len(rows)) for rows in lanes.owned]
         for number, phase in enumerate(phases):
             for hooks in self.hooks.values():
                 hooks.start_phase(phase, number)

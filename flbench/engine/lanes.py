@@ -207,7 +207,7 @@ class Frozen:
         self.buffers = None if table is None else table[:, layout.parameters :]
 
 
-def sent(array: Indices, device: torch.device) -> Tensor:
+def sent(array: np.ndarray, device: torch.device) -> Tensor:
     """An array as a tensor on a device, for whose work before it is not waited."""
     tensor = torch.from_numpy(array)
     if device.type == "cuda":

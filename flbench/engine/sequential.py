@@ -218,13 +218,16 @@ class Sequential:
 
     def planned_steps(self, stage: Stage) -> Tensor:
         """Optimiser steps of each client of a stage, shape (n,), int64, without own phases."""
-        made = []
         plan = cache(lambda samples: self.epoch_steps(samples, LocalPhase(1)))
-        for position, samples in enumerate(self.numbers_owned(stage)):
-            schedule = stage.schedule(position)
+
+        @cache
+        def made(samples: int, schedule: Schedule) -> int:
             phase = LocalPhase(schedule.whole_epochs)
-            made.append(most_steps(schedule, [phase], [plan(samples)]))
-        return torch.tensor(made, dtype=torch.int64)
+            return most_steps(schedule, [phase], [plan(samples)])
+
+        owned = self.numbers_owned(stage)
+        schedules = stage.schedules(len(owned))
+        return torch.tensor(list(map(made, owned, schedules)), dtype=torch.int64)
 
     def refuse_lost_loss(self, steps: int, work: LocalWork) -> None:
         """Refuse a `batch_loss` that no step took."""

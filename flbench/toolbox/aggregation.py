@@ -22,7 +22,9 @@ from flbench.toolbox.similarity import neg_distance
 Weighting = Literal["samples", "uniform"]
 """Whether clients are weighted by their numbers of samples or uniformly."""
 BLOCK = 2**16
-"""Scalars averaged at a time, few enough for the CPU's cache; other devices average all at once."""
+"""Scalars averaged at a time, few enough for the CPU's cache."""
+TABLE = 2**26
+"""Scalars of uploads that are averaged at a time on a device, in double precision."""
 STEPS = 100
 """Most steps of a k-means."""
 
@@ -62,8 +64,7 @@ def _set_means(
     for row in np.flatnonzero(table.any(axis=1)).tolist():
         alike.setdefault(table[row].tobytes(), []).append(row)
     is_bank, width = isinstance(rows, ModelBank), rows.shape[1]
-    size = min(BLOCK, width) if rows.device.type == "cpu" else width
-    sums = torch.empty(size, dtype=torch.float64, device=rows.device)
+    sums = torch.empty(min(BLOCK, width), dtype=torch.float64, device=rows.device)
     wide = torch.empty_like(sums)
     for same in alike.values():
         members = table[same[0]].nonzero()[0].tolist()
@@ -73,8 +74,10 @@ def _set_means(
             total += share
         first, *others = places[same].tolist()
         mean = torch.empty(width, dtype=rows.dtype, device=rows.device) if is_bank else rows[first]
-        for at in range(0, width, size):
-            end = min(at + size, width)
+        if rows.device.type != "cpu":
+            _mean_on_device(mean, uploads, members, shares)
+        for at in range(0, width, BLOCK) if rows.device.type == "cpu" else ():
+            end = min(at + BLOCK, width)
             block, upload = sums[: end - at].zero_(), wide[: end - at]
             for member, share in zip(members, shares, strict=True):
                 block.add_(upload.copy_(uploads[member, at:end]), alpha=share)
@@ -90,6 +93,18 @@ def _set_means(
         for other in others:
             rows[other] = mean
     return rows
+
+
+def _mean_on_device(mean: Tensor, uploads: Tensor, members: list[int], shares: list[float]) -> None:
+    """Set a row, shape (W,), to the mean of some uploads, of as many columns at once as fit.
+
+    One after the other, the uploads of a small network would take longer to call than to add.
+    """
+    columns = max(1, TABLE // len(members))
+    factors = torch.tensor(shares, dtype=torch.float64, device=mean.device)
+    for at in range(0, len(mean), columns):
+        table = uploads[members, at : at + columns].double()
+        mean[at : at + columns] = (factors @ table) / factors.sum()
 
 
 def member_mean(

@@ -194,3 +194,18 @@ def test_autocast_and_single_images_are_left_to_torch(products: list[tuple[int, 
     assert convolution(images[0], weight).shape == (5, 4, 4)
     assert convolution(images.bfloat16(), weight.bfloat16()).dtype == torch.bfloat16
     assert not products
+
+
+def test_batchnorm_in_bfloat16_is_computed_in_float32() -> None:
+    """Lanes of it take inputs and weights of one type; a single model takes both."""
+    x = torch.randn(LANES, SAMPLES, 2, 3, 3).bfloat16()
+    weight, bias = torch.randn(LANES, 2), torch.randn(LANES, 2)
+
+    def normed(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return F.batch_norm(x, None, None, weight, bias, training=True)
+
+    with LaneConvolutions():
+        found = vmap(normed)(x, weight, bias)
+    assert found.dtype is torch.bfloat16
+    expected = torch.stack([normed(*one) for one in zip(x, weight, bias, strict=True)])
+    torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02)

@@ -170,6 +170,38 @@ def test_large_inputs_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Repeats.made == 1
 
 
+def test_inputs_that_are_not_read_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    copied: list[int] = []
+    real = torch._foreach_copy_
+    monkeypatch.setattr(
+        torch, "_foreach_copy_", lambda own, new: (copied.append(len(own)), real(own, new))
+    )
+
+    def function(w: Tensor, unread: Tensor, x: Tensor) -> list[Tensor]:
+        return [w * x + 1]
+
+    fewer, more = ([torch.rand(lanes, 3) for _ in range(3)] for lanes in (2, 3))
+    program = LaneProgram(function, fewer, more)
+    assert (program.reads, program.operations) == ({0, 2}, 2)
+    step = graphed(program)
+    for seed in range(4):
+        w, unread, x = torch.rand(3, 5, 3, generator=torch.Generator().manual_seed(seed))
+        assert torch.equal(step(5, [w, unread, x])[0], w * x + 1)
+    assert set(copied) == {2}
+
+
+def test_a_device_without_room_has_no_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = [49, 100]
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: tuple(free))
+    assert lane_graph.has_room(CPU)
+    assert not lane_graph.has_room(torch.device("cuda"))
+    free[0] = 50
+    assert lane_graph.has_room(torch.device("cuda"))
+    monkeypatch.setattr(lane_graph, "has_room", lambda device: False)
+    calls(graphed(recorded()), 4)
+    assert Repeats.made == 0
+
+
 def test_other_devices_have_no_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(CAPTURES, "cpu")
     program = recorded()
