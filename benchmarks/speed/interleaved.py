@@ -34,14 +34,12 @@ class Program:
         command: its command line; empty = it cannot be run, and `note` says why.
         env: beside the environment of this process.
         note: a remark for the table.
-        warm: rounds that it plays before it is measured.
     """
 
     name: str
     command: Sequence[str]
     env: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
-    warm: int = 0
 
 
 @dataclass
@@ -83,8 +81,6 @@ def measure_interleaved(programs: Sequence[Program], rounds: int) -> dict[str, M
                 running[program.name] = process = RunningProgram(program)
                 process.read_report()
                 measurement.ready = time.perf_counter() - process.began
-                for _ in range(program.warm):
-                    process.play_round()
         for number in range(rounds + 1):
             order = list(running.items())
             for name, process in order if number % 2 else reversed(order):

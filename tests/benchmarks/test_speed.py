@@ -17,6 +17,7 @@ import pytest
 import torch
 from torch import nn
 
+from flbench.engine import cross_evaluation
 from flbench.engine.batches import orders
 from flbench.engine.options import EngineOptions
 from flbench.errors import Interrupted, UserError
@@ -37,6 +38,7 @@ from flbench_benchmarks.speed import (
     tables,
     w4,
     w5,
+    w6,
     workers,
 )
 from flbench_benchmarks.speed.interleaved import Measurement, Program, ProgramFailed
@@ -518,3 +520,18 @@ def test_what_would_take_too_long_is_not_compared(
     assert asked == [300, 1000]
     assert rows[1]["exponent"] == 2.95
     assert rows[2]["note"].startswith("not run: 17")
+
+
+@pytest.mark.slow
+def test_lanes_are_compared_with_clients_one_by_one(tmp_path: Path) -> None:
+    """What W6 measures on a device, on the CPU here."""
+    asked = part.PartRequest(tmp_path, tmp_path, quick=True, say=lambda message: None)
+    rows = w6.compared(asked, SMALL, "small", "cpu")
+    assert [row["program"] for row in rows] == [
+        "one by one", "lanes", "one by one, bfloat16", "lanes, bfloat16",
+    ]  # fmt: skip
+    assert rows[0]["times_as_fast"] == 1.0
+    assert rows[1]["times_as_fast"] == round(rows[0]["seconds"] / rows[1]["seconds"], 2)
+    one, together = w6.cross_evaluated(asked, SMALL, "cpu")
+    assert (one["program"], together["program"]) == ("one by one", "32 at once")
+    assert cross_evaluation.TOGETHER == {"cuda": 32}
