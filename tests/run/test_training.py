@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from simulated_device import simulated_device
 from torch import nn
 from toy import Typed, composition, toy_dataset, toy_suite
 
 from flbench import ClientModule, LocalTraining, hookimpl
+from flbench.core.model_bank import plain
 from flbench.core.state import State
 from flbench.engine import lane_training, vectorised
 from flbench.engine.options import EngineOptions
@@ -104,6 +106,20 @@ def test_seeds_have_their_numbers_in_company(
     assert max(widths) == len(SEEDS)
     models = [state.models for state in shared]
     assert not torch.equal(models[0], models[1]), "they are different seeds"
+
+
+@pytest.mark.slow
+def test_seeds_share_lanes_on_a_device(tmp_path: Path, widths: list[int]) -> None:
+    with simulated_device():
+        _, others, said = ends("ditto", tmp_path)
+        models = [plain(state.models).cpu() for state in others]
+    assert not said
+    assert set(widths) == {1, len(SEEDS)}, "alone, and together"
+    _, expected, _ = ends("ditto", tmp_path)
+    assert all(
+        torch.equal(model, plain(state.models))
+        for model, state in zip(models, expected, strict=True)
+    )
 
 
 def test_seeds_have_the_batches_of_clients_one_by_one(tmp_path: Path) -> None:
