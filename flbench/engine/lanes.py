@@ -208,11 +208,11 @@ class Frozen:
 
 
 def sent(array: np.ndarray, device: torch.device) -> Tensor:
-    """An array as a tensor on a device, for whose work before it is not waited."""
+    """An array as a tensor on a device; what a CUDA device does before is not waited for."""
     tensor = torch.from_numpy(array)
-    if device.type == "cuda":
-        tensor = tensor.pin_memory()
-    return tensor.to(device, non_blocking=True)
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 class Placed:

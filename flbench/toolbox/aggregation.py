@@ -103,7 +103,7 @@ def _mean_on_device(mean: Tensor, uploads: Tensor, members: list[int], shares: l
     columns = max(1, TABLE // len(members))
     factors = torch.tensor(shares, dtype=torch.float64, device=mean.device)
     for at in range(0, len(mean), columns):
-        table = uploads[members, at : at + columns].double()
+        table = uploads[members, at : at + columns].to(factors)
         mean[at : at + columns] = (factors @ table) / factors.sum()
 
 

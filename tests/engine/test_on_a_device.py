@@ -72,8 +72,9 @@ def test_means_on_a_device_are_those_of_the_host(
     counters = torch.tensor([False] * 6 + [True])
     expected = weighted_mean(rows, uploads, weights, counters)
     with simulated_device():
-        given = rows.to(DEVICE), uploads.to(DEVICE), weights, counters
-        found = weighted_mean(*given).cpu()
+        there = weighted_mean(rows.to(DEVICE), uploads, weights, counters)
+        found = weighted_mean(rows.to(DEVICE), uploads.to(DEVICE), weights, counters).cpu()
+        assert torch.equal(there.cpu(), found), "uploads may be on the host"
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
     assert torch.equal(found[1], rows[1]), "nobody has a share in it"
     assert torch.equal(found[:, 6], expected[:, 6])
