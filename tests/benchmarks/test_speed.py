@@ -42,6 +42,7 @@ from flbench_benchmarks.speed import (
     workers,
 )
 from flbench_benchmarks.speed.interleaved import Measurement, Program, ProgramFailed
+from flbench_benchmarks.speed.measure import measure
 from flbench_benchmarks.speed.workload import Workload, dataset, images, run_spec
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -535,3 +536,16 @@ def test_lanes_are_compared_with_clients_one_by_one(tmp_path: Path) -> None:
     one, together = w6.cross_evaluated(asked, SMALL, "cpu")
     assert (one["program"], together["program"]) == ("one by one", "32 at once")
     assert cross_evaluation.TOGETHER == {"cuda": 32}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device")
+def test_what_cannot_be_measured_here_is_left_as_it_was(tmp_path: Path) -> None:
+    said: list[str] = []
+    asked = part.PartRequest(tmp_path, tmp_path, say=said.append)
+    w6_file = tmp_path / "w6.json"
+    measure("w6", w6, tmp_path, asked)
+    assert json.loads(w6_file.read_text())["rows"] == [{"note": "not run: no CUDA device"}]
+    w6_file.write_text("measured elsewhere")
+    measure("w6", w6, tmp_path, asked)
+    assert w6_file.read_text() == "measured elsewhere"
+    assert said == [f"w6: not run: no CUDA device; {w6_file} is left as it was"]
