@@ -1,11 +1,11 @@
 """Convolutions of small batches in lanes, as products of matrices.
 
 Under `torch.func.vmap` the convolutions of all lanes are one convolution in groups, for which CPUs
-have no fast kernel. Where the batch of a lane is small, as with LeNet-5 in batches of ten, the
-product of each lane's filters and the windows of its images takes less time, backwards too. The
-samples of a batch are innermost in memory: a window is then copied in long rows, and max-pooling
-computes several samples at once. A linear layer after it gets a copy with samples outermost. The
-numbers are those of torch up to the order of float sums.
+have no fast kernel, and CUDA launches several for each group. Where the batch of a lane is small,
+as with LeNet-5 in batches of ten, the product of each lane's filters and the windows of its images
+takes less time, backwards too. The samples of a batch are innermost in memory: a window is then
+copied in long rows, and max-pooling computes several samples at once. A linear layer after it gets
+a copy with samples outermost. The numbers are those of torch up to the order of float sums.
 """
 
 from __future__ import annotations

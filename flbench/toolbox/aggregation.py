@@ -2,7 +2,7 @@
 
 A row is averaged in ascending client order with a float64 accumulator, separately from the other
 rows. So its bits depend neither on K, nor on the clients of other groups, nor on the number of
-processes.
+processes. On a device it is a product in float64, whose bits depend on its own clients only, too.
 """
 
 from __future__ import annotations
@@ -64,28 +64,16 @@ def _set_means(
     for row in np.flatnonzero(table.any(axis=1)).tolist():
         alike.setdefault(table[row].tobytes(), []).append(row)
     is_bank, width = isinstance(rows, ModelBank), rows.shape[1]
-    sums = torch.empty(min(BLOCK, width), dtype=torch.float64, device=rows.device)
-    wide = torch.empty_like(sums)
+    set_mean = _mean_in_blocks if rows.device.type == "cpu" else _mean_at_once
     for same in alike.values():
         members = table[same[0]].nonzero()[0].tolist()
         shares = table[same[0], members].tolist()
-        total = 0.0
-        for share in shares:
-            total += share
         first, *others = places[same].tolist()
         mean = torch.empty(width, dtype=rows.dtype, device=rows.device) if is_bank else rows[first]
-        if rows.device.type != "cpu":
-            _mean_on_device(mean, uploads, members, shares)
-        for at in range(0, width, BLOCK) if rows.device.type == "cpu" else ():
-            end = min(at + BLOCK, width)
-            block, upload = sums[: end - at].zero_(), wide[: end - at]
-            for member, share in zip(members, shares, strict=True):
-                block.add_(upload.copy_(uploads[member, at:end]), alpha=share)
-            mean[at:end] = block.div_(total)
-            give_back(uploads)
+        set_mean(mean, uploads, members, shares)
         if counters is not None and bool(counters.any()):
             columns = counters.nonzero()[:, 0].to(uploads.device)
-            mean[columns] = uploads[:, columns][members].amax(dim=0)
+            mean[columns] = uploads[:, columns][members].amax(dim=0).to(mean.device)
             give_back(uploads)
         if is_bank:  # it stores the row once
             rows[places[same]] = mean
@@ -95,8 +83,24 @@ def _set_means(
     return rows
 
 
-def _mean_on_device(mean: Tensor, uploads: Tensor, members: list[int], shares: list[float]) -> None:
-    """Set a row, shape (W,), to the mean of some uploads, of as many columns at once as fit.
+def _mean_in_blocks(mean: Tensor, uploads: Tensor, members: list[int], shares: list[float]) -> None:
+    """Set a row, shape (W,), to the mean of some uploads, added one after the other."""
+    total = 0.0
+    for share in shares:
+        total += share
+    sums = torch.empty(min(BLOCK, len(mean)), dtype=torch.float64)
+    wide = torch.empty_like(sums)
+    for at in range(0, len(mean), BLOCK):
+        end = min(at + BLOCK, len(mean))
+        block, upload = sums[: end - at].zero_(), wide[: end - at]
+        for member, share in zip(members, shares, strict=True):
+            block.add_(upload.copy_(uploads[member, at:end]), alpha=share)
+        mean[at:end] = block.div_(total)
+        give_back(uploads)
+
+
+def _mean_at_once(mean: Tensor, uploads: Tensor, members: list[int], shares: list[float]) -> None:
+    """`_mean_in_blocks` on a device, of as many columns at once as fit.
 
     One after the other, the uploads of a small network would take longer to call than to add.
     """

@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import torch
 from lightning.fabric import Fabric
-from torch import Tensor, nn
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_map
@@ -103,7 +103,8 @@ class Checks(TorchDispatchMode):
             here = bool(marks) and marks[0]
         elif name in INDEXED:
             here = marks[0]
-            if not here and any(marks):
+            values = tensors(args[2:3])  # what `index_put` writes
+            if any(one.ndim and is_marked(one) != here for one in values) or any(marks) > here:
                 raise mixed(name)
         elif here and any(one.ndim for one, mark in zip(given, marks, strict=True) if not mark):
             raise mixed(name)
@@ -248,8 +249,3 @@ def simulated_device() -> Iterator[None]:
         Checks(),
     ):
         yield
-
-
-def is_on_device(module: nn.Module) -> bool:
-    """Whether all tensors of a module are on the device."""
-    return all(map(is_marked, [*module.parameters(), *module.buffers()]))
