@@ -3,9 +3,10 @@
 Under `torch.func.vmap` the convolutions of all lanes are one convolution in groups, for which CPUs
 have no fast kernel, and CUDA launches several for each group. Where the batch of a lane is small,
 as with LeNet-5 in batches of ten, the product of each lane's filters and the windows of its images
-takes less time, backwards too. The samples of a batch are innermost in memory: a window is then
-copied in long rows, and max-pooling computes several samples at once. A linear layer after it gets
-a copy with samples outermost. The numbers are those of torch up to the order of float sums.
+takes less time, backwards too; on CUDA also that of many filters, as in ResNet-18. The samples of a
+batch are innermost in memory: a window is then copied in long rows, and max-pooling computes
+several samples at once. A linear layer after it gets a copy with samples outermost. The numbers are
+those of torch up to the order of float sums.
 """
 
 from __future__ import annotations
@@ -18,11 +19,14 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-LARGEST, LARGEST_ON_CUDA = 600_000, 4_000_000
+LARGEST = {"cpu": 600_000, "cuda": 4_000_000}
 """Scalars of all windows of a lane's batch; with more, they take too much memory."""
 LARGEST_FILTERS = 5_000
-"""Scalars of a lane's filters; with more, a convolution in groups is as fast or faster."""
+"""Scalars of a lane's filters; with more, a convolution in groups is as fast or faster on CPUs."""
 EXACT = torch.float32, torch.float64
+
+Pair = tuple[int, int]
+"""Of rows, and of columns."""
 
 
 class LaneConvolutions(TorchFunctionMode):
@@ -69,44 +73,52 @@ def convolution(
         weight: filters, shape (o, c / groups, k, l).
         bias: shape (o,).
     """
-    edges = (padding, padding) if isinstance(padding, int) else padding
-    if groups == 1 and _is_one(stride) and _is_one(dilation) and isinstance(edges, tuple):
-        rows, columns = edges * 2 if len(edges) == 1 else edges
-        if _pays(input, weight, rows, columns):
-            if rows or columns:
-                input = F.pad(input, (columns, columns, rows, rows))
-            return _product(input, weight, bias)
-    return torch.conv2d(input, weight, bias, stride, padding, dilation, groups)
+    edges, step = _pair(padding), _pair(stride)
+    if edges is None or step is None or groups != 1 or _pair(dilation) != (1, 1):
+        return torch.conv2d(input, weight, bias, stride, padding, dilation, groups)
+    if torch.is_autocast_enabled(kind := input.device.type):
+        narrow = torch.get_autocast_dtype(kind)
+        input, weight = input.to(narrow), weight.to(narrow)
+        bias = None if bias is None else bias.to(narrow)
+    if not _pays(input, weight, edges, step):
+        return torch.conv2d(input, weight, bias, stride, padding)
+    if edges != (0, 0):
+        rows, columns = edges
+        input = F.pad(input, (columns, columns, rows, rows))
+    return _product(input, weight, bias, step)
 
 
-def _product(images: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _pair(option: str | int | tuple[int, ...]) -> Pair | None:
+    """An option of a convolution for rows and for columns; None of a name, as "same"."""
+    if isinstance(option, str):
+        return None
+    return (option, option) if isinstance(option, int) else (option[0], option[-1])
+
+
+def _pays(images: Tensor, weight: Tensor, edges: Pair, step: Pair) -> bool:
+    """Whether a product takes less time; it depends on the shapes of a lane only."""
+    kind = images.device.type
+    if images.ndim != 4 or kind not in LARGEST or images.dtype != weight.dtype:
+        return False
+    if kind == "cpu" and (images.dtype not in EXACT or weight.numel() > LARGEST_FILTERS):
+        return False
+    height, width = (have + 2 * edge for have, edge in zip(images.shape[2:], edges, strict=True))
+    rows, columns = weight.shape[2:]
+    if height < rows or width < columns:
+        return False
+    places = ((height - rows) // step[0] + 1) * ((width - columns) // step[1] + 1)
+    return 0 < len(images) * places * weight[0].numel() <= LARGEST[kind]
+
+
+def _product(images: Tensor, weight: Tensor, bias: Tensor | None, step: Pair) -> Tensor:
     """The convolution of images, shape (b, c, h, w), without padding; see `convolution`."""
     innermost = images.permute(1, 2, 3, 0).contiguous()
-    seen: Tensor = Windows.apply(innermost, *weight.shape[2:])  # type: ignore[no-untyped-call]
+    seen: Tensor = Windows.apply(innermost, tuple(weight.shape[2:]), step)  # type: ignore[no-untyped-call]
     table = weight.flatten(1) @ seen.flatten(0, 2).flatten(1)
     if bias is not None:
         table = table + bias[:, None]
     rows, columns, samples = seen.shape[3:]
     return table.view(-1, rows, columns, samples).permute(3, 0, 1, 2)
-
-
-def _is_one(step: int | tuple[int, int]) -> bool:
-    return step == 1 or step == (1, 1)
-
-
-def _pays(images: Tensor, weight: Tensor, rows: int, columns: int) -> bool:
-    """Whether a product takes less time; it depends on the shapes of a lane only."""
-    kind = images.device.type
-    if images.ndim != 4 or kind not in ("cpu", "cuda") or torch.is_autocast_enabled(kind):
-        return False
-    if images.dtype not in EXACT or weight.dtype != images.dtype:
-        return False
-    if weight.numel() > LARGEST_FILTERS:
-        return False
-    (samples, channels, height, width), (height_of, width_of) = images.shape, weight.shape[2:]
-    places = (height + 2 * rows - height_of + 1) * (width + 2 * columns - width_of + 1)
-    largest = LARGEST if kind == "cpu" else LARGEST_ON_CUDA
-    return 0 < samples * places * channels * height_of * width_of <= largest
 
 
 class Windows(torch.autograd.Function):
@@ -115,19 +127,21 @@ class Windows(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(images: Tensor, height: int, width: int) -> Tensor:
-        """(c, h, w, b) -> (c, height, width, rows, columns, b)."""
-        seen = images.unfold(1, height, 1).unfold(2, width, 1)
+    def forward(images: Tensor, size: Pair, step: Pair) -> Tensor:
+        """(c, h, w, b) -> (c, *size, rows, columns, b)."""
+        seen = images.unfold(1, size[0], step[0]).unfold(2, size[1], step[1])
         return seen.permute(0, 4, 5, 1, 2, 3).contiguous()
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:  # noqa: ANN401
-        """Nothing is needed for the gradient."""
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Pair, Pair], output: Tensor) -> None:  # noqa: ANN401
+        """Keep the step, and the size of the images."""
+        images, _, ctx.step = inputs
+        ctx.shape = images.shape[1:3]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:  # noqa: ANN401
         """The adjoint."""
-        return Overlap.apply(*grads), None, None  # type: ignore[no-untyped-call]
+        return Overlap.apply(*grads, tuple(ctx.shape), ctx.step), None, None  # type: ignore[no-untyped-call]
 
 
 class Overlap(torch.autograd.Function):
@@ -136,24 +150,29 @@ class Overlap(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(windows: Tensor) -> Tensor:
-        """(c, height, width, rows, columns, b) -> (c, h, w, b)."""
+    def forward(windows: Tensor, shape: Pair, step: Pair) -> Tensor:
+        """(c, height, width, rows, columns, b) -> (c, *shape, b)."""
         channels, height, width, rows, columns, samples = windows.shape
-        bands = windows.new_zeros(channels, height, rows, columns + width - 1, samples)
+        bands = windows.new_zeros(channels, height, rows, shape[1], samples)
         for column in range(width):
-            bands[:, :, :, column : column + columns].add_(windows[:, :, column])
-        images = windows.new_zeros(channels, rows + height - 1, columns + width - 1, samples)
+            bands[:, :, :, _steps(column, step[1], columns)].add_(windows[:, :, column])
+        images = windows.new_zeros(channels, *shape, samples)
         for row in range(height):
-            images[:, row : row + rows].add_(bands[:, row])
+            images[:, _steps(row, step[0], rows)].add_(bands[:, row])
         return images
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:  # noqa: ANN401
-        """Keep the size of a window."""
-        ctx.size = inputs[0].shape[1:3]
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Pair, Pair], output: Tensor) -> None:  # noqa: ANN401
+        """Keep the step, and the size of a window."""
+        windows, _, ctx.step = inputs
+        ctx.size = windows.shape[1:3]
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:  # noqa: ANN401
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:  # noqa: ANN401
         """The adjoint."""
-        result: Tensor = Windows.apply(*grads, *ctx.size)  # type: ignore[no-untyped-call]
-        return result
+        return Windows.apply(*grads, tuple(ctx.size), ctx.step), None, None  # type: ignore[no-untyped-call]
+
+
+def _steps(first: int, step: int, count: int) -> slice:
+    """`count` positions, from `first` on."""
+    return slice(first, first + step * (count - 1) + 1, step)

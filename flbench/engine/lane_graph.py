@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from functools import cache
 from typing import Any, Protocol
 from weakref import WeakSet
 
@@ -79,6 +78,7 @@ class CudaGraph:
             before.wait_stream(side)
             with torch.cuda.graph(self._graph, pool=_pool()):
                 self.outputs = function()
+            _CAPTURED.add(self._graph)
         finally:
             torch.cuda.set_stream(before)  # torch stays on its own stream if capturing fails
 
@@ -87,10 +87,17 @@ class CudaGraph:
         self._graph.replay()
 
 
-@cache
+_CAPTURED: WeakSet[torch.cuda.CUDAGraph] = WeakSet()
+"""The CUDA graphs that exist."""
+
+
 def _pool() -> Any:  # noqa: ANN401 - torch names no type of it
-    """The memory that all graphs share, as no graph's results are needed after another's replay."""
-    return torch.cuda.graph_pool_handle()
+    """The memory that all graphs share, as no graph's results are needed after another's replay.
+
+    It is freed with the last graph, and then torch takes its handle no more.
+    """
+    one = next(iter(_CAPTURED), None)
+    return None if one is None else one.pool()
 
 
 CAPTURES: dict[str, Capture] = {"cuda": CudaGraph}

@@ -42,10 +42,12 @@ INPUTS = 2**22
 BYTES = 2**7, 2**13
 """Bytes of a CUDA device's memory for each of the scalars above, in place of a fixed number.
 
-By W6, ResNet-18 takes 5 KB for a scalar of its samples, 8 KB in bfloat16, and LeNet-5 .2 KB.
+By W6, ResNet-18 takes 6 KB for a scalar of its samples, and LeNet-5 .2 KB.
 """
 POOL = 2**28
 """Bytes of samples that several runs may have together, as they are copied to one table."""
+SHARE = 1 / 32
+"""The share of a CUDA device's memory that they may take instead."""
 
 
 def train(jobs: Sequence[StageJob], pool: Pool | None = None) -> Pool:
@@ -114,6 +116,11 @@ def most_lanes(place: Place) -> int:
     return max(1, min(scalars // space.layout.width, samples // max(1, inputs)))
 
 
+def most_samples(device: torch.device) -> int:
+    """Bytes of samples that several runs may have together."""
+    return int(SHARE * _memory(device)) if device.type == "cuda" else POOL
+
+
 @cache
 def _memory(device: torch.device) -> int:
     """Bytes of a CUDA device's memory."""
@@ -159,7 +166,7 @@ class Pool:
         y: shape (M, ...).
 
     Raises:
-        NotTogether: those of several runs take more memory than POOL.
+        NotTogether: those of several runs take more memory than `most_samples`.
     """
 
     def __init__(self, jobs: Sequence[StageJob]) -> None:
@@ -167,8 +174,9 @@ class Pool:
         if len(jobs) == 1:
             self.x, self.y = self._of[0].x, self._of[0].y
             return
-        if sum(samples.x.nbytes + samples.y.nbytes for samples in self._of) > POOL:
-            raise NotTogether(f"their samples take more than {POOL >> 20} MiB together")
+        most = most_samples(self._of[0].x.device)
+        if sum(samples.x.nbytes + samples.y.nbytes for samples in self._of) > most:
+            raise NotTogether(f"their samples take more than {most >> 20} MiB together")
         self.x = torch.cat([samples.x for samples in self._of])
         self.y = torch.cat([samples.y for samples in self._of])
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from simulated_device import DEVICE, simulated_device
 from torch import Tensor
 from torch.func import grad, vmap
 from torch.nn import functional as F
@@ -44,9 +45,9 @@ def products(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     seen: list[tuple[int, ...]] = []
     product = lane_convolution._product
 
-    def counted(images: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def counted(images: Tensor, *others: Any) -> Tensor:
         seen.append(tuple(images.shape))
-        return product(images, weight, bias)
+        return product(images, *others)
 
     monkeypatch.setattr(lane_convolution, "_product", counted)
     return seen
@@ -54,10 +55,18 @@ def products(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
 
 def test_windows_of_two_images_and_their_sum() -> None:
     images = torch.tensor([[[[1.0, 4.0], [2.0, 5.0], [3.0, 6.0]]]])  # samples innermost
-    found = Windows.apply(images, 1, 2)  # type: ignore[no-untyped-call]
+    found = Windows.apply(images, (1, 2), (1, 1))  # type: ignore[no-untyped-call]
     assert found.flatten(0, 2).flatten(1).tolist() == [[1, 4, 2, 5], [2, 5, 3, 6]]
-    again = Overlap.apply(found)  # type: ignore[no-untyped-call]
+    again = Overlap.apply(found, (1, 3), (1, 1))  # type: ignore[no-untyped-call]
     assert again.tolist() == [[[[1, 4], [4, 10], [3, 6]]]]
+
+
+def test_windows_two_columns_apart_leave_the_last_column_out() -> None:
+    images = torch.tensor([[[[1.0], [2.0], [3.0], [4.0]]]])
+    found = Windows.apply(images, (1, 1), (1, 2))  # type: ignore[no-untyped-call]
+    assert found.flatten().tolist() == [1, 3]
+    again = Overlap.apply(found, (1, 4), (1, 2))  # type: ignore[no-untyped-call]
+    assert again.flatten().tolist() == [1, 0, 3, 0]
 
 
 def padded(padding: int | tuple[int, ...]) -> tuple[int, int]:
@@ -66,13 +75,17 @@ def padded(padding: int | tuple[int, ...]) -> tuple[int, int]:
     return 6 + 2 * rows, 7 + 2 * columns
 
 
+@pytest.mark.parametrize("stride", [1, 2, (3, 1)])
 @pytest.mark.parametrize("padding", [0, 2, (1, 0), (1,)])
 @pytest.mark.parametrize("kernel", [(3, 3), (1, 2), (5, 4)])
 def test_gradients_of_filters_biases_and_images_are_those_of_torch(
-    kernel: tuple[int, int], padding: int | tuple[int, ...], products: list[tuple[int, ...]]
+    kernel: tuple[int, int],
+    padding: int | tuple[int, ...],
+    stride: int | tuple[int, ...],
+    products: list[tuple[int, ...]],
 ) -> None:
     def loss(weight: Tensor, bias: Tensor, images: Tensor) -> Tensor:
-        return F.conv2d(images, weight, bias, padding=padding).sin().sum()
+        return F.conv2d(images, weight, bias, stride, padding).sin().sum()  # type: ignore[arg-type]
 
     plain, product = both(grad(loss, argnums=(0, 1, 2)), *tensors(2, 5, 6, kernel))
     assert products == [(SAMPLES, 2, *padded(padding))]
@@ -82,7 +95,7 @@ def test_gradients_of_filters_biases_and_images_are_those_of_torch(
 def test_second_derivatives_are_those_of_torch(products: list[tuple[int, ...]]) -> None:
     def loss(weight: Tensor, bias: Tensor, images: Tensor) -> Tensor:
         hidden = F.conv2d(images, weight, bias).tanh()
-        return F.conv2d(hidden, weight.transpose(0, 1)).square().sum()
+        return F.conv2d(hidden, weight.transpose(0, 1), stride=2).square().sum()
 
     def of_gradients(weight: Tensor, bias: Tensor, images: Tensor) -> Tensor:
         gradients = grad(loss, argnums=(0, 1, 2))(weight, bias, images)
@@ -149,8 +162,6 @@ def test_pooling_that_gives_indices_gives_those_of_each_plane() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"stride": 2},
-        {"stride": (1, 2)},
         {"dilation": 2},
         {"groups": 2},
         {"padding": "same"},
@@ -181,13 +192,53 @@ def test_what_is_larger_than_pays_is_left_to_torch(
     products: list[tuple[int, ...]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lane_convolution, "LARGEST", 10 * 2 * 9 * 16)
+    monkeypatch.setitem(lane_convolution.LARGEST, "cpu", 10 * 2 * 9 * 16)
     monkeypatch.setattr(lane_convolution, "LARGEST_FILTERS", 5 * 2 * 9)
     convolution(torch.ones(samples, 2, 4, 4), torch.ones(outputs, 2, 3, 3), padding=1)
     assert len(products) == count
 
 
-def test_autocast_and_single_images_are_left_to_torch(products: list[tuple[int, ...]]) -> None:
+def test_on_cuda_filters_may_be_many(
+    products: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane_convolution, "LARGEST_FILTERS", 0)
+    images, weight = torch.ones(4, 2, 6, 6), torch.ones(5, 2, 3, 3)
+    with simulated_device():
+        expected = convolution(images, weight, stride=2)
+        assert not products
+        found = convolution(images.to(DEVICE), weight.to(DEVICE), stride=2)
+        assert torch.equal(found.cpu(), expected)
+        assert len(products) == 1
+        monkeypatch.setitem(lane_convolution.LARGEST, "cuda", 4 * 4 * 2 * 9 - 1)
+        convolution(images.to(DEVICE), weight.to(DEVICE), stride=2)
+        assert len(products) == 1
+
+
+def test_on_cuda_products_are_of_the_numbers_of_autocast(products: list[tuple[int, ...]]) -> None:
+    draw = torch.Generator().manual_seed(0)
+    images, weight = (
+        torch.randn(4, 2, 6, 6, generator=draw),
+        torch.randn(5, 2, 3, 3, generator=draw),
+    )
+    bias = torch.randn(5, generator=draw)
+    with simulated_device():
+        inputs = [one.to(DEVICE) for one in (images, weight, bias)]
+        torch.set_autocast_enabled("cuda", True)
+        torch.set_autocast_dtype("cuda", torch.bfloat16)
+        try:
+            found = convolution(*inputs)
+        finally:
+            torch.set_autocast_enabled("cuda", False)
+            torch.set_autocast_dtype("cuda", torch.float16)
+        assert len(products) == 1
+        assert found.dtype is torch.bfloat16
+        expected = F.conv2d(*(one.bfloat16().float() for one in (images, weight, bias)))
+        torch.testing.assert_close(found.cpu().float(), expected, rtol=0.02, atol=0.02)
+
+
+def test_autocast_and_single_images_are_left_to_torch_on_cpus(
+    products: list[tuple[int, ...]],
+) -> None:
     weight, images = torch.ones(5, 2, 3, 3), torch.ones(4, 2, 6, 6)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert convolution(images, weight).dtype == torch.bfloat16

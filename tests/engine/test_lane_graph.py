@@ -292,6 +292,10 @@ def test_a_run_ends_with_the_bytes_of_one_without_graphs(
     assert with_replays == last(play_toy, method, optimizer, net, "cpu")
 
 
+class Hashed(SimpleNamespace):
+    __hash__ = object.__hash__
+
+
 class Streams:
     """Stands for `torch.cuda`: notes what is done in which stream."""
 
@@ -311,7 +315,7 @@ class Streams:
         self.now = before
 
     def CUDAGraph(self) -> Any:
-        return SimpleNamespace(replay=lambda: self.log.append("replay"))
+        return Hashed(replay=lambda: self.log.append("replay"), pool=lambda: (0, 1))
 
     @contextmanager
     def graph(self, graph: Any, pool: object) -> Iterator[None]:
@@ -327,7 +331,6 @@ def test_a_capture_is_warmed_up_and_ends_in_the_stream_it_began_in(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     streams = Streams()
-    monkeypatch.setattr(lane_graph, "_pool", lambda: (0, 1))
     for name in ("current_stream", "Stream", "stream", "CUDAGraph", "graph", "set_stream"):
         monkeypatch.setattr(torch.cuda, name, getattr(streams, name))
 
@@ -365,6 +368,50 @@ def test_a_run_on_a_device_ends_with_the_bytes_of_one_without_graphs(
     assert Counted.replays > CHECKED, "a graph was used"
     monkeypatch.delitem(CAPTURES, "cuda")
     assert with_replays == last(play_toy, "fedprox", "sgd", normed, "cuda")
+
+
+def test_graphs_share_memory_with_those_that_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory goes with the last graph: torch refuses its handle then."""
+    pools, number = list[object](), iter(range(9))
+
+    class Graph:
+        def __init__(self) -> None:
+            self.own = next(number)
+
+        def pool(self) -> int:
+            return self.own
+
+    @contextmanager
+    def graph(graph: Graph, pool: int | None) -> Iterator[None]:
+        pools.append(pool)
+        graph.own = graph.own if pool is None else pool
+        yield
+
+    streams = Streams()
+    for name in ("current_stream", "Stream", "stream", "set_stream"):
+        monkeypatch.setattr(torch.cuda, name, getattr(streams, name))
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    kept = [lane_graph.CudaGraph(list) for _ in range(3)]
+    assert pools == [None, 0, 0]
+    del kept[0]
+    kept.append(lane_graph.CudaGraph(list))
+    assert pools[3] == 0
+    kept.clear()
+    gc.collect()
+    lane_graph.CudaGraph(list)
+    assert pools[4] is None
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_graphs_are_captured_after_all_others_are_freed() -> None:
+    x = torch.ones(3, device="cuda")
+    for _ in range(2):
+        graph = lane_graph.CudaGraph(lambda: [x + 1])
+        graph.replay()
+        assert graph.outputs[0].tolist() == [2, 2, 2]
+        del graph
+        gc.collect()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

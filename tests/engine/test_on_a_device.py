@@ -108,3 +108,9 @@ def test_a_device_holds_as_many_lanes_as_its_memory() -> None:
     host = torch.device("cpu")
     assert lane_training.most_lanes(place(host, 2**20, 1)) == lane_training.SCALARS // 2**20
     assert lane_training.most_lanes(place(host, 1, 50)) == lane_training.INPUTS // 150
+
+
+def test_runs_may_have_more_samples_together_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lane_training, "_memory", lambda device: 2**36)
+    assert lane_training.most_samples(torch.device("cpu")) == 2**28
+    assert lane_training.most_samples(DEVICE) == 2**31
