@@ -271,8 +271,9 @@ class Suite(BaseModel):
         )  # fmt: skip
         unused = {name for name in later if getattr(self, name) == Suite.model_fields[name].default}
         settings = self.model_dump(mode="json", exclude=DESCRIPTIVE | unused)
-        if self.local.lr_decay == 1:
-            del settings["local"]["lr_decay"]
+        for name in ("lr_decay", "drop_last"):
+            if getattr(self.local, name) == getattr(LocalTraining, name):
+                del settings["local"][name]
         return settings
 
 

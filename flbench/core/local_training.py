@@ -14,12 +14,13 @@ class LocalTraining:
 
     Attributes:
         epochs: passes over the client's training samples.
-        batch_size: samples per batch; the last batch may be smaller.
+        batch_size: samples per batch; the last batch of an epoch may be smaller.
         lr: learning rate.
         momentum: momentum of SGD.
         weight_decay: L2 penalty, decoupled with "adamw".
         optimizer: name of the optimiser; its state is reset for every client and stage.
         lr_decay: factor of the learning rate from one round to the next.
+        drop_last: leave a smaller last batch out, unless it is the only one.
     """
 
     epochs: Annotated[int, Field(ge=1)] = 5
@@ -29,6 +30,7 @@ class LocalTraining:
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     lr_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    drop_last: bool = False
 
     def at(self, round_: int) -> LocalTraining:
         """The settings of a round, 1-based; 0 = before the first."""

@@ -22,14 +22,18 @@ def subset(samples: int, stage: Stage, seed: int, client: int) -> Indices | None
     return np.sort(chosen)
 
 
-def steps(samples: int, batch_size: int, per_step: int, *, skip_single: bool) -> list[list[slice]]:
+def steps(
+    samples: int, batch_size: int, per_step: int, *, skip_single: bool, drop_last: bool = False
+) -> list[list[slice]]:
     """The optimiser steps of one epoch, each a list of `per_step` slices of the epoch's order.
 
     A short last batch is kept, but with `skip_single` not one of a single sample, which BatchNorm
-    cannot process. Batches that do not fill a step are not used.
+    cannot process, and with `drop_last` none that follows others. Batches that do not fill a step
+    are not used.
     """
     batches = [slice(at, min(at + batch_size, samples)) for at in range(0, samples, batch_size)]
-    if skip_single and batches and batches[-1].stop - batches[-1].start == 1:
+    last = len(range(samples)[batches[-1]]) if batches else 0
+    if (skip_single and last == 1) or (drop_last and last < batch_size and len(batches) > 1):
         batches.pop()
     used = len(batches) - len(batches) % per_step
     return [batches[at : at + per_step] for at in range(0, used, per_step)]

@@ -252,8 +252,13 @@ class Sequential:
         """The optimiser steps of one epoch; see `steps`."""
         module, space = self.workspace.module, self.workspace
         per_step = phase.batches_per_step or module.batches_per_step
-        size, skip_single = module.local.batch_size, space.has_batchnorm
-        return steps(samples, size, per_step, skip_single=skip_single)
+        return steps(
+            samples,
+            module.local.batch_size,
+            per_step,
+            skip_single=space.has_batchnorm,
+            drop_last=module.local.drop_last,
+        )
 
     def report(self, rows: Tensor, work: LocalWork) -> Report:
         """What a client sends and keeps beside its model, from its rows of the pool."""

@@ -52,6 +52,9 @@ from flbench.run.spec import RunSpec
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
+FEW = 4
+"""A last batch of so many samples or fewer is told of where there is BatchNorm."""
+
 
 def prepare(
     spec: RunSpec,
@@ -120,12 +123,31 @@ def build_executor(
     module = build_module(hooks, net, context)
     layout = ParameterLayout.of(module, head=context.layout.head_name)
     space = Workspace(fabric, module, layout)
+    tell_of_few_samples(spec, space, visible.sizes("train"))
     services.executor = shared(choose_executor(spec, space, visible, store))
     build = partial(build_network, spec.suite, shape, federation.classes, spec.seed)
     initial = space.row.clone()
     services.draw = partial(fresh_row, build, initial, layout)
     complete = replace(context, layout=layout, initial=initial)
     return complete, _hash([context.initial])
+
+
+def tell_of_few_samples(spec: RunSpec, space: Workspace, owned: Tensor) -> None:
+    """Tell of last batches whose statistics BatchNorm learns little from.
+
+    Args:
+        owned: number of training samples of each client, shape (N,).
+    """
+    local = space.module.local
+    if not space.has_batchnorm or local.drop_last:
+        return
+    last = owned % local.batch_size
+    few = int(((owned > local.batch_size) & (last > 1) & (last <= FEW)).sum())
+    if few:
+        spec.say(
+            f"{few} of {len(owned)} clients end each epoch with a batch of {FEW} samples or"
+            " fewer, from which BatchNorm learns little: local.drop_last=true leaves it out"
+        )
 
 
 def simulated_clock(spec: RunSpec, federation: Federation) -> SimulatedClock | None:

@@ -39,3 +39,15 @@ def test_a_short_last_batch_is_kept_but_not_one_that_batchnorm_cannot_take() -> 
     assert steps(5, 2, 1, skip_single=False) == [[slice(0, 2)], [slice(2, 4)], [slice(4, 5)]]
     assert steps(5, 2, 1, skip_single=True) == [[slice(0, 2)], [slice(2, 4)]]
     assert steps(5, 2, 2, skip_single=False) == [[slice(0, 2), slice(2, 4)]]
+
+
+@pytest.mark.parametrize(
+    ("samples", "kept"),
+    [(8, [3, 3]), (9, [3, 3, 3]), (2, [2]), (1, [1]), (0, [])],
+)
+def test_a_short_last_batch_is_left_out_on_request_unless_it_is_the_only_one(
+    samples: int, kept: list[int]
+) -> None:
+    cut = steps(samples, 3, 1, skip_single=False, drop_last=True)
+    assert [step[0].stop - step[0].start for step in cut] == kept
+    assert [step[0] for step in steps(1, 3, 1, skip_single=True, drop_last=True)] == []

@@ -244,6 +244,19 @@ def test_batchnorm_skips_a_single_sample_and_counts_steps(play_toy: Play) -> Non
     assert played.state.models[0][layout.counters].tolist() == [1.0]
 
 
+@pytest.mark.parametrize("executor", ["sequential", "vectorised"])
+def test_a_short_last_batch_is_left_out_on_request(executor: str, play_toy: Play) -> None:
+    dataset = toy_dataset(samples=36)  # 6 a client: 2 tested, 1 validated, 3 trained on
+    steps: list[list[int]] = []
+    for drop in (False, True):
+        local = LocalTraining(epochs=2, batch_size=2, lr=0.1, drop_last=drop)
+        uploads: list[Any] = []
+        watch = composition(("watch", watching(uploads)))
+        play_toy(watch, dataset=dataset, local=local, rounds=1, executor=executor)
+        steps.append(uploads[0].steps.tolist())
+    assert steps == [[4, 4, 4], [2, 2, 2]]
+
+
 def test_candidates_are_trained_on_the_same_batches_and_one_is_kept(play_toy: Play) -> None:
     uploads: list[Any] = []
 

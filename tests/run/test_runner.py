@@ -184,7 +184,13 @@ def test_what_is_only_told_changes_no_hash() -> None:
         {"summary": "other"},
     ):
         assert toy_suite(**told).hash() == plain.hash(), told
-    for changed in ({"clients": 5}, {"dataset": "other"}, {"test_set": "labels"}):
+    for changed in (
+        {"clients": 5},
+        {"dataset": "other"},
+        {"test_set": "labels"},
+        {"local": {"drop_last": True}},
+        {"local": {"lr_decay": 0.5}},
+    ):
         assert toy_suite(**changed).hash() != plain.hash(), changed
 
 
