@@ -45,6 +45,8 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 PRECISIONS = ("32-true", "bf16-mixed")
 """Values of `--precision`; not "16-mixed", whose loss scale would pass from client to client."""
+LOGGERS = "lightning.fabric", "lightning.pytorch"
+"""They advise what would change results, such as to round to TF32, or features of the Trainer."""
 START_TIMEOUT = timedelta(minutes=10)
 """How long processes wait for one another at the start."""
 
@@ -82,9 +84,10 @@ def open_fabric(engine: EngineOptions) -> Fabric:
         )
     torch.set_num_threads(engine.threads)
     keep_activations()
-    logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
+    for name in LOGGERS:  # one that is imported later takes what Fabric says
+        logging.getLogger(name).setLevel(logging.WARNING)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # advice about Trainer features that are not used here
+        warnings.simplefilter("ignore")
         try:
             fabric = Fabric(
                 accelerator=engine.accelerator,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 
 import pytest
 from lightning.fabric.plugins.environments import LightningEnvironment
+from lightning_utilities.core import rank_zero
 
 from flbench.engine import fabric
 from flbench.engine.options import EngineOptions
@@ -38,3 +40,19 @@ def test_what_fabric_run_has_launched_is_not_launched_again(
     monkeypatch.setenv("LT_CLI_USED", used)
     fabric.open_fabric(EngineOptions(accelerator="cpu"))
     assert len(calls) == launched
+
+
+def test_lightning_gives_no_advice(caplog: pytest.LogCaptureFixture) -> None:
+    """It would advise to round to TF32, which changes results."""
+    for name in fabric.LOGGERS:
+        logger = logging.getLogger(name)
+        logger.setLevel(logging.INFO)
+        logger.addHandler(caplog.handler)
+    try:
+        rank_zero.rank_zero_info("heard")
+        fabric.open_fabric(EngineOptions(accelerator="cpu", precision="bf16-mixed"))
+        rank_zero.rank_zero_info("not heard")
+    finally:
+        for name in fabric.LOGGERS:
+            logging.getLogger(name).removeHandler(caplog.handler)
+    assert [record.message for record in caplog.records] == ["heard"]
