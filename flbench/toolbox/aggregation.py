@@ -64,6 +64,7 @@ def _set_means(
     for row in np.flatnonzero(table.any(axis=1)).tolist():
         alike.setdefault(table[row].tobytes(), []).append(row)
     is_bank, width = isinstance(rows, ModelBank), rows.shape[1]
+    columns = None if counters is None else counters.nonzero()[:, 0].to(uploads.device)
     set_mean = _mean_in_blocks if rows.device.type == "cpu" else _mean_at_once
     for same in alike.values():
         members = table[same[0]].nonzero()[0].tolist()
@@ -71,8 +72,7 @@ def _set_means(
         first, *others = places[same].tolist()
         mean = torch.empty(width, dtype=rows.dtype, device=rows.device) if is_bank else rows[first]
         set_mean(mean, uploads, members, shares)
-        if counters is not None and bool(counters.any()):
-            columns = counters.nonzero()[:, 0].to(uploads.device)
+        if columns is not None and len(columns):
             mean[columns] = uploads[:, columns][members].amax(dim=0).to(mean.device)
             give_back(uploads)
         if is_bank:  # it stores the row once
