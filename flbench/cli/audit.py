@@ -55,7 +55,8 @@ def audit(
     here = at_hand(found, locate(data_root))
     paths = draw(here, read_audits(target), sample, seed, most_seconds, rounds)
     expected = sum(expected_seconds(result, rounds) for path, result in found if path in paths)
-    others = f"; {len(found) - len(here)} lack their data here" if len(here) < len(found) else ""
+    lack = len(found) - len(here)
+    others = f"; {lack} lack their data or device here" if lack else ""
     line = f"{len(paths)} of {len(here)} result files{others}; they took {expected:.0f} s"
     print(line, flush=True)
     wanted = partial(first_rounds, most=rounds)

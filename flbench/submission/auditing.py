@@ -33,6 +33,7 @@ from flbench.submission.consistency import sound
 from flbench.submission.verification import (
     NotTheSameRun,
     first_rounds,
+    lacks_device,
     replaying,
     rounds_to_play,
 )
@@ -251,10 +252,14 @@ def _playing(
 
 
 def at_hand(found: Sequence[tuple[Path, Result]], data_root: Path) -> list[tuple[Path, Result]]:
-    """The results whose data set is installed and has files here."""
+    """The results whose data set is installed and has files here, and whose kind of device is."""
     names = [re.split(r"[\[:]", result.suite["dataset"])[0] for _, result in found]
     here = {name for name in {*names} if has_data(name, data_root)}
-    return [one for one, name in zip(found, names, strict=True) if name in here]
+    return [
+        one
+        for one, name in zip(found, names, strict=True)
+        if name in here and not lacks_device(one[1])
+    ]
 
 
 def has_data(dataset: str, data_root: Path) -> bool:

@@ -90,6 +90,9 @@ def again(
             say(f"{one.name} is of {package} in the file, of {there} here")
         elif one.source and one.source != other.source:
             say(f"{one.name} {one.version} has another source here than in the file")
+    if lacks_device(result):
+        there = result.environment["processor"]
+        say(f"it was played on {there}; here it can take many times as long")
     return replace(
         job_of(result, out),
         method=method,
@@ -97,6 +100,13 @@ def again(
         engine=engine_of(result, executor),
         say=say,
     )
+
+
+def lacks_device(result: Result) -> bool:
+    """Whether a result was computed on a CUDA device, and here is none."""
+    import torch
+
+    return result.environment.get("device", "").startswith("cuda") and not torch.cuda.is_available()
 
 
 def engine_of(result: Result, other: str | None = None) -> EngineOptions:

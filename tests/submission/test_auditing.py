@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from made_results import made
 from toy import Typed, player, toy_dataset
 
@@ -330,13 +331,28 @@ def test_only_runs_whose_data_are_there_are_drawn(tmp_path: Path) -> None:
     assert [path.name for path, _ in at_hand(many, tmp_path)] == ["digits", "rotated:digits"]
 
 
+def test_only_runs_whose_kind_of_device_is_there_are_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (_, one), *_ = found([1.0])
+    suite = {**one.suite, "dataset": "digits"}
+    many = [
+        (Path(device), one.model_copy(update={"environment": {"device": device}, "suite": suite}))
+        for device in ("cpu", "cuda:0", "")
+    ]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert [path.name for path, _ in at_hand(many, tmp_path)] == ["cpu", ""]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert at_hand(many, tmp_path) == many
+
+
 def test_what_is_left_out_is_counted(
     files: list[str], replays: Replays, typed: Typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(auditing, "at_hand", lambda found, root: found[1:])
     code, out, _ = typed("audit", "--sample", "1", "--results", "R")
     assert code == 0
-    assert out.startswith("1 of 3 result files; 1 lack their data here; they took ")
+    assert out.startswith("1 of 3 result files; 1 lack their data or device here; they took ")
 
 
 @pytest.mark.slow

@@ -265,7 +265,11 @@ def signed(table: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 def test_a_plugin_of_another_version_is_told_and_one_that_is_not_there_refused(
-    result: Result, typed: Typed, there: object, tmp_path: Path
+    result: Result,
+    typed: Typed,
+    there: object,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def older(table: dict[str, Any]) -> None:
         table["method"]["plugins"][0]["version"] = "0.0.1"
@@ -282,6 +286,15 @@ def test_a_plugin_of_another_version_is_told_and_one_that_is_not_there_refused(
     code, out, err = typed("verify", kept(result, tmp_path, changed))
     assert code == 0
     assert f"fedavg {flbench.__version__} has another source here than in the file" in err
+
+    def elsewhere(table: dict[str, Any]) -> None:
+        table["environment"] |= {"device": "cuda:0", "processor": "NVIDIA H100"}
+        signed(table)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    code, out, err = typed("verify", kept(result, tmp_path, elsewhere))
+    assert code == 0
+    assert "it was played on NVIDIA H100; here it can take many times as long" in err
 
     def strange(table: dict[str, Any]) -> None:
         table["method"]["name"] = table["method"]["plugins"][0]["name"] = "fedmine"
