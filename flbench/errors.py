@@ -130,6 +130,12 @@ REMEDIES = {
 """What a person can do, by the number of a system error."""
 MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "std::bad_alloc")
 """How torch says that memory is not there."""
+DEVICE = "CUDA out of memory"
+"""How torch says it of a device's memory."""
+DEVICE_IS_FULL = (
+    "the device's memory is full; close other programs that use it, or choose fewer seeds at once,"
+    " --executor sequential, or a smaller network or --bank-budget"
+)
 
 
 def number_of(error: BaseException) -> int | None:
@@ -164,6 +170,8 @@ def machine_error(error: BaseException, path: Path | None = None) -> MachineErro
     number = number_of(error)
     if number is None and not isinstance(error, OSError):
         return None
+    if number == errno.ENOMEM and DEVICE in text_of(error):
+        return MachineError(DEVICE_IS_FULL)
     name = str(path or getattr(error, "filename", None) or "")
     said = os.strerror(number) if number else text_of(error)
     remedy = REMEDIES.get(number or 0, "")
