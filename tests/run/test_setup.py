@@ -16,7 +16,6 @@ from flbench.core.dataset import Dataset
 from flbench.core.local_training import LocalTraining
 from flbench.core.model_bank import ModelBank
 from flbench.engine.options import EngineOptions
-from flbench.run import setup
 from flbench.run.composition import compose
 from flbench.run.setup import prepare
 from flbench.run.spec import RunSpec
@@ -62,25 +61,23 @@ def normed() -> nn.Module:
 
 @pytest.mark.parametrize("batch", range(2, 9))
 def test_last_batches_from_which_batchnorm_learns_little_are_told_of(
-    batch: int, play_toy: Play, monkeypatch: pytest.MonkeyPatch
+    batch: int, play_toy: Play
 ) -> None:
     """Each client has 7 training samples: the last batch has 1, 1, 3, 2, 1, 7 or all of them."""
     line = (
         "6 of 6 clients end each epoch with a batch of 3 samples or fewer, from which BatchNorm"
         " learns little: local.drop_last=true leaves it out"
     )
-    monkeypatch.setattr(setup, "FEW", 3)
     local = LocalTraining(epochs=1, batch_size=batch)
-    assert play_toy("fedavg", net=normed, local=local, rounds=1).said == [line] * (batch in (4, 5))
-    assert play_toy("fedavg", local=local, rounds=1).said == []
+    assert play_toy("fedavg", net=normed, local=local, few=3, rounds=1).said == [line] * (
+        batch in (4, 5)
+    )
+    assert play_toy("fedavg", local=local, few=3, rounds=1).said == []
     local = replace(local, drop_last=True)
-    assert play_toy("fedavg", net=normed, local=local, rounds=1).said == []
+    assert play_toy("fedavg", net=normed, local=local, few=3, rounds=1).said == []
 
 
-def test_a_client_with_a_single_batch_is_not_told_of(
-    play_toy: Play, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_with_a_single_batch_is_not_told_of(play_toy: Play) -> None:
     """It has no other batch, so none could be left out."""
-    monkeypatch.setattr(setup, "FEW", 7)
     local = LocalTraining(epochs=1, batch_size=8)
-    assert play_toy("fedavg", net=normed, local=local, rounds=1).said == []
+    assert play_toy("fedavg", net=normed, local=local, few=7, rounds=1).said == []

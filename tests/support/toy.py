@@ -123,8 +123,8 @@ def seeded(build: Callable[[], nn.Module]) -> Callable[..., nn.Module]:
 def player(folder: Path) -> Play:
     """A function that plays a method (`"pfedlia"`, or a composition) on the toy federation.
 
-    Keyword `settings` are `--set` values of the method, `net` replaces the network, everything
-    else changes the suite.
+    Keyword `settings` are `--set` values of the method, `net` replaces the network, `few` is what
+    last batches are told of (`setup.FEW`), everything else changes the suite.
     """
 
     def played(
@@ -138,6 +138,7 @@ def player(folder: Path) -> Play:
         executor: str = "auto",
         engine: EngineOptions | None = None,
         sinks: tuple[tuple[str, object], ...] = (),
+        few: int = 0,
         **changes: Any,
     ) -> Played:
         if isinstance(method, str):
@@ -154,7 +155,7 @@ def player(folder: Path) -> Play:
             say=said.append,
         )
         network = setup.build_network if net is None else seeded(net)
-        with patch.object(setup, "build_network", network):
+        with patch.object(setup, "build_network", network), patch.object(setup, "FEW", few):
             run, state = prepare(job, dataset or toy_dataset())
         return Played(run, run_rounds(run, state), job, said)
 
