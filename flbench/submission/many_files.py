@@ -146,7 +146,7 @@ def play_apart(
     Args:
         groups: what is played together, or is answered already.
         most: how many processes there are at once.
-        console: prints what they have to say.
+        console: prints what they have to say, and the rounds where there is one at a time.
         measured: begin with one; the others follow when it has run a round, as many as its peak
             memory allows.
     """
@@ -177,10 +177,15 @@ def play_apart(
                     console.say(what)
                 elif kind == "line":
                     console.tell(what)
+                elif kind == "run_started" and most == 1:  # of several the rounds would mix
+                    console.run_started(what)
+                elif kind == "round_finished" and most == 1:
+                    console.round_finished(what)
                 elif kind == "peak" and measured:
                     measured, wanted = False, as_many_as_fit(most, what, console.tell)
                 elif kind == "answer":
                     number, answer = what
+                    console.close()
                     yield tasks.pop(number).path, answer
                 elif kind == "died":  # at its end, or before it
                     del running[pipe]
@@ -189,6 +194,7 @@ def play_apart(
                     for task in tasks.values():
                         yield task.path, Checked(task.path, None, how, None)
     finally:
+        console.close()
         for process, _ in running.values():
             process.kill()
             process.join()

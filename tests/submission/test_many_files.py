@@ -15,6 +15,7 @@ from grids import GRID, alive, results
 from toy import Typed
 
 from flbench.results.audits import Audit, read_audits
+from flbench.results.events import RoundRecord, RunInfo
 from flbench.results.files import read_result, write_atomically
 from flbench.submission import many_files
 from flbench.submission.auditing import Checked, Task
@@ -90,6 +91,33 @@ def test_one_whose_process_dies_stops_no_other(monkeypatch: pytest.MonkeyPatch) 
     assert sorted(begun[1:]) == ["  note: begun better", "  note: begun good"], "side by side"
     (line,) = [line for line in said if line.startswith("workers: ")]
     assert line.startswith("workers: 2 of at most 2 (one takes 1.0 GB, ")
+
+
+@pytest.mark.parametrize(("most", "shown"), [(1, 1), (2, 0)])
+def test_the_rounds_of_a_process_of_its_own_are_shown(
+    most: int, shown: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is computed portably needs one, and can take long; of several the rounds would mix."""
+    said: list[str] = []
+    monkeypatch.setattr(Console, "tell", lambda self, line: said.append(line))
+    info = RunInfo("fedavg", {}, "iid", "digits", 3, 20, 1, {}, "0" * 8)
+
+    def process(function: object, pipe: Any, folder: str, tasks: list[Task], **_: object) -> Any:
+        def run() -> None:
+            pipe.send(("run_started", info))
+            for number in (1, 2):
+                pipe.send(("round_finished", RoundRecord(number, 20, {"accuracy": 0.5})))
+            pipe.send(("answer", (0, Checked(tasks[0].path, "agrees", "", 1.0))))
+
+        found = multiprocessing.get_context("fork").Process(target=run)
+        found.start()
+        return found
+
+    monkeypatch.setattr(many_files, "fork", process)
+    task = Task(Path("one"), "one", 1, 0.01, Path())
+    assert len(list(play_apart(iter([[task]]), most, Console(), measured=False))) == 1
+    assert said.count("fedavg on iid (digits), seed 3: 20 rounds") == shown
+    assert sum(line.startswith("  round 2/20  accuracy 0.500") for line in said) == shown
 
 
 @pytest.mark.slow
