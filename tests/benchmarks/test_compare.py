@@ -240,6 +240,7 @@ def test_a_framework_with_the_same_fedavg_is_equal() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("fake")
 def test_a_framework_with_other_weights_parts_and_the_change_explains_it() -> None:
     found = examine(fake_pair(weighted=False), Path(sys.executable))
@@ -338,6 +339,7 @@ def test_the_list_has_every_pair(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_without_an_index_one_line_says_so(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     with pytest.raises(UserError, match=r"cannot be made .* a package index is needed") as error:

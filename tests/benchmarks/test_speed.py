@@ -87,7 +87,7 @@ def run(*arguments: str) -> None:
         SMALL,
         pytest.param(
             Workload(model="resnet18", shape=(3, 16, 16), clients=3, cohort=2, samples=10, batch=4),
-            marks=pytest.mark.slow,
+            marks=[pytest.mark.slow, pytest.mark.long],
         ),
     ],
     ids=lambda work: work.model,
@@ -237,6 +237,7 @@ def test_frameworks_are_compared_in_one_process_and_in_two(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_program_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interleaved, "TIMEOUT", 0.2)
     sleeper = Program("asleep", [sys.executable, "-c", "import time; time.sleep(60)"])
@@ -524,6 +525,7 @@ def test_what_would_take_too_long_is_not_compared(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_lanes_are_compared_with_clients_one_by_one(tmp_path: Path) -> None:
     """What W6 measures on a device, on the CPU here."""
     asked = part.PartRequest(tmp_path, tmp_path, quick=True, say=lambda message: None)

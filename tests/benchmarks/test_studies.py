@@ -358,6 +358,7 @@ def test_a_row_ends_before_the_first_seed_without_a_result(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_workers_give_the_table_of_one_process(here: Path) -> None:
     one = grid(methods=["fedavg", "local-only"], grid={"lr": [0.1, 0.2, 1e30]})
     alone, _ = played(one, request(here, seeds=2))
@@ -688,6 +689,7 @@ def test_a_measurement_without_its_data_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_discrepancy_gives_both_scales_and_all_pairs(tmp_path: Path) -> None:
     settings = {"clients": 6, "rounds": 2, "suite": "label-swap"}
     rows = run_study("discrepancy", *request(tmp_path, seeds=2, settings=settings))

@@ -241,6 +241,7 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.mark.slow
 # wandb's temporary folders live until the interpreter ends, and say so when they are collected.
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning")
 def test_syncing_twice_writes_one_run_twice(
     results: list[Path], sync: Type, offline: Path, tmp_path: Path

@@ -89,6 +89,7 @@ def python(code: str) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("code", [RUN + GRADIENTS, CONNECTED], ids=["training", "connecting"])
 def test_no_compiler_is_imported(code: str) -> None:
     assert python(code) == ""

@@ -70,6 +70,7 @@ def test_it_works_first_thing_in_a_process(use: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_all_of_it_works_in_one_process() -> None:
     missing = "import torchmetrics; assert not hasattr(torchmetrics, 'nothing')"
     assert python("\n".join(["import flbench.core.client", missing, *USE.values()])) == ""

@@ -862,6 +862,7 @@ def test_the_real_usps_is_what_its_authors_say() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("file", "train", "test"),
     [
@@ -886,6 +887,7 @@ def test_the_real_cifar_parts_are_balanced_and_scaled(file: str, train: int, tes
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_real_digit_5_tests_no_digit_that_it_trained_on() -> None:
     files = [f"MNIST/raw/{file}" for file in IDX]
     root = real(*files, "USPS/usps.bz2", "mnist_m/mnist_m_4500.npz")

@@ -133,6 +133,7 @@ def test_the_vocabulary_has_at_most_2000_entries() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_same_files_give_the_same_tokens_in_another_process(tmp_path: Path) -> None:
     written(tmp_path / "text")
     code = (
@@ -539,7 +540,7 @@ def test_perplexity_is_for_text_alone_and_none_where_it_is_no_number(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["fedavg", "pfedlia"])
+@pytest.mark.parametrize("method", ["fedavg", pytest.param("pfedlia", marks=pytest.mark.long)])
 def test_the_vectorised_executor_agrees_on_text(
     play_toy: Play, tmp_path: Path, method: str
 ) -> None:
@@ -564,6 +565,7 @@ def test_a_model_per_language_reads_better_than_one_for_all(play_toy: Play, tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @real
 def test_real_text_has_thousands_of_blocks_a_language() -> None:
     data = load_dataset("nordic", REAL)

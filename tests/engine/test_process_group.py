@@ -545,6 +545,7 @@ FLBENCH = ("-m", "flbench", "run")
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_two_processes_leave_the_files_of_one(tmp_path: Path) -> None:
     code, said, cried = typed(["run", *RAGGED, "--devices", "2", "--out", "two"], tmp_path)
     assert code == 0, cried
@@ -559,6 +560,7 @@ def test_two_processes_leave_the_files_of_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_large_uploads_in_shared_memory_end_in_the_files_of_one(tmp_path: Path) -> None:
     """Four models of 9 MB, written by two processes to one table."""
     wide = ("--set", "model.hidden=30000", "--set", "clients=40", "--set", "participation=0.1")
@@ -626,8 +628,9 @@ def runs(pid: int) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="looks for processes in /proc")
-@pytest.mark.parametrize("victim", ["another", pytest.param("the first", marks=pytest.mark.long)])
+@pytest.mark.parametrize("victim", ["another", "the first"])
 def test_a_killed_process_ends_the_run_which_can_go_on_in_one(
     victim: str, running: Command, whole: Path, tmp_path: Path
 ) -> None:
@@ -712,11 +715,12 @@ class Fails:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("when", "code", "line"),
     [
         ("never", 1, "round 1: fails: client 5 failed in stage 'train': ValueError: no"),
-        pytest.param("1", 4, "a process of this run died before it began", marks=pytest.mark.long),
+        ("1", 4, "a process of this run died before it began"),
     ],
     ids=["while it trains", "before all have met"],
 )

@@ -86,11 +86,9 @@ def test_declared_equal_holds_to_rounding() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("installed")
-@pytest.mark.parametrize(
-    "method",
-    [*(pytest.param(name, marks=pytest.mark.long) for name in METHODS[:-1]), METHODS[-1]],
-)
+@pytest.mark.parametrize("method", METHODS)
 def test_the_checks_about_equal_bits_hold(method: str) -> None:
     tested = Uneven(method)
     assert [str(found) for found in map(tested.run_check, BITS) if not found.ok] == []

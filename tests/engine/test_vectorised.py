@@ -547,8 +547,9 @@ def test_auto_takes_lanes_on_an_accelerator_for_small_networks_only() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler, of torch
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.long)])
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_a_compiled_network_learns_the_same(
     backend: str, play_toy: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -279,6 +279,7 @@ def test_long_names_are_whole_and_inside_the_figure(kind: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_of_82_rows_few_are_named_and_all_are_told() -> None:
     rows = [
         (f"row{k:02d}", [made(accuracy=[0.1, 0.5 + k / 200], mb=1 + k % 7, correct=[k % 5] * 4)])
@@ -407,6 +408,7 @@ def test_a_point_is_the_mean_of_the_seeds_that_tell_both_numbers() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_any_number_of_ranks_can_be_drawn() -> None:
     ranks = {str(at): float(at) for at in range(1, 602)}
     assert figures.critical_difference(ranks, 1.0, 2, "t")
@@ -741,10 +743,8 @@ def test_ranks_are_drawn_with_who_cannot_be_told_apart() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "folder",
-    ["noisy-noniid/digits", pytest.param("nordic-text/nordic", marks=pytest.mark.long)],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("folder", ["noisy-noniid/digits", "nordic-text/nordic"])
 def test_committed_results_are_drawn_without_warnings(folder: str) -> None:
     found: dict[str, list[Result]] = {}
     for _, result in read_results(REAL / folder):

@@ -116,6 +116,7 @@ def test_tables_of_one_suite_and_data_set_have_figures_of_their_own(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_same_files_give_the_same_bytes(tmp_path: Path) -> None:
     results = three(tmp_path / "results")
     files = board(results, tmp_path / "board")

@@ -109,6 +109,7 @@ def test_a_partition_is_drawn_again_if_it_is_another(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_command_draws_only_what_a_new_row_changes(tmp_path: Path, typed: Typed) -> None:
     both = [
         made(value, method=method, mark=f"{n}{n}{n}", suite={"name": f"s{n}"})

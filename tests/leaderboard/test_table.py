@@ -219,6 +219,7 @@ def test_distances_are_over_common_seeds() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_tables_pages_and_figures_import_no_torch() -> None:
     said = python(
         "import sys\n"

@@ -503,6 +503,7 @@ def test_fields_that_no_file_can_hold_are_refused_at_once(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_crash_or_a_hang_of_one_import_leaves_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -531,6 +532,7 @@ def test_a_crash_or_a_hang_of_one_import_leaves_the_others(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_option_load_imports_in_another_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: Typed
 ) -> None:

@@ -40,6 +40,7 @@ ADAPTERS = 4 * (32 + 96) + 4 * (32 + 32) + 4 * (32 + 128) + 4 * (128 + 32)
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_gpt_2_learns_in_rows_as_wide_as_its_adapters(typed: Typed) -> None:
     words = ("run", "-p", "lora", "-s", "nordic-text", "--dataset", "bigrams", "--rounds", "2")
     code, _, _ = typed(*words)

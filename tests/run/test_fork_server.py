@@ -56,6 +56,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return content
 
 
+@pytest.mark.long
 def test_it_finds_imported_what_a_run_needs_and_what_was_asked_for(found: dict[str, Any]) -> None:
     assert found["preloaded"] == ["flbench.run.runner", "tomllib"]
 

@@ -181,8 +181,6 @@ def test_bytes_of_prototypes_do_not_depend_on_networks(play_toy: Play) -> None:
 # --- executors, processes, checkpoints, newcomers ---------------------------------------------
 
 METHODS = ["fedavg", "fedprox", "local-only", "fedproto", "lg-fedavg"]
-SHORT = "fedproto"
-"""Of this one whenever tests run: it sends no model."""
 
 
 @pytest.mark.slow
@@ -198,13 +196,8 @@ def test_executors_agree(play_toy: Play, method: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "method",
-    [
-        SHORT,
-        *(pytest.param(name, marks=pytest.mark.long) for name in METHODS if name != SHORT),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("method", METHODS)
 def test_all_laws_hold_across_networks(method: str) -> None:
     tested = MethodUnderTest(method)
     declared = tested.conformance

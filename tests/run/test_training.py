@@ -109,6 +109,7 @@ def test_seeds_have_their_numbers_in_company(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_seeds_share_lanes_on_a_device(tmp_path: Path, widths: list[int]) -> None:
     with simulated_device():
         _, others, said = ends("ditto", tmp_path)

@@ -138,6 +138,7 @@ def test_the_configuration_is_all_that_was_not_measured(play_toy: Play) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_figures_are_those_there_are(play_toy: Play) -> None:
     result = play_toy("pfedlia", settings=LIA).result
     found = dict(figures(result))

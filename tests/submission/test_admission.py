@@ -677,6 +677,7 @@ def test_no_name_of_a_file_moves_the_terminal(typed: Typed, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_checking_needs_no_torch(tmp_path: Path) -> None:
     shutil.copytree(BOARD / "iid", tmp_path / "iid")
     code = (

@@ -32,6 +32,7 @@ def answers(log: Path) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_several_at_once_are_answered_like_one_by_one(typed: Typed, tmp_path: Path) -> None:
     assert typed("sweep", *GRID)[0] == 0
     first, second, other, _ = results(tmp_path)
@@ -121,6 +122,7 @@ def test_the_rounds_of_a_process_of_its_own_are_shown(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_an_interrupted_command_leaves_no_process(typed: Typed, tmp_path: Path) -> None:
     long = ("-p", "fedavg", "-s", "noisy-noniid", "--seeds", "4", "--rounds", "12")
     assert typed("sweep", *long)[0] == 0
@@ -162,7 +164,7 @@ def test_neighbours_of_one_row_are_played_together(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.long)])
 def test_seeds_that_share_lanes_come_out_the_same(
     typed: Typed, tmp_path: Path, workers: str
 ) -> None:

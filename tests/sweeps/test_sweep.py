@@ -97,6 +97,7 @@ def test_what_is_complete_is_not_run_again_but_stands_in_the_table(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_complete_cells_without_a_metric_are_told(typed: Typed, tmp_path: Path) -> None:
     assert typed("sweep", *GRID)[0] == 0
     _, _, err = typed("sweep", *GRID, "--metric", "ece")

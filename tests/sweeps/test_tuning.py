@@ -93,6 +93,7 @@ def test_every_effort_parameter_is_declared() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_tuned_row_says_so_and_stands_beside_the_defaults(typed: Typed) -> None:
     code, said, told = typed(
         "tune", "fedprox", "-s", "iid", "--budget", "3", "--try", "mu=0.5,5", *QUICK,

@@ -224,6 +224,7 @@ def test_a_worker_that_is_killed_is_one_line(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_cell_that_kills_its_workers_fails_and_stops_no_other(
     typed: Typed, tmp_path: Path, on_message: Callable[[str, Act], None]
 ) -> None:
@@ -266,6 +267,7 @@ def test_two_workers_give_the_results_of_one(typed: Typed, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_seeds_share_lanes_in_workers_and_have_the_results_of_one_process(
     typed: Typed, tmp_path: Path, on_message: Callable[[str, Act], None]
 ) -> None:
@@ -314,6 +316,7 @@ def test_sixteen_workers_give_the_results_of_one(typed: Typed, tmp_path: Path) -
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_trials_of_a_search_run_in_workers(typed: Typed, tmp_path: Path) -> None:
     search = ("tune", "fedprox", "-s", "iid", "--budget", "2", "--rounds", "1", "--threads", "1")
     assert typed(*search, "--out", "a", "--trials", "b", "--tuning-seeds", "1")[0] == 0
@@ -381,9 +384,8 @@ def test_workers_with_other_code_than_the_sweep_are_refused(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "number", [pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGINT]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_request_to_stop_keeps_the_last_whole_round_of_each_cell(
     number: signal.Signals,
     typed: Typed,

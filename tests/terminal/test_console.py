@@ -131,6 +131,7 @@ def test_brackets_of_a_name_are_no_markup() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_objects_of_what_is_imported_first_are_not_looked_at_again() -> None:
     code = (
         "import gc, sys; from flbench.terminal.console import Console\n"
