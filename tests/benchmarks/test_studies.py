@@ -707,6 +707,7 @@ def test_discrepancy_gives_both_scales_and_all_pairs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_models_differ_as_labels_do(tmp_path: Path) -> None:
     settings = {"clients": 30, "rounds": 2}
     rows = run_study("discrepancy", *request(tmp_path, settings=settings))
@@ -780,6 +781,7 @@ def test_a_grid_is_typed(typed: Typed, here: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_measurements_are_typed(typed: Typed) -> None:
     pairs = [text for key, value in TINY.items() for text in ("--set", f"{key}={value}")]
     code, printed, errors = typed("study", "influence-cost", *pairs)

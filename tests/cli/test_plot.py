@@ -50,6 +50,7 @@ def marks(**changes: str) -> Fingerprint:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_folder_becomes_a_figure_of_each_kind(typed: Typed, tmp_path: Path) -> None:
     save(tmp_path / "runs", full("one"), full("one", 1), full("two"))
     code, out, err = typed("runs")

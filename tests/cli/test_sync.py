@@ -152,7 +152,13 @@ def test_what_is_no_result_is_one_line_and_the_others_go_on(
     assert err[-1] == "flbench: 3 of 5 could not be synced; the lines above say why"
 
 
-@pytest.mark.parametrize("fails", ["init", "log", "log_artifact", "finish"])
+@pytest.mark.parametrize(
+    "fails",
+    [
+        *("init", "finish"),
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("log", "log_artifact")),
+    ],
+)
 def test_a_file_that_wandb_refuses_stops_no_other(
     results: list[Path], sync: Type, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:

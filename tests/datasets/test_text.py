@@ -540,7 +540,8 @@ def test_perplexity_is_for_text_alone_and_none_where_it_is_no_number(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["fedavg", pytest.param("pfedlia", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("method", ["fedavg", "pfedlia"])
 def test_the_vectorised_executor_agrees_on_text(
     play_toy: Play, tmp_path: Path, method: str
 ) -> None:
@@ -577,6 +578,7 @@ def test_real_text_has_thousands_of_blocks_a_language() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @real
 def test_real_text_in_gpt2_s_vocabulary() -> None:
     data = load_dataset("nordic-gpt2", REAL)

@@ -181,7 +181,9 @@ def test_memory_that_no_process_uses_is_shared_again(
 @pytest.mark.parametrize(
     "way", ["at once", "in blocks", "shared", "in a file", "no room", "several machines"]
 )
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize(
+    "size", [1, 2, *(pytest.param(size, marks=pytest.mark.long) for size in (3, 4)), 7]
+)
 def test_an_upload_is_the_same_bits_however_clients_are_dealt(
     size: int, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,7 +278,13 @@ def test_a_stage_without_clients_needs_nobody(play_toy: Play) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["dc-pfl", "fedavg", "fedfomo", "ifca", "pfedlia", "scaffold"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("dc-pfl", "fedfomo", "ifca")),
+        *("fedavg", "pfedlia", "scaffold"),
+    ],
+)
 def test_runs_end_in_the_same_bits_on_three_processes(method: str, tmp_path: Path) -> None:
     changes: dict[str, Any] = {"clients": 8, "unseen": 0.25, "unseen_epochs": 1, "ft_epochs": 1}
     one = run_of(player(tmp_path / "one"), method, **changes)

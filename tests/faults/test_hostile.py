@@ -45,6 +45,7 @@ def test_a_whole_result_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_without_a_digest_damaged_results_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "_refuse_changed", lambda path, text: None)
     names = [name for name in damaged_results.names(300) if "edited" in name]

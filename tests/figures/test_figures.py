@@ -96,6 +96,7 @@ def test_names_are_escaped_and_never_read_as_formulas(kind: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["_hidden\x1b[31m\x00b\ud800日本", "x" * 900, ""])
 def test_no_name_breaks_a_figure(name: str) -> None:
     for svg in drawn(name, title=name).values():
@@ -106,6 +107,7 @@ def test_no_name_breaks_a_figure(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_equal_results_give_equal_bytes_whatever_the_persons_settings() -> None:
     once, again = drawn(), drawn.__wrapped__
     with mpl.rc_context({"axes.grid": True, "svg.hashsalt": "other", "font.size": 30}):
@@ -578,6 +580,7 @@ def test_a_panel_is_of_a_rows_first_seed() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_few_panels_are_drawn_and_the_rest_is_told() -> None:
     many = as_rows(*(full(f"m{k}") for k in range(10)))
     for draw, most in ((figures.memberships, 8), (figures.scores, 4)):

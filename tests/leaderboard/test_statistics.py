@@ -410,7 +410,13 @@ KINDS = {
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("shape", [(3, 3), (8, 5), (14, 4), (20, 10), (5, 30)])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        *((3, 3), (8, 5), (14, 4)),
+        *(pytest.param(shape, marks=pytest.mark.long) for shape in ((20, 10), (5, 30))),
+    ],
+)
 def test_nemenyis_test_and_holms_procedure_are_those_of_scikit_posthocs(
     kind: str, shape: tuple[int, int]
 ) -> None:

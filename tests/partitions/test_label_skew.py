@@ -104,7 +104,7 @@ def test_a_label_with_fewer_samples_than_holders_is_refused() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.01, 0.1, 1.0, 100.0])
-@pytest.mark.parametrize("clients", [1, 2, 20, 97])
+@pytest.mark.parametrize("clients", [1, 2, pytest.param(20, marks=pytest.mark.long), 97])
 def test_dirichlet_deals_every_sample_once_and_ten_to_everybody(clients: int, alpha: float) -> None:
     labels = shuffled_labels()
     found = dirichlet(labels, None, clients, rng(), alpha=alpha)
@@ -258,6 +258,7 @@ def test_as_many_samples_as_are_needed_are_dealt_and_one_fewer_refused() -> None
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_hundred_thousand_clients_at_the_smallest_alpha_get_an_answer() -> None:
     labels = np.repeat(np.arange(10), 100_000)
     found = dirichlet(labels, None, 100_000, rng(), alpha=0.01, min_samples=3)

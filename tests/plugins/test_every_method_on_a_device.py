@@ -37,11 +37,8 @@ def as_on_the_host(play_toy: Play, method: str, executor: str) -> list[str]:
     return played.said
 
 
-BOTH = {
-    "dc-pfl", "fedc2i", "fedgen", "fedmd", "fedpac", "fedproto", "fesem", "flis-hc", "ifca",
-    "knn-per", "lora", "pfedlia", "scaffold",
-}  # fmt: skip
-"""Methods that compute with tensors of the device and of the host."""
+BOTH = {"dc-pfl", "fedc2i", "ifca", "lora", "pfedlia", "scaffold"}
+"""Some of those that compute with tensors of the device and of the host."""
 
 
 @pytest.mark.parametrize(

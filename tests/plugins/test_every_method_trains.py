@@ -19,6 +19,11 @@ AT_ONCE = {
 """The special stage in round 1 already."""
 ATTACKS = ("inner-product", "label-flip", "sign-flip")
 """Without a defence nobody learns from them."""
+OFTEN = {
+    "cfl", "clusterfl", "dc-pfl", "fedavg", "fedc2i", "fedprox", "fedrep", "fesem", "flis-dc",
+    "flis-hc", "ifca", "lg-fedavg", "local-only", "oracle", "per-fedavg", "pfedlia", "scaffold",
+}  # fmt: skip
+"""Of these `tox` tests it: the systems of the papers and what they compare with."""
 SLOW = {"apple": 80, "fedasync": 40, "fltrust": 40, "q-fedavg": 40}
 """Rounds of methods that take short steps: of few samples, of one client, or of a mixture."""
 IN_NEED: dict[str, tuple[str, dict[str, object]]] = {
@@ -53,7 +58,14 @@ def test_both_executors_agree_after_a_round(method: str, play_toy: Play) -> None
         assert curves[1][name] == pytest.approx(curves[0][name], abs=1e-5)
 
 
-@pytest.mark.parametrize("method", [name for name in METHODS if name not in ATTACKS])
+@pytest.mark.parametrize(
+    "method",
+    [
+        name if name in OFTEN else pytest.param(name, marks=pytest.mark.long)
+        for name in METHODS
+        if name not in ATTACKS
+    ],
+)
 def test_a_method_learns_more_than_a_clients_favourite_label(method: str, play_toy: Play) -> None:
     """A client owns two labels alike, so whoever knows that much is right half the time."""
     rounds = SLOW.get(method, 15)

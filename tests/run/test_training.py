@@ -91,11 +91,17 @@ def widths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-METHODS = ["fedprox", "ifca", "fedrep", "apfl", "fedproto", "fedavg+qsgd"]
+METHODS = ["fedprox", "ifca", "fedavg+qsgd"]
+LONG = ["fedrep", "apfl", "fedproto"]
 
 
 @pytest.mark.parametrize(
-    "method", ["fedavg", *(pytest.param(name, marks=pytest.mark.slow) for name in METHODS)]
+    "method",
+    [
+        "fedavg",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in METHODS),
+        *(pytest.param(name, marks=[pytest.mark.slow, pytest.mark.long]) for name in LONG),
+    ],
 )
 def test_seeds_have_their_numbers_in_company(
     method: str, tmp_path: Path, widths: list[int]

@@ -164,7 +164,8 @@ def test_neighbours_of_one_row_are_played_together(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("workers", ["1", "2"])
 def test_seeds_that_share_lanes_come_out_the_same(
     typed: Typed, tmp_path: Path, workers: str
 ) -> None:

@@ -288,6 +288,7 @@ def test_seeds_share_lanes_in_workers_and_have_the_results_of_one_process(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_several_workers_are_the_default_and_one_cell_needs_none(
     typed: Typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,8 +35,8 @@ from flbench.testing.subprocesses import ProcessFailed, in_fresh_process, in_pro
 
 METHODS = [name for name, entry in entries("methods").items() if entry.distribution == "flbench"]
 PAPERS = ("pfedlia", "flis-dc", "flis-hc", "fedc2i", "dc-pfl")
-"""The systems that flbench exists for: they make all checks."""
-ALWAYS = {"usual-run", "every-hook-answers"}
+"""The systems that flbench exists for."""
+ALWAYS = ("usual-run", "every-hook-answers")
 """Checks that no method is spared."""
 
 PLANTED = {law: law.title().replace("-", "") for law in CHECKS}
@@ -46,13 +46,9 @@ PLANTED = {law: law.title().replace("-", "") for law in CHECKS}
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_every_built_in_method_conforms(method: str) -> None:
-    """Methods take turns in the checks: a sixth of them each; `tox -e long` makes all of each."""
-    checks = [name for name in CHECKS if name not in LONG_CHECKS]
-    if method not in PAPERS:
-        turn = METHODS.index(method)
-        mine = {name for at, name in enumerate(checks) if (at + turn) % 6 == 0}
-        checks = [name for name in checks if name in ALWAYS | mine]
-    conforms(method, checks)
+    """The methods of the papers make most checks, others two; `tox -e long` makes all of each."""
+    most = [name for name in CHECKS if name not in LONG_CHECKS]
+    conforms(method, most if method in PAPERS else ALWAYS)
 
 
 @pytest.mark.slow
@@ -107,6 +103,7 @@ def test_a_planted_bug_breaks_its_law_and_no_other(law: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kind", FURTHER, ids=lambda kind: kind.__name__)
 @pytest.mark.usefixtures("planted")
 def test_a_law_can_be_broken_in_other_ways(kind: type) -> None:
@@ -125,14 +122,8 @@ def test_what_is_right_passes(kind: type) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "kind",
-    [
-        APART[0],
-        *(pytest.param(kind, marks=pytest.mark.long) for kind in APART[1:]),
-    ],
-    ids=lambda kind: kind.__name__,
-)
+@pytest.mark.long
+@pytest.mark.parametrize("kind", APART, ids=lambda kind: kind.__name__)
 @pytest.mark.usefixtures("planted")
 def test_an_executor_that_asks_one_client_for_all_breaks_its_law(
     kind: type, monkeypatch: pytest.MonkeyPatch
