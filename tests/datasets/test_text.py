@@ -501,7 +501,7 @@ def run_of(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["fedavg", "pfedlia"])
+@pytest.mark.parametrize("method", [pytest.param("fedavg", marks=pytest.mark.long), "pfedlia"])
 def test_a_run_on_text_counts_tokens_and_reports_perplexity(
     play_toy: Play, tmp_path: Path, method: str
 ) -> None:

@@ -43,7 +43,7 @@ def dots(svg: bytes) -> list[tuple[float, float, float]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("clients", [1, 30, 51])
+@pytest.mark.parametrize("clients", [1, pytest.param(30, marks=pytest.mark.long), 51])
 @pytest.mark.parametrize("known", [True, False])
 def test_equal_counts_give_equal_bytes(clients: int, known: bool) -> None:
     counts = some_counts(clients)

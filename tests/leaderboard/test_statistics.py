@@ -114,7 +114,9 @@ def test_intervals_hold_what_they_say(seeds: int, spread: float) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seeds", [2, 3, 4, 8, 16])
+@pytest.mark.parametrize(
+    "seeds", [2, *(pytest.param(seeds, marks=pytest.mark.long) for seeds in (3, 8)), 4, 16]
+)
 @pytest.mark.parametrize("spread", [0.0, 0.02, 0.05])
 def test_intervals_of_skewed_accuracies_hold_what_they_say(seeds: int, spread: float) -> None:
     """Single means: right answers of 20, clients skewed about .9, which seeds move evenly.

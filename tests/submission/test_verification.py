@@ -538,6 +538,7 @@ def test_a_part_says_what_it_is() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_docs_argue_for_the_tolerance_that_there_is(result: Result) -> None:
     text = " ".join((ROOT / "docs" / "submitting.md").read_text(encoding="utf-8").split())
     assert f"The tolerance is {TOLERANCE:g}:" in text
