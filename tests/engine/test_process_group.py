@@ -723,12 +723,11 @@ class Fails:
 
 
 @pytest.mark.slow
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("when", "code", "line"),
     [
         ("never", 1, "round 1: fails: client 5 failed in stage 'train': ValueError: no"),
-        ("1", 4, "a process of this run died before it began"),
+        pytest.param("1", 4, "a process of this run died before it began", marks=pytest.mark.long),
     ],
     ids=["while it trains", "before all have met"],
 )

@@ -118,7 +118,6 @@ def test_the_list_shows_what_is_broken_and_goes_on(typed: Typed) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.long
 @pytest.mark.usefixtures("broken")
 def test_the_list_says_what_imports_show(typed: Typed) -> None:
     rows = json.loads(typed("list", "methods", "--load", "--json")[1])["methods"]
@@ -129,7 +128,6 @@ def test_the_list_says_what_imports_show(typed: Typed) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.long
 def test_sinks_and_toml_files_are_loaded_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: Typed
 ) -> None:
