@@ -232,6 +232,7 @@ def fake_pair(weighted: bool) -> Pair:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("fake")
 def test_a_framework_with_the_same_fedavg_is_equal() -> None:
     found = examine(fake_pair(weighted=True), Path(sys.executable))
