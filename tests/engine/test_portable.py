@@ -115,8 +115,6 @@ print(json.dumps(found))
 """
 
 
-@pytest.mark.slow
-@pytest.mark.long
 @needs_avx2
 def test_functions_that_mkl_approximates_are_those_of_numpy(tmp_path: Path) -> None:
     """Also of views, in place, into another tensor; and a process is named when it is on."""
