@@ -33,7 +33,6 @@ def typed(folder: Path, *words: str) -> str:
     return done.stdout + done.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.long
 def test_portable_files_are_verified_portably(tmp_path: Path) -> None:
     """One by itself begins the command anew; of several each begins a process."""
