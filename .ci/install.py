@@ -1,4 +1,4 @@
-"""Install packages as pip would, but with uv, which takes a tenth of the time; or else with pip.
+"""Install packages as pip would, but with uv, which is faster; with pip where uv cannot.
 
 python .ci/install.py [OPTION...] REQUIREMENT...
 

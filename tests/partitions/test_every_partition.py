@@ -293,7 +293,6 @@ def test_bands_are_in_order_and_the_outer_ones_never_empty(values: np.ndarray) -
 
 
 @pytest.mark.slow
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("partition", "chosen"),
     [(label_skew, {}), (dirichlet, {"alpha": 0.01, "min_samples": 2})],
