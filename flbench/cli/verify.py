@@ -110,13 +110,14 @@ def _alone(
         UserError: nothing was played, with the reason.
         Diverged: the run does.
     """
-    from flbench.engine import portable
-    from flbench.submission.verification import engine_of, rounds_to_play
+    from flbench.engine.instructions import limit, limited
+    from flbench.submission.verification import engine_of, limits_of, rounds_to_play
     from flbench.terminal.console import Console
 
     rounds_to_play(result, rounds)
-    if engine_of(result).portable and not portable.limited():
-        portable.limit()
+    limits = limits_of(result, engine_of(result))
+    if not limited(limits):
+        limit(limits)
         os.execv(sys.executable, sys.orig_argv)  # libraries see the variables when they are loaded
     console = Console()
     with console.importing():

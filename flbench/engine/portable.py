@@ -1,8 +1,7 @@
 """Portable arithmetic: the same bits on every x86-64 processor that has AVX2.
 
-By the processor and its vendor, the libraries below torch choose the instructions that they use and
-the order in which they add. Environment variables limit them to what all such processors have;
-each library reads its own when it is loaded, or computes for the first time.
+Environment variables limit the libraries below torch to what all such processors have
+(`instructions.py`).
 
 In this mode MKL begins some functions with an approximate instruction, whose last bits each vendor
 has chosen in its own way. numpy computes these functions without it.
@@ -11,27 +10,20 @@ has chosen in its own way. numpy computes these functions without it.
 from __future__ import annotations
 
 import ctypes
-import os
 import platform
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flbench.engine import instructions
+from flbench.engine.instructions import AVX2
 from flbench.errors import UserError
 
 if TYPE_CHECKING:
     import torch
 
-SETTINGS = {
-    "ATEN_CPU_CAPABILITY": "avx2",  # torch's own kernels
-    "ONEDNN_MAX_CPU_ISA": "AVX2",  # convolutions
-    "MKL_CBWR": "COMPATIBLE",  # products of matrices; its mode AVX2 depends on the vendor
-    "OPENBLAS_CORETYPE": "Haswell",  # those of numpy and scipy
-    # by their names before numpy 2.4, and since
-    "NPY_DISABLE_CPU_FEATURES": "AVX512F AVX512CD AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL"
-    " AVX512_SPR X86_V4",
-}
+SETTINGS = {**AVX2, "MKL_CBWR": "COMPATIBLE"}  # MKL's mode AVX2 depends on the vendor
 """The variables by which libraries are limited."""
 COMPATIBLE = 3
 """What MKL calls the mode of that name."""
@@ -46,12 +38,12 @@ _overrides: list[torch.library.Library] = []
 
 def limit() -> None:
     """Limit the libraries that are not in use yet, in this process and those that it starts."""
-    os.environ.update(SETTINGS)
+    instructions.limit(SETTINGS)
 
 
 def limited() -> bool:
     """Whether the variables are set, so that what this process loads is limited."""
-    return all(os.environ.get(name) == value for name, value in SETTINGS.items())
+    return instructions.limited(SETTINGS)
 
 
 def is_possible() -> bool:

@@ -7,8 +7,8 @@ import math
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -189,7 +189,7 @@ class Task:
     Attributes:
         executor: in place of the file's; None = the file's.
         row: of those with the same, the seeds may share lanes; "" = it is played by itself.
-        portable: it is computed portably, in a process of its own.
+        limits: variables by which libraries are limited, in a process that begins with them.
     """
 
     path: Path
@@ -199,7 +199,7 @@ class Task:
     data_root: Path
     executor: str | None = None
     row: str = ""
-    portable: bool = False
+    limits: Mapping[str, str] = field(default_factory=dict)
 
 
 Answer = Audit | Checked

@@ -2,8 +2,8 @@
 
 Several at once are each run in a process of its own. These are forked from a server that has
 imported the libraries (`run/fork_server.py`), and report through a pipe, as the workers of a sweep
-do (`sweeps/workers.py`). A process for a file that was computed portably begins anew, as libraries
-are limited when they are loaded.
+do (`sweeps/workers.py`). A process for a file that was computed portably, or without instructions
+that this processor has, begins anew, as libraries are limited when they are loaded.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pathlib import Path
 
 import joblib
 
-from flbench.engine import portable
+from flbench.engine.instructions import limited
 from flbench.errors import FlbenchError, text_of
 from flbench.results.audits import Audit, append_audit
 from flbench.results.files import read_result
 from flbench.results.schema import Result
 from flbench.run.fork_server import fork, spawn
 from flbench.submission.auditing import Answer, Checked, Task, known, play
-from flbench.submission.verification import engine_of
+from flbench.submission.verification import engine_of, limits_of
 from flbench.sweeps.launchers import LANES, SEEDS
 from flbench.sweeps.workers import (
     PRELOADED,
@@ -83,7 +83,8 @@ def verify_many(
                 name = path.as_posix() if root is None else path.relative_to(root).as_posix()
                 engine = engine_of(result, executor)
                 row = result.fingerprint.config if engine.executor in LANES else ""
-                yield Task(path, name, wanted, tolerance, data_root, executor, row, engine.portable)
+                limits = limits_of(result, engine)
+                yield Task(path, name, wanted, tolerance, data_root, executor, row, limits)
             else:
                 yield Checked(path, earlier.outcome, earlier.how, None)
 
@@ -104,7 +105,7 @@ def in_groups(asked: Iterable[Task | Checked]) -> Iterator[list[Task] | Checked]
 
     def together(one: Task | Checked) -> object:
         if isinstance(one, Task) and one.row:
-            return one.row, one.rounds, one.portable
+            return one.row, one.rounds, one.limits
         return object()
 
     for _, same in groupby(asked, together):
@@ -130,7 +131,7 @@ def play_here(
 
 def _begins_anew(group: Sequence[Task]) -> bool:
     """Whether files that are played together need a process in which libraries are limited."""
-    return group[0].portable and not portable.limited()
+    return not limited(group[0].limits)
 
 
 def at_once(files: int) -> int:
@@ -164,7 +165,7 @@ def play_apart(
                     ours, theirs = multiprocessing.Pipe()
                     call = _play, theirs, os.getcwd(), group
                     if _begins_anew(group):
-                        process: BaseProcess = spawn(*call, variables=portable.SETTINGS)
+                        process: BaseProcess = spawn(*call, variables=group[0].limits)
                     else:
                         process = fork(*call, preloaded=PRELOADED)
                     theirs.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -123,6 +123,20 @@ def engine_of(result: Result, other: str | None = None) -> EngineOptions:
         threads=int(threads) if threads.isdecimal() and 0 < int(threads) <= 64 else 1,
         portable=stated.get("processor") == NAME and is_possible(),
     )
+
+
+def limits_of(result: Result, engine: EngineOptions) -> Mapping[str, str]:
+    """The variables under which the libraries compute as they did for a result, if they can here.
+
+    Args:
+        engine: how the run is played, see `engine_of`.
+    """
+    from flbench.engine.instructions import to_compute_as
+    from flbench.engine.portable import SETTINGS
+
+    stated = result.environment
+    there = stated.get("processor", "") if stated.get("device") == "cpu" else ""
+    return SETTINGS if engine.portable else to_compute_as(there)
 
 
 def replaying(

@@ -9,7 +9,7 @@ import pytest
 import torch
 from toy import Play
 
-from flbench.engine import processor as module
+from flbench.engine import instructions
 from flbench.engine.options import EngineOptions
 from flbench.engine.processor import processor
 
@@ -19,9 +19,9 @@ CPU = torch.device("cpu")
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     """A process finds out once."""
-    module._vendor.cache_clear()
+    instructions.vendor.cache_clear()
     yield
-    module._vendor.cache_clear()
+    instructions.vendor.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_a_cpu_has_a_vendor_and_instructions(
     info = tmp_path / "cpuinfo"
     if text is not None:
         info.write_text(text, encoding="utf-8")
-    monkeypatch.setattr(module, "CPU_INFO", info)
+    monkeypatch.setattr(instructions, "CPU_INFO", info)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX9")
     assert processor(CPU) == name
 

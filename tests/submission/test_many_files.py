@@ -143,14 +143,14 @@ def test_an_interrupted_command_leaves_no_process(typed: Typed, tmp_path: Path) 
 
 
 def test_neighbours_of_one_row_are_played_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    def task(name: str, rounds: int = 3, row: str | None = None, portable: bool = False) -> Task:
+    def task(name: str, rounds: int = 3, row: str | None = None, **limits: str) -> Task:
         of_row = name[0] if row is None else row
-        return Task(Path(name), name, rounds, 0.01, Path(), None, of_row, portable)
+        return Task(Path(name), name, rounds, 0.01, Path(), None, of_row, limits)
 
     known = Checked(Path("a/known"), "agrees", "", None)
     asked = [
         *(task(f"a/{seed}") for seed in range(3)), known, task("a/9"), task("b/0"), task("b/1", 4),
-        *(task(f"c/{seed}", row="") for seed in range(2)), task("d/0"), task("d/1", portable=True),
+        *(task(f"c/{seed}", row="") for seed in range(2)), task("d/0"), task("d/1", LIBRARY="AVX2"),
     ]  # fmt: skip
     monkeypatch.setattr(many_files, "SEEDS", 2)
     found = [

@@ -19,7 +19,8 @@ from toy import Play, Typed, composition, player, toy_dataset
 import flbench
 import flbench as fl
 from flbench.core.dataset import Dataset
-from flbench.engine.portable import NAME
+from flbench.engine import instructions
+from flbench.engine.portable import NAME, SETTINGS
 from flbench.engine.processor import processor
 from flbench.results.audits import read_audits
 from flbench.results.difference import relative_distance
@@ -30,7 +31,7 @@ from flbench.run.setup import prepare
 from flbench.run.training import alone
 from flbench.submission.comparison import Part, compare
 from flbench.submission.consistency import job_of
-from flbench.submission.verification import TOLERANCE, engine_of
+from flbench.submission.verification import TOLERANCE, engine_of, limits_of
 
 ROOT = Path(__file__).resolve().parents[2]
 METHODS: list[dict[str, Any]] = [
@@ -382,7 +383,21 @@ def test_what_is_portable_is_run_portably_where_that_is_possible(
     for machine, possible in (("x86_64", True), ("AMD64", True), ("arm64", False)):
         monkeypatch.setattr(platform, "machine", lambda there=machine: there)
         assert engine_of(told).portable is possible
+        assert limits_of(told, engine_of(told)) == (SETTINGS if possible else {})
         assert not engine_of(result).portable
+
+
+def test_what_avx2_computed_is_run_with_avx2_on_a_processor_with_more(
+    result: Result, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU, and where a file does not say what computed it, nothing is limited."""
+    monkeypatch.setattr(instructions, "to_compute_as", lambda name: {"LIBRARY": name})
+    stated = {"processor": "AuthenticAMD AVX2"}
+    limits = []
+    for told in ({"device": "cpu", **stated}, {"device": "cuda:0", **stated}, {"device": "cpu"}):
+        one = result.model_copy(update={"environment": told})
+        limits.append(limits_of(one, engine_of(one)))
+    assert limits == [{"LIBRARY": "AuthenticAMD AVX2"}, {"LIBRARY": ""}, {"LIBRARY": ""}]
 
 
 @pytest.mark.slow
