@@ -232,16 +232,20 @@ def to_target(outcome: Outcome) -> dict[str, Value]:
     }
 
 
+GREY_LENET = 44_426
+"""Parameters of LeNet-5 for images of one channel, 28x28."""
+
+
 def flis_compat(megabits: float, parameters: int) -> float:
     """Megabits as FLIS's tables count them: every LeNet-5 as the one for 3x32x32 images.
 
     `parameters` are of the network that was trained; other networks than LeNet-5 stay as they are.
 
     Example:
-        >>> round(flis_compat(0.28433, 44_426), 4)
+        >>> round(flis_compat(0.28433, GREY_LENET), 4)
         0.3968
     """
-    return megabits * 62_006 / parameters if parameters == 44_426 else megabits
+    return megabits * 62_006 / parameters if parameters == GREY_LENET else megabits
 
 
 def clustering_error(

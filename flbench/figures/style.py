@@ -77,6 +77,8 @@ TAG = re.compile(r"<[^>]*>")
 SIZE = re.compile(r'\b(width|height)="([\d.]+)pt"')
 BREAKS = re.compile(r"[^ +,]*[ +,]?")
 LONG_DECIMALS = re.compile(r"(\d\.\d\d)\d+")
+HASHED_ID = re.compile(r'(\bid="|href="#|url\(#)([a-z]+)([0-9a-f]{10})\b')
+"""An id that matplotlib makes of what an element holds, or a reference to it."""
 
 
 @contextmanager
@@ -106,10 +108,24 @@ def to_svg(figure: Figure, title: str, description: str) -> bytes:
     file = io.BytesIO()
     about = {"Title": title, "Date": None, "Creator": None, "Format": None, "Type": None}
     figure.savefig(file, format="svg", transparent=True, metadata=about)
-    text = TAG.sub(lambda tag: _compact_tag(tag[0]), file.getvalue().decode())
+    numbers: dict[str, int] = {}
+    text = TAG.sub(lambda tag: _compact_tag(_numbered(tag[0], numbers)), file.getvalue().decode())
     text = SIZE.sub(lambda size: f'{size[1]}="{ON_PAGE * float(size[2]):.6g}pt"', text, count=2)
     words = escape(one_line(description, 4000))
     return text.replace("</title>", f"</title>\n <desc>{words}</desc>", 1).encode()
+
+
+def _numbered(tag: str, numbers: dict[str, int]) -> str:
+    """A tag whose hashed ids are numbers, by `numbers`, in the order in which they appear.
+
+    What matplotlib hashes has all digits, of which the last ones depend on the processor.
+    """
+
+    def number(found: re.Match[str]) -> str:
+        before, kind, hashed = found.groups()
+        return f"{before}{kind}{numbers.setdefault(hashed, len(numbers) + 1)}"
+
+    return HASHED_ID.sub(number, tag)
 
 
 def _compact_tag(tag: str) -> str:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from flbench.engine.options import EXACT, EngineOptions
 from flbench.errors import UserError
-from flbench.metrics import TIME, WAYS, computed
+from flbench.metrics import GREY_LENET, TIME, WAYS, computed, flis_compat
 from flbench.results.difference import relative_distance
 from flbench.results.schema import Result, first_problem
 from flbench.run.composition import MethodStack
@@ -164,6 +164,10 @@ def recount(result: Result) -> dict[str, float | None]:
     recounted["accuracy_chosen"] = _nearest(found.get("accuracy_chosen"), accuracies)
     if "accuracy_fine_tuned" in found:
         recounted["accuracy_fine_tuned"] = (curves.get("accuracy_fine_tuned") or [None])[-1]
+    if "megabits_to_target_flis" in found:  # a file does not say how large its network is
+        cost = recounted.get("megabits_to_target")
+        possible = [] if cost is None else [cost, flis_compat(cost, GREY_LENET)]
+        recounted["megabits_to_target_flis"] = _nearest(found["megabits_to_target_flis"], possible)
     return recounted
 
 

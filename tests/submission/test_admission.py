@@ -109,7 +109,7 @@ def test_what_a_run_leaves_follows_from_itself(kind: dict[str, Any], play_toy: P
     assert list(faults(result)) == []
     assert job_of(result, played.job.out).path == played.job.path
     left = {"ece", "kld", "selection_error", "selection_false_positives"}
-    left |= {"selection_false_negatives", "megabits_to_target_flis"}
+    left |= {"selection_false_negatives"}
     assert result.summary.keys() - recount(result).keys() <= left
 
 
@@ -174,6 +174,20 @@ def test_the_summary_by_hand(runs: dict[str, Result]) -> None:
     assert found["link_seconds"] == 2.0
     assert found["rounds_to_target"] == 3
     assert found["megabits_to_target"] == 8.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("stated", "counted"), [(8.0, 8.0), (11.17, 8 * 62_006 / 44_426), (9.0, 8.0), (None, 8.0)]
+)
+def test_the_cost_as_flis_counts_it_follows_from_the_cost(
+    runs: dict[str, Result], stated: float | None, counted: float
+) -> None:
+    """The network may be the LeNet-5 that FLIS counts as a larger one."""
+    result = by_hand(runs["zero"])
+    summary = {**result.summary, "megabits_to_target_flis": stated}
+    found = recount(result.model_copy(update={"summary": summary}))
+    assert found["megabits_to_target_flis"] == pytest.approx(counted)
 
 
 @pytest.mark.slow

@@ -37,13 +37,34 @@ def typed(folder: Path, *words: str, **variables: str) -> str:
     return done.stdout + done.stderr
 
 
+THERE = " ".join([*vendor(), "AVX2"])
+
+
 @pytest.mark.long
-def test_portable_files_are_verified_portably(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "variables", "processor"),
+    [
+        pytest.param(["--portable"], {}, NAME, id="portable"),
+        pytest.param(
+            [],
+            SAME_VENDOR,
+            THERE,
+            id="AVX2",
+            marks=pytest.mark.skipif(
+                torch.backends.cpu.get_cpu_capability() != "AVX512",
+                reason="needs a processor with AVX-512",
+            ),
+        ),
+    ],
+)
+def test_files_are_verified_with_what_computed_them(
+    tmp_path: Path, options: list[str], variables: dict[str, str], processor: str
+) -> None:
     """One by itself begins the command anew; of several each begins a process."""
     run = "run", "-p", "fedavg", "-s", "noisy-noniid", "--rounds", "1", "--seeds", "2"
-    typed(tmp_path, *run, "--portable", "--out", "files")
+    typed(tmp_path, *run, *options, "--out", "files", **variables)
     files = result_files([tmp_path / "files"])
-    assert [read_result(file).environment["processor"] for file in files] == [NAME, NAME]
+    assert [read_result(file).environment["processor"] for file in files] == [processor] * 2
 
     alone = typed(tmp_path, "verify", str(files[0]))
     assert "environment: the same" in alone
@@ -51,27 +72,4 @@ def test_portable_files_are_verified_portably(tmp_path: Path) -> None:
     several = typed(tmp_path, "verify", "files", "--workers", "1", "--log", "log.jsonl")
     assert "2 agree, 2 of them to the last byte" in several
     log = (tmp_path / "log.jsonl").read_text("utf-8").splitlines()
-    assert [NAME in line for line in log] == [True, True]
-
-
-@pytest.mark.long
-@pytest.mark.skipif(
-    torch.backends.cpu.get_cpu_capability() != "AVX512", reason="needs a processor with AVX-512"
-)
-def test_files_of_a_processor_with_avx2_are_verified_with_avx2(tmp_path: Path) -> None:
-    """Unless somebody has limited a library: then it is left as it is."""
-    run = "run", "-p", "fedavg", "-s", "noisy-noniid", "--rounds", "1", "--seeds", "2"
-    typed(tmp_path, *run, "--out", "files", **SAME_VENDOR)
-    files = result_files([tmp_path / "files"])
-    there = " ".join([*vendor(), "AVX2"])
-    assert [read_result(file).environment["processor"] for file in files] == [there, there]
-
-    alone = typed(tmp_path, "verify", str(files[0]))
-    assert "environment: the same" in alone
-    assert "it agrees, to the last byte" in alone
-    several = typed(tmp_path, "verify", "files", "--workers", "2", "--log", "log.jsonl")
-    assert "2 agree, 2 of them to the last byte" in several
-    log = (tmp_path / "log.jsonl").read_text("utf-8").splitlines()
-    assert [there in line for line in log] == [True, True]
-    chosen = typed(tmp_path, "verify", str(files[0]), ATEN_CPU_CAPABILITY="default")
-    assert f"processor {there}, here {there.replace('AVX2', 'DEFAULT')}" in chosen
+    assert [processor in line for line in log] == [True, True]
