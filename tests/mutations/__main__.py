@@ -116,7 +116,10 @@ ALSO = {
     "core": ("tests/core", "tests/run", "tests/plugins"),
     "federation": ("tests/federation", "tests/run"),
     "partitions": ("tests/partitions",),
+    "submission": ("tests/submission",),
+    "figures": ("tests/figures",),
     "metrics.py": ("tests/test_metrics.py", "tests/run"),
+    "plugins": ("tests/plugins",),
 }
 """Package of a kept mutation -> the tests that may notice it."""
 
@@ -230,7 +233,8 @@ def changed_point(file: str, number: int) -> CodeType:
 
 def kept() -> list[Mutation]:
     """The mutations of mutations.jsonl: one line each; the scope chooses among equal lines."""
-    return [one_kept(json.loads(line)) for line in (HERE / "mutations.jsonl").open()]
+    text = (HERE / "mutations.jsonl").read_text(encoding="utf-8")
+    return [one_kept(json.loads(line)) for line in text.splitlines()]
 
 
 def one_kept(row: dict[str, str]) -> Mutation:
@@ -245,11 +249,12 @@ def one_kept(row: dict[str, str]) -> Mutation:
         if above and row["scope"].rpartition(".")[2] in above[-1]:
             place = candidate
     lines[place] = lines[place].replace(row["before"], row["after"])
-    _, package, *_ = file = Path(row["file"]).parts
+    folder, package, *_ = file = Path(row["file"]).parts
     own = f"tests/{'/'.join(file[1:-1])}/test_{file[-1]}".replace("//", "/")
     tests = [own] if (ROOT / own).is_file() else []
     code = functools.partial(compile, "".join(lines), str(ROOT / row["file"]), "exec")
-    return Mutation(row["id"], row["file"], place + 1, code, (*tests, *ALSO[package]))
+    also = ALSO[package if folder == "flbench" else folder]
+    return Mutation(row["id"], row["file"], place + 1, code, (*tests, *also))
 
 
 def changed_functions(before: CodeType, after: CodeType) -> dict[tuple[str, int], CodeType]:

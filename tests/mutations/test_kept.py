@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -14,6 +15,12 @@ def test_every_kept_mutation_changes_a_line_that_is_there() -> None:
     assert len(rows) >= 150
     lost = [row["id"] for row in rows if row["before"] not in lines_of(ROOT / row["file"])]
     assert not lost, "point them to the line that does the same now"
+
+
+def test_every_kept_mutation_has_tests_that_may_notice_it() -> None:
+    program = runpy.run_path(str(Path(__file__).with_name("__main__.py")), run_name="mutations")
+    tests = {test for one in program["kept"]() for test in one.tests}
+    assert [test for test in tests if not (ROOT / test).exists()] == []
 
 
 def lines_of(file: Path) -> list[str]:
