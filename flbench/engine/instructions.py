@@ -9,7 +9,7 @@ Imports no torch.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -66,7 +66,7 @@ def _is_wide() -> bool:
     return any(WIDE in flags.split() for flags in _said("flags"))
 
 
-def _said(name: str) -> Iterable[str]:
+def _said(name: str) -> Iterator[str]:
     """What the system says of each CPU under a name."""
     lines = CPU_INFO.read_text(encoding="utf-8").splitlines() if CPU_INFO.is_file() else []
     for line in lines:

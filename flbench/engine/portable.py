@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flbench.engine import instructions
-from flbench.engine.instructions import AVX2
 from flbench.errors import UserError
 
 if TYPE_CHECKING:
     import torch
 
-SETTINGS = {**AVX2, "MKL_CBWR": "COMPATIBLE"}  # MKL's mode AVX2 depends on the vendor
+SETTINGS = {**instructions.AVX2, "MKL_CBWR": "COMPATIBLE"}  # MKL's mode AVX2 depends on the vendor
 """The variables by which libraries are limited."""
 COMPATIBLE = 3
 """What MKL calls the mode of that name."""
@@ -39,11 +38,6 @@ _overrides: list[torch.library.Library] = []
 def limit() -> None:
     """Limit the libraries that are not in use yet, in this process and those that it starts."""
     instructions.limit(SETTINGS)
-
-
-def limited() -> bool:
-    """Whether the variables are set, so that what this process loads is limited."""
-    return instructions.limited(SETTINGS)
 
 
 def is_possible() -> bool:

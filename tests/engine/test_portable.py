@@ -87,13 +87,15 @@ FUNCTIONS = """
 import json
 import numpy as np
 import torch
+from flbench.engine.instructions import limited
 from flbench.engine.processor import processor
 
 cpu = torch.device("cpu")
 before, mode = processor(cpu), portable._mkl_mode()
 portable.turn_on(cpu)
 portable.turn_on(cpu)  # once is enough
-found = {"before": before, "name": processor(cpu), "limited": portable.limited(), "mode": mode}
+found = {"before": before, "name": processor(cpu), "mode": mode}
+found["limited"] = limited(portable.SETTINGS)
 wrong = []
 for dtype in (torch.float32, torch.float64):
     x = torch.rand(40, 50, dtype=dtype, generator=torch.Generator().manual_seed(0))
