@@ -101,8 +101,13 @@ def in_one_line(error: BaseException) -> str:
     Example:
         >>> in_one_line(KeyError("gone")), in_one_line(AssertionError())
         ("KeyError: 'gone'", 'AssertionError')
+
+    Of a device whose memory is full, torch says more than LONGEST characters, and not what helps.
     """
-    return ": ".join(filter(None, (type(error).__name__, text_of(error))))
+    text = text_of(error)
+    if DEVICE in text:
+        text = DEVICE_IS_FULL
+    return ": ".join(filter(None, (type(error).__name__, text)))
 
 
 class MachineError(UserError):

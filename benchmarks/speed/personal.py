@@ -40,6 +40,27 @@ def run(request: PartRequest) -> list[Row]:
 
 def probe(clients: int, samples: int, times: int, folder: Path) -> list[Row]:
     """Evaluate the clients' models on two splits of so many samples, both ways in turn."""
+    work = Workload(
+        model="mlp", shape=(1, 8, 8), clients=clients, cohort=clients, samples=2 * samples,
+        batch=10, lr=0.05, momentum=0.0,
+    )  # fmt: skip
+    alone, lanes = seconds_of(work, "cpu", times, folder)
+    about = {"clients": clients, "samples": samples, "times": times}
+    return [
+        {**about, "evaluated": "one by one", "seconds": _median(alone)},
+        {**about, "evaluated": "lanes", "seconds": _median(lanes),
+         **paired_ratios("ratio", lanes, alone)},
+    ]  # fmt: skip
+
+
+def seconds_of(
+    work: Workload, accelerator: str, times: int, folder: Path
+) -> tuple[list[float], list[float]]:
+    """How long evaluating a model for each client takes, each on half of its client's samples.
+
+    Returns:
+        Seconds one by one, and in lanes.
+    """
     from flbench.core.client import LocalWork
     from flbench.core.state import Personal
     from flbench.engine.options import EngineOptions
@@ -47,33 +68,29 @@ def probe(clients: int, samples: int, times: int, folder: Path) -> list[Row]:
     from flbench.run.evaluation import evaluate
     from flbench.run.setup import prepare
 
-    work = Workload(
-        model="mlp", shape=(1, 8, 8), clients=clients, cohort=clients, samples=2 * samples,
-        batch=10, lr=0.05, momentum=0.0,
-    )  # fmt: skip
-    engine = EngineOptions("vectorised", "cpu")
+    engine = EngineOptions("vectorised", accelerator)
     run, state = prepare(run_spec(work, folder, engine, validation=0.5), dataset(work))
     executor, visible = run.executor, run.executor.samples
-    noise = 0.01 * torch.randn(clients, state.models.shape[1])
-    personal = Personal(params=state.models[:1].clone() + noise)
+    draw = torch.Generator().manual_seed(0)
+    noise = 0.01 * torch.randn(work.clients, state.models.shape[1], generator=draw)
+    start = state.models[:1].clone()
+    personal = Personal(params=start + noise.to(start))
     held_out = Samples(visible.x, visible.y, {"test": visible.splits["validation"]})
-    everybody = torch.arange(clients)
-    seconds: dict[str, list[float]] = {"one by one": [], "lanes": []}
+    everybody = torch.arange(work.clients)
+    seconds: dict[bool, list[float]] = {False: [], True: []}
     for again in range(times + 1):
-        for name, found in seconds.items():
-            executor.workspace.evaluates_lanes = name == "lanes"
+        for lanes, found in seconds.items():
+            executor.workspace.evaluates_lanes = lanes
             began = time.perf_counter()
             evaluate(executor, personal, state, held_out, everybody, lambda stage: LocalWork())
             if again:  # the first time gathers the samples
                 found.append(time.perf_counter() - began)
-    alone, lanes = seconds.values()
-    about = {"clients": clients, "samples": samples, "times": times}
-    median = {name: round(sorted(found)[times // 2], 5) for name, found in seconds.items()}
-    return [
-        {**about, "evaluated": "one by one", "seconds": median["one by one"]},
-        {**about, "evaluated": "lanes", "seconds": median["lanes"],
-         **paired_ratios("ratio", lanes, alone)},
-    ]  # fmt: skip
+            assert executor.workspace.evaluates_lanes is lanes, "lanes failed"
+    return seconds[False], seconds[True]
+
+
+def _median(seconds: list[float]) -> float:
+    return round(sorted(seconds)[len(seconds) // 2], 5)
 
 
 if __name__ == "__main__":

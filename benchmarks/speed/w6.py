@@ -21,6 +21,7 @@ from flbench.run.setup import prepare
 
 from .interleaved import Row
 from .part import PartRequest
+from .personal import seconds_of
 from .workload import Workload, dataset, run_spec
 
 TITLE = "W6: W1 on a CUDA device, cohorts of 10 and 100, and ResNet-18"
@@ -65,6 +66,7 @@ def run(request: PartRequest) -> list[Row]:
         ("ResNet-18, 10 clients", large),
     ):
         rows += compared(request, work, title, "cuda")
+    rows += evaluated(request, large, "cuda")
     return rows + cross_evaluated(request, replace(small, clients=64, samples=60), "cuda")
 
 
@@ -95,6 +97,23 @@ def compared(request: PartRequest, work: Workload, title: str, accelerator: str)
             }
         )
     return rows
+
+
+def evaluated(request: PartRequest, work: Workload, accelerator: str) -> list[Row]:
+    """A model for each client, evaluated on half of its samples: one by one, and in lanes."""
+    title = f"evaluation of {work.clients} models, each on {work.samples // 2} samples"
+    request.say(title)
+    ways = seconds_of(work, accelerator, 10, request.folder)
+    alone = median(ways[0])
+    return [
+        {
+            "workload": title,
+            "program": name,
+            "seconds": round(median(seconds), 5),
+            "times_as_fast": round(alone / median(seconds), 2),
+        }
+        for name, seconds in zip(("one by one", "lanes"), ways, strict=True)
+    ]
 
 
 def cross_evaluated(request: PartRequest, work: Workload, accelerator: str) -> list[Row]:

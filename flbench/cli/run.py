@@ -11,7 +11,17 @@ import typer
 
 from flbench.cli.options import takes_request
 from flbench.engine.processes import rank_zero_output
-from flbench.errors import Diverged, Interrupted, MissingData, ProcessDied, Undefined
+from flbench.errors import (
+    Diverged,
+    FlbenchError,
+    Interrupted,
+    MachineError,
+    MissingData,
+    PluginError,
+    ProcessDied,
+    Undefined,
+    machine_error,
+)
 from flbench.sweeps.launchers import COMPLETE, CellInterrupted, run_cells
 from flbench.sweeps.request import Cell, RunRequest, command, resolve
 
@@ -35,7 +45,6 @@ def run(request: RunRequest) -> None:
 
 def run_all(request: RunRequest, cells: Sequence[Cell], console: Console) -> None:
     """Run the cells of a request; one that diverges, is undefined or lacks data stops no other."""
-    from flbench.results.files import checkpoint_path
     from flbench.terminal.tables import print_table
 
     finished: list[tuple[Path, Result]] = []
@@ -55,12 +64,9 @@ def run_all(request: RunRequest, cells: Sequence[Cell], console: Console) -> Non
                 if len(cells) > 1:
                     console.say(f"{outcome.title}: skipped, {error}")
                 undefined = error
-            elif isinstance(error, ProcessDied) and outcome.path is not None:
-                checkpoint = checkpoint_path(outcome.path)
-                raise ProcessDied(f"{error}{how_to_go_on(checkpoint, request)}") from None
             else:
                 assert error is not None, "a cell of this process has a result or an error"
-                raise error
+                raise said_how_to_go_on(error, outcome.path, request) from error.__cause__
     except CellInterrupted as stopped:
         kept = how_to_go_on(stopped.checkpoint, request)
         raise Interrupted(f"interrupted{kept}") from None
@@ -82,6 +88,24 @@ def complete(spec: RunSpec, path: Path, result: Result) -> str:
     if lacking := spec.lacking(result):
         said += f"{',' if changed else ''} without {', '.join(lacking)}"
     return f"{path} is {said}; --force computes it again"
+
+
+def said_how_to_go_on(error: Exception, path: Path | None, request: RunRequest) -> Exception:
+    """The error that ended a run; after those that may not come again, with what to type then.
+
+    Args:
+        path: of the result that is not there.
+    """
+    from flbench.results.files import checkpoint_path
+    from flbench.run.checkpoint_file import generations
+
+    found = error if isinstance(error, FlbenchError) else machine_error(error) or error
+    if path is None or not isinstance(found, (MachineError, PluginError, ProcessDied)):
+        return found
+    checkpoint = checkpoint_path(path)
+    if not isinstance(found, ProcessDied) and not generations(checkpoint):
+        return found
+    return type(found)(f"{found}{how_to_go_on(checkpoint, request)}")
 
 
 def how_to_go_on(checkpoint: Path, request: RunRequest) -> str:

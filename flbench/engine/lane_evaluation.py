@@ -31,10 +31,15 @@ from flbench.federation.pooled import SMALL, Pooled
 
 PREDICTIONS = 8 * CHUNK
 """Predictions per pass: samples, for text tokens, with those that fill up."""
-SCALARS = 2**24
-"""Scalars of the models of a pass, which are copied; of wide models few share one."""
+SCALARS = {"cuda": 2**28}
+"""Scalars of the models of a pass, which are copied, by type of device; 2**24 on all others."""
 METHODS = "forward", "predict", "measure"
 """What makes a prediction of a module, and judges it."""
+
+
+def most_models(space: Workspace) -> int:
+    """How many models share a pass at most; of wide ones few do."""
+    return max(1, SCALARS.get(space.device.type, 2**24) // space.layout.width)
 
 
 def passes(models: Sequence[int], sizes: Sequence[int], most: int) -> list[list[int]]:

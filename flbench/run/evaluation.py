@@ -15,7 +15,7 @@ from flbench.core.model_bank import plain, row_of, take
 from flbench.core.state import Dispatched, Membership, Personal, Stage, State
 from flbench.engine.client_metrics import ClientMetrics, Stream
 from flbench.engine.cross_evaluation import CHUNK, chunk, evaluate_model
-from flbench.engine.lane_evaluation import SCALARS, PooledLanes, evaluate_lanes, passes
+from flbench.engine.lane_evaluation import PooledLanes, evaluate_lanes, most_models, passes
 from flbench.engine.process_group import ProcessGroup
 from flbench.engine.sequential import Sequential
 from flbench.errors import FlbenchError, PluginError, in_one_line
@@ -289,8 +289,7 @@ def _evaluate_split(
         if executor.evaluates_in_lanes and personal.predictor is None:
             tokens = CHUNK // chunk(samples.y)
             predictions = [tokens * size for size in tested]
-            most = max(1, SCALARS // space.layout.width)
-            together = passes(own, predictions, most)
+            together = passes(own, predictions, most_models(space))
         for numbers in together:
             if len(numbers) == 1 or not evaluate_in_lanes(numbers):
                 for number in sorted(numbers):

@@ -83,23 +83,27 @@ def together(
 ) -> Iterator[tuple[int, T]]:
     """Let runs train together, until all have ended; the number of each with its result.
 
-    A run that ends stops no other. If one of them is interrupted, all are.
+    A run that ends stops no other. If one of them is interrupted, all are. Those that are ahead,
+    as runs that go on from checkpoints may be, wait for the others.
 
     Args:
         say: called once if they cannot go on together, with the reason.
     """
     executor = TogetherExecutor()
     answers: dict[int, Answer] = dict.fromkeys(range(len(runs)))
+    waiting: dict[int, Training] = {}
     try:
-        while answers:
-            waiting: dict[int, Training] = {}
+        while answers or waiting:
             for number in list(answers):
                 try:
                     waiting[number] = resume(runs[number], answers.pop(number))
                 except StopIteration as end:
                     yield number, end.value
             before = executor.reason
-            answers |= zip(waiting, trained(executor, list(waiting.values())), strict=True)
+            round_ = min((one.round for one in waiting.values()), default=0)
+            behind = [number for number in sorted(waiting) if waiting[number].round == round_]
+            trainings = [waiting.pop(number) for number in behind]
+            answers |= zip(behind, trained(executor, trainings), strict=True)
             if executor.reason != before:
                 say(f"the seeds do not train together: {executor.reason}")
     except BaseException as stop:

@@ -535,6 +535,9 @@ def test_lanes_are_compared_with_clients_one_by_one(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert rows[0]["times_as_fast"] == 1.0
     assert rows[1]["times_as_fast"] == round(rows[0]["seconds"] / rows[1]["seconds"], 2)
+    alone, lanes = w6.evaluated(asked, SMALL, "cpu")
+    assert (alone["program"], lanes["program"]) == ("one by one", "lanes")
+    assert lanes["times_as_fast"] > 0
     one, together = w6.cross_evaluated(asked, SMALL, "cpu")
     assert (one["program"], together["program"]) == ("one by one", "32 at once")
     assert cross_evaluation.TOGETHER == {"cuda": 32}

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
+import torch
 from made_results import page
 from torch import nn
 from toy import Play, bad, composition, toy_dataset, toy_suite
@@ -21,7 +22,8 @@ from flbench.cli.main import main
 from flbench.cli.run import how_to_go_on
 from flbench.cli.run import run_all as run_cells
 from flbench.engine.options import EngineOptions
-from flbench.errors import Diverged, PluginError, Undefined, UserError
+from flbench.engine.sequential import Sequential
+from flbench.errors import Diverged, MachineError, PluginError, Undefined, UserError
 from flbench.results.files import read_skips, skip_path
 from flbench.results.schema import Skip
 from flbench.run.composition import compose
@@ -293,6 +295,49 @@ def test_a_reason_that_cannot_be_read_is_one_line(job: Any) -> None:
     ) as caught:
         page(one.out)
     assert "\n" not in str(caught.value)
+
+
+MACHINE = "the device's memory is full; close other programs that use it"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ValueError("no"), "round 3: bad.aggregate raised ValueError: no; the last whole round"),
+        (RuntimeError("CUDA out of memory. Tried"), f"RuntimeError: {MACHINE}"),
+    ],
+)
+def test_a_run_that_fails_says_that_its_rounds_are_kept(
+    error: Exception, said: str, job: Any, run_all: Any
+) -> None:
+    def fails(self: Any, ctx: Any) -> None:
+        if ctx.round == 3:
+            raise error
+
+    failing = job(bad(aggregate=fails), rounds=5)
+    with pytest.raises(PluginError) as caught:
+        run_all(failing)
+    text = str(caught.value)
+    assert said in text
+    assert "; the last whole round is kept, go on with: flbench run" in text
+    assert text.endswith("--resume")
+
+
+def test_a_device_that_is_full_outside_of_plugins_loses_no_rounds_either(
+    job: Any, run_all: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+
+    def fit(*arguments: Any) -> Any:
+        made.append(1)
+        if len(made) == 3:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+        return real(*arguments)
+
+    real = Sequential.fit
+    monkeypatch.setattr(Sequential, "fit", fit)
+    with pytest.raises(MachineError, match=rf"^{MACHINE}.*; the last whole round is kept, go on"):
+        run_all(job("fedavg", rounds=5))
 
 
 def test_a_run_without_a_checkpoint_has_nothing_to_go_on_with(tmp_path: Path) -> None:

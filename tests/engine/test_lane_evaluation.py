@@ -316,10 +316,10 @@ def test_wide_models_share_no_pass(play_toy: Play, monkeypatch: pytest.MonkeyPat
     personal = Personal(params=different(played.run, CLIENTS))
     whole = judged(played, personal, lanes=True)
     width = played.run.context.layout.width
-    monkeypatch.setattr(evaluation, "SCALARS", 4 * width)
+    monkeypatch.setitem(lane_evaluation.SCALARS, "cpu", 4 * width)
     judged(played, personal, lanes=True)
     assert Counts.alone == 1, "passes of four and two"
-    monkeypatch.setattr(evaluation, "SCALARS", width - 1)
+    monkeypatch.setitem(lane_evaluation.SCALARS, "cpu", width - 1)
     alone = judged(played, personal, lanes=True)
     assert Counts.alone == 2 * CLIENTS
     assert alone.correct == whole.correct

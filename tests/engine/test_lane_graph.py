@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 import torch
@@ -372,6 +373,7 @@ def test_a_run_on_a_device_ends_with_the_bytes_of_one_without_graphs(
 
 def test_graphs_share_memory_with_those_that_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     """The memory goes with the last graph: torch refuses its handle then."""
+    monkeypatch.setattr(lane_graph, "_CAPTURED", WeakSet())
     pools, number = list[object](), iter(range(9))
 
     class Graph:

@@ -12,7 +12,7 @@ from simulated_device import DEVICE, is_marked, simulated_device
 from toy import Play
 
 from flbench.core.model_bank import ModelBank, RowStore, all_rows_finite
-from flbench.engine import lane_training, vectorised
+from flbench.engine import lane_evaluation, lane_training, vectorised
 from flbench.engine.lane_program import USES
 from flbench.engine.lanes import sent
 from flbench.engine.vectorised import Vectorised
@@ -108,6 +108,15 @@ def test_a_device_holds_as_many_lanes_as_its_memory() -> None:
     host = torch.device("cpu")
     assert lane_training.most_lanes(place(host, 2**20, 1)) == lane_training.SCALARS // 2**20
     assert lane_training.most_lanes(place(host, 1, 50)) == lane_training.INPUTS // 150
+
+
+@pytest.mark.parametrize(
+    ("device", "width", "most"),
+    [("cuda", 2**24, 16), ("cpu", 2**24, 1), ("cpu", 2**20, 16), ("cuda", 2**40, 1)],
+)
+def test_more_wide_models_share_a_pass_on_a_device(device: str, width: int, most: int) -> None:
+    space: Any = SimpleNamespace(device=torch.device(device), layout=SimpleNamespace(width=width))
+    assert lane_evaluation.most_models(space) == most
 
 
 def test_runs_may_have_more_samples_together_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,6 +118,8 @@ ALSO = {
     "partitions": ("tests/partitions",),
     "submission": ("tests/submission",),
     "figures": ("tests/figures",),
+    "cli": ("tests/cli",),
+    "errors.py": ("tests/cli",),
     "metrics.py": ("tests/test_metrics.py", "tests/run"),
     "plugins": ("tests/plugins",),
 }

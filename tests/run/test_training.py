@@ -272,6 +272,21 @@ def test_a_seed_that_fails_stops_no_other(error: Exception, tmp_path: Path) -> N
     agree([single[0], single[2]], [found[0], found[2]])
 
 
+def test_seeds_that_are_ahead_wait_for_the_others(tmp_path: Path, widths: list[int]) -> None:
+    """As where a command was stopped while one of them had a round less."""
+    single, *_ = ends("fedavg", tmp_path, rounds=4)
+    runs, states = map(list, zip(*prepared("fedavg", tmp_path, rounds=4), strict=True))
+    for run, last in zip(runs, (1, 3, 1), strict=True):
+        number = runs.index(run)
+        states[number] = alone(running_rounds(run, states[number], last))
+    widths.clear()
+    said: list[str] = []
+    left = [running_rounds(run, state) for run, state in zip(runs, states, strict=True)]
+    found = dict(together(left, said.append))
+    assert (widths, said) == ([2, 2, 3], [])
+    agree(single, [found[number] for number in SEEDS])
+
+
 class Stop:
     """Stands for a person who presses Ctrl-C after the second round of the last seed."""
 
