@@ -34,7 +34,8 @@ BARRED = (
     torch.Tag.data_dependent_output,
     torch.Tag.dynamic_output_shape,
 )
-"""Operations that a program cannot repeat."""
+"""Operations that a program cannot repeat; of INDEXING only those with masks are."""
+INDEXING = torch.ops.aten.index.Tensor
 
 Function = Callable[..., Sequence[Tensor]]
 
@@ -195,7 +196,7 @@ class _Recorder(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401
-        if any(tag in func.tags for tag in BARRED):
+        if any(tag in func.tags for tag in BARRED) and not _has_numbers(func, args):
             raise NotRecordable(f"it calls {func}")
         kwargs = kwargs or {}
         given = [] if func.is_view else tensors((args, kwargs))
@@ -208,6 +209,12 @@ class _Recorder(TorchDispatchMode):
         layouts = tuple(map(Layout.of, tensors(result)))
         self.calls.append(_Call(func, args, kwargs, result, layouts, writes))
         return result
+
+
+def _has_numbers(operation: object, args: tuple[Any, ...]) -> bool:
+    """Whether it is indexing by numbers of rows, whose result has a shape that is known before."""
+    masks = torch.bool, torch.uint8
+    return operation is INDEXING and all(index.dtype not in masks for index in tensors(args[1:]))
 
 
 def _declared(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:  # noqa: ANN401

@@ -92,7 +92,12 @@ class Seen:
         return {layout.storage for layout in self.layouts[0]}
 
     def fits(self, other: Seen, test: Callable[[Layout, Layout], bool]) -> bool:
-        """Whether both are one tensor and a test holds for the two, in both recordings."""
+        """Whether both are one tensor and a test holds for the two, in both recordings.
+
+        A list of one tensor, as `split` gives, is none.
+        """
+        if not (isinstance(self.value, Tensor) and isinstance(other.value, Tensor)):
+            return False
         pairs = list(zip(self.layouts, other.layouts, strict=True))
         return all(len(a) == len(b) == 1 and test(a[0], b[0]) for a, b in pairs)
 

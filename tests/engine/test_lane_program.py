@@ -73,6 +73,16 @@ def test_parts_of_a_result_and_sizes_of_products_are_recorded() -> None:
         assert torch.equal(one, other)
 
 
+@pytest.mark.parametrize("lanes", [1, 3, 7])
+def test_rows_are_taken_by_their_numbers(lanes: int) -> None:
+    def taken(w: Tensor, x: Tensor, y: Tensor) -> list[Tensor]:
+        return [vmap(lambda w, y: w[y] * 2)(w, y), w[:, torch.tensor([3, 0])]]
+
+    given = inputs(lanes)
+    for one, other in zip(recorded(taken)(lanes, given), taken(*given), strict=True):
+        assert torch.equal(one, other)
+
+
 def draws(w: Tensor, x: Tensor, y: Tensor) -> list[Tensor]:
     return [w + torch.rand_like(w)]
 

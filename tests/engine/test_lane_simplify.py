@@ -404,6 +404,16 @@ def test_plain_and_simplified_steps_of_a_network_give_the_same_bytes(name: str) 
             assert same_bytes(expected, step(*given))
 
 
+def test_a_result_of_one_part_is_no_tensor() -> None:
+    """`split` gives a list, also where the part is all of it."""
+
+    def function(x: Tensor, y: Tensor) -> list[Tensor]:
+        (one,) = x.split(x.shape[1], dim=1)
+        return [one * 2, y.split(2 * y.shape[1], dim=1)[0] + 1]
+
+    simplified(function)
+
+
 def test_parts_of_a_result_stay_apart() -> None:
     def function(x: Tensor, y: Tensor) -> list[Tensor]:
         one, two, _ = x.split(1, dim=1)

@@ -7,6 +7,7 @@ import torch
 from every import METHODS, run_of, settings_of
 from toy import Play, toy_dataset
 
+from flbench.engine import vectorised
 from flbench.engine.sequential import Sequential
 from flbench.engine.vectorised import Vectorised
 
@@ -56,6 +57,27 @@ def test_both_executors_agree_after_a_round(method: str, play_toy: Play) -> None
     curves = one.run.history.curves, other.run.history.curves
     for name in ("loss", "train_loss"):
         assert curves[1][name] == pytest.approx(curves[0][name], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        name
+        if name in {*OFTEN, "fedproto", "pfedme"}
+        else pytest.param(name, marks=pytest.mark.long)
+        for name in METHODS
+    ],
+)
+def test_lanes_record_the_step_of_every_method(
+    method: str, play_toy: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a step cannot be recorded, lanes are as right, but slower, and nothing says so."""
+    monkeypatch.setattr(vectorised, "USES", 1)
+    executor = run_of(play_toy, method, executor="vectorised").run.executor
+    assert isinstance(executor, Vectorised)
+    assert executor.reason is None
+    programs = [one for kind in executor.programs.values() for one in kind.known.values()]
+    assert any(program is not None for program in programs)
 
 
 @pytest.mark.parametrize(
