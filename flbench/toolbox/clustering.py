@@ -18,6 +18,10 @@ Noise = Literal["nearest", "singleton", "global"]
 Transform = Literal["none", "signed_sqrt", "clip"]
 Floats = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
+WIDE = 2**20
+"""Numbers of a row beyond which k-means looks at coordinates: it reads all of them often."""
+BLOCK = 2**16
+"""Columns whose QR decomposition is computed at once."""
 
 
 def standardised_rows(scores: Floats) -> Floats:
@@ -377,6 +381,30 @@ def bipartition(similarity: Floats, method: str = "single") -> npt.NDArray[np.bo
     return cut(merges, len(merges) - 1.5) > 0
 
 
+def coordinates(rows: Floats) -> Floats:
+    """Points in the space that they span: with the same distances, n numbers each instead of d.
+
+    By a QR decomposition of the columns, block after block, so that little memory is needed.
+
+    Args:
+        rows: shape (n, d), d >= n.
+
+    Returns:
+        Shape (n, n), rounded to 1e-9 of the largest, so that equal points stay equal.
+
+    Example:
+        >>> np.abs(coordinates(np.array([[3.0, 4.0, 0.0], [0.0, 0.0, 0.0]]))).tolist()
+        [[5.0, 0.0], [0.0, 0.0]]
+    """
+    found = np.zeros((0, len(rows)))
+    for at in range(0, rows.shape[1], BLOCK):
+        block = np.concatenate([found, rows[:, at : at + BLOCK].T])
+        found = np.asarray(np.linalg.qr(block, mode="r"))
+    unit = 1e-9 * np.abs(found).max(initial=0) or 1.0
+    rounded: Floats = np.round(found.T / unit) * unit
+    return rounded
+
+
 def k_means(
     rows: Floats, k: int, rng: np.random.Generator, weights: Floats | None = None
 ) -> Labels:
@@ -397,7 +425,11 @@ def k_means(
     """
     from sklearn.cluster import KMeans
 
+    tolerance, width = 1e-4, rows.shape[1]  # of the mean variance of a column
+    if width > max(WIDE, len(rows)):
+        rows = coordinates(rows)
+        tolerance *= rows.shape[1] / width
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of fewer distinct points than k, which is allowed
-        model = KMeans(k, n_init=10, random_state=int(rng.integers(2**31)))
+        model = KMeans(k, n_init=10, tol=tolerance, random_state=int(rng.integers(2**31)))
         return relabel_by_first_seen(model.fit_predict(rows, sample_weight=weights))

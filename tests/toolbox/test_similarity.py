@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.spatial.distance import cdist
 from toy import GROUPS, Play, install
 
 import flbench as fl
@@ -353,6 +354,48 @@ def test_k_means_takes_one_seed_of_31_bits_and_the_best_of_ten_starts(
         assert clustering.k_means(rows, 8, given).tolist() == expected.tolist()
         assert given.random() == drawn.random()
     assert starts == [10] * 3
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_k_means_of_wide_rows_looks_at_their_coordinates(
+    weighted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sklearn.cluster import KMeans
+
+    asked: list[tuple[tuple[int, ...], float]] = []
+    real = KMeans.fit_predict
+
+    def fit_predict(model: KMeans, x: Any, **kwargs: Any) -> Any:
+        asked.append((x.shape, model.tol))
+        return real(model, x, **kwargs)
+
+    monkeypatch.setattr(KMeans, "fit_predict", fit_predict)
+    for seed in range(5):
+        drawn = np.random.default_rng(seed)
+        rows = drawn.normal(size=(12, 90))
+        rows[7] = rows[2]
+        weights = drawn.uniform(1, 9, size=12) if weighted else None
+        found = []
+        for wide in (90, 89):
+            monkeypatch.setattr(clustering, "WIDE", wide)
+            given = np.random.default_rng(seed)
+            found.append(clustering.k_means(rows, 4, given, weights).tolist())
+        assert found[0] == found[1]
+    assert asked[:2] == [((12, 90), 1e-4), ((12, 12), pytest.approx(1e-4 * 12 / 90))]
+
+
+@pytest.mark.parametrize("block", [1, 7, 2**16])
+def test_coordinates_have_the_distances_of_the_points(
+    block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clustering, "BLOCK", block)
+    rows = np.random.default_rng(0).normal(size=(6, 40))
+    rows[4] = rows[1]
+    found = clustering.coordinates(rows)
+    assert found.shape == (6, 6)
+    assert cdist(found, found) == pytest.approx(cdist(rows, rows), abs=1e-7)
+    assert (found[4] == found[1]).all()
+    assert not clustering.coordinates(np.zeros((3, 5))).any()
 
 
 @pytest.mark.parametrize(
