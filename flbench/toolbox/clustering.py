@@ -381,7 +381,7 @@ def bipartition(similarity: Floats, method: str = "single") -> npt.NDArray[np.bo
     return cut(merges, len(merges) - 1.5) > 0
 
 
-def coordinates(rows: Floats) -> Floats:
+def _coordinates(rows: Floats) -> Floats:
     """Points in the space that they span: with the same distances, n numbers each instead of d.
 
     By a QR decomposition of the columns, block after block, so that little memory is needed.
@@ -393,7 +393,7 @@ def coordinates(rows: Floats) -> Floats:
         Shape (n, n), rounded to 1e-9 of the largest, so that equal points stay equal.
 
     Example:
-        >>> np.abs(coordinates(np.array([[3.0, 4.0, 0.0], [0.0, 0.0, 0.0]]))).tolist()
+        >>> np.abs(_coordinates(np.array([[3.0, 4.0, 0.0], [0.0, 0.0, 0.0]]))).tolist()
         [[5.0, 0.0], [0.0, 0.0]]
     """
     found = np.zeros((0, len(rows)))
@@ -427,7 +427,7 @@ def k_means(
 
     tolerance, width = 1e-4, rows.shape[1]  # of the mean variance of a column
     if width > max(WIDE, len(rows)):
-        rows = coordinates(rows)
+        rows = _coordinates(rows)
         tolerance *= rows.shape[1] / width
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of fewer distinct points than k, which is allowed

@@ -13,6 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+WIDE = 2**20
+"""Numbers of a model that are compared at once, in float64; those of larger ones part by part."""
+
 
 def cosine(rows: Tensor, others: Tensor | None = None) -> Tensor:
     """Cosine similarity of vectors (CFL: of updates).
@@ -28,16 +31,26 @@ def cosine(rows: Tensor, others: Tensor | None = None) -> Tensor:
         >>> cosine(torch.tensor([[1.0, 0.0], [0.0, 2.0], [-3.0, 0.0]]))[0].tolist()
         [1.0, 0.0, -1.0]
     """
-    left = _unit(rows)
-    right = left if others is None else _unit(others)
-    return (left @ right.T).clamp(-1, 1)
+    pairs = [(rows, _lengths(rows))]
+    if others is not None:
+        pairs.append((others, _lengths(others)))
+    products: list[Tensor] = []
+    for parts in zip(*(one.split(WIDE, dim=1) for one, _ in pairs), strict=True):
+        units = [part.double() / length for part, (_, length) in zip(parts, pairs, strict=True)]
+        products.append(units[0] @ units[-1].T)
+    return _sum(products).clamp(-1, 1)
 
 
-def _unit(rows: Tensor) -> Tensor:
-    """Vectors of length 1 and of the same directions, float64; 0 where a vector is zero."""
-    rows = rows.double()
-    norms = rows.norm(dim=1, keepdim=True)  # F.normalize would raise small norms to 1e-12
-    return rows / torch.where(norms > 0, norms, 1.0)
+def _lengths(rows: Tensor) -> Tensor:
+    """Lengths of vectors, shape (n, 1), float64; 1 where a vector is zero."""
+    parts = [part.double().norm(dim=1, keepdim=True) for part in rows.split(WIDE, dim=1)]
+    lengths = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1).norm(dim=1, keepdim=True)
+    return torch.where(lengths > 0, lengths, 1.0)  # F.normalize would raise small ones to 1e-12
+
+
+def _sum(parts: list[Tensor]) -> Tensor:
+    """The sum of tensors of one shape; of a single one its own bits."""
+    return parts[0] if len(parts) == 1 else torch.stack(parts).sum(dim=0)
 
 
 def neg_distance(rows: Tensor, centres: Tensor) -> Tensor:
@@ -54,9 +67,11 @@ def neg_distance(rows: Tensor, centres: Tensor) -> Tensor:
         >>> neg_distance(torch.zeros(1, 2), torch.tensor([[3.0, 4.0]])).tolist()
         [[-5.0]]
     """
-    return -torch.cdist(
-        rows.double(), centres.double(), compute_mode="donot_use_mm_for_euclid_dist"
-    )
+    parts = [
+        torch.cdist(one.double(), other.double(), compute_mode="donot_use_mm_for_euclid_dist")
+        for one, other in zip(rows.split(WIDE, dim=1), centres.split(WIDE, dim=1), strict=True)
+    ]
+    return -(parts[0] if len(parts) == 1 else torch.stack(parts).norm(dim=0))
 
 
 def predictions(logits: Tensor, kind: Literal["onehot", "softmax"] = "onehot") -> Tensor:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.spatial.distance import cdist
+from torch import Tensor
 from toy import GROUPS, Play, install
 
 import flbench as fl
@@ -90,6 +91,27 @@ def test_distances_by_hand_and_without_cancellation() -> None:
     near = far.clone()
     near[0, 0] += 0.5
     close(scoring.neg_distance(far, torch.cat([far, near])), [[0, -0.5]])
+
+
+def test_large_models_are_compared_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = torch.randn(5, 50, generator=torch.Generator().manual_seed(0))
+    rows[1], rows[3] = 0, NAN
+    others = rows[[4, 0]] + 1
+    whole = scoring.cosine(rows), scoring.cosine(rows, others), scoring.neg_distance(rows, others)
+    widths: list[int] = []
+    real = Tensor.double
+
+    def double(tensor: Tensor) -> Tensor:
+        widths.append(tensor.shape[1])
+        return real(tensor)
+
+    monkeypatch.setattr(scoring, "WIDE", 7)
+    monkeypatch.setattr(Tensor, "double", double)
+    parts = scoring.cosine(rows), scoring.cosine(rows, others), scoring.neg_distance(rows, others)
+    assert set(widths) == {7, 1}
+    for one, other in zip(parts, whole, strict=True):
+        assert not torch.equal(one, other), "added in another order"
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-14, equal_nan=True)
 
 
 def test_answers_by_hand() -> None:
@@ -391,11 +413,11 @@ def test_coordinates_have_the_distances_of_the_points(
     monkeypatch.setattr(clustering, "BLOCK", block)
     rows = np.random.default_rng(0).normal(size=(6, 40))
     rows[4] = rows[1]
-    found = clustering.coordinates(rows)
+    found = clustering._coordinates(rows)
     assert found.shape == (6, 6)
     assert cdist(found, found) == pytest.approx(cdist(rows, rows), abs=1e-7)
     assert (found[4] == found[1]).all()
-    assert not clustering.coordinates(np.zeros((3, 5))).any()
+    assert not clustering._coordinates(np.zeros((3, 5))).any()
 
 
 @pytest.mark.parametrize(
