@@ -66,7 +66,7 @@ def run_all(request: RunRequest, cells: Sequence[Cell], console: Console) -> Non
                 undefined = error
             else:
                 assert error is not None, "a cell of this process has a result or an error"
-                raise said_how_to_go_on(error, outcome.path, request) from error.__cause__
+                raise said_how_to_go_on(error, outcome.path, request)
     except CellInterrupted as stopped:
         kept = how_to_go_on(stopped.checkpoint, request)
         raise Interrupted(f"interrupted{kept}") from None
@@ -105,7 +105,9 @@ def said_how_to_go_on(error: Exception, path: Path | None, request: RunRequest) 
     checkpoint = checkpoint_path(path)
     if not isinstance(found, ProcessDied) and not generations(checkpoint):
         return found
-    return type(found)(f"{found}{how_to_go_on(checkpoint, request)}")
+    said = type(found)(f"{found}{how_to_go_on(checkpoint, request)}")
+    said.__cause__ = error
+    return said
 
 
 def how_to_go_on(checkpoint: Path, request: RunRequest) -> str:

@@ -34,7 +34,7 @@ BARRED = (
     torch.Tag.data_dependent_output,
     torch.Tag.dynamic_output_shape,
 )
-"""Operations that a program cannot repeat; of INDEXING only those with masks are."""
+"""Tags of operations that a program cannot repeat; INDEXING has the last one for masks only."""
 INDEXING = torch.ops.aten.index.Tensor
 
 Function = Callable[..., Sequence[Tensor]]
