@@ -40,14 +40,14 @@ SCALARS = 2**28
 INPUTS = 2**22
 """Scalars of samples in one step: what a network makes of them takes many times their memory."""
 BYTES = 2**7, 2**13
-"""Bytes of a CUDA device's memory for each of the scalars above, in place of a fixed number.
+"""Bytes of a CUDA device's free memory for each of the scalars above, in place of a fixed number.
 
 By W6, ResNet-18 takes 6 KB for a scalar of its samples, and LeNet-5 .2 KB.
 """
 POOL = 2**28
 """Bytes of samples that several runs may have together, as they are copied to one table."""
 SHARE = 1 / 32
-"""The share of a CUDA device's memory that they may take instead."""
+"""The share of a CUDA device's free memory that they may take instead."""
 
 
 def train(jobs: Sequence[StageJob], pool: Pool | None = None) -> Pool:
@@ -123,8 +123,11 @@ def most_samples(device: torch.device) -> int:
 
 @cache
 def _memory(device: torch.device) -> int:
-    """Bytes of a CUDA device's memory."""
-    return int(torch.cuda.mem_get_info(device)[1])
+    """Bytes of a CUDA device's memory that were free when lanes were first trained on it.
+
+    Other processes may use the rest.
+    """
+    return int(torch.cuda.mem_get_info(device)[0])
 
 
 def refuse_different(jobs: Sequence[StageJob]) -> None:
