@@ -102,7 +102,8 @@ def run_request(
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="memory for models and uploads, such as 8GB; more go to a file [default: half]",
+            help="memory for models and uploads, such as 8GB; more go to a file"
+            " [default: half of what is free]",
         ),
     ] = None,
     threads: Threads = 1,

@@ -12,7 +12,6 @@ Every operation that is not reading or writing rows works on a copy as one plain
 from __future__ import annotations
 
 import math
-import os
 import tempfile
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -24,13 +23,14 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from flbench.core.file_memory import give_back, row_in_file, table_in_file
+from flbench.core.free_memory import half_of_free
 
 
 class RowStore:
     """Storage of rows and of tables of rows: in memory up to a budget, then in files.
 
     Args:
-        budget: bytes in memory; None = half of the device's memory.
+        budget: bytes in memory; None = half of what is free of the device's memory.
         folder: where files are made when they are needed; they are unlinked at once, so they end
             with the process. None = that of temporary files.
         device: of rows in memory; rows in files are copied to it when they are read.
@@ -46,7 +46,7 @@ class RowStore:
     ) -> None:
         self.folder = Path(tempfile.gettempdir()) if folder is None else folder
         self.device = torch.device("cpu") if device is None else device
-        whole = _half_of_memory(self.device) if budget is None else budget
+        whole = half_of_free(self.device) if budget is None else budget
         self.budget = whole // sharers
         self.used = 0  # bytes in memory
         self.spilled = 0  # bytes in files
@@ -84,13 +84,6 @@ class RowStore:
     def _count(self, in_memory: int, in_files: int) -> None:
         self.used += in_memory
         self.spilled += in_files
-
-
-def _half_of_memory(device: torch.device) -> int:
-    """Half of a device's memory, in bytes."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[1]) // 2
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
 class ModelBank(Tensor):

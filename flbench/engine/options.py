@@ -26,8 +26,8 @@ class EngineOptions:
         nodes: number of machines.
         precision: Fabric's name of the precision of forward and backward passes.
         compile: compile the network with torch.compile.
-        bank_budget: bytes of models kept in memory, uploads of a round included; None = half of
-            the machine's memory.
+        bank_budget: bytes of models that the processes of a machine keep in memory, uploads of a
+            round included (on GPUs: each process); None = half of what is free at the beginning.
         threads: CPU threads of torch. One is fastest for small networks, and gives sums the same
             order on every machine.
         energy: estimate the energy of the run (needs codecarbon).

@@ -111,7 +111,7 @@ def build_executor(
         The context of round 0, with its executor; and a hash of the network's own weights.
     """
     shape = tuple(federation.visible.x.shape[1:])
-    store = RowStore(spec.engine.bank_budget, spec.path.parent, fabric.device, spec.together)
+    store = build_store(spec, fabric.device)
     ledger = CommunicationLedger(spec.suite.training_clients)
     net = build_network(spec.suite, shape, federation.classes, spec.seed)
     leaks = spec.method.paper_leak
@@ -130,6 +130,16 @@ def build_executor(
     services.draw = partial(fresh_row, build, initial, layout)
     complete = replace(context, layout=layout, initial=initial)
     return complete, _hash([context.initial])
+
+
+def build_store(spec: RunSpec, device: torch.device) -> RowStore:
+    """Where the models of a run are.
+
+    Runs of one process share the memory; so do the processes of a machine, unless each has a GPU.
+    """
+    processes = spec.engine.devices if device.type == "cpu" else 1
+    budget = spec.engine.bank_budget
+    return RowStore(budget, spec.path.parent, device, spec.together * processes)
 
 
 def tell_of_few_samples(spec: RunSpec, space: Workspace, owned: Tensor) -> None:

@@ -29,10 +29,10 @@ from typing import Any
 
 import joblib
 
+from flbench.core.free_memory import free_memory, half_of_free
 from flbench.core.hookspecs import hookimpl
 from flbench.results.events import RoundRecord, RunInfo
 from flbench.run.fork_server import fork, start_server
-from flbench.sweeps.free_memory import free_memory
 from flbench.sweeps.launchers import (
     FAILED,
     RETRIES,
@@ -155,6 +155,7 @@ class Crew:
 
     Attributes:
         waiting: cells that run together, the next ones first.
+        budget: bytes that all workers may have for models, where nothing else is asked.
 
     Args:
         most: how many workers there may be.
@@ -167,6 +168,7 @@ class Crew:
     ) -> None:
         self.waiting = deque(seeds_together(cells, most))
         self.progress, self.most = progress, most
+        self.budget = half_of_free()
         self.workers: list[Worker] = []
         self.wanted = 1 if measured else most
         self.measured = measured
@@ -206,11 +208,10 @@ class Crew:
         return self.workers[-1]
 
     def request_of(self, cell: Cell) -> str:
-        """The request of a cell as text; all workers together keep models in half of the memory."""
+        """The request of a cell as text; workers on CPUs have the memory for models together."""
         engine = cell.request.engine
         if engine.bank_budget is None and on_cpu(engine.accelerator):
-            half = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-            engine = replace(engine, bank_budget=half // self.most)
+            engine = replace(engine, bank_budget=self.budget // self.most)
         return replace(cell.request, engine=engine).to_json()
 
     def heard(self, worker: Worker) -> Iterator[tuple[Cell, Outcome]]:

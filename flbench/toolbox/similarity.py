@@ -38,7 +38,8 @@ def cosine(rows: Tensor, others: Tensor | None = None) -> Tensor:
     for parts in zip(*(one.split(WIDE, dim=1) for one, _ in pairs), strict=True):
         units = [part.double() / length for part, (_, length) in zip(parts, pairs, strict=True)]
         products.append(units[0] @ units[-1].T)
-    return _sum(products).clamp(-1, 1)
+    total = products[0] if len(products) == 1 else torch.stack(products).sum(dim=0)
+    return total.clamp(-1, 1)
 
 
 def _lengths(rows: Tensor) -> Tensor:
@@ -46,11 +47,6 @@ def _lengths(rows: Tensor) -> Tensor:
     parts = [part.double().norm(dim=1, keepdim=True) for part in rows.split(WIDE, dim=1)]
     lengths = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1).norm(dim=1, keepdim=True)
     return torch.where(lengths > 0, lengths, 1.0)  # F.normalize would raise small ones to 1e-12
-
-
-def _sum(parts: list[Tensor]) -> Tensor:
-    """The sum of tensors of one shape; of a single one its own bits."""
-    return parts[0] if len(parts) == 1 else torch.stack(parts).sum(dim=0)
 
 
 def neg_distance(rows: Tensor, centres: Tensor) -> Tensor:

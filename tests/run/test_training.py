@@ -356,6 +356,13 @@ def test_seeds_share_the_memory_for_models(tmp_path: Path, monkeypatch: pytest.M
     assert budgets == [3000] * 3
 
 
+def test_processes_of_a_machine_share_the_memory_for_models(tmp_path: Path) -> None:
+    engine = EngineOptions(devices=3, bank_budget=9000)
+    asked = replace(spec("fedavg", 0, folder=tmp_path, engine=engine), together=2)
+    assert setup.build_store(asked, torch.device("cpu")).budget == 1500
+    assert setup.build_store(asked, torch.device("cuda")).budget == 4500, "each has a GPU"
+
+
 @pytest.mark.slow
 def test_the_command_trains_seeds_together(typed: Typed) -> None:
     words = "run -p pfedlia -s pathological-noniid --rounds 3 --set warmup=1 --set probe_epochs=1"

@@ -99,15 +99,17 @@ def test_what_was_chosen_is_said_once(
     assert capsys.readouterr().err == line
 
 
-def test_all_workers_together_keep_models_in_half_of_the_memory() -> None:
-    half = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+def test_all_workers_together_keep_models_in_half_of_the_free_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(workers, "half_of_free", lambda: 1000)
 
     def budget(**engine: Any) -> int | None:
         found = crew(0, **engine)
         ((cell,),) = found.waiting
         return RunRequest.from_json(found.request_of(cell)).engine.bank_budget
 
-    assert budget() == half // 4
+    assert budget() == 250
     assert budget(bank_budget=4096) == 4096
     assert budget(accelerator="cuda") is None, "it is of the device's memory"
 

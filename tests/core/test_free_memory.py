@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from flbench.sweeps.free_memory import free_memory
+import pytest
+import torch
+
+from flbench.core import free_memory as module
+from flbench.core.free_memory import free_memory, half_of_free
 
 MEMINFO = "MemTotal: 9000 kB\nMemAvailable: 5000 kB\n"
 
@@ -49,3 +54,17 @@ def test_elsewhere_nothing_is_known(tmp_path: Path) -> None:
     assert free_memory(tmp_path) is None
     free = free_memory()
     assert free is None or free > 2**20
+
+
+def test_half_of_what_is_free_of_the_machine_or_of_its_whole_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "free_memory", lambda: 3001)
+    assert half_of_free() == half_of_free(torch.device("cpu")) == 1500
+    monkeypatch.setattr(module, "free_memory", lambda: None)
+    assert half_of_free() == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def test_half_of_what_is_free_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (700, 9000))
+    assert half_of_free(torch.device("cuda", 1)) == 350

@@ -1,16 +1,36 @@
-"""Memory that this machine, or the container or batch job that this is, still has for processes."""
+"""Memory that is free: of a device, of this machine, of the container or batch job that this is."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 FILES = {
     "memory.max": ("memory.current", "inactive_file"),
     "memory.limit_in_bytes": ("memory.usage_in_bytes", "total_inactive_file"),
 }
 """A control group's limit -> what of it is in use, and what of that Linux can take back."""
+
+
+def half_of_free(device: torch.device | None = None) -> int:
+    """Half of the bytes that are free, or of the machine's memory if it is unknown what is free.
+
+    Args:
+        device: whose memory it is; None = the machine's.
+    """
+    if device is not None and device.type == "cuda":
+        import torch
+
+        return int(torch.cuda.mem_get_info(device)[0]) // 2
+    free = free_memory()
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return (whole if free is None else free) // 2
 
 
 def free_memory(root: Path = Path("/")) -> int | None:
