@@ -252,8 +252,8 @@ class Suite(BaseModel):
 
     @property
     def cohort_size(self) -> int:
-        """Number of clients sampled per round: max(1, floor(participation * N))."""
-        return max(1, int(self.participation * self.training_clients + 1e-9))
+        """Number of clients sampled per round; see `cohort_size`."""
+        return cohort_size(self.participation, self.training_clients)
 
     def hash(self) -> str:
         """Hash of the fields that can change a number, 8 hexadecimal digits."""
@@ -280,6 +280,11 @@ class Suite(BaseModel):
 def training_clients(clients: int, unseen: float) -> int:
     """Number of clients that do not join late; `unseen` is the share of those that do."""
     return clients - int(unseen * clients + 1e-9)
+
+
+def cohort_size(participation: float, clients: int) -> int:
+    """Number of `clients` that are sampled per round: max(1, floor(participation * N))."""
+    return max(1, int(participation * clients + 1e-9))
 
 
 def judged(not_judged: Sequence[int], clients: int) -> list[int]:

@@ -57,8 +57,7 @@ MEAN_TEXT = """
 
 The same for the mean of one row whose values are not normal: each client answers 20 test samples,
 with a probability from a beta distribution of mean .9 (a + b = 5). The seed moves this mean, evenly
-distributed over an interval about .9 with the standard deviation of the second column; even effects
-are those for which a t interval of two or three seeds holds least.
+distributed over an interval about .9 with the standard deviation of the second column.
 
 """
 FAMILY_TEXT = """

@@ -86,8 +86,15 @@ def _changes(base: str, results: Path) -> list[str]:
 
     if Path(base).is_dir():
         return changes(tables(Path(base)), tables(results))
+    try:
+        inside = results.resolve().relative_to(Path.cwd().resolve())
+    except ValueError:
+        raise UserError(
+            f"--diff {base}: expected results below this folder, got '{results}': type the command"
+            " in the folder of the repository"
+        ) from None
     with TemporaryDirectory() as folder:
-        words = ["git", "archive", "--format=tar", f"{base}^{{tree}}", "--", str(results)]
+        words = ["git", "archive", "--format=tar", f"{base}^{{tree}}", "--", str(inside)]
         try:
             done = subprocess.run(words, capture_output=True, check=True)
         except (OSError, subprocess.CalledProcessError) as error:
@@ -98,7 +105,7 @@ def _changes(base: str, results: Path) -> list[str]:
             ) from None
         with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
             archive.extractall(folder, filter="data")
-        return changes(tables(Path(folder) / results), tables(results))
+        return changes(tables(Path(folder) / inside), tables(results))
 
 
 def _next(files: Sequence[File], into: Path) -> Iterator[str]:

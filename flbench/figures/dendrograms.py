@@ -59,6 +59,20 @@ def dendrogram(scores: Floats) -> Tree:
     return Tree(leaves_list(merges).astype(np.int64), merges=merges)
 
 
+def with_features(params: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Parameters of the plugin that has `features`, by their own names; all if none has.
+
+    Example:
+        >>> with_features({"pfedlia.features": "zrow", "qsgd.levels": 4})
+        {'features': 'zrow'}
+    """
+    owner = next((name for name in params if name.endswith(".features")), "").rpartition(".")[0]
+    start = f"{owner}." if owner else ""
+    return {
+        name.removeprefix(start): value for name, value in params.items() if name.startswith(start)
+    }
+
+
 def groups_by_density(params: Mapping[str, Any], scores: Floats) -> bool:
     """Whether a method clusters rows by density: it has `features`, and the server clusters."""
     return (

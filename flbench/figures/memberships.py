@@ -37,6 +37,8 @@ SINGLETON_COLOUR = (0.5, 0.5, 0.5, 0.22)
 def timeline(result: Result) -> tuple[Ints, Ints, Ints]:
     """Group of every client in every round, with the names of the true groups.
 
+    Before the first grouping it is that one, as in `groups_in_round`.
+
     Returns:
         Names, shape (R, N); size of the client's group, shape (R, N); true groups, shape (N,), or
         the last groups if these are unknown.
@@ -48,12 +50,13 @@ def timeline(result: Result) -> tuple[Ints, Ints, Ints]:
     truth, _ = true_groups(result, last)
     names, sizes = np.zeros((2, rounds, n), dtype=np.int64)
     before: Ints | None = None
-    for number, texts in changes:
+    for place, (number, texts) in enumerate(changes):
+        start = max(number - 1, 0) if place else 0
         labels = np.array(texts, dtype=np.int64)
         before = match_to_true_groups(labels, truth, before)
-        names[max(number - 1, 0) :] = before
+        names[start:] = before
         count = np.unique(labels, return_inverse=True, return_counts=True)
-        sizes[max(number - 1, 0) :] = np.where(labels < 0, 1, count[2][count[1].reshape(-1)])
+        sizes[start:] = np.where(labels < 0, 1, count[2][count[1].reshape(-1)])
     return names, sizes, truth
 
 

@@ -155,7 +155,7 @@ def _cells(axes: Axes, counts: Ints) -> None:
 
 
 def _binned(counts: Ints) -> Floats:
-    """Mean counts of neighbouring clients, at most 1000 rows."""
+    """Mean counts of neighbouring clients, at most `COLUMNS` rows."""
     starts = np.linspace(0, len(counts), min(len(counts), COLUMNS) + 1).astype(np.int64)
     sums = np.add.reduceat(counts, starts[:-1], axis=0)
     return sums / np.diff(starts)[:, None]

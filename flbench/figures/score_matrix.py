@@ -21,6 +21,7 @@ from flbench.figures.dendrograms import (
     dendrogram_lines,
     groups_by_density,
     reachability,
+    with_features,
 )
 from flbench.figures.style import (
     COLOURS,
@@ -83,7 +84,7 @@ def sorted_matrix(result: Result) -> ScoreMatrix | None:
         place = {client: index for index, client in enumerate(columns.tolist())}
         values = values[:, [place[client] for client in rows.tolist()]]
         columns = rows
-        params = result.method.params
+        params = with_features(result.method.params)
         by_density = groups_by_density(params, values)
         tree = reachability(values, params) if by_density else dendrogram(values)
     similarity_order = np.arange(len(rows)) if tree is None else np.argsort(tree.order)

@@ -112,7 +112,7 @@ def _tuned(found: Sequence[Table], budget: int) -> dict[str, dict[str, TableRow]
         table.title: {
             row.method: row
             for row in table.tuned
-            if row.budget == budget and row.default and not row.reference
+            if row.budget == budget and row.nearest and not row.reference
         }
         for table in found
     }
@@ -235,9 +235,11 @@ class _Shared:
     """The tables of a block whose methods have a seed in common, and its methods.
 
     `anchor` is the baseline of one model for all, if all tables have the same; otherwise "".
+    `suites` are those of all tables of the block.
     """
 
     methods: list[str]
+    suites: set[str]
     anchor: str
     rows: list[Mapping[str, TableRow]]
     scores: Mapping[str, Mapping[str, Scores]]
@@ -260,7 +262,9 @@ def _shared(found: Sequence[Table], track: Track, block: Block) -> _Shared:
             errors.setdefault(table.suite, []).append(np.round(values, DIGITS))
     anchors = {_anchor(own) for own in rows}
     anchor = anchors.pop() if len(anchors) == 1 else ""
-    return _Shared(methods, anchor if anchor in methods else "", rows, own_scores, errors)
+    suites = {table.suite for table in found if table.title in block.tables}
+    anchor = anchor if anchor in methods else ""
+    return _Shared(methods, suites, anchor, rows, own_scores, errors)
 
 
 def _anchor(rows: Mapping[str, TableRow]) -> str:
@@ -323,11 +327,12 @@ def _improvability(track: Track, block: Block, shared: _Shared, points: Floats) 
     order = sorted(shared.methods, key=lambda name: (round(points[place[name]], DIGITS), name))
     gap = against is not None
     to_anchor = (f"to {anchor}", f"95 % interval to {anchor}") if gap else ()
-    suites, count = len(shared.errors), len(shared.rows)
+    suites, count = len(shared.suites), len(block.tables)
+    common = f" Improvability and costs: over the {len(shared.rows)} in which all have a seed."
     return Part(
         f"{track.name[0].upper()}{track.name[1:]}: {len(order)} methods on {count} tables",
         f"Over all {count} tables that hold all of these methods, of {suites} suites:"
-        f" {', '.join(block.tables)}."
+        f" {', '.join(block.tables)}.{common if len(shared.rows) < count else ''}"
         f" Friedman's statistic is {block.statistic:.2f} (p = {block.p:.2g}); average ranks that"
         f" differ by less than {block.distance:.2f}, Nemenyi's critical difference at 5 %, cannot"
         " be told apart."

@@ -83,7 +83,10 @@ def board(
 
 
 def is_overview(name: str) -> bool:
-    """Whether a file depends on the rows of all tables, so that a new row need not write it."""
+    """Whether a file depends on the rows of all tables.
+
+    Such files are generated again after rows have been added, not with each of them.
+    """
     return name == OVERVIEW or ("--" not in name and name.endswith(".svg"))
 
 
@@ -117,10 +120,9 @@ def differences(
     whole: bool = True,
     suites: Collection[str] = (),
 ) -> dict[str, list[str]]:
-    """What is not as it should be: "missing", "differ", "left over" and "older", with their files.
+    """What is not as it should be: "missing", "differ" and "left over", with their files.
 
-    "Older" are files of the overview: they are generated again after rows have been added, not
-    with each of them. `figures` says whether figures are among the files, `whole` whether the
+    `figures` says whether figures are among the files, `whole` whether the
     files are all of the leaderboard, so that no others should lie there; if not, no other figures
     of `suites` should.
     """
@@ -131,10 +133,6 @@ def differences(
         for name, data in files.items()
         if name not in missing and (out / name).read_bytes() != data
     ]
-    found = {
-        "missing": missing,
-        "differ": [name for name in changed if not is_overview(name)],
-        "left over": [name for name in left if figures or name.endswith(".md")],
-        "older": [name for name in changed if is_overview(name)],
-    }
+    left = [name for name in left if figures or name.endswith(".md")]
+    found = {"missing": missing, "differ": changed, "left over": left}
     return {what: names for what, names in found.items() if names}

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from flbench.leaderboard.markdown import escaped, grid, titled
+from flbench.leaderboard.markdown import ends_text, escaped, grid, titled
 from flbench.leaderboard.pages import page_of
+from flbench.leaderboard.statistics import share_letter
 from flbench.leaderboard.table import Table, TableRow
 
 HEADINGS = (
@@ -75,7 +76,9 @@ def _line(was: TableRow | None, now: TableRow | None, table: Table | None) -> li
         alike = [
             escaped(one.name)
             for one in of_kind
-            if one.config != now.config and {*one.ties} & {*now.ties} and one.budget == now.budget
+            if one.config != now.config
+            and one.budget == now.budget
+            and share_letter(one.ties, now.ties)
         ]
     return [
         escaped(row.name),
@@ -91,8 +94,8 @@ def _accuracy(row: TableRow | None) -> str:
     """Mean accuracy, its interval, and the number of seeds."""
     if row is None:
         return ""
-    low, high = row.interval
-    return f"{row.mean:.4f} ({low:.4f} to {high:.4f}), {len(row.seeds)} seeds"
+    seeds = f"{len(row.seeds)} seed{'s' if len(row.seeds) > 1 else ''}"
+    return f"{row.mean:.4f} ({ends_text(row.interval, len(row.seeds))}), {seeds}"
 
 
 def _rank(row: TableRow | None) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isnan
 from urllib.parse import quote
 
+import numpy as np
+
 from flbench.leaderboard.grouping import asked_of, mean_std, shown_metrics, signed
 from flbench.leaderboard.statistics import interval
 from flbench.leaderboard.table import Table, TableRow
@@ -76,7 +78,7 @@ def _rank(row: TableRow) -> str:
     return "reference" if row.reference else number(row.rank, 0)
 
 
-def _ends(ends: tuple[float, float], seeds: int) -> str:
+def ends_text(ends: tuple[float, float], seeds: int) -> str:
     """An interval, and whether it says nothing about other seeds; `-` where there is none."""
     if isnan(ends[0]):
         return "-"
@@ -89,8 +91,9 @@ def _interval_of(label: str) -> Column:
 
     def shown(row: TableRow) -> str:
         values = row.client_metric(label)
-        ends = interval(values)
-        return "-" if ends is None else _ends(ends, len(values))
+        known = {seed: one for seed, one in values.items() if not np.isnan(one).all()}
+        ends = interval(known)
+        return "-" if ends is None else ends_text(ends, len(known))
 
     return (f"{label}, 95 % interval", False, shown)
 
@@ -161,7 +164,7 @@ def columns(
         (True, ("method", True, lambda row: row.name)),
         (True, ("accuracy", False, lambda row: mean_std(row.accuracies))),
         (defaults is not None, ("at defaults", False, lambda row: number(known.get(row.method)))),
-        (True, ("95 % interval", False, lambda row: _ends(row.interval, len(row.seeds)))),
+        (True, ("95 % interval", False, lambda row: ends_text(row.interval, len(row.seeds)))),
         *of("accuracy"),
         *asked,
         (True, ("to oracle", False, lambda row: signed(row.to_oracle))),

@@ -161,7 +161,7 @@ function drawCurve(rows, row) {
 // --- sorting: numbers by size, words by alphabet, what is missing last ----------------------------
 function key(row, column) {
   const text = row.cells[column].textContent.trim();
-  const number = parseFloat(text);
+  const number = parseFloat(text.replace(/^~/, "")); // ~ = estimated
   return { text, number, missing: text === "-" || text === "" };
 }
 
@@ -206,7 +206,7 @@ function filter() {
         row.hidden = !fits(row.querySelector("th").textContent, row.dataset.kind);
         if (row.nextSibling?.classList.contains("opened")) row.nextSibling.hidden = row.hidden;
       }
-      part.hidden = !part.querySelector("tbody tr:not([hidden])");
+      part.hidden = lines(part.querySelector("tbody")).every((row) => row.hidden);
     }
   }
   const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;

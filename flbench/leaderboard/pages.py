@@ -154,16 +154,16 @@ def _coverage(found: Sequence[Table]) -> list[str]:
         headings.append((escaped(f"{table.suite}, {table.dataset}{mark}"), False))
     lines = [[escaped(name), *(_state(table, name) for table in found)] for name in sorted(methods)]
     caption = (
-        "Mean accuracy at defaults; *undefined*: the method has no meaning there; `-`: nobody ran"
-        " it."
+        r"Mean accuracy at defaults; \*: of the row nearest to them, as there is none;"
+        " *undefined*: the method has no meaning there; `-`: nobody ran it."
     )
     return [caption, "", *grid(headings, lines)]
 
 
 def _state(table: Table, method: str) -> str:
     for row in table.main:
-        if row.method == method and row.default:
-            return f"{row.mean:.4f}"
+        if row.method == method and row.nearest:
+            return f"{row.mean:.4f}" + ("" if row.default else r"\*")
     if any(row.method == method for row in table.tuned):
         return "tuned only"
     if any(row.method == method for row in table.rows):

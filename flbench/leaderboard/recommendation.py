@@ -80,7 +80,7 @@ def held_labels(counts: Sequence[Mapping[int, int]]) -> float | None:
         counts: training samples by label, one mapping per client.
 
     Returns:
-        From 1 / (number of labels) to 1; None where nobody has samples.
+        From 1 / (number of labels) to 1; None where a client has no samples.
 
     Example:
         >>> held_labels([{0: 5, 1: 5}, {2: 3, 3: 3}])

@@ -6,6 +6,7 @@ is judged on the differences of their clients, over the seeds that both have.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -270,7 +271,7 @@ def letters(separable: Bools) -> list[str]:
     """A letter per maximal run of neighbours of which no two are separable.
 
     A compact letter display (Piepho, J. Comput. Graph. Stat. 13, 2004) of rows sorted by mean:
-    rows that share a letter are not separable.
+    rows that share a letter are not separable. After `z` comes `a1`, then `b1`.
 
     Args:
         separable: whether rows i and j are separable, shape (R, R), best row first.
@@ -287,18 +288,22 @@ def letters(separable: Bools) -> list[str]:
             stop += 1
         if not runs or stop > runs[-1].stop:
             runs.append(range(start, stop))
-    names = [_letter(place) for place in range(len(runs))]
-    between = "" if len(runs) <= 26 else ","
+    names = [f"{chr(ord('a') + place % 26)}{place // 26 or ''}" for place in range(len(runs))]
     return [
-        between.join(name for name, run in zip(names, runs, strict=True) if row in run)
+        "".join(name for name, run in zip(names, runs, strict=True) if row in run)
         for row in range(count)
     ]
 
 
-def _letter(place: int) -> str:
-    """`a` to `z`, then `aa`, `ab` and so on."""
-    before, last = divmod(place, 26)
-    return (_letter(before - 1) if before else "") + chr(ord("a") + last)
+def share_letter(one: str, other: str) -> bool:
+    """Whether two rows share a letter.
+
+    Example:
+        >>> share_letter("ya1", "a1b1"), share_letter("ya", "a1b1")
+        (True, False)
+    """
+    names, others = ({*re.findall(r"[a-z]\d*", row)} for row in (one, other))
+    return not names.isdisjoint(others)
 
 
 def average_ranks(scores: Floats) -> Floats:

@@ -26,7 +26,7 @@ from flbench.leaderboard.suite_info import command, departures, suite_of
 from flbench.metrics import EPOCHS, Floats
 from flbench.results.files import read_results, read_skips
 from flbench.results.schema import Plugin, Result, Skip
-from flbench.suite import Suite
+from flbench.suite import Suite, cohort_size
 
 MACHINE = ("device", "executor", "flbench", "machine", "threads")
 """Keys of a result's environment in which runs agree whose times are compared."""
@@ -140,13 +140,15 @@ def _table(
     stale = {row.config: why for row in rows if (why := _outdated(row, suite, newest))}
     printed = suite.printed.get(dataset, {}) if suite else {}
     current = [row for row in rows if row.config not in stale]
-    entries = _compared([row for row in rows if row.config in stale], [], ranked=False)
+    old = _compared([row for row in rows if row.config in stale], [], ranked=False)
+    entries: list[TableRow] = []
     for budget in sorted({row.budget for row in current}):
         kind = [row for row in current if row.budget == budget]
         here = {row.method for row in kind}
         others = [row for row in current if not row.budget and row.method not in here]
         entries += _compared(kind, others)
-    anchor = next((row for row in entries if row.default and row.one_for_all), None)
+    usual = [row for row in entries if row.default and not row.budget]
+    anchor = next((row for row in usual if row.one_for_all), None)
     entries = [
         replace(
             row,
@@ -157,7 +159,7 @@ def _table(
             printed=_printed(row, printed),
             outdated=stale.get(row.config, ""),
         )
-        for row in entries
+        for row in [*old, *entries]
     ]
     return Table(
         suite=name,
@@ -180,8 +182,9 @@ def counted_work(row: ResultGroup) -> float | None:
 
 def cohort_epochs(row: ResultGroup) -> float:
     """Local epochs per client that one cohort in every round makes, mean over clients."""
-    suite = row.results[0].suite
-    return float(suite["rounds"] * suite["local"]["epochs"] * suite["participation"])
+    suite, clients = row.results[0].suite, len(row.results[0].clients.test)
+    cohort = cohort_size(suite["participation"], clients)
+    return float(suite["rounds"] * suite["local"]["epochs"] * cohort / clients)
 
 
 def _estimated_work(row: ResultGroup, anchor: ResultGroup | None) -> float | None:
@@ -238,7 +241,8 @@ class TableRow(ResultGroup):
     """One row of a table; its name has the parameters in which rows of its method differ.
 
     Attributes:
-        default: whether it is its method's row nearest to the installed defaults.
+        nearest: whether it is its method's row nearest to the installed defaults, of its kind.
+        departs: whether a parameter is not at the installed default.
         interval: 95 % interval of the mean, see `flbench.leaderboard.statistics`; NaN for one
             client of one seed.
         to_oracle: how far it is below the oracle, over common seeds.
@@ -259,7 +263,8 @@ class TableRow(ResultGroup):
         links: to source, paper and package of its plugins (`flbench.leaderboard.links`).
     """
 
-    default: bool
+    nearest: bool
+    departs: bool
     interval: tuple[float, float]
     to_oracle: float | None
     gain: float | None
@@ -273,6 +278,11 @@ class TableRow(ResultGroup):
     outdated: str = ""
     last_audit: str = ""
     links: tuple[Link, ...] = ()
+
+    @property
+    def default(self) -> bool:
+        """Whether it has its method's installed defaults, and no row before it has them too."""
+        return self.nearest and not self.departs
 
     @property
     def folder(self) -> str:
@@ -338,8 +348,9 @@ def _compared(
     places = dict(zip(chosen, ranks(better), strict=True)) if ordered else {}
     ties = dict(zip(chosen, letters(better | better.T), strict=True))
     intervals = np.clip(found.intervals, 0.0, 1.0)  # no accuracy is beyond
+    away = {row.config: departures(row.results[0].method) for row in rows}
     nearest: dict[str, str] = {}
-    for row in sorted(rows, key=lambda row: (departures(row.results[0].method), row.name)):
+    for row in sorted(rows, key=lambda row: (away[row.config], row.name)):
         nearest.setdefault(row.method, row.config)
     entries = []
     for at, row in enumerate(rows):
@@ -348,7 +359,8 @@ def _compared(
             TableRow(
                 name=row.name,
                 results=row.results,
-                default=nearest[row.method] == row.config,
+                nearest=nearest[row.method] == row.config,
+                departs=away[row.config] > 0,
                 interval=(float(intervals[at, 0]), float(intervals[at, 1])),
                 to_oracle=to_oracle,
                 gain=gain,
@@ -365,6 +377,6 @@ def client_accuracies(row: ResultGroup) -> dict[int, Floats]:
 
 
 def _printed(row: TableRow, numbers: Mapping[str, Mapping[str, float]]) -> Mapping[str, float]:
-    """The paper's numbers under the row's own name, or its method's for the row at defaults."""
-    published = numbers.get(row.name) or (numbers.get(row.method) if row.default else None) or {}
+    """The paper's numbers under the row's own name, or its method's for the nearest row."""
+    published = numbers.get(row.name) or (numbers.get(row.method) if row.nearest else None) or {}
     return published if "accuracy_mean" in published else {}

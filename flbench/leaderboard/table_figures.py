@@ -38,7 +38,7 @@ class Drawing:
 def shown(table: Table) -> list[TableRow]:
     """At most 8 rows: oracle, baselines, and the best others but references; the best first."""
     rows = table.main
-    always = [row for row in rows if row.default and (row.is_oracle or row.baseline)][:MOST]
+    always = [row for row in rows if row.nearest and (row.is_oracle or row.baseline)][:MOST]
     best = [row for row in rows if not row.reference and row not in always]
     kept = [*always, *best[: MOST - len(always)]]
     return [row for row in rows if row in kept]

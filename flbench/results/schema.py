@@ -27,7 +27,16 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from flbench.metrics import METRICS, ClientValues, Outcome, Value, computed, is_taken, metrics_of
+from flbench.metrics import (
+    METRICS,
+    WAYS,
+    ClientValues,
+    Outcome,
+    Value,
+    computed,
+    is_taken,
+    metrics_of,
+)
 from flbench.results.score_encoding import Floats, decode
 
 SCHEMA = 3
@@ -550,6 +559,8 @@ def contradictions(result: Result) -> Iterator[Complaint]:
         yield "status", "self-reported expected, as the code changed within the run"
     if not result.clients.test:
         yield "clients.test", "at least one client expected"
+    elif not any(result.clients.test):
+        yield "clients.test", "at least one client with test samples expected"
     yield from _arrays("clients", result.clients)
     yield from _judged(result)
     yield from _asked(result)
@@ -634,6 +645,10 @@ def _summary(result: Result) -> Iterator[Complaint]:
 
 
 def _curves(result: Result) -> Iterator[Complaint]:
+    if result.summary.get("target") is not None:
+        for name in ("accuracy", *(f"bytes_{way}" for way in WAYS)):
+            if name not in result.curves:
+                yield f"curves.{name}", "field required, as 'summary' has a target"
     sizes = {name: len(curve) for name, curve in result.curves.items()}
     for name, size in sizes.items():
         if size != max(sizes.values()):

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 import flbench
 from flbench.errors import Diverged, FlbenchError, UnknownName, UserError, text_of
-from flbench.leaderboard.audited import counted, is_current
+from flbench.leaderboard.audited import counted, installed_source, is_current
 from flbench.metrics import EPOCHS
+from flbench.plugin.registry import entries
 from flbench.results.audits import (
     AGREES,
     DIFFERS,
@@ -137,7 +138,10 @@ def audit_of(verdict: Verdict, task: Task) -> Audit:
         processor=here.get("processor"),
         executor=task.executor,
         trained_epochs=came.summary.get(EPOCHS) if came and whole else None,
-        sources={one.name: one.source for one in came.method.plugins} if came else {},
+        sources={
+            one.name: one.source if came else installed_source(one.name)
+            for one in (came or claimed).method.plugins
+        },
     )
 
 
@@ -150,7 +154,8 @@ def known(
 ) -> Audit | None:
     """The last audit that answers the same question: this content, as many rounds, this code.
 
-    What agrees by one executor is not asked of another one.
+    What agrees by one executor is not asked of another one. Where nothing was played, another data
+    folder may give another answer.
     """
     digest = content_digest(result)
     answers = [
@@ -159,7 +164,7 @@ def known(
         if one.digest == digest
         and one.flbench == flbench.__version__
         and one.tolerance == tolerance
-        and (one.rounds == rounds or not one.rounds)
+        and one.rounds == rounds
         and (one.agrees or one.executor == executor)
         and is_current(one.sources)
     ]
@@ -253,7 +258,7 @@ def _playing(
 
 def at_hand(found: Sequence[tuple[Path, Result]], data_root: Path) -> list[tuple[Path, Result]]:
     """The results whose data set is installed and has files here, and whose kind of device is."""
-    names = [re.split(r"[\[:]", result.suite["dataset"])[0] for _, result in found]
+    names = [result.suite["dataset"] for _, result in found]
     here = {name for name in {*names} if has_data(name, data_root)}
     return [
         one
@@ -263,13 +268,20 @@ def at_hand(found: Sequence[tuple[Path, Result]], data_root: Path) -> list[tuple
 
 
 def has_data(dataset: str, data_root: Path) -> bool:
-    """Whether a data set is installed, and its files are not known to be missing."""
+    """Whether a data set is installed, and its files are not known to be missing.
+
+    Args:
+        dataset: as in a suite; for `rotated:mnist` both parts must be there.
+    """
     from flbench.datasets.status import surveyed
 
+    name, _, argument = dataset.partition(":")
     try:
-        return surveyed(dataset, data_root).state not in ("absent", "broken")
+        here = surveyed(name.partition("[")[0], data_root).state not in ("absent", "broken")
     except UnknownName:
         return False
+    is_derived = re.split(r"[\[:]", argument)[0] in entries("datasets")
+    return here and (not is_derived or has_data(argument, data_root))
 
 
 def expected_seconds(result: Result, rounds: int | None) -> float:

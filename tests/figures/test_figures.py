@@ -562,6 +562,10 @@ def test_a_timeline_by_hand() -> None:
     assert names[2, [0, 2]].tolist() == [1, 1]
     assert sizes[0].tolist() == [4] * 4
     assert sizes[3].tolist() == [2, 1, 2, 1]
+    late = made(accuracy=[0.1] * 4, group=[1, 0, 1, 0], membership=[(3, [5, 6, 5, 7])])
+    names, sizes, _ = timeline(late)
+    assert names[0].tolist() == names[3].tolist(), "before the first grouping it is that one"
+    assert sizes[0].tolist() == [2, 1, 2, 1]
 
 
 @pytest.mark.slow

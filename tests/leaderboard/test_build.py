@@ -227,6 +227,9 @@ def test_one_suite_is_written_and_an_overview_may_be_older(typed: Typed) -> None
     assert typed("--check") == (
         0, "older than the rows: overview.md; a maintainer runs flbench leaderboard\n",
     )  # fmt: skip
+    (typed.folder / "board/figures/critical-difference-9.svg").write_text("<svg/>")
+    code, said = typed("--check")
+    assert (code, "critical-difference-9.svg" in said) == (0, True), "left over, of the overview"
     assert "figures/two--toy--rows.svg" in (typed.folder / "board/two.md").read_text()
     assert typed("--suite", "three")[0] != 0
     assert typed()[0] == 0
@@ -234,6 +237,7 @@ def test_one_suite_is_written_and_an_overview_may_be_older(typed: Typed) -> None
 
 
 def test_a_long_list_is_cut(typed: Typed) -> None:
+    write(typed.folder / "results", made(suite={"name": "zwei"}, mark="3" * 8))
     code, said = typed("--check")
     assert code == 1
     assert re.search(r"\(missing: README\.md, (\S+, ){3}one\.md and 2 more\)\n$", said)

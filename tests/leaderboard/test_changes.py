@@ -76,7 +76,11 @@ def test_the_command_compares_with_a_folder_or_a_revision(
     git("commit", "-q", "-m", "one row")
     assert typed("submit", "--diff", "HEAD", "--results", "board")[1].startswith("No row")
     write(Path("board"), made(0.9, method="n"))
-    assert "| n | - | 0.9000" in typed("submit", "--diff", "HEAD", "--results", "board")[1]
+    for results in ("board", str(Path("board").resolve())):
+        assert "| n | - | 0.9000" in typed("submit", "--diff", "HEAD", "--results", results)[1]
+    code, _, error = typed("submit", "--diff", "HEAD", "--results", "..")
+    assert (code, error.count("\n")) == (1, 1)
+    assert "--diff HEAD: expected results below this folder" in error
 
 
 @pytest.mark.parametrize("base", ["no-such-thing", "--output=x"])

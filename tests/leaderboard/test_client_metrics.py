@@ -57,6 +57,10 @@ def test_a_metric_has_its_columns_where_a_row_has_it(tmp_path: Path) -> None:
     assert row["ece"] == "0.2000"
     assert row["ece, worst decile"] == "0.2800", "the 90th percentile of .1, .2, .3"
     assert row["ece, 95 % interval"].endswith(" (clients only)")
+    one_seed = {"ece": [0.1, 0.2, 0.3, 0.2]}
+    nobody = {"ece": [None] * 4}
+    write(tmp_path / "two", asked(one_seed, method="m"), asked(nobody, method="m", seed=1))
+    assert cells(page(tmp_path / "two"), "m")["ece, 95 % interval"].endswith(" (clients only)")
     headings = [*row]
     assert headings.index("worst decile") < headings.index("ece") < headings.index("f1")
     for name in ("f1", "f1, 95 % interval", "ece", "ece, worst decile"):

@@ -585,6 +585,7 @@ def test_the_command_writes_the_page(typed: Typed) -> None:
 def test_check_says_whether_the_page_is_current(tmp_path: Path, typed: Typed) -> None:
     write(tmp_path / "results", listed(0.5))
     words = ("leaderboard", "--results", str(tmp_path / "results"), "--html", "--out", "board")
+    assert typed(*words, "--suite", "toy")[0] == 1, "it is written as a whole"
     line = f"flbench: board/index.html is not what {tmp_path / 'results'} gives;"
     assert typed(*words, "--check") == (1, "", f"{line} run flbench leaderboard --html\n")
     assert not Path("board").exists()

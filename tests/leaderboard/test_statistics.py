@@ -356,7 +356,7 @@ def test_rows_that_share_a_letter_are_not_separable(data: st.DataObject) -> None
 def test_there_are_more_than_26_letters() -> None:
     found = letters(~np.eye(28, dtype=bool))
     assert found[:2] == ["a", "b"]
-    assert found[25:] == ["z", "aa", "ab"]
+    assert found[25:] == ["z", "a1", "b1"]
 
 
 # --- across tables ------------------------------------------------------------------------------

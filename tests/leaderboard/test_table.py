@@ -11,9 +11,10 @@ from made_results import SUITE, described, made, skip, write
 from toy import python
 
 from flbench.core.parameters import parse
+from flbench.leaderboard.across import contenders
 from flbench.leaderboard.grouping import distances, grouped
 from flbench.leaderboard.suite_info import command, departures, suite_of
-from flbench.leaderboard.table import Table, tables
+from flbench.leaderboard.table import Table, cohort_epochs, tables
 from flbench.results.schema import Result, SourceChange, Tuning
 from flbench.suite import load_suite
 
@@ -99,6 +100,40 @@ def test_the_papers_number_belongs_to_the_row_at_defaults(tmp_path: Path) -> Non
         "pfedlia (warmup=10)": (False, False),
         "pfedlia (warmup=20)": (True, True),
     }
+
+
+def test_the_nearest_row_is_not_at_defaults_if_it_departs_from_them(tmp_path: Path) -> None:
+    def ours(warmup: int) -> Result:
+        return made(
+            0.5, method="pfedlia", config=str(warmup), params={"warmup": warmup}, dataset="cifar10",
+            suite=PATHO,
+        )  # fmt: skip
+
+    table = only(tmp_path, ours(10), made(0.4, method="fedavg", dataset="cifar10", suite=PATHO))
+    (row,) = (row for row in table.rows if row.method == "pfedlia")
+    assert (row.nearest, row.default, bool(row.printed)) == (True, False, True)
+    assert [*contenders(table)] == ["fedavg"]
+
+
+def test_work_is_not_measured_by_an_outdated_row(tmp_path: Path) -> None:
+    def timed(seconds: float, method: str, version: str = "2") -> Result:
+        one = made(
+            method=method, version=version, config=f"{version}{method}",
+            plugin={"baseline": method == "fedavg"},
+        )  # fmt: skip
+        times = {"total": seconds, "train": seconds}
+        return one.model_copy(update={"seconds": times, "environment": {}})
+
+    rows = only(
+        tmp_path, timed(5.0, "fedavg", version="1"), timed(10.0, "fedavg"), timed(30.0, "m")
+    ).main
+    assert {row.method: row.work for row in rows} == {"fedavg": 1.0, "m": 3.0}
+
+
+def test_one_cohort_is_of_whole_clients(tmp_path: Path) -> None:
+    suite = {"participation": 0.6, "rounds": 10}
+    (row,) = only(tmp_path, made(suite=suite)).rows  # 2 of 4 clients, not 2.4
+    assert cohort_epochs(row) == 10 * row.results[0].suite["local"]["epochs"] * 2 / 4
 
 
 def test_departures_are_counted_from_the_installed_defaults() -> None:

@@ -441,6 +441,20 @@ def test_what_cannot_be_tabled_or_drawn_is_refused(
     assert rejected(path).startswith(f"no result file: {told}")
 
 
+def test_numbers_that_follow_from_others_need_them(scored: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "seed-0.json"
+    target = put(scored, "summary.target", 0.5)
+    path.write_text(json.dumps(older(target)))
+    read_result(path)
+    path.write_text(json.dumps(put(target, "curves.bytes_up", ...)))
+    told = "no result file: 'curves.bytes_up': field required, as 'summary' has a target"
+    assert rejected(path).startswith(told)
+    nobody = put(scored, "clients.test", [0] * 6)
+    path.write_text(json.dumps(put(nobody, "clients.correct", [0] * 6)))
+    told = "no result file: 'clients.test': at least one client with test samples expected"
+    assert rejected(path).startswith(told)
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [

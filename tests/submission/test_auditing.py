@@ -185,9 +185,10 @@ def test_another_beginning_and_a_run_that_diverges_differ(
         False,
     )
     assert (second.outcome, second.how, second.whole) == ("same bytes", "", True)
+    assert {*first.sources} == {*second.sources}, "the code that refused it"
     replays.instead.clear()
-    assert typed("verify", *files[:2])[0] == 1, "the log knows it"
-    assert replays.played == [2]
+    assert typed("verify", *files[:2])[0] == 0, "another data folder may be the answer"
+    assert replays.played == [2, 1]
 
 
 def test_write_calls_those_reproduced_that_agree(
@@ -323,12 +324,13 @@ def test_the_first_rounds_take_their_share_of_the_seconds() -> None:
 
 def test_only_runs_whose_data_are_there_are_drawn(tmp_path: Path) -> None:
     (_, one), *_ = found([1.0])
-    names = ["digits", "rotated:digits", "fashion-mnist", "digit-5[mnist,usps]", "nobody-has-it"]
+    here = ["digits", "rotated:digits", "npz:mine.npz"]
+    names = [*here, "fashion-mnist", "rotated:mnist", "digit-5[mnist,usps]", "nobody-has-it"]
     many = [
         (Path(name), one.model_copy(update={"suite": {**one.suite, "dataset": name}}))
         for name in names
     ]
-    assert [path.name for path, _ in at_hand(many, tmp_path)] == ["digits", "rotated:digits"]
+    assert [path.name for path, _ in at_hand(many, tmp_path)] == here
 
 
 def test_only_runs_whose_kind_of_device_is_there_are_drawn(
