@@ -136,7 +136,7 @@ def only(personal: Personal, places: Tensor) -> Personal:
         personal,
         row=None if personal.row is None else personal.row[places],
         params=None if personal.params is None else take(personal.params, places),
-        adaptation=stage and replace(stage, clients=stage.clients[places]),
+        adaptation=stage and stage.select(places),
         extras={name: tensor[places] for name, tensor in personal.extras.items()},
         others={name: only(other, places) for name, other in personal.others.items()},
     )

@@ -684,7 +684,7 @@ def test_what_is_judged_adapts_alone(tmp_path: Path) -> None:
 
 
 def test_a_choice_of_clients_keeps_what_belongs_to_them() -> None:
-    stage = fl.Stage("train", torch.arange(3), 1)
+    stage = fl.Stage("train", torch.arange(3), torch.tensor([7, 8, 9]))
     personal = fl.Personal(
         row=torch.tensor([4, 5, 6]), adaptation=stage, extras={"a": torch.tensor([1, 2, 3])}
     )
@@ -693,6 +693,7 @@ def test_a_choice_of_clients_keeps_what_belongs_to_them() -> None:
     assert chosen.adaptation is not None
     found = chosen.row.tolist(), chosen.adaptation.clients.tolist(), chosen.extras["a"].tolist()
     assert found == ([4, 6], [0, 2], [1, 3])
+    assert torch.equal(torch.as_tensor(chosen.adaptation.epochs), torch.tensor([7, 9]))
 
 
 @pytest.mark.parametrize(
