@@ -45,6 +45,8 @@ MOST_ROUNDS = 100_000
 """A result of more would be too large to be read, and the cohorts of all are drawn first."""
 DESCRIPTIVE = {"summary", "changes", "paper", "printed", "target", "offline_dataset", "metrics"}
 """Fields that change no model and no number of another field."""
+KINDS = ("name", "distribution")
+"""Keys of a table that say which parameters it has."""
 
 
 class Component(BaseModel):
@@ -353,7 +355,7 @@ def build_suite(
         BadParameter: a field does not fit its type.
     """
     merged = copy.deepcopy(dict(table))
-    for key, value in (overrides or {}).items():
+    for key, value in sorted((overrides or {}).items(), key=lambda pair: _place(pair[0])):
         _merge(merged, _nested(key, value))
     if "clock" in merged:
         merged["clock"] = with_traces(merged["clock"], folder)
@@ -398,6 +400,11 @@ def suite_field(key: str) -> str | None:
     return next((field for field in fields if field == f"local.{key}"), None)
 
 
+def _place(key: str) -> tuple[bool, int]:
+    """Order of a `--set` key: what chooses a component goes before the component's parameters."""
+    return not key.endswith(tuple(f".{kind}" for kind in KINDS)), key.count(".")
+
+
 def _nested(key: str, value: object) -> dict[str, object]:
     """Nested tables of a dotted key: `a.b` -> {a: {b: value}}."""
     first, _, rest = key.partition(".")
@@ -408,8 +415,7 @@ def _merge(table: dict[str, Any], other: Mapping[str, Any]) -> None:
     """Merge `other` into `table`, in depth; another component name drops the old parameters."""
     for key, value in other.items():
         if isinstance(value, Mapping) and isinstance(table.get(key), dict):
-            kinds = ("name", "distribution")
-            if any(value.get(kind, table[key].get(kind)) != table[key].get(kind) for kind in kinds):
+            if any(value.get(kind, table[key].get(kind)) != table[key].get(kind) for kind in KINDS):
                 table[key] = {}
             _merge(table[key], value)
         elif isinstance(value, Mapping) and isinstance(table.get(key), str):
