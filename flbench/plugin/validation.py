@@ -87,6 +87,12 @@ class Expect:
             got = f"shape {came}" if came is not None else type(tensor).__name__
             raise self.failure(f" returned {got}, expected {text}: {meaning}")
 
+    def one_row_each(self, tensor: object, rows: int, of: str) -> None:
+        """A tensor has one row for each client."""
+        if not isinstance(tensor, Tensor) or tensor.dim() == 0 or len(tensor) != rows:
+            got = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise self.failure(f" is {got}, expected {rows} rows: one per {of}")
+
     def indices(self, tensor: object, expected: Shape, meaning: str) -> None:
         """A tensor holds row numbers or client ids."""
         self.shape(tensor, expected, meaning)
@@ -224,15 +230,7 @@ def plan(answer: HookResult | None, ctx: Context) -> Sequence[Stage]:
         raise expect.failure(f" returned {found!r}, expected a sequence of Stage")
     for stage in stages:
         of_stage = expect.part(f": stage '{stage.label}'")
-        if stage.kind not in STAGE_KINDS:
-            kinds = ", ".join(STAGE_KINDS)
-            raise of_stage.failure(f" is of kind '{stage.kind}', expected one of {kinds}")
-        if stage.pooled and not ctx.pools_data:
-            raise of_stage.failure(
-                " pools all clients' data; a method says so with `pools_data = True`"
-            )
-        of_stage.part(" of clients").indices(stage.clients, (None,), "ids of the acting clients")
-        schedule(stage, of_stage)
+        stage_fits(stage, of_stage, ctx)
         ids = stage.clients
         if not len(ids) or ids.min() < 0 or ids.max() >= ctx.clients or (ids.diff() <= 0).any():
             raise of_stage.failure(
@@ -248,6 +246,19 @@ def plan(answer: HookResult | None, ctx: Context) -> Sequence[Stage]:
     if len(set(labels)) < len(labels):
         raise expect.failure(f": two stages of one round need different names, got {labels}")
     return tuple(stages)
+
+
+def stage_fits(stage: Stage, of_stage: Expect, ctx: Context) -> None:
+    """A known kind, data pooled only where the method says so, ids, and a schedule."""
+    if stage.kind not in STAGE_KINDS:
+        kinds = ", ".join(STAGE_KINDS)
+        raise of_stage.failure(f" is of kind '{stage.kind}', expected one of {kinds}")
+    if stage.pooled and not ctx.pools_data:
+        raise of_stage.failure(
+            " pools all clients' data; a method says so with `pools_data = True`"
+        )
+    of_stage.part(" of clients").indices(stage.clients, (None,), "ids of the acting clients")
+    schedule(stage, of_stage)
 
 
 def schedule(stage: Stage, of_stage: Expect) -> None:
@@ -273,11 +284,7 @@ def start(answer: HookResult, stage: Stage, ctx: Context) -> Start:
         expect.shape(value.params, shape, "clients, candidates, scalars")
     for kind in ("extras", "client_memory"):
         for name, tensor in getattr(value, kind).items():
-            if not isinstance(tensor, Tensor) or tensor.dim() == 0 or len(tensor) != acting:
-                got = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
-                raise expect.failure(
-                    f": {kind} '{name}' is {got}, expected {acting} rows: one per acting client"
-                )
+            expect.part(f": {kind} '{name}'").one_row_each(tensor, acting, "acting client")
     return value
 
 
@@ -461,13 +468,13 @@ def aggregate(answer: HookResult | None, state: State, ctx: Context) -> Models:
 
 
 def personalise(answer: HookResult | None, state: State, clients: Tensor, ctx: Context) -> Personal:
-    """Either a row of the bank or a model per asked client."""
+    """Either a row of the bank or a model per asked client; an adaptation of these clients."""
     value, expect = answered("personalise", answer, Personal, ctx)
     assert answer is not None, "checked by `answered`"
     if value.labels is not None:
         raise expect.failure(" gives `labels`, which only its `others` may have")
     for name, other in value.others.items():
-        if name == "validation":
+        if name in ("validation", "fine_tuned"):
             raise expect.failure(f": others '{name}' is the name of another curve")
         tested = replace(other, labels=None)
         personalise(HookResult(answer.plugin, tested), state, clients, ctx)
@@ -485,6 +492,15 @@ def personalise(answer: HookResult | None, state: State, clients: Tensor, ctx: C
             )
         if len(lost):
             raise expect.failure(f" names no row for clients {lost.tolist()[:5]}")
+    if value.adaptation is not None:
+        of_stage = expect.part(": adaptation")
+        stage_fits(value.adaptation, of_stage, ctx)
+        if (ids := value.adaptation.clients.tolist()) != clients.tolist():
+            raise of_stage.failure(
+                f" expects the {len(clients)} clients that are asked for, got {len(ids)}: {ids[:5]}"
+            )
+    for name, tensor in value.extras.items():
+        expect.part(f": extras '{name}'").one_row_each(tensor, len(clients), "client")
     if ctx.networks is not None:
         own_network(expect.who, value.models(state), ctx.networks[clients], clients, ctx)
     return value

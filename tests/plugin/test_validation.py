@@ -140,6 +140,45 @@ WRONG: list[tuple[str, Callable[[], Any], str]] = [
         lambda: Personal(params=torch.zeros(CLIENTS, 4)),
         f"bad.personalise returned shape (6, 4), expected (6, {WIDTH}): one model per client",
     ),
+    (
+        "personalise",
+        lambda: Personal(row=HOME, others={"fine_tuned": Personal(row=HOME)}),
+        "bad.personalise: others 'fine_tuned' is the name of another curve",
+    ),
+    (
+        "personalise",
+        lambda: Personal(row=HOME, adaptation=Stage("train", EVERYBODY, 1, pooled=True)),
+        "bad.personalise: adaptation pools all clients' data; a method says so with"
+        " `pools_data = True`",
+    ),
+    (
+        "personalise",
+        lambda: Personal(row=HOME, adaptation=Stage("rest", EVERYBODY, 1)),  # type: ignore[arg-type]
+        "bad.personalise: adaptation is of kind 'rest', expected one of train, probe, trial, join",
+    ),
+    (
+        "personalise",
+        lambda: Personal(row=HOME, adaptation=Stage("train", EVERYBODY, 1, lr=-1.0)),
+        "bad.personalise: adaptation has lr of -1, expected above 0",
+    ),
+    (
+        "personalise",
+        lambda: Personal(row=HOME, adaptation=Stage("train", EVERYBODY[:3], 1)),
+        "bad.personalise: adaptation expects the 6 clients that are asked for, got 3: [0, 1, 2]",
+    ),
+    (
+        "personalise",
+        lambda: Personal(
+            row=HOME,
+            others={"own": Personal(row=HOME, adaptation=Stage("train", EVERYBODY[:3], 1))},
+        ),
+        "bad.personalise: adaptation expects the 6 clients that are asked for, got 3: [0, 1, 2]",
+    ),
+    (
+        "personalise",
+        lambda: Personal(row=HOME, extras={"head": torch.zeros(2)}),
+        "bad.personalise: extras 'head' is (2,), expected 6 rows: one per client",
+    ),
     ("plan", lambda: [], "bad.plan returned [], expected a sequence of Stage"),
     ("plan", lambda: ["train"], "bad.plan returned ['train'], expected a sequence of Stage"),
     (
