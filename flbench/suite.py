@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,7 +29,7 @@ from flbench.core.clock_settings import ClockSettings, with_traces
 from flbench.core.hookspecs import hookimpl
 from flbench.core.local_training import LocalTraining
 from flbench.core.parameters import checked, parse
-from flbench.errors import BadParameter, UnknownName, UserError, text_of
+from flbench.errors import BadParameter, PluginError, UnknownName, UserError, text_of
 from flbench.plugin.registry import find, load_entry
 from flbench.results.files import read_bounded
 
@@ -318,8 +319,9 @@ def load_suite(
     Raises:
         UnknownName: no such suite or field.
         BadParameter: a field does not fit its type.
+        PluginError: the entry point is no path.
     """
-    path = Path(name) if name.endswith(".toml") else Path(load_entry(find("suites", name)))
+    path = Path(name) if name.endswith(".toml") else _installed(name)
     if path.stem.startswith("."):
         raise BadParameter(
             f"suite '{name}': expected a name that does not begin with a dot, as it names a folder"
@@ -338,6 +340,16 @@ def load_suite(
         raise BadParameter(f"suite '{name}': expected tables [on.DATASET], got on = {sections!r}")
     _merge(table, section)
     return build_suite(name, table, overrides, path.parent)
+
+
+def _installed(name: str) -> Path:
+    """The file of an installed suite."""
+    entry = find("suites", name)
+    path = load_entry(entry)
+    if not isinstance(path, (str, os.PathLike)):
+        got = type(path).__name__
+        raise PluginError(f"{entry}: {entry.value} is {got}, expected the path of a TOML file")
+    return Path(path)
 
 
 def build_suite(

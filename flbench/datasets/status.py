@@ -19,9 +19,11 @@ from flbench.core.dataset import DatasetInfo
 from flbench.datasets.files import Found
 from flbench.errors import MissingData, PluginError, UserError, text_of
 from flbench.federation.loading import load_dataset, takes_argument
+from flbench.plugin.isolation import produced
 from flbench.plugin.registry import entries, find, load_entry
 
 UNKNOWN = DatasetInfo(source="not said", licence="not said")
+ABSENT = Found("-", 0, whole=False)
 
 
 @dataclass(frozen=True)
@@ -82,11 +84,12 @@ def surveyed(name: str, root: Path) -> Row:
     look = of(load, "FOUND", name)
     if look is None and about.fetch and not about.files:
         return Row(name, "unknown", about)
+    look = look or (lambda root: whole(about, root))
     try:
-        found = look(root) if look else whole(about, root)
+        found = produced(name, f"data set '{name}'", Found, lambda: look(root) or ABSENT)
     except UserError as error:
         return Row(name, "broken", about, str(error))
-    if found is None:
+    if found is ABSENT:
         return Row(name, "absent", about)
     state = "present" if found.whole else "part"
     return Row(name, state, about, found.where, found.samples)

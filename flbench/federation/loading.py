@@ -5,9 +5,12 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
 from flbench.core.dataset import Dataset
-from flbench.errors import BadParameter, FlbenchError, MissingData, PluginError, in_one_line
-from flbench.plugin.isolation import SHARED, IsolatedPlugin
+from flbench.errors import BadParameter, MissingData, PluginError
+from flbench.plugin.isolation import produced
 from flbench.plugin.registry import find, load_entry
 
 
@@ -21,7 +24,7 @@ def load_dataset(name: str, root: Path) -> Dataset:
         UnknownName: no installed package has this data set.
         BadParameter: the argument is missing, or is given to a data set that takes none.
         MissingData: its files are not under the root, or they give another part.
-        PluginError: its function raises anything else.
+        PluginError: its function raises anything else, or gives what is no such data set.
     """
     entry, colon, argument = name.partition(":")
     whole, bracket, _ = entry.partition("[")
@@ -33,13 +36,9 @@ def load_dataset(name: str, root: Path) -> Dataset:
     if colon and not has_argument:
         raise BadParameter(f"data set '{entry}' takes no argument, got '{argument}'")
     owner = f"data set '{entry}'"
-    try:
-        with IsolatedPlugin(entry).acting(owner, quiet=SHARED):  # imports may draw random numbers
-            dataset: Dataset = load(root, argument) if has_argument else load(root)
-    except FlbenchError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise PluginError(f"{owner} raised {in_one_line(error)}") from error
+    arguments = (root, argument) if has_argument else (root,)
+    dataset = produced(entry, owner, Dataset, lambda: load(*arguments))
+    check(owner, dataset)
     if bracket and dataset.name != name:
         raise MissingData(f"'{name}' is asked for, the files under {root} give '{dataset.name}'")
     return dataset
@@ -48,3 +47,34 @@ def load_dataset(name: str, root: Path) -> Dataset:
 def takes_argument(load: object) -> bool:
     """Whether a data set's function takes an argument beside the data root."""
     return callable(load) and len(inspect.signature(load).parameters) > 1
+
+
+def check(owner: str, dataset: Dataset) -> None:
+    """The tensors of a data set have the types, lengths and labels that `Dataset` promises.
+
+    Raises:
+        PluginError: they have not; the message names the owner.
+    """
+    fields = {
+        "x": (dataset.x, (torch.float32, torch.int64)),
+        "y": (dataset.y, (torch.int64,)),
+        "domains": (dataset.domains, (torch.int64,)),
+        "test": (dataset.test, (torch.bool,)),
+    }
+    samples = len(dataset.x) if isinstance(dataset.x, Tensor) and dataset.x.ndim else 0
+    for name, (tensor, types) in fields.items():
+        if tensor is None and name in ("domains", "test"):
+            continue
+        expected = f"{' or '.join(map(str, types))} with one entry for each sample"
+        if not isinstance(tensor, Tensor):
+            raise PluginError(f"{owner}: {name} is {type(tensor).__name__}, expected {expected}")
+        if tensor.dtype not in types or tensor.ndim == 0 or len(tensor) != samples:
+            got = f"{tensor.dtype} of shape {tuple(tensor.shape)}"
+            raise PluginError(f"{owner}: {name} is {got}, expected {expected}")
+    if not samples:
+        raise PluginError(f"{owner} has no samples")
+    low, high = int(dataset.y.min()), int(dataset.y.max())
+    if low < 0 or high >= dataset.classes:
+        raise PluginError(
+            f"{owner}: y holds labels {low}..{high}, expected 0..{dataset.classes - 1}"
+        )

@@ -365,7 +365,7 @@ def _wrapper(
             answer = yield
             ended, value = act(lambda: steps.send(_values(answer)))
             if ended:
-                return _answers(name, answer, value)
+                return _answers(name, hook, answer, value)
         raise PluginError(f"{name}.{hook}: a wrapper yields once, and returns the answer")
 
     return call
@@ -378,9 +378,11 @@ def _values(answer: Any) -> Any:  # noqa: ANN401 - any hook's answer
     return None if answer is None else answer.value
 
 
-def _answers(name: str, answer: Any, value: Any) -> Any:  # noqa: ANN401 - any hook's answer
+def _answers(name: str, hook: str, answer: Any, value: Any) -> Any:  # noqa: ANN401 - any hook's answer
     """What a wrapper returned; answers that it passed on keep the names of their plugins."""
     if isinstance(answer, list):
+        if not isinstance(value, (list, tuple)):
+            raise PluginError(f"{name}.{hook}: a wrapper yields once, and returns the answer")
         known = {id(one.value): one for one in answer}
         return [known.get(id(one)) or HookResult(name, one) for one in value]
     if value is None or (answer is not None and value is answer.value):

@@ -17,7 +17,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
+
+from flbench.errors import FlbenchError, PluginError, in_one_line
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -236,3 +240,27 @@ class IsolatedPlugin:
             if name not in quiet and name not in self._warned:
                 self._warned.add(name)
                 self._warn(f"{what} {change}")
+
+
+def produced(name: str, owner: str, kind: type[T], make: Callable[[], object]) -> T:
+    """What code of a plugin makes; it may draw from the global generators.
+
+    Args:
+        name: of the plugin.
+        owner: what messages call it, such as "data set 'x'".
+        kind: the type that is expected.
+        make: runs the code.
+
+    Raises:
+        PluginError: it makes another type, or raises what is no error of flbench.
+    """
+    try:
+        with IsolatedPlugin(name).acting(owner, quiet=SHARED):
+            found = make()
+    except FlbenchError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise PluginError(f"{owner} raised {in_one_line(error)}") from error
+    if not isinstance(found, kind):
+        raise PluginError(f"{owner} returned {type(found).__name__}, expected {kind.__name__}")
+    return found

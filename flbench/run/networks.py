@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from flbench.core.networks import SeveralNetworks
 from flbench.core.parameters import checked
 from flbench.core.seeding import rng, seed_torch, torch_seed
-from flbench.errors import FlbenchError, PluginError, Undefined, in_one_line
-from flbench.plugin.isolation import SHARED, IsolatedPlugin
+from flbench.errors import Undefined
+from flbench.plugin.isolation import produced
 from flbench.plugin.registry import find, load_entry
 from flbench.run.composition import MethodStack
 from flbench.suite import Component, Suite
@@ -44,14 +44,7 @@ def build_alone(
     params = checked(owner, build, model.params, skip=2)
     with torch.random.fork_rng(devices=[]):
         seed_torch(torch_seed(seed, "init", *([index] if index else [])))
-        with IsolatedPlugin(model.name).acting(owner, quiet=SHARED):
-            try:
-                net: nn.Module = build(shape, classes, **params)
-            except FlbenchError:
-                raise
-            except (Exception, SystemExit) as error:
-                raise PluginError(f"{owner} raised {in_one_line(error)}") from error
-    return net
+        return produced(model.name, owner, nn.Module, lambda: build(shape, classes, **params))
 
 
 def draw_networks(suite: Suite, seed: int, names: Sequence[int]) -> Tensor | None:

@@ -126,7 +126,6 @@ def resolve(
     """
     with console.importing():
         from flbench.engine.client_metrics import find_metric
-        from flbench.plugin.registry import find, load_entry
         from flbench.run import runner  # noqa: F401 - so that the wait is over after this block
         from flbench.run.composition import (
             joined,
@@ -149,7 +148,7 @@ def resolve(
     overrides = suite_overrides(request.settings, methods)
     if request.rounds is not None:
         overrides["rounds"] = request.rounds
-    sinks = {name: load_entry(find("sinks", name))() for name in request.sinks}
+    sinks = {name: build_sink(name) for name in request.sinks}
     sinks["console"] = console
     asked = tuple(map(metric_of, request.metrics))
     cells: dict[Path, Cell] = {}
@@ -190,6 +189,19 @@ def resolve(
                 refuse_unfit(spec)
                 cells.setdefault(spec.path, Cell(replace(narrow, seeds=(seed,)), spec))
     return list(cells.values())
+
+
+def build_sink(name: str) -> object:
+    """A sink; its constructor runs as third-party code.
+
+    Raises:
+        UnknownName: no installed package has this sink.
+        PluginError: it cannot be imported, or its constructor raises.
+    """
+    from flbench.plugin.isolation import produced
+    from flbench.plugin.registry import find, load_entry
+
+    return produced(name, f"sink '{name}'", object, load_entry(find("sinks", name)))
 
 
 def concerns(key: str, method: LoadedMethod) -> bool:

@@ -408,6 +408,12 @@ def test_a_wrapper_that_gives_nothing_is_named_by_its_hook(play_toy: Play) -> No
         play_toy(composition(("lost", wrapping("plan", lambda answer: None))), rounds=1)
 
 
+def test_a_wrapper_that_returns_no_list_is_named(play_toy: Play) -> None:
+    forgets = composition(("w", wrapping("local_term", lambda terms: None)))
+    with pytest.raises(PluginError, match=r"round 1: w\.local_term: a wrapper yields once, and"):
+        play_toy(forgets, rounds=1)
+
+
 def test_an_interruption_passes_a_wrapper(play_toy: Play) -> None:
     class Interrupted:
         @hookimpl(wrapper=True)

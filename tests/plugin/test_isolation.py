@@ -26,17 +26,23 @@ from toy import (
     python,
     refused,
     toy_dataset,
+    toy_suite,
 )
 
 from flbench import ClientModule, UserError, hookimpl, one_model_per_client
+from flbench.datasets import status
 from flbench.errors import BadParameter, Diverged, PluginError, in_one_line, text_of
+from flbench.federation.loading import load_dataset
 from flbench.plugin.isolation import EVERYTHING, GENERATORS, IsolatedPlugin, restore, snapshot
-from flbench.plugin.registry import entries
+from flbench.plugin.registry import entries, find
 from flbench.plugin.source_inspection import loaded_source, source_hash
 from flbench.results.schema import Result
 from flbench.run.composition import compose
 from flbench.run.import_probe import tried
+from flbench.run.networks import build_network
 from flbench.submission.admission import other_environment
+from flbench.suite import load_suite
+from flbench.sweeps import request
 
 HERE = Path(__file__).parent
 DOCS = HERE.parents[1] / "docs"
@@ -680,6 +686,78 @@ def test_what_a_data_set_and_a_network_change_is_restored(
     assert "data set 'loud' changed torch's default dtype" in err
     assert "model 'loud-net' changed torch's default dtype" in err
     assert torch.get_default_dtype() == torch.float32
+
+
+ODD: list[tuple[str, str, str]] = [
+    ("datasets", "def Odd(root): pass", "data set 'odd' returned NoneType, expected Dataset"),
+    (
+        "datasets",
+        "def Odd(root): return fl.Dataset('odd', torch.zeros(9, 3).double(), torch.arange(9), 9)",
+        "data set 'odd': x is torch.float64 of shape (9, 3), expected torch.float32 or torch.int64"
+        " with one entry for each sample",
+    ),
+    (
+        "datasets",
+        "def Odd(root): return fl.Dataset('odd', torch.zeros(9, 3), torch.zeros(8).long(), 4)",
+        "data set 'odd': y is torch.int64 of shape (8,), expected torch.int64 with one entry for"
+        " each sample",
+    ),
+    (
+        "datasets",
+        "def Odd(root): return fl.Dataset('odd', torch.zeros(9, 3), [0] * 9, 4)",
+        "data set 'odd': y is list, expected torch.int64 with one entry for each sample",
+    ),
+    (
+        "datasets",
+        "def Odd(root): return fl.Dataset('odd', torch.zeros(0, 3), torch.zeros(0).long(), 4)",
+        "data set 'odd' has no samples",
+    ),
+    (
+        "datasets",
+        "def Odd(root): return fl.Dataset('odd', torch.zeros(4, 3), torch.arange(4) + 1, 4)",
+        "data set 'odd': y holds labels 1..4, expected 0..3",
+    ),
+    ("models", "def Odd(shape, classes): pass", "model 'odd' returned NoneType, expected Module"),
+    (
+        "suites",
+        "Odd = {'rounds': 1}",
+        "suite 'odd' of odd 1.0: odd_b:Odd is dict, expected the path of a TOML file",
+    ),
+    (
+        "sinks",
+        "class Odd:\n    def __init__(self): raise ValueError('no display')",
+        "sink 'odd' raised ValueError: no display",
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "text", "line"), ODD, ids=[line for *_, line in ODD])
+def test_what_a_package_gives_wrongly_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, text: str, line: str
+) -> None:
+    offer(tmp_path, monkeypatch, f"import flbench as fl\nimport torch\n{text}\n", kind=kind)
+    use: dict[str, Callable[[], object]] = {
+        "datasets": lambda: load_dataset("odd", tmp_path),
+        "models": lambda: build_network(toy_suite(model="odd"), (3,), 4, 0),
+        "suites": lambda: load_suite("odd"),
+        "sinks": lambda: request.build_sink("odd"),
+    }
+    with pytest.raises(PluginError) as caught:
+        use[kind]()
+    assert str(caught.value) == line
+
+
+def test_a_data_set_that_is_broken_ends_no_check_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "FOUND = lambda root: 1 / 0\ndef Odd(root): pass\n"
+    offer(tmp_path, monkeypatch, text, kind="datasets")
+    known = {name: find("datasets", name) for name in ("odd", "bigrams")}
+    monkeypatch.setattr(status, "entries", lambda kind: known)
+    assert status.surveyed("odd", tmp_path).state == "broken"
+    with pytest.raises(UserError) as caught:
+        status.report(tmp_path, check=True)
+    assert str(caught.value) == "data set 'odd' returned NoneType, expected Dataset"
 
 
 @pytest.mark.slow

@@ -295,6 +295,13 @@ def test_a_wrong_answer_before_round_1_is_one_line(
     assert refused(play_toy, bad(**{hook: lambda self: answer()})) == message
 
 
+def test_groups_of_a_partition_may_be_a_list(play_toy: Play) -> None:
+    split = dealt(*[range(9 * i, 9 * i + 9) for i in range(6)], groups=[0, 0, 0, 1, 1, 1])
+    played = play_toy(bad(partition=lambda self: split), rounds=1)
+    assert played.run.groups is not None
+    assert played.run.groups.tolist() == split.groups
+
+
 def test_a_first_membership_that_does_not_fit_names_the_plugin(play_toy: Play) -> None:
     said = refused(play_toy, bad(setup=lambda self: Setup(membership=Membership(HOME + 3))))
     assert said == "bad.setup sent clients to row 3, expected -1..0"
