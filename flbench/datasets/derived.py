@@ -2,7 +2,8 @@
 
 The samples of the data set are divided among domains, at random with a fixed seed, for the first
 two evenly among four. The test part stays the same; the data set's own domains are dropped. NAME
-may itself have an argument, as in `rotated:npz:FILE`.
+may itself have an argument, as in `rotated:npz:FILE`. What is derived from a part is named after
+the part, as `rotated:digit-5[mnist,usps]`.
 
 rotated (feature shift, as in IFCA: A. Ghosh et al., NeurIPS 2020): the images of domain k are
 rotated by k times 90 degrees counter-clockwise.
@@ -51,12 +52,17 @@ def rotated(root: Path, argument: str) -> Dataset:
     x = torch.empty_like(pooled.x)
     for domain in range(DOMAINS):
         x[domains == domain] = torch.rot90(pooled.x[domains == domain], domain, dims=(2, 3))
-    return replace(pooled, name=f"rotated:{argument}", x=x, domains=domains)
+    return replace(pooled, name=f"rotated:{pooled.name}", x=x, domains=domains)
 
 
 def label_swap(root: Path, argument: str) -> Dataset:
     """Another data set in four domains whose labels are swapped differently: label-swap:digits."""
     pooled = load_dataset(argument, root)
+    if pooled.y.ndim != 1:
+        shape = tuple(pooled.y.shape[1:])
+        raise UserError(
+            f"label-swap:{argument} expects one label a sample, got labels of shape {shape}"
+        )
     if pooled.classes < DOMAINS:
         raise UserError(
             f"label-swap:{argument} expects at least {DOMAINS} labels, got {pooled.classes}"
@@ -64,7 +70,7 @@ def label_swap(root: Path, argument: str) -> Dataset:
     domains = random_domains(len(pooled.y))
     tables = torch.stack([swapped(pooled.classes, domain) for domain in range(DOMAINS)])
     y = tables[domains, pooled.y]
-    return replace(pooled, name=f"label-swap:{argument}", y=y, domains=domains)
+    return replace(pooled, name=f"label-swap:{pooled.name}", y=y, domains=domains)
 
 
 def writers(root: Path, argument: str) -> Dataset:
@@ -91,7 +97,7 @@ def writers(root: Path, argument: str) -> Dataset:
         grid = affine_grid(maps[domain].expand(len(own), 2, 3), list(own.shape), False)
         moved = grid_sample(own, grid, padding_mode="border", align_corners=False)
         x[domains == domain] = moved * float(strength[domain])
-    return replace(pooled, name=f"writers:{argument}", x=x, domains=domains)
+    return replace(pooled, name=f"writers:{pooled.name}", x=x, domains=domains)
 
 
 def swapped(classes: int, distance: int) -> Tensor:

@@ -39,7 +39,8 @@ def resolve_dataset(
     Of several processes the first of each machine looks what is there; the others load nothing.
 
     A part of a data set comes under a name of its own, as `digit-5[mnist,usps]`: the suite then
-    runs on that name with one client per domain, and never meets results of the whole.
+    runs on that name with one client per domain, and never meets results of the whole. What is
+    derived from a part, as `rotated:digit-5`, has domains of its own, so all its clients stay.
 
     Raises:
         MissingData: nothing is there; names the suite's data set that needs no files.
@@ -62,7 +63,8 @@ def resolve_dataset(
         advice = f"; this data set needs no files: --dataset {offline}" if offline else ""
         raise MissingData(f"{error}{advice}") from None
     if name.startswith(f"{suite.dataset.partition('[')[0]}["):
-        there = suite.clients if domains is None else domains
+        derived = ":" in name
+        there = suite.clients if domains is None or derived else domains
         part = {"dataset": name, "clients": min(suite.clients, there)}
         if part != {"dataset": suite.dataset, "clients": suite.clients}:
             spec.say(f"{suite.name} runs on {name} with {part['clients']} clients")

@@ -466,6 +466,9 @@ def test_digit_5_with_three_domains_says_which_in_its_name_and_in_a_line(
     assert [record.getMessage() for record in caplog.records] == [
         f"digit-5[mnist,usps,mnist-m]: no files of svhn, synth-digits under {tmp_path}"
     ]
+    for derived in ("rotated", "label-swap"):
+        whole, part = f"{derived}:digit-5", f"{derived}:{data.name}"
+        assert load_dataset(whole, tmp_path).name == load_dataset(part, tmp_path).name == part
     assert data.domains is not None
     assert data.test is not None
     assert torch.bincount(data.domains).tolist() == [45, 10, 20], "five test digits are left out"

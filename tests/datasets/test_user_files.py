@@ -347,6 +347,11 @@ def test_rotated_keeps_the_test_part_and_refuses_what_is_no_square_image(tmp_pat
 # --- label-swap ---------------------------------------------------------------------------------
 
 
+def test_label_swap_refuses_texts(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="label-swap:bigrams expects one label a sample, got"):
+        load_dataset("label-swap:bigrams", tmp_path)
+
+
 def test_labels_trade_places_in_pairs_as_far_apart_as_the_domain_s_number() -> None:
     assert derived.swapped(10, 0).tolist() == list(range(10))
     assert derived.swapped(10, 1).tolist() == [1, 0, 3, 2, 5, 4, 7, 6, 9, 8]

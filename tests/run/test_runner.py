@@ -125,6 +125,14 @@ def test_parts_of_different_domains_never_meet(tmp_path: Path) -> None:
     assert len({job.fingerprint for job in jobs}) == len({job.path for job in jobs}) == 2
 
 
+def test_what_is_derived_from_a_part_has_domains_of_its_own(tmp_path: Path) -> None:
+    name, said = f"rotated:{PART}", list[str]()
+    asked = job_of(tmp_path, said, dataset="rotated:toy")
+    job, _ = resolve_dataset(asked, giving(domains(4, name)))
+    assert (job.suite.dataset, job.suite.clients) == (name, asked.suite.clients)
+    assert said == [f"toy runs on {name} with {asked.suite.clients} clients"]
+
+
 def test_a_whole_data_set_runs_as_the_suite_says(tmp_path: Path) -> None:
     said: list[str] = []
     asked = job_of(tmp_path, said)
