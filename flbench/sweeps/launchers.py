@@ -346,12 +346,10 @@ def refuse_other_code(spec: RunSpec, sources: Mapping[str, str]) -> None:
 
 
 def sources_of(spec: RunSpec) -> dict[str, str]:
-    """The plugins of method and suite, with hashes of their code, and the suite's settings."""
-    from flbench.run.composition import code_of_plugins
+    """The code of a run, and the settings of its suite, as hashes by name."""
+    from flbench.run.setup import code_of
 
-    plugins = {plugin.name: plugin.source for plugin in spec.method.described.plugins}
-    plugins |= code_of_plugins(spec.suite)
-    return {**plugins, f"suite {spec.suite.name}": spec.suite.hash()}
+    return {**code_of(spec), f"suite {spec.suite.name}": spec.suite.hash()}
 
 
 @cache
