@@ -487,7 +487,7 @@ METRICS = (
     Metric("selection_false_negatives", None, "missing members", 3, False, "its missing members"),
     Metric(
         "kld", None, "KLD", 3, None,
-        "mean Kullback-Leibler divergence of clients' labels from all labels",
+        "mean symmetric Kullback-Leibler divergence of the labels of two clients, over pairs",
     ),
     Metric(
         "unseen_accuracy", _of_newcomers("unseen_accuracy"), "unseen", 4, True,
