@@ -177,7 +177,10 @@ def cut(line: str) -> list[str]:
 
 
 def fetch(root: Path) -> None:
-    """Stream 20 MB a language of OSCAR through the `datasets` library into `oscar/`."""
+    """Stream 20 MB a language of OSCAR through the `datasets` library into `oscar/`.
+
+    OSCAR is read by a script of its own; the library asks before it runs it.
+    """
     try:
         from datasets import load_dataset
     except ImportError:
