@@ -48,6 +48,8 @@ DESCRIPTIVE = {"summary", "changes", "paper", "printed", "target", "offline_data
 """Fields that change no model and no number of another field."""
 KINDS = ("name", "distribution")
 """Keys of a table that say which parameters it has."""
+COMPONENTS = {"partition": ("partitions", 4), "model": ("models", 2)}
+"""Fields that name a function: its kind, and how many of its arguments are no parameters."""
 
 
 class Component(BaseModel):
@@ -363,12 +365,15 @@ def build_suite(
     `name` is how errors name the suite; names of traces are relative to the `folder`.
 
     Raises:
-        UnknownName: no such field.
-        BadParameter: a field does not fit its type.
+        UnknownName: no such field, or a component has no such parameter.
+        BadParameter: a field or a parameter does not fit its type.
     """
     merged = copy.deepcopy(dict(table))
     for key, value in sorted((overrides or {}).items(), key=lambda pair: _place(pair[0])):
-        _merge(merged, _nested(key, value))
+        change = _nested(key, value)
+        _merge(merged, change)
+        for field in COMPONENTS.keys() & change.keys():
+            _convert(field, merged[field], change[field])
     if "clock" in merged:
         merged["clock"] = with_traces(merged["clock"], folder)
     try:
@@ -415,6 +420,21 @@ def suite_field(key: str) -> str | None:
 def _place(key: str) -> tuple[bool, int]:
     """Order of a `--set` key: what chooses a component goes before the component's parameters."""
     return not key.endswith(tuple(f".{kind}" for kind in KINDS)), key.count(".")
+
+
+def _convert(field: str, table: object, given: object) -> None:
+    """Give the parameters of a component that `--set` names their types: 1 becomes 1.0.
+
+    So equal settings have one fingerprint. Those of files stay as they are, and so do their
+    fingerprints.
+    """
+    if not isinstance(given, Mapping) or not isinstance(table, dict):
+        return
+    name, (kind, skip) = table.get("name"), COMPONENTS[field]
+    values = {key: table[key] for key in given if key != "name"}
+    if values and isinstance(name, str):
+        function = load_entry(find(kind, name))
+        table.update(checked(f"{field} '{name}'", function, values, skip=skip))
 
 
 def _nested(key: str, value: object) -> dict[str, object]:

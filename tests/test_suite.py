@@ -37,3 +37,28 @@ def test_settings_hold_in_any_order(settings: dict[str, object]) -> None:
     for name in next(iter(settings)).split("."):
         found = found[name]
     assert found == next(iter(settings.values()))
+
+
+@pytest.mark.parametrize(
+    ("suite", "settings", "same"),
+    [
+        ("byzantine-sign-flip", {"partition.alpha": 1}, {"partition.alpha": 1.0}),
+        (
+            "iid",
+            {"partition": {"name": "dirichlet", "alpha": 1}},
+            {"partition": "dirichlet", "partition.alpha": 1.0},
+        ),
+        ("iid", {"model.hidden": 8.0}, {"model.hidden": 8}),
+    ],
+)
+def test_equal_settings_have_one_fingerprint(
+    suite: str, settings: dict[str, object], same: dict[str, object]
+) -> None:
+    assert load_suite(suite, None, settings).hash() == load_suite(suite, None, same).hash()
+
+
+def test_parameters_of_components_are_checked_before_a_run() -> None:
+    with pytest.raises(UserError, match="unknown parameter of partition 'dirichlet' 'alhpa'"):
+        load_suite("byzantine-sign-flip", None, {"partition.alhpa": 1})
+    with pytest.raises(UserError, match="model 'mlp': 'hidden' expects int"):
+        load_suite("iid", None, {"model.hidden": "many"})

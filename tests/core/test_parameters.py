@@ -18,7 +18,7 @@ from flbench.core.parameters import checked, declared, parse
 from flbench.errors import BadParameter, PluginError, UnknownName, UserError
 from flbench.plugin.registry import entries, find, load_entry
 from flbench.run.composition import compose, load_method, suite_overrides
-from flbench.suite import fingerprint, load_suite, suite_field, suite_fields
+from flbench.suite import Component, fingerprint, load_suite, suite_field, suite_fields
 
 TOML = sorted(Path(flbench_benchmarks.__file__).parent.glob("*.toml"))
 
@@ -465,11 +465,12 @@ def test_a_partition_s_parameters_are_checked_when_it_is_asked(suite_file: str) 
     labels, rng = np.arange(100) % 10, np.random.default_rng(0)
     suite = load_suite(suite_file, None, {"partition": "label-groups", "partition.groups": 2})
     assert len(suite.split(labels, None, 4, rng).clients) == 4
-    suite = load_suite(suite_file, None, {"partition.group": 2})
+    noisy = Component(name="label-groups-noisy", group=2)
+    suite = suite.model_copy(update={"partition": noisy})
     text = message(UnknownName, suite.split, labels, None, 4, rng)
+    assert text == message(UnknownName, load_suite, suite_file, None, {"partition.group": 2})
     assert "parameter of partition 'label-groups-noisy' 'group'; did you mean 'groups'?" in text
-    suite = load_suite(suite_file, None, {"partition.groups": "two"})
-    text = message(BadParameter, suite.split, labels, None, 4, rng)
+    text = message(BadParameter, load_suite, suite_file, None, {"partition.groups": "two"})
     assert "partition 'label-groups-noisy': 'groups' expects int, default 5; got 'two'" in text
 
 
