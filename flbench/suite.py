@@ -103,17 +103,21 @@ def metric_of(text: str) -> Component:
 Asked = Annotated[Component, BeforeValidator(lambda v: metric_of(v) if isinstance(v, str) else v)]
 
 
-def _ids(value: object) -> object:
-    """Client ids; "0-3, 7" stands for 0, 1, 2, 3 and 7."""
+def _ids(value: object, info: ValidationInfo) -> object:
+    """Client ids; "0-3, 7" stands for 0, 1, 2, 3 and 7.
+
+    Of a range that goes beyond the clients it gives the first id that is not there.
+    """
     if isinstance(value, (list, tuple)):
         return value
-    found: list[int] = []
+    found, clients = list[int](), info.data.get("clients", 0)
     for part in str(value).split(","):
         first, _, last = part.strip().partition("-")
         ends = first, last or first
         if not all(end.isdecimal() for end in ends) or int(ends[0]) > int(ends[1]):
             raise PydanticCustomError("ids", "client ids expected, such as [0, 1] or '0-3, 7'")
-        found += range(int(ends[0]), int(ends[1]) + 1)
+        low, high = map(int, ends)
+        found += range(low, min(high, max(low, clients)) + 1)
     return found
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from flbench.core.dataset import DatasetInfo
 from flbench.datasets.files import Found
 from flbench.errors import MissingData, PluginError, UserError, text_of
-from flbench.federation.loading import load_dataset, takes_argument
+from flbench.federation.loading import entry_name, load_dataset, takes_argument
 from flbench.plugin.isolation import produced
 from flbench.plugin.registry import entries, find, load_entry
 
@@ -68,7 +68,7 @@ def report(root: Path, name: str = "", check: bool = False, fetch: bool = False)
     if check:
         return [checked(name, root)] if name else check_all(root)
     if name:
-        return details(surveyed(name.partition(":")[0], root), root)
+        return details(surveyed(entry_name(name), root), root)
     return table([surveyed(one, root) for one in entries("datasets")], root)
 
 
@@ -162,7 +162,7 @@ def checked(name: str, root: Path) -> str:
     Raises:
         UserError: it cannot be loaded, or has another number of samples than expected.
     """
-    row = surveyed(name.partition(":")[0], root)
+    row = surveyed(entry_name(name), root)
     data = load_dataset(name, root)
     count = len(data.y)
     if row.found and count != row.found:
@@ -198,6 +198,7 @@ def download(name: str, root: Path) -> None:
     """Download a data set's files into the data root."""
     if not name:
         raise UserError("--fetch expects the name of a data set: flbench data NAME --fetch")
+    name = entry_name(name)
     row = surveyed(name, root)
     get = of(load_entry(find("datasets", name)), "FETCH", name)
     if get is None:

@@ -26,9 +26,8 @@ def load_dataset(name: str, root: Path) -> Dataset:
         MissingData: its files are not under the root, or they give another part.
         PluginError: its function raises anything else, or gives what is no such data set.
     """
-    entry, colon, argument = name.partition(":")
-    whole, bracket, _ = entry.partition("[")
-    entry = whole if entry.endswith("]") else entry
+    entry = entry_name(name)
+    whole, colon, argument = name.partition(":")
     load = load_entry(find("datasets", entry))
     has_argument = takes_argument(load)
     if has_argument and not argument:
@@ -39,9 +38,20 @@ def load_dataset(name: str, root: Path) -> Dataset:
     arguments = (root, argument) if has_argument else (root,)
     dataset = produced(entry, owner, Dataset, lambda: load(*arguments))
     check(owner, dataset)
-    if bracket and dataset.name != name:
+    if whole != entry and dataset.name != name:
         raise MissingData(f"'{name}' is asked for, the files under {root} give '{dataset.name}'")
     return dataset
+
+
+def entry_name(name: str) -> str:
+    """The installed data set that a name is of.
+
+    Example:
+        >>> entry_name("npz:FILE"), entry_name("digit-5[mnist,usps]")
+        ('npz', 'digit-5')
+    """
+    entry, _, _ = name.partition(":")
+    return entry.partition("[")[0] if entry.endswith("]") else entry
 
 
 def takes_argument(load: object) -> bool:

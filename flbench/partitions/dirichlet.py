@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Annotated
 
 import numpy as np
@@ -27,7 +28,7 @@ def dirichlet(
     gets no samples of the next label. The draw is repeated until every client has `min_samples`,
     at most 1000 times and less often for many clients. If no draw reaches this, the draw that lacks
     the fewest samples is used, and random samples of the largest clients are given to clients
-    with too few.
+    with too few, which is logged.
 
     Args:
         alpha: concentration; the smaller, the fewer clients share a label.
@@ -53,6 +54,10 @@ def dirichlet(
         samples = rng.permutation(np.flatnonzero(labels == label))
         owner[samples] = np.repeat(np.arange(clients), row)
     if fewest_missing:
+        logging.getLogger("flbench").warning(
+            "dirichlet: of %s draws none gave each of %s clients %s samples; %s samples of the"
+            " largest clients were given to others", tries, clients, min_samples, fewest_missing,
+        )  # fmt: skip
         _fill_up(owner, clients, min_samples, rng)
     ends = np.bincount(owner, minlength=clients).cumsum()[:-1]
     return Partition(tuple(np.split(np.argsort(owner, kind="stable"), ends)))

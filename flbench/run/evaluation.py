@@ -162,6 +162,8 @@ def selection_quality(
     if chosen is None or (groups is None and len((counts > 0).sum(dim=1).unique()) > 1):
         return dict.fromkeys(SELECTION)
     known = membership.home >= 0  # flis-dc: the last cohort
+    if not known.any():
+        return dict.fromkeys(SELECTION)
     truth = label_overlap_truth(counts[known].numpy())
     if groups is not None:
         truth = (groups[known][:, None] == groups[known]).numpy()

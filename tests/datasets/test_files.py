@@ -672,6 +672,9 @@ def test_one_data_set_s_page_says_what_to_type(tmp_path: Path) -> None:
     assert status.report(tmp_path, "npz:x.npz")[-1] == "  to use it  --dataset npz:FILE.npz"
     (told,) = [line for line in status.report(tmp_path, "cifar10") if "--fetch" in line]
     assert told.endswith(f"--data-root {tmp_path}; or put an .npz file into cifar10/")
+    assert status.report(tmp_path, "digit-5[mnist,usps]")[0] == "digit-5"
+    with pytest.raises(UserError, match=r"^data set 'npz' is not fetched by a command: --dataset"):
+        status.report(tmp_path, "npz:x.npz", fetch=True)
     with pytest.raises(UnknownName, match="unknown dataset 'minst'; did you mean 'mnist'"):
         status.report(tmp_path, "minst")
 

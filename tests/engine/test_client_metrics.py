@@ -700,6 +700,8 @@ def test_a_choice_of_clients_keeps_what_belongs_to_them() -> None:
     ("value", "said"),
     [
         ([6], "clients 0 to 5 expected in training, got 6"),
+        ("4-40000000", "clients 0 to 5 expected in training, got 6"),
+        ("7-9000000000000000000", "clients 0 to 5 expected in training, got 7"),
         ("0-5", "at least one client that is judged expected"),
         ("first", "client ids expected, such as [0, 1] or '0-3, 7'"),
         ([-1], "greater than or equal to 0"),

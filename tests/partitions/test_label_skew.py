@@ -223,11 +223,16 @@ def test_a_label_with_one_sample_goes_to_any_client() -> None:
     assert (np.bincount(found, minlength=3) > 15).all(), "nobody is preferred"
 
 
-def test_when_no_draw_suffices_the_largest_clients_give() -> None:
+def test_when_no_draw_suffices_the_largest_clients_give(caplog: pytest.LogCaptureFixture) -> None:
     labels = np.zeros(1000, dtype=np.int64)  # at this alpha, one client gets it all
     sizes = [len(mine) for mine in dirichlet(labels, None, 20, rng(), alpha=1e-9).clients]
     assert sum(sizes) == 1000
     assert sorted(sizes) == [10] * 19 + [810]
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line == (
+        "dirichlet: of 1000 draws none gave each of 20 clients 10 samples; 190 samples of the"
+        " largest clients were given to others"
+    )
 
 
 def test_those_that_give_are_levelled_and_stay_the_largest() -> None:

@@ -11,7 +11,7 @@ from toy import CLIENTS, Play, Played, plain_work
 from flbench import Membership, Personal, Stage, State, Upload
 from flbench.core.client import LocalWork
 from flbench.core.state import Dispatched
-from flbench.run.evaluation import evaluate, trained
+from flbench.run.evaluation import SELECTION, evaluate, selection_quality, trained
 from flbench.run.history import Evaluation
 
 EVERYBODY = torch.arange(CLIENTS)
@@ -74,6 +74,12 @@ def test_models_of_ones_own_are_adapted_in_a_copy(play_toy: Play) -> None:
     assert tuned is not None
     assert not torch.equal(tuned, before)
     assert torch.equal(rows, before)
+
+
+def test_a_selection_of_clients_without_rows_has_no_quality() -> None:
+    nobody = Membership(torch.full((4,), -1), torch.zeros(2, 4))
+    found = selection_quality(nobody, None, torch.ones(4, 3, dtype=torch.int64))
+    assert found == dict.fromkeys(SELECTION)
 
 
 def test_groups_are_numbered_by_first_appearance(play_toy: Play) -> None:
