@@ -82,8 +82,12 @@ def run_all(request: RunRequest, cells: Sequence[Cell], console: Console) -> Non
 
 def complete(spec: RunSpec, path: Path, result: Result) -> str:
     """The line about a result that was there already: what it has not, and what to type."""
-    code = [plugin.source for plugin in result.method.plugins]
-    changed = code != [plugin.source for plugin in spec.method.described.plugins] and all(code)
+    from flbench.run.composition import plugins_of
+
+    code = [plugin.source for plugin in result.plugins]
+    brought = plugins_of(spec.suite) if result.suite_plugins else []
+    here = [plugin.source for plugin in (*spec.method.described.plugins, *brought)]
+    changed = code != here and all(code)
     said = "complete, but its method's code has changed since" if changed else "complete"
     if lacking := spec.lacking(result):
         said += f"{',' if changed else ''} without {', '.join(lacking)}"

@@ -130,7 +130,7 @@ def _sources(result: Result, audit: Audit | None) -> Mapping[str, str]:
     """The sources that last gave the numbers of a file: of its audit, else of its run."""
     if audit is not None and audit.agrees:
         return audit.sources
-    return {one.name: one.source for one in result.method.plugins}
+    return {one.name: one.source for one in result.plugins}
 
 
 def _when(audit: Audit) -> str:

@@ -133,7 +133,7 @@ def _run(result: Result, file: str) -> list[str]:
         number(result.seconds.get("total"), 1),
         result.status,
         PurePosixPath(file).name,
-        _code({one.name: one.source for one in result.method.plugins}),
+        _code({one.name: one.source for one in result.plugins}),
         ", ".join(filter(None, [*parts, *versions])) or "-",
     ]
 

@@ -380,6 +380,7 @@ class Result(_Stored):
     scores: ScoreMatrix | None = None
     tuning: Tuning | None = None
     source_changes: list[SourceChange] | None = None
+    suite_plugins: list[Plugin] | None = None
     bytes: dict[Name, dict[Name, Count]]
     notes: list[Note]
     warnings: list[Text]
@@ -427,6 +428,11 @@ class Result(_Stored):
         )
 
     @property
+    def plugins(self) -> list[Plugin]:
+        """The plugins of the method, then those of the suite, where the file names their code."""
+        return [*self.method.plugins, *(self.suite_plugins or [])]
+
+    @property
     def not_judged(self) -> list[int]:
         """Ids of the clients that train, but are in no test figure, ascending."""
         return sorted(self.suite.get("not_judged", []))
@@ -439,7 +445,7 @@ class Result(_Stored):
         """The file's text; as it was read, it is without the fields that its file lacks."""
         # not mode="json", which would turn NaN into null unseen
         table = self.model_dump(exclude_unset=as_read)
-        for name in ("client_metrics", "energy", "source_changes"):
+        for name in ("client_metrics", "energy", "source_changes", "suite_plugins"):
             if getattr(self, name) is None:  # as in files from before it
                 table.pop(name, None)
         lines = {
@@ -555,6 +561,8 @@ def contradictions(result: Result) -> Iterator[Complaint]:
     yield from _settings(result.suite)
     if result.source_changes is not None and not result.source_changes:
         yield "source_changes", "at least one entry, or nothing, expected"
+    if result.suite_plugins is not None:
+        yield from _brought(result.suite.get("plugins"), result.suite_plugins)
     if result.source_changes and result.status == "reproduced":
         yield "status", "self-reported expected, as the code changed within the run"
     if not result.clients.test:
@@ -578,6 +586,14 @@ def contradictions(result: Result) -> Iterator[Complaint]:
             yield f"notes.{place}", "a whole number 'round' and a text 'name' expected"
         if "value" not in note:
             yield f"notes.{place}.value", "field required"
+
+
+def _brought(settings: object, plugins: Sequence[Plugin]) -> Iterator[Complaint]:
+    """Plugins of a suite that are not those of its settings."""
+    listed = settings if isinstance(settings, list) else []
+    names = [one.get("name") for one in listed if isinstance(one, dict)]
+    if not names or names != [one.name for one in plugins]:
+        yield "suite_plugins", f"{', '.join(map(str, names)) or 'nothing'} expected, as in 'suite'"
 
 
 def _arrays(name: str, part: Clients | Unseen) -> Iterator[Complaint]:

@@ -157,9 +157,10 @@ def joined(suite: Suite, method: MethodStack) -> MethodStack:
     return replace(method, layers=layers, within_one_network=_within_one_network(layers))
 
 
-def code_of_plugins(suite: Suite) -> dict[str, str]:
-    """Hashes of the code of a suite's plugins, which have been loaded, by name."""
-    return {one.name: loaded_source(find("methods", one.name).module()) for one in suite.plugins}
+def plugins_of(suite: Suite) -> list[Plugin]:
+    """How a result names the plugins of a suite."""
+    entries = [find("methods", one.name) for one in suite.plugins]
+    return [_described(entry, load_entry(entry)) for entry in entries]
 
 
 def _within_one_network(layers: Sequence[tuple[str, object]]) -> tuple[str, ...]:
@@ -212,16 +213,18 @@ def _description(acting: Sequence[tuple[Entry, Any]]) -> Method:
             for entry, plugin in acting
             for key, value in _params(entry, plugin).items()
         },
-        plugins=[
-            Plugin(
-                name=entry.name,
-                distribution=entry.distribution,
-                version=entry.version,
-                source=loaded_source(entry.module()),
-                **{flag: bool(getattr(plugin, flag, False)) for flag in FLAGS},
-            )
-            for entry, plugin in acting
-        ],
+        plugins=[_described(entry, plugin) for entry, plugin in acting],
+    )
+
+
+def _described(entry: Entry, plugin: object) -> Plugin:
+    """How a result names a plugin, which is an instance or its class."""
+    return Plugin(
+        name=entry.name,
+        distribution=entry.distribution,
+        version=entry.version,
+        source=loaded_source(entry.module()),
+        **{flag: bool(getattr(plugin, flag, False)) for flag in FLAGS},
     )
 
 

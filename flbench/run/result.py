@@ -30,6 +30,7 @@ from flbench.results.schema import (
     unfit,
 )
 from flbench.results.score_encoding import encode
+from flbench.run.composition import plugins_of
 from flbench.run.evaluation import selection_quality
 from flbench.run.history import KeptScores
 from flbench.run.rounds import Run
@@ -124,6 +125,7 @@ def build_result(
         scores=None if history.scores is None else _encoded(history.scores),
         tuning=job.tuning,
         source_changes=[SourceChange(**change) for change in history.source_changes] or None,
+        suite_plugins=plugins_of(suite) or None,
         bytes={way: dict(run.ledger.totals[way]) for way in DIRECTIONS},
         notes=history.notes,
         warnings=history.warnings + run.services.drain()[1] + _undefined(run, found),

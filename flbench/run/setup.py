@@ -41,7 +41,7 @@ from flbench.plugin.source_inspection import loaded_source
 from flbench.results.schema import Fingerprint
 from flbench.run.checkpoint import Origin, load_checkpoint
 from flbench.run.checkpoint_file import generations
-from flbench.run.composition import code_of_plugins, joined
+from flbench.run.composition import joined, plugins_of
 from flbench.run.context import RunContext, RunServices
 from flbench.run.history import History
 from flbench.run.networks import build_network as build_network
@@ -208,8 +208,8 @@ def code_of(spec: RunSpec) -> dict[str, str]:
 
     What flbench itself brings has its version.
     """
-    found = {one.name: one.source for one in spec.method.described.plugins}
-    found |= code_of_plugins(spec.suite)
+    plugins = (*spec.method.described.plugins, *plugins_of(spec.suite))
+    found = {one.name: one.source for one in plugins}
     for network in spec.suite.networks:
         module = find("models", network.name).module()
         if not module.startswith("flbench."):

@@ -15,7 +15,7 @@ def config_of(result: Result) -> dict[str, Any]:
     """The configuration of a run: everything in its result except measurements."""
     table = result.model_dump(
         include={
-            *("suite", "dataset", "seed", "fingerprint", "tuning"),
+            *("suite", "dataset", "seed", "fingerprint", "tuning", "suite_plugins"),
             *("status", "environment", "schema_version"),
         }
     )

@@ -192,10 +192,8 @@ def other_environment(result: Result, before: Result) -> Iterator[str]:
         if mine and theirs and mine != theirs:
             text = f"{theirs} expected as of seed {before.seed}, got {mine}"
             yield f"'environment.{name}': {text}: run all seeds of a row in one environment"
-    sources = {
-        (one.name, one.distribution, one.version): one.source for one in before.method.plugins
-    }
-    for plugin in result.method.plugins:
+    sources = {(one.name, one.distribution, one.version): one.source for one in before.plugins}
+    for plugin in result.plugins:
         source = sources.get((plugin.name, plugin.distribution, plugin.version))
         if source and plugin.source and source != plugin.source:
             yield (

@@ -140,7 +140,7 @@ def audit_of(verdict: Verdict, task: Task) -> Audit:
         trained_epochs=came.summary.get(EPOCHS) if came and whole else None,
         sources={
             one.name: one.source if came else installed_source(one.name)
-            for one in (came or claimed).method.plugins
+            for one in (came or claimed).plugins
         },
     )
 

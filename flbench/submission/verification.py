@@ -67,7 +67,7 @@ def again(
         NotTheSameRun: parameters of a plugin, or what it openly uses, are not what the file says.
         UserError: a plugin is not installed.
     """
-    from flbench.run.composition import compose
+    from flbench.run.composition import compose, plugins_of
     from flbench.submission.consistency import job_of
 
     stated = result.method
@@ -81,7 +81,9 @@ def again(
         there, mine = getattr(stated, field), getattr(here, field)
         if there != mine:
             raise NotTheSameRun(f"'method.{field}': {there} in the file, {mine} here")
-    for one, other in zip(stated.plugins, here.plugins, strict=True):
+    spec = job_of(result, out)
+    brought = plugins_of(spec.suite) if result.suite_plugins else []
+    for one, other in zip(result.plugins, (*here.plugins, *brought), strict=True):
         uses = {"uses_true_groups", "paper_leak", "pools_data"}
         if one.model_dump(include=uses) != other.model_dump(include=uses):
             raise NotTheSameRun(f"plugin {one.name} says here that it uses other things: {other}")
@@ -94,7 +96,7 @@ def again(
         there = result.environment["processor"]
         say(f"it was played on {there}; here it can take many times as long")
     return replace(
-        job_of(result, out),
+        spec,
         method=method,
         data_root=data_root,
         engine=engine_of(result, executor),

@@ -68,7 +68,7 @@ def older(table: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return {**rest, "schema_version": 2, **changes}
 
 
-RARE = {"client_metrics", "energy", "source_changes"}
+RARE = {"client_metrics", "energy", "source_changes", "suite_plugins"}
 """Keys that a file has only where there is something to say."""
 
 
@@ -399,6 +399,7 @@ LINE = "one line of at most 200 printable characters expected"
         ("client_metrics.f1.values.0", 1e200, "'client_metrics.f1.values.0': numbers up to"),
         ("client_metrics", {"loss": 3}, "'client_metrics.loss': input should be a valid"),
         ("client_metrics.f1.values", [None] * 7, "'client_metrics.f1.values': 6 entries expected"),
+        ("suite_plugins", [], "'suite_plugins': nothing expected, as in 'suite'"),
         ("source_changes", [], "'source_changes': at least one entry, or nothing, expected"),
         ("curves.accuracy.1", -0.1, "'curves.accuracy.1': 0 to 1 expected, got -0.1"),
         ("unseen.correct.0", 3, "'unseen.correct.0': at most the 2 test samples expected, got 3"),

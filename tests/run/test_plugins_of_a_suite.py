@@ -12,6 +12,8 @@ from toy import Play, Typed, toy_suite
 from flbench.errors import BadParameter, Undefined, UnknownName, UserError
 from flbench.run.composition import compose, joined
 from flbench.run.setup import code_of
+from flbench.submission.admission import other_environment
+from flbench.submission.verification import again
 from flbench.sweeps.launchers import sources_of
 
 FLIP = {"name": "sign-flip", "attackers": [0, 5], "scale": 3}
@@ -44,6 +46,12 @@ def test_they_do_what_they_do_where_a_person_names_them(play_toy: Play) -> None:
     assert brought.result.method.name == "median"
     assert brought.result.suite["plugins"] == [FLIP]
     assert "plugins" not in plain.result.suite, "older results keep their fingerprint"
+    (plugin,) = brought.result.suite_plugins or ()
+    (by_hand,) = (one for one in named.result.method.plugins if one.name == "sign-flip")
+    assert plugin == by_hand
+    assert [one.name for one in brought.result.plugins] == ["median", "sign-flip"]
+    assert plain.result.suite_plugins is None
+    assert "suite_plugins" not in plain.result.canonical(), "as in older files"
     assert brought.job.fingerprint != plain.job.fingerprint
 
 
@@ -85,6 +93,20 @@ def test_their_code_is_part_of_what_a_checkpoint_and_a_worker_compare(play_toy: 
     assert all(code.values())
     assert code.items() <= code_of(job).items()
     assert code_of(job).items() <= sources_of(job).items(), "networks and flbench too"
+
+
+def test_a_result_says_where_their_code_has_changed(play_toy: Play, tmp_path: Path) -> None:
+    result, told = play_toy("median", rounds=1, **JOINED).result, list[str]()
+    (plugin,) = result.suite_plugins or ()
+    other = plugin.model_copy(update={"source": "0" * 12})
+    changed = result.model_copy(update={"suite_plugins": [other]})
+    again(changed, tmp_path, tmp_path, told.append)
+    assert told == [f"sign-flip {plugin.version} has another source here than in the file"]
+    (line,) = other_environment(changed, result)
+    assert line.startswith("sign-flip of flbench")
+    unsaid = result.model_copy(update={"suite_plugins": None})
+    again(unsaid, tmp_path, tmp_path, told.append)
+    assert len(told) == 1, "of older files it is not known"
 
 
 @pytest.mark.slow
