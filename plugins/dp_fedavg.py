@@ -17,8 +17,12 @@ what may differ has norm 2 S, so the noise multiplier is z / 2.
     dp-fedavg    epsilon of the sum, of cohorts of n of N clients drawn without replacement
     local-dp     epsilon of each message; of the client that sent most, without amplification
 
+There is no epsilon where a method sends anything beside the model, and none of a sum without the
+noise of its whole cohort.
+
 Departures: clients are averaged as the method says (FedAvg: by samples, while epsilon is that of
-the plain sum of all updates of a cohort). Buffers (BatchNorm) are sent as they are, without noise.
+the plain sum of all updates of a cohort). Buffers (BatchNorm) are sent as they are, without noise,
+and no epsilon is that of them.
 """
 
 from __future__ import annotations
@@ -63,6 +67,9 @@ class DPFedAvg:
         self.account(stage, ctx)
 
         def private(message: fl.Message) -> fl.Message:
+            if self.delta and self.noise and message.extras:
+                sent = ", ".join(sorted(message.extras))
+                raise fl.Undefined(f"delta > 0 needs a method that sends models alone, not {sent}")
             update = message.update
             update = update * (self.clip / update.norm().clamp(min=self.clip))
             rng = ctx.rng("dp-fedavg", ctx.round, stage.label, client=message.client)
@@ -71,6 +78,14 @@ class DPFedAvg:
             return message.sending(update + deviation * noise.to(update.device), memory=memory)
 
         return private
+
+    @fl.hookimpl(wrapper=True)
+    def aggregate(
+        self, upload: fl.Upload, ctx: fl.Context
+    ) -> Generator[None, fl.Models, fl.Models]:
+        """Refuse a sum without the noise of the whole cohort; models stay as they are."""
+        self.require_all(upload, ctx)
+        return (yield)
 
     def deviation(self, stage: fl.Stage) -> float:
         """Standard deviation of a client's noise: its share of the sum's."""
@@ -89,6 +104,13 @@ class DPFedAvg:
         accountant = dp.rdp.RdpAccountant(neighboring_relation=dp.NeighboringRelation.REPLACE_ONE)
         accountant.compose(cohort, ctx.round)
         ctx.note("dp-fedavg.epsilon", float(accountant.get_epsilon(self.delta)))
+
+    def require_all(self, upload: fl.Upload, ctx: fl.Context) -> None:
+        """Refuse an epsilon for the sum of fewer uploads than its noise was divided by."""
+        came, called = len(upload.ids), len(ctx.cohort)
+        if self.delta and self.noise and came < called:
+            lost = f"{came} of {called} came"
+            raise fl.Undefined(f"delta > 0 needs the uploads of the whole cohort: {lost}")
 
 
 @dataclass(frozen=True)
@@ -118,13 +140,16 @@ class LocalDP(DPFedAvg):
     def account(self, stage: fl.Stage, ctx: fl.Context) -> None:
         """Clients count what they send."""
 
+    def require_all(self, upload: fl.Upload, ctx: fl.Context) -> None:
+        """Each message has all of its noise."""
+
     @fl.hookimpl(wrapper=True)
     def personalise(
         self, state: fl.State, ctx: fl.Context
     ) -> Generator[None, fl.Personal, fl.Personal]:
         """Note the epsilon of the client that has sent most; models stay as they are."""
         personal = yield
-        if self.delta and self.noise and not ctx.joining:
+        if self.delta and self.noise and not ctx.joining and state.memory[SENT].any():
             dp, times = accounting(), int(state.memory[SENT].max())
             accountant = dp.pld.PLDAccountant()
             accountant.compose(dp.GaussianDpEvent(self.noise / 2), times)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import sys
 from importlib.util import find_spec
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from toy import Play, Played
 
 import flbench as fl
 from flbench.errors import Undefined, UserError
+from flbench_plugins import dp_fedavg
 
 STAGE = fl.Stage("train", torch.arange(4), 1)
 needs_accountant = pytest.mark.skipif(
@@ -107,3 +110,48 @@ def test_further_stages_have_no_epsilon(participation: float, play_toy: Play) ->
     settings = {"warmup": 1, "probe_epochs": 1, "delta": 1e-3}
     with pytest.raises(Undefined, match="rounds of one stage, in which the cohort trains"):
         play_toy("pfedlia+dp-fedavg", settings=settings, participation=participation)
+
+
+# --- what an epsilon holds for, with an accountant that always says 7 ----------------------------
+
+
+@pytest.fixture
+def seven(monkeypatch: pytest.MonkeyPatch) -> None:
+    accountant = SimpleNamespace(compose=lambda event, count: 1 / count, get_epsilon=lambda d: 7)
+    package = SimpleNamespace(
+        SampledWithoutReplacementDpEvent=lambda *cohort: cohort,
+        GaussianDpEvent=lambda multiplier: multiplier,
+        NeighboringRelation=SimpleNamespace(REPLACE_ONE=1),
+        rdp=SimpleNamespace(RdpAccountant=lambda **named: accountant),
+        pld=SimpleNamespace(PLDAccountant=lambda: accountant),
+    )
+    monkeypatch.setattr(dp_fedavg, "accounting", lambda: package)
+
+
+DELTA = {"delta": 1e-3}
+LOST = [{"dropout": 0.5}, {"seconds_per_step": [1.0, 1, 1, 9, 9, 9], "deadline": 20.0}]
+
+
+@pytest.mark.usefixtures("seven")
+@pytest.mark.parametrize("clock", LOST)
+def test_lost_uploads_take_their_share_of_the_noise_away(clock: Any, play_toy: Play) -> None:
+    """So the sum has no epsilon; a message of local-dp has all of its own noise."""
+    run = {"clock": clock, "participation": 1.0, "rounds": 2}
+    with pytest.raises(Undefined, match=r"the uploads of the whole cohort: \d of 6 came"):
+        play_toy("dp-fedavg", settings=DELTA, **run)
+    play_toy("dp-fedavg", settings={**DELTA, "noise": 0.0}, **run)
+    assert epsilons(play_toy("local-dp", settings=DELTA, **run))[-1] == 7
+
+
+@pytest.mark.usefixtures("seven")
+@pytest.mark.parametrize("name", ["dp-fedavg", "local-dp"])
+def test_what_is_sent_beside_the_model_has_no_epsilon(name: str, play_toy: Play) -> None:
+    with pytest.raises(Undefined, match="a method that sends models alone, not counts, prototypes"):
+        play_toy(f"fedproto+{name}", settings=DELTA, rounds=1)
+    play_toy(f"fedproto+{name}", rounds=1)
+
+
+@pytest.mark.usefixtures("seven")
+def test_nobody_has_spent_anything_before_the_first_message(play_toy: Play) -> None:
+    lost = play_toy("local-dp", settings=DELTA, rounds=1, clock={"dropout": 1 - 1e-9})
+    assert not epsilons(lost)
