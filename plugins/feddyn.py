@@ -13,7 +13,8 @@ mean of the cohort. It is computed as this mean, so that after a split every gro
 
 It corrects what other methods average: only scalars that are sent have a drift, so `fedper+feddyn`
 is FedDyn of the body, with personal heads. Where each client has a row of its own, all of them are
-one group. Departures: local training is the suite's, not exact; both means are weighted by samples
+one group. w_k is what the server gets: after encoders, and not from a client whose upload is lost
+or late. Departures: local training is the suite's, not exact; both means are weighted by samples
 (the paper's are uniform), so that the common optimum is that of FedAvg's objective.
 """
 
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
+from math import nan
 from typing import Annotated, ClassVar
 
 import torch
@@ -29,8 +31,9 @@ from torch import Tensor
 
 import flbench as fl
 
-MEMORY = "feddyn.drift"
+MEMORY, MOVED = "feddyn.drift", "feddyn.moved"
 Starts = Sequence[fl.Start]
+Coders = list[Callable[[fl.Message], fl.Message]]
 
 
 @dataclass(frozen=True)
@@ -46,9 +49,10 @@ class FedDyn:
 
     @fl.hookimpl
     def setup(self, ctx: fl.Context) -> fl.Setup:
-        """One drift per client, zero at first."""
-        drift = ctx.repeated(torch.zeros_like(ctx.initial[: ctx.layout.parameters]))
-        return fl.Setup(memory={MEMORY: fl.Memory(drift, "client")})
+        """One drift per client, zero at first, and what it is to add until the server has it."""
+        zero = torch.zeros_like(ctx.initial[: ctx.layout.parameters])
+        memory = {name: fl.Memory(ctx.repeated(zero), "client") for name in (MEMORY, MOVED)}
+        return fl.Setup(memory=memory)
 
     @fl.hookimpl(wrapper=True)
     def dispatch(
@@ -75,29 +79,48 @@ class FedDyn:
 
     @fl.hookimpl
     def report(self, stage: fl.Stage) -> fl.Reporter | None:
-        """Each client adds to its drift how far it moved the common scalars."""
+        """How far each client moved the common scalars, NaN elsewhere."""
 
-        def drift(module: fl.ClientModule, x: Tensor, y: Tensor) -> fl.Report:
-            u, before = module.flat().detach(), module.received["feddyn.drift"]
-            moved = (u - module.start[: len(u)]) * module.received["feddyn.common"]
-            return fl.Report(kept={MEMORY: before + moved})
+        def moved(module: fl.ClientModule, x: Tensor, y: Tensor) -> fl.Report:
+            u, common = module.flat().detach(), module.received["feddyn.common"].bool()
+            return fl.Report(kept={MOVED: torch.where(common, u - module.start[: len(u)], nan)})
 
-        return drift if self.alpha and stage.aggregates else None
+        return moved if self.alpha and stage.aggregates else None
+
+    @fl.hookimpl(wrapper=True)
+    def encode(self, stage: fl.Stage, ctx: fl.Context) -> Generator[None, Coders, Coders]:
+        """Where other methods code the update, a client has moved by what is left of it."""
+        coders, size = (yield), ctx.layout.parameters
+
+        def coded(message: fl.Message) -> fl.Message:
+            moved = message.memory[MOVED]
+            moved = torch.where(moved.isnan(), nan, message.update[:size])
+            return replace(message, memory={**message.memory, MOVED: moved})
+
+        # the last coder is applied first
+        return [coded, *coders] if coders and self.alpha and stage.aggregates else coders
 
     @fl.hookimpl(wrapper=True)
     def aggregate(
         self, state: fl.State, upload: fl.Upload, membership: fl.Membership, ctx: fl.Context
     ) -> Generator[None, fl.Models, fl.Models]:
-        """Add the members' mean drift to the mean that another method, or FedAvg, makes."""
+        """Add the members' mean drift to the mean that another method, or FedAvg, makes.
+
+        The clients that came add to their drifts first how far they moved.
+        """
         models = yield
         if not self.alpha:
             return models
-        rows, size, drift = models.rows.clone(), ctx.layout.parameters, state.memory[MEMORY]
-        if len(rows) == ctx.clients:  # a row for each client; what they share is equal in all
+        rows, size, ids = models.rows.clone(), ctx.layout.parameters, upload.ids
+        drift, moved = state.memory[MEMORY].clone(), state.memory[MOVED].clone()
+        drift[ids] = drift[ids] + moved[ids].nan_to_num()
+        moved[ids] = 0.0
+        # a row for each client; what they share is equal in all
+        if membership.home.equal(ctx.everybody):
             shares = torch.ones(1, ctx.clients, dtype=torch.float64)
         else:
             shares = membership.shares(ctx.everybody, len(rows))
             shares[(membership.shares(upload.ids, len(rows)) == 0).all(dim=1)] = 0  # they stay
         nothing = torch.zeros(len(shares), size, device=rows.device)
         rows[:, :size] = rows[:, :size] + fl.weighted_mean(nothing, drift, shares * ctx.samples)
-        return replace(models, rows=rows)
+        return replace(models, rows=rows, memory={**models.memory, MEMORY: drift, MOVED: moved})
