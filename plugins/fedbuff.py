@@ -6,8 +6,9 @@ Algorithm 1, without secure aggregation.
     b <- b + (x_i - given_i) / sqrt(1 + s);   after K uploads:  x <- x + eta b / K,  b <- 0
 
 s, the staleness, is the number of steps since client i was called. A round is as many uploads as
-the suite calls clients. Departure: every client trains all the time; the paper calls another
-client in place of one that arrives.
+the suite calls clients. Departures: every client trains all the time; the paper calls another
+client in place of one that arrives. Buffers (BatchNorm) become the mean of those of the K uploads,
+counters their maximum.
 """
 
 from __future__ import annotations
@@ -53,16 +54,24 @@ class FedBuff:
         return fl.asynchrony.start(state, stage, "fedbuff")
 
     @fl.hookimpl
-    def aggregate(self, state: fl.State, upload: fl.Upload) -> fl.Models:
+    def aggregate(self, state: fl.State, upload: fl.Upload, ctx: fl.Context) -> fl.Models:
         """Put the update into the buffer; if that is full, make a step. Call the client again."""
         staleness = int(fl.asynchrony.staleness(state, upload, "fedbuff"))
-        moved = upload.selected()[0] - state.memory["fedbuff.given"][upload.ids[0]]
+        trained, size = upload.selected()[0], ctx.layout.parameters
+        moved = trained - state.memory["fedbuff.given"][upload.ids[0]]
         buffer = state.memory["fedbuff.buffer"].clone()
         buffer[0] += 1
-        buffer[1:] += moved.double() / (1 + staleness) ** 0.5
+        total, counters = buffer[1:], ctx.layout.counters  # a view: it writes the buffer
+        highest = torch.maximum(total[counters], trained[counters].double())
+        total[:size] += moved[:size].double() / (1 + staleness) ** 0.5
+        total[size:] += trained[size:]
+        total[counters] = highest
         rows, full = state.models, int(buffer[0]) == self.size
         if full:
-            rows = rows + (self.rate / self.size * buffer[1:]).float()
+            rows = rows.clone()
+            rows[:, :size] += (self.rate / self.size * total[:size]).float()
+            total[~counters] /= self.size
+            rows[:, size:] = total[size:].float()
             buffer.zero_()
         memory = fl.asynchrony.call_again(state, upload, rows[0], "fedbuff", updated=full)
         return fl.Models(rows, {**memory, "fedbuff.buffer": buffer})

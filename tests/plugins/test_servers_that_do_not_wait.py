@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from by_hand import create
+from by_hand import create, toy_upload
 from small import Drift
 from torch import nn
 from toy import (
@@ -15,6 +17,8 @@ from toy import (
     composition,
     refused,
 )
+
+import flbench as fl
 
 
 class Three(nn.Module):
@@ -75,6 +79,46 @@ def test_a_buffer_is_kept_between_rounds(play_toy: Play) -> None:
     assert played.state.models[0].tolist() == [1.0, 0.0, 2.0]
     kept = played.state.memory["fedbuff.buffer"]
     assert kept.tolist() == pytest.approx([1.0, 0.0, 4 / 2**0.5, 0.0])
+
+
+def test_the_statistics_of_a_buffer_are_those_of_its_uploads() -> None:
+    """A parameter, a statistic and a counter, of two uploads of stale starts (1, 10, 5) and 0.
+
+    The parameter moves by (2 / sqrt 2 + 3) / 2 from 7; the statistic is the mean of 4 and 2.
+    """
+    layout = fl.ParameterLayout(
+        (
+            fl.Slot("net.weight", (1,), 0, 1, "parameter", head=False),
+            fl.Slot("net.var", (1,), 1, 2, "buffer", head=False),
+            fl.Slot("net.count", (1,), 2, 3, "counter", head=False),
+        ),
+        1,
+        2,
+    )
+    method, ctx = create("fedbuff", size=2), SimpleNamespace(layout=layout)
+    state = fl.State(
+        0,
+        torch.tensor([[7.0, 8.0, 9.0]]),
+        fl.Membership(torch.zeros(2, dtype=torch.int64)),
+        {
+            "fedbuff.version": torch.tensor(1),
+            "fedbuff.seen": torch.tensor([0, 1]),
+            "fedbuff.called": torch.zeros(2, dtype=torch.float64),
+            "fedbuff.given": torch.tensor([[1.0, 10.0, 5.0], [0.0, 0.0, 0.0]]),
+            "fedbuff.buffer": torch.zeros(4, dtype=torch.float64),
+        },
+    )
+    for client, trained in enumerate(([3.0, 4.0, 11.0], [3.0, 2.0, 10.0])):
+        upload = replace(
+            toy_upload([trained], [1.0]),
+            ids=torch.tensor([client]),
+            arrivals=torch.zeros(1, dtype=torch.float64),
+        )
+        models = method.aggregate(state, upload, ctx)
+        state = replace(state, models=models.rows).remember(models.memory)
+    expected = [7 + (2 / 2**0.5 + 3) / 2, 3.0, 11.0]
+    assert state.models[0].tolist() == pytest.approx(expected)
+    assert not state.memory["fedbuff.buffer"].any()
 
 
 @pytest.mark.slow
