@@ -140,7 +140,11 @@ def hard_indicator(labels: Tensor, k: int) -> Tensor:
 
 
 def divergence(logits: Tensor) -> Tensor:
-    """KL(p_i || p_j), the mean over samples, shape (n, n), float64; logits (n, M, C)."""
+    """KL(p_i || p_j), the mean over samples, shape (n, n), float64; logits (n, M, C).
+
+    Of text, logits have shape (n, M, T, C), and each token is a sample.
+    """
+    logits = logits.flatten(1, -2)
     log_p = F.log_softmax(logits.double(), dim=2).flatten(1)
     p, samples = log_p.exp(), logits.shape[1]
     return ((p * log_p).sum(dim=1, keepdim=True) - p @ log_p.T) / samples

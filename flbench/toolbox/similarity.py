@@ -74,16 +74,17 @@ def predictions(logits: Tensor, kind: Literal["onehot", "softmax"] = "onehot") -
     """Predictions of models: one-hot rows of the largest logit, or probabilities.
 
     Args:
-        logits: shape (n, M, C).
+        logits: shape (n, M, C), or (n, M, T, C) for text, where each token is a sample.
         kind: "onehot" or "softmax".
 
     Returns:
-        Shape (n, M, C): int64 zeros and ones, or floats that sum to 1 per sample.
+        Shape (n, M, C), or (n, M T, C): int64 zeros and ones, or floats that sum to 1 per sample.
 
     Example:
         >>> predictions(torch.tensor([[[0.1, 2.0], [3.0, 1.0]]])).tolist()
         [[[0, 1], [1, 0]]]
     """
+    logits = logits.flatten(1, -2)
     if kind == "softmax":
         return F.softmax(logits, dim=2)
     return F.one_hot(logits.argmax(dim=2), logits.shape[2])

@@ -91,6 +91,11 @@ def test_the_divergence_of_answers_by_hand() -> None:
     torch.testing.assert_close(found, torch.tensor(expected).double(), rtol=0, atol=1e-6)
 
 
+def test_a_token_of_a_text_is_a_sample_of_a_divergence() -> None:
+    logits = torch.randn(2, 5, 3, 7, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(divergence(logits), divergence(logits.view(2, 15, 7)))
+
+
 def test_a_soft_indicator_by_hand() -> None:
     values = torch.tensor([[0.0, -1, -5], [-3, 0, -4], [-6, -2, 0]])
     # centred: (3, 0, -2), (0, 1, -1), (-3, -1, 3); products (13, 2, -15), (2, 2, -4), (.., .., 19)

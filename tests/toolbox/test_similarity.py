@@ -122,6 +122,13 @@ def test_answers_by_hand() -> None:
     torch.testing.assert_close(soft.sum(dim=2), torch.ones(1, 2))
 
 
+@pytest.mark.parametrize("kind", ["onehot", "softmax"])
+def test_a_token_of_a_text_is_a_sample_of_predictions(kind: Any) -> None:
+    logits = torch.randn(2, 5, 3, 7, generator=torch.Generator().manual_seed(0))
+    tokens = scoring.predictions(logits.view(2, 15, 7), kind)
+    assert torch.equal(scoring.predictions(logits, kind), tokens)
+
+
 @pytest.mark.parametrize(
     ("other", "expected"), [([0, 1, 2, 0], 1.0), ([0, 1, 0, 1], 0.5), ([1, 2, 0, 1], 0.0)]
 )
