@@ -6,12 +6,13 @@ NeurIPS 2020, Algorithm 1.
     w <- mean of the clients' models;  steps on KL(softmax(mean of their logits), softmax(f_w))
 
 The samples are those that the server owns (`server_samples`), without their labels. Each row of the
-bank is distilled from its own members.
+bank is distilled from its own members. It needs whole models: beside a method whose clients keep a
+part of what they train, it is undefined.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
@@ -21,6 +22,8 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 import flbench as fl
+
+Starts = Sequence[fl.Start]
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,17 @@ class FedDF:
     steps: Annotated[int, Ge(0), "gradient steps per round; 0 = FedAvg"] = 50
     lr: Annotated[float, Gt(0), "learning rate of Adam"] = 0.001
     batch: Annotated[int, Ge(1), "samples per step"] = 32
+
+    @fl.hookimpl(wrapper=True)
+    def dispatch(self, stage: fl.Stage) -> Generator[None, Starts, Starts]:
+        """Refuse to distil models of which the server does not get all that is trained."""
+        starts = yield
+        masks = [s.returned_mask for s in starts] + [s.sent_mask for s in starts]
+        kept = ~next(mask for mask in masks if mask is not None)
+        trained = next((s.trained_mask for s in starts if s.trained_mask is not None), True)
+        if self.steps and stage.aggregates and (kept & trained).any():
+            raise fl.Undefined("it needs whole models, and clients of this method keep a part")
+        return starts
 
     @fl.hookimpl(wrapper=True)
     def aggregate(

@@ -11,12 +11,12 @@ h is a linear head with biases, G a perceptron with one hidden layer. Clients ge
 model; in the first round there is no generator yet. Departures: a client draws (y, e) once per
 round, not anew in each step; no batch normalisation in G and no term for its diversity (as in the
 authors' code, which also weights by alpha and beta that fall from round to round). Newcomers have
-the common model.
+the common model. Beside a method whose clients keep the heads that they train, it is undefined.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
@@ -29,6 +29,7 @@ from torch import Tensor, nn
 import flbench as fl
 
 W, P = "fedgen.w", "fedgen.p"
+Starts = Sequence[fl.Start]
 
 
 class Features(nn.Module):
@@ -80,16 +81,26 @@ class FedGen:
         p = torch.zeros(ctx.classes, device=w.device)
         return fl.Setup(memory={W: fl.Memory(w), P: fl.Memory(p)})
 
-    @fl.hookimpl
-    def dispatch(self, state: fl.State, stage: fl.Stage, ctx: fl.Context) -> fl.Start | None:
+    @fl.hookimpl(wrapper=True)
+    def dispatch(
+        self, state: fl.State, stage: fl.Stage, ctx: fl.Context
+    ) -> Generator[None, Starts, Starts]:
         """Send the generator and the shares; each client draws what it makes features of."""
+        starts = yield
         w, p, ids = state.memory[W], state.memory[P], stage.clients
-        if not stage.aggregates or not p.any():
-            return None
+        if not stage.aggregates:
+            return starts
+        masks = [s.returned_mask for s in starts] + [s.sent_mask for s in starts]
+        kept = ~next(mask for mask in masks if mask is not None)
+        trained = next((s.trained_mask for s in starts if s.trained_mask is not None), True)
+        if (kept & trained)[..., ctx.layout.head].any():
+            raise fl.Undefined("it learns from heads, and clients of this method keep theirs")
+        if not p.any():
+            return starts
         rngs = [ctx.rng("fedgen", ctx.round, stage.label, client=i) for i in ids.tolist()]
         u, e = (torch.stack(drawn).to(w) for drawn in zip(*map(self.draw, rngs), strict=True))
         sent = {"generator": w.expand(len(ids), -1), "labels": p.expand(len(ids), -1)}
-        return fl.Start(extras=sent, client_memory={"fedgen.u": u, "fedgen.e": e})
+        return [fl.Start(extras=sent, client_memory={"fedgen.u": u, "fedgen.e": e}), *starts]
 
     @fl.hookimpl(wrapper=True)
     def batch_loss(self, ctx: fl.Context) -> Generator[None, fl.BatchLoss, fl.BatchLoss]:

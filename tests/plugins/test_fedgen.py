@@ -10,7 +10,7 @@ import pytest
 import torch
 from by_hand import create
 from small import cohorts
-from toy import Play, composition, watching
+from toy import Play, composition, refused, watching
 
 import flbench as fl
 from flbench_plugins.fedgen import drawn_labels, ensemble
@@ -105,3 +105,11 @@ def test_a_network_without_a_head_is_refused() -> None:
     ctx: Any = SimpleNamespace(layout=fl.ParameterLayout((), 3, 0), classes=2)
     with pytest.raises(fl.Undefined, match="no linear head with biases"):
         create("fedgen").generator(ctx)
+
+
+def test_heads_that_clients_keep_are_not_read(play_toy: Play) -> None:
+    """The server gets all that clients of heterofl train of theirs."""
+    for name in ("fedper", "local-only"):
+        assert "clients of this method keep theirs" in refused(play_toy, f"{name}+fedgen", rounds=1)
+    for name in ("lg-fedavg", "ditto", "heterofl"):
+        play_toy(f"{name}+fedgen", rounds=1)
