@@ -8,8 +8,8 @@ optimization under privacy constraints", IEEE TNNLS 2020, arXiv 1910.01991.
     each child group continues from w_g + mean of its members' D_i
 
 Norms use the members that trained in this round (at least two). Cosines use the latest update of
-every member; a group with a member that has not trained yet does not split. `full_on_split` makes
-all clients train once before a split is decided. The thresholds depend on network and learning
+every member; a group with a member that has not trained yet does not split. `full_on_split` calls
+all clients once before a split is decided. The thresholds depend on network and learning
 rate; `eps_mode=relative` compares the ratio of the two norms with 0.25 instead. Departures: uniform
 means by default; `linkage=complete` is the released rule, which misses the optimal cut;
 `gamma_max` requires a larger gap between the halves, sqrt((1 - largest cosine between them) / 2);
@@ -110,13 +110,14 @@ class CFL:
             return None
         home, memory = state.membership.home.clone(), dict(state.memory)
         parent, needs_all = list(range(len(state.models))), False
+        asked = not self.full_on_split or int(memory["cfl.asked"]) == ctx.round
         for group in range(len(parent)):
             members = (home == group).nonzero()[:, 0]
             acted = members[torch.isin(members, stage.clients)]
             if not self.may_split(memory["cfl.updates"][acted], ctx.samples[acted], len(members)):
                 continue
             cosines = scores.values[members][:, members]
-            if cosines.isnan().any() or (self.full_on_split and len(acted) < len(members)):
+            if cosines.isnan().any() or (not asked and len(acted) < len(members)):
                 needs_all = True
                 continue
             second = torch.as_tensor(fl.clustering.bipartition(cosines.numpy(), self.linkage))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -243,6 +244,29 @@ def test_everybody_may_be_asked_once_before_a_split(play_toy: Play, wait: int) -
     assert rule.score(played.state, probe, uploads[0], played.run.context) is None, "not heard"
     whole = drifting(play_toy, rule, OPPOSITE, **FULL, rounds=wait + 1)
     assert whole.run.history.curves["groups"] == [1] * wait + [2], "everybody is there already"
+
+
+def test_whoever_fails_when_all_are_called_is_not_waited_for() -> None:
+    """Client 2 was called with the others in round 5; its update is an older one."""
+    rule, home = CFL(**ALWAYS, full_on_split=True), fl.Membership(torch.zeros(3, dtype=torch.int64))
+    updates = torch.tensor([[2.0, 0.0], [-2.0, 0.0], [2.0, 0.0]])
+    for asked, expected in ((0, [0, 0, 0]), (5, [0, 1, 0])):
+        memory = {
+            "cfl.updates": updates,
+            "cfl.asked": torch.tensor(asked),
+            "cfl.splits": torch.zeros(0, 2, dtype=torch.int64),
+            "cfl.parents": torch.zeros(0, 2),
+            "cfl.halves": torch.zeros(0, 2, 2),
+            "cfl.path": torch.zeros(3, 0, dtype=torch.bool),
+        }
+        state = fl.State(4, torch.zeros(1, 2), home, memory)
+        ids = torch.arange(3)
+        ctx: Any = SimpleNamespace(round=5, samples=torch.ones(3))
+        scores = fl.Scores(cosine(updates), ids, "clients", ids)
+        found = rule.cluster(state, fl.Stage("train", torch.tensor([0, 1]), 1), scores, ctx)
+        assert found is not None
+        assert found.home.tolist() == expected
+        assert found.memory["cfl.asked"] == (0 if asked else 6)
 
 
 # --- laws ---------------------------------------------------------------------------------------
