@@ -76,7 +76,7 @@ class DCPFL:
         memory = {
             "dc-pfl.discrepancy": fl.Memory(torch.zeros(n, n, dtype=torch.float64), "client"),
             "dc-pfl.low": fl.Memory(none, "client"),
-            "dc-pfl.crossed": fl.Memory(~none, "client"),  # layers averaged after the last round
+            "dc-pfl.crossed": fl.Memory(~none, "client"),  # averaged layers to be sent
             "dc-pfl.last": fl.Memory(ctx.initial.expand(n, -1).clone(), "client"),
             "dc-pfl.losses": fl.Memory(torch.full((ctx.rounds,), torch.nan).double()),
             "dc-pfl.step": fl.Memory(torch.tensor([steps, steps])),  # steps of g: left, in all
@@ -211,7 +211,9 @@ class DCPFL:
         shares = membership.shares(upload.ids, ctx.clients)
         mean = fl.weighted_mean(trained, came, shares, ctx.layout.counters)
         due = self.due(state, ctx, adopted)
-        memory = {"dc-pfl.crossed": due}
+        crossed = due | state.memory["dc-pfl.crossed"]  # whoever is missing gets both next time
+        crossed[upload.ids] = due[upload.ids]
+        memory = {"dc-pfl.crossed": crossed}
         if adopted or self.complete(ctx):
             memory["dc-pfl.last"] = trained
             if ctx.round >= self.t_start:

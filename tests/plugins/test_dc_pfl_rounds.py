@@ -363,3 +363,38 @@ def test_executors_agree(play_toy: Play) -> None:
     torch.testing.assert_close(pair[0].personal, pair[1].personal, rtol=0, atol=1e-5)
     assert pair[0].run.ledger.totals == pair[1].run.ledger.totals
     assert pair[0].run.history.last.labels == pair[1].run.history.last.labels == TRUTH.tolist()
+
+
+# --- absence --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Held:
+    """Follows what each client holds, and where it would start from scalars that it never got."""
+
+    models: dict[int, torch.Tensor]
+    never: list[tuple[int, int]]
+
+    @fl.hookimpl(wrapper=True)
+    def dispatch(self, stage: fl.Stage, ctx: fl.Context) -> Any:
+        starts = yield
+        params = next(start.params for start in starts if start.params is not None)[:, 0]
+        sent = next(start.sent_mask for start in starts if start.sent_mask is not None)
+        for i, client in enumerate(stage.clients.tolist()):
+            changed = params[i] != self.models.get(client, ctx.initial)
+            if (changed & ~sent[i]).any():
+                self.never.append((ctx.round, client))
+        return starts
+
+    @fl.hookimpl
+    def aggregate(self, upload: fl.Upload) -> None:
+        self.models.update(zip(upload.ids.tolist(), upload.selected(), strict=True))
+
+
+def test_whoever_was_missing_gets_the_layers_of_earlier_rounds_too(play_toy: Play) -> None:
+    rule, held = DCPFL(tau=1, t_start=1, lambda_step=0.0, **ONE_LOW), Held({}, [])
+    method = composition(("dc-pfl", rule), ("held", held))
+    played = play_toy(method, rounds=8, clock={"absent": 0.4})
+    assert len(held.models) == CLIENTS
+    assert not held.never
+    assert played.state.memory["dc-pfl.low"].any(), "layers are sent rarely"
