@@ -93,9 +93,14 @@ class FedC2I:
         ctx.send("down", ids, "models", self.scalars(ctx, ctx.clients - 1))
         return fl.Scores(losses, ids, "clients", ids, {"fedc2i.mixed": mixed})
 
+    @property
+    def bodies(self) -> Body:
+        """How bodies are sent: lambda_m is measured with all of them, also if it mixes heads."""
+        return "lambda" if self.head == "lambda" else self.body
+
     def scalars(self, ctx: fl.Context, others: int) -> int:
         """Scalars that a client downloads: each part of all others, of their mean, or none."""
-        parts = ((self.body, ctx.layout.body), (self.head, ctx.layout.head))
+        parts = ((self.bodies, ctx.layout.body), (self.head, ctx.layout.head))
         copies = {"local": 0, "mean": 1}
         return sum(copies.get(how, others) * int(mask.sum()) for how, mask in parts)
 
@@ -143,7 +148,7 @@ class FedC2I:
     def dispatch(self, state: fl.State, stage: fl.Stage, ctx: fl.Context) -> fl.Start:
         """Clients start from their mixed models and send the parts that others mix."""
         uploaded = ctx.layout.none_mask
-        if self.body != "local":
+        if self.bodies != "local":
             uploaded = uploaded | ctx.layout.body
         if self.head != "local":
             uploaded = uploaded | ctx.layout.head

@@ -267,6 +267,15 @@ def test_bytes(play_toy: Play, name: str, down: int, up: int) -> None:  # T24
     assert (totals["up"], totals["peer"]) == ({"model": all_ * up}, {})
 
 
+@pytest.mark.parametrize("body", ["lambda", "mean", "local"])
+def test_heads_mixed_like_bodies_need_the_bodies_of_all_others(play_toy: Play, body: str) -> None:
+    """Their weights are from losses of (theta^-i, phi_m), so whole models are sent."""
+    settings = {"head": "lambda", "body": body}
+    totals = play_toy("fedc2i", settings=settings, rounds=1).run.ledger.totals
+    assert totals["down"] == {"models": 4 * CLIENTS * (CLIENTS - 1) * 28, "model": 0}
+    assert totals["up"] == {"model": 4 * CLIENTS * 28}
+
+
 @pytest.mark.slow
 def test_local_bodies_are_those_of_local_only_after_round_one_alone(play_toy: Play) -> None:
     pairs = []
