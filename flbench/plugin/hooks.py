@@ -61,7 +61,8 @@ class HookCaller:
     """The hooks of one run: calls them, merges their answers, checks what comes back.
 
     `suite`, `methods` (in the order they were named) and `sinks` are names with instances; `warn`
-    is called when a sink fails, or when a plugin changes a process-wide setting.
+    is called when a sink fails, when a plugin changes a process-wide setting, or when two methods
+    say what clients start from.
 
     Raises:
         PluginError: a plugin declares a hook, or an argument of one, that does not exist.
@@ -79,6 +80,7 @@ class HookCaller:
         self._between_hooks = IsolatedPlugin("+".join(name for name, _ in methods), warn)
         self._settings: Snapshot = []
         self._trainer = "defaults"
+        self._warn = functools.cache(warn)  # says each line once
         layers = [("defaults", "defaults", fedavg_defaults), ("suite", *suite)]
         layers += [("sink", *sink) for sink in sinks]
         layers += [("method", *method) for method in methods]
@@ -177,6 +179,10 @@ class HookCaller:
             for name in ("params", "active", "rows", "sent_mask", "returned_mask", "trained_mask"):
                 if getattr(start, name) is not None:
                     found.setdefault(name, HookResult(answer.plugin, getattr(start, name)))
+            first = found["params"].plugin if start.params is not None else answer.plugin
+            if answer.plugin not in (first, "defaults"):
+                models = f"models of {first} (named last), not of {answer.plugin}"
+                self._warn(f"dispatch: clients start from {models}")
         params: Tensor = found["params"].value
         acting, candidates, width = params.shape
         lost = stage.clients[state.membership.home[stage.clients] < 0].tolist()

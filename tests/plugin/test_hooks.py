@@ -444,3 +444,12 @@ def test_a_client_without_a_home_needs_a_model_from_the_method(play_toy: Play) -
         "round 1: defaults.dispatch: client 0 has no home model: answer `dispatch` for undecided"
         " clients"
     )
+
+
+def test_the_run_says_whose_models_clients_start_from(play_toy: Play) -> None:
+    """Once, and of no method that says nothing of it."""
+    two = [compose(name).layers[0] for name in ("fedala", "fedprox", "fedamp")]
+    line = "dispatch: clients start from models of fedamp (named last), not of fedala"
+    played = play_toy(composition(*two), participation=1.0, rounds=2)
+    assert played.said.count(line) == 1
+    assert not play_toy(composition(*two[:2]), rounds=1).said
