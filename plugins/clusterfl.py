@@ -128,6 +128,9 @@ class ClusterFL:
             return None
         size, f = ctx.layout.parameters, state.memory["clusterfl.f"].to(state.models)
         centres = f @ (f.T @ state.models)
+        if self.clusterer == "affinity":  # whose rows of F F^T do not sum to 1
+            sums = f @ f.sum(dim=0)[:, None]
+            centres = torch.where(sums > 0, centres / sums, state.models)
         trained = ctx.train(ctx.initial, clients)
         nearest = fl.similarity.neg_distance(trained[:, :size], centres[:, :size]).argmax(dim=1)
         return fl.Personal(params=centres[nearest])

@@ -325,6 +325,23 @@ def test_the_nearest_centre_by_hand() -> None:
     assert [(told[0][0], told[0][1].tolist(), told[0][2])] == [("w", [3, 4], None)]
 
 
+def test_the_nearest_centre_of_an_affinity_by_hand() -> None:
+    """Rows of F F^T: (1, 1, 0) of 2 and 4, (1, 5, 0) of them, and nothing but the own 9."""
+    f = torch.tensor([[1.0, 0.0, 0.0], [1.0, 2.0, 0.0], [0.0, 0.0, 0.0]])
+    bank = torch.tensor([[2.0], [4.0], [9.0]])
+    state = fl.State(3, bank, fl.Membership(torch.arange(3)), {"clusterfl.f": f})
+    moved = torch.tensor([[2.9], [3.9], [8.0]])
+    ctx: Any = SimpleNamespace(
+        joining=True,
+        layout=SimpleNamespace(parameters=1),
+        initial=None,
+        train=lambda initial, clients: moved,
+    )
+    found = ClusterFL(clusterer="affinity").personalise(state, torch.tensor([3, 4, 5]), ctx)
+    assert found is not None
+    torch.testing.assert_close(found.params, torch.tensor([[3.0], [22 / 6], [9.0]]))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"k": 2}, SOFT, {"k": 2, "refresh": 9}])
 def test_a_newcomer_trains_once_and_takes_the_nearest_centre(play_toy: Play, settings: Any) -> None:
@@ -341,6 +358,9 @@ def test_a_newcomer_trains_once_and_takes_the_nearest_centre(play_toy: Play, set
     method = composition(("clusterfl", ClusterFL(**settings)), ("ask", Ask()))
     played = play_toy(method, **UNSEEN, **SERVER)
     unseen, centres = played.result.unseen, centres_of(played)
+    if settings == SOFT:
+        f = played.state.memory["clusterfl.f"]
+        centres = centres / (f @ f.T).sum(dim=1, keepdim=True)
     given, moved = told[0]
     nearest = (moved[:, None] - centres).norm(dim=2).argmin(dim=1)
     torch.testing.assert_close(given, centres[nearest])
