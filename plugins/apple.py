@@ -112,7 +112,7 @@ class Apple:
         cores[torch.arange(len(cores)), stage.clients] = torch.nan  # its own is not sent
         return fl.Start(
             sent_mask=ctx.layout.none_mask,
-            returned_mask=~self.relation(ctx),
+            returned_mask=self.core(ctx),
             extras={"cores": cores},
         )
 

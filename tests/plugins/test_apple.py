@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from by_hand import Constant, create
+from torch import nn
 from toy import CLIENTS, Play, composition, watching
 
 import flbench as fl
@@ -87,6 +88,16 @@ def test_only_ones_own_core_model_and_relations_move(play_toy: Play) -> None:
     sent = played.run.ledger.totals
     assert sent["down"] == {"model": 0, "cores": 3 * 5 * 28 * 4}
     assert sent["up"] == {"model": 3 * 28 * 4}
+
+
+def test_buffers_that_nobody_reads_are_not_sent(play_toy: Play) -> None:
+    """3 x 4 + 4, 4 + 4 and 4 x 4 + 4 parameters of each client of the cohort."""
+
+    def normed() -> nn.Module:
+        return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 4))
+
+    played = play_toy("apple", net=normed, rounds=1)
+    assert played.run.ledger.totals["up"] == {"model": 3 * (16 + 8 + 20) * 4}
 
 
 @pytest.mark.slow

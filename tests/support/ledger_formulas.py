@@ -103,7 +103,7 @@ def apple(c: Case) -> Scalars:
     times = c.rounds * c.sampled
     return {
         "down": {"cores": times * (c.clients - 1) * c.net.p},
-        "up": {"model": times * c.net.w},
+        "up": {"model": times * c.net.p},
     }
 
 
