@@ -42,8 +42,12 @@ class FedGH:
     def head(self, ctx: fl.Context) -> Tensor:
         """Mask of the head, shape (W,), bool; weights before biases."""
         head = ctx.layout.head & ctx.layout.common
-        if not head.any():
+        if ctx.layout.head.any() and not head.any():
             raise fl.Undefined("the networks have no head in common: set `common_head = true`")
+        shapes = [slot.shape for slot in ctx.layout.slots if slot.head and slot.network is None]
+        d = shapes[0][-1] if shapes else 0
+        if shapes != [(ctx.classes, d), (ctx.classes,)]:
+            raise fl.Undefined("the network has no linear head with biases to train on class means")
         return head
 
     @fl.hookimpl

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from by_hand import batch, create, toy_upload
+from by_hand import Constant, batch, create, toy_upload
+from torch import nn
 from toy import (
     WIDTH,
     Play,
     composition,
+    refused,
     watching,
 )
 
@@ -118,3 +120,11 @@ def test_fedgh_sends_a_head_down_and_class_means_up(play_toy: Play) -> None:
     assert ledger.totals["up"] == {"model": 0, "means": 2 * held * 3 * 4}
     with pytest.raises(fl.Undefined, match="no head in common"):
         play_toy(stack, rounds=1, **NORMED)
+
+
+def test_fedgh_says_which_head_it_needs(play_toy: Play) -> None:
+    """No head, and a head without biases; `common_head` would help neither."""
+    bare = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 4, bias=False))
+    for net in (lambda: Constant(0.0, 0.0, 0.0, 0.0), lambda: bare):
+        assert "no linear head with biases" in refused(play_toy, "fedgh", net=net, rounds=1)
+    assert "no head in common" in refused(play_toy, "fedgh", rounds=1, **NORMED)
