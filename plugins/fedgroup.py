@@ -94,8 +94,6 @@ class FedGroup:
         """The negated EDC; in a client cold start cosines with the groups' updates."""
         if upload is None or stage.label not in (GROUPS, CLIENTS):
             return None
-        if stage.label == CLIENTS and (state.membership.home < 0).all():
-            return None  # nobody came to the group cold start: there are no groups yet
         ids, models, size = upload.ids, upload.selected(), ctx.layout.parameters
         updates = (models - state.memory["fedgroup.w"])[:, :size]
         if stage.label == CLIENTS:

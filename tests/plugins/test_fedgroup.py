@@ -75,13 +75,6 @@ def test_a_client_cold_start_by_hand() -> None:
     assert torch.equal(found.models, state.models), "its pre-training is not averaged"
 
 
-def test_no_client_joins_before_there_are_groups() -> None:
-    rule = FedGroup(m=2)
-    ctx, state = begun(rule)
-    stage = fl.Stage("probe", torch.tensor([1]), 1, LATER)
-    assert rule.score(state, stage, uploaded([[5, 5]], (1,)), ctx) is None
-
-
 def test_cold_starts_are_due_until_they_happened() -> None:
     rule = FedGroup(m=1, alpha=2)
     ctx, state = begun(rule)
