@@ -8,6 +8,7 @@ again.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 from typing import TypeVar
 
 import torch
@@ -158,4 +159,5 @@ def _has(table: Tensor, row: Tensor) -> bool:
 
 def _sent_scalars(tensor: Tensor) -> Tensor:
     """Number of scalars per client, shape (n, ...) -> (n,); NaN = not sent."""
-    return (~tensor.isnan()).reshape(len(tensor), -1).sum(dim=1).cpu()
+    each = prod(tensor.shape[1:])
+    return (~tensor.isnan()).reshape(len(tensor), each).sum(dim=1).cpu()

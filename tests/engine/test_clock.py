@@ -340,6 +340,13 @@ def test_a_round_without_uploads_keeps_the_models(
     assert played.result.curves["train_loss"] == [None, None]
 
 
+def test_nobody_sends_what_a_method_wants_beside_the_model(play_toy: Play) -> None:
+    played = play_toy("scaffold", clock={**SPEEDS, "dropout": 1 - 1e-12}, rounds=2)
+    assert torch.equal(played.state.models[0], played.run.context.initial)
+    expected = [f"round {r}: no upload of stage 'train' arrived" for r in (1, 2)]
+    assert played.result.warnings == expected
+
+
 def test_messages_of_fewer_bits_arrive_earlier(play_toy: Play) -> None:
     @dataclass(frozen=True)
     class Half:
