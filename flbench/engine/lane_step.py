@@ -49,6 +49,8 @@ LARGEST_FILLED = 64
 METHODS = "training_step", "batch_loss", "forward"
 """What makes a step of a module; if they are ClientModule's, a step is that of its network."""
 Named = dict[str, Tensor]
+Question = tuple[list[Tensor], list[Tensor]]
+"""Inputs for two lanes, and what a step made of them."""
 
 
 @dataclass
@@ -59,7 +61,6 @@ class Programs:
         known: the programs; None = the step cannot be recorded.
         uses: how often each step was made by the module's Python.
         question: inputs for two lanes, and what the step made of them.
-        owner: the module whose step was recorded first.
         attributes: what the hooks of each module had set when it gave that answer; by its number.
         changes: how often the answer was another one.
         fills: whether batches of a module may be filled up, by its number.
@@ -67,11 +68,17 @@ class Programs:
 
     known: dict[Sizes, Program | None] = field(default_factory=dict)
     uses: dict[Sizes, int] = field(default_factory=dict)
-    question: tuple[list[Tensor], list[Tensor]] | None = None
-    owner: ClientModule | None = None
+    question: Question | None = None
     attributes: dict[int, dict[str, object]] = field(default_factory=dict)
     changes: int = 0
     fills: dict[int, bool] = field(default_factory=dict)
+
+    def forget(self) -> None:
+        """Forget the programs, as a step is another one now."""
+        self.changes += 1
+        self.known, self.uses, self.question = {}, {}, None
+        self.attributes.clear()
+        self.fills.clear()
 
 
 class OtherStep(Exception):
@@ -122,8 +129,9 @@ class LaneStep:
         self.index: Any = 0
         self.call = ModuleCall(space.module, self._training_loss)
         self.gradients = vmap(grad_and_value(self._loss, has_aux=True))
-        self.is_asked = False
-        self._ask_again()
+        self.answered: Question | None = None
+        if not self._is_answered_alike():
+            programs.forget()
 
     def is_recorded(self, sizes: Sizes) -> bool:
         """Whether there is a program of this step.
@@ -133,8 +141,8 @@ class LaneStep:
         Raises:
             OtherStep: another run has recorded it, and this run's step is another one.
         """
-        if self.programs.known.get(sizes) is not None and not self.is_asked:
-            self._ask_again()
+        if not self._is_answered_alike():
+            raise OtherStep
         return self.programs.known.get(sizes) is not None
 
     def fills(self, inputs: list[Tensor]) -> bool:
@@ -190,8 +198,11 @@ class LaneStep:
             inputs: the parameters' tensors, each (G, ...), buffers (G, B), start (G, W), what the
                 clients received, and samples and labels of each batch, (G, b, ...).
             index: number of the step within its phase.
+
+        Raises:
+            OtherStep: see `is_recorded`.
         """
-        program = self.programs.known.get(sizes)
+        program = self.programs.known.get(sizes) if self.is_recorded(sizes) else None
         if program is not None:
             outputs = program(lanes, inputs)
         else:
@@ -277,9 +288,8 @@ class LaneStep:
             return None
         memory = self.programs
         if memory.question is None:
-            memory.question, memory.owner = (question, answer), self.module
+            self.answered = memory.question = question, answer
         memory.attributes[id(self.module)] = now
-        self.is_asked = True
         return with_graphs(program, inputs[0].device)
 
     def _question(self, inputs: list[Tensor]) -> list[Tensor]:
@@ -298,15 +308,20 @@ class LaneStep:
             question.append(two)
         return question
 
-    def _ask_again(self) -> None:
-        """Forget the programs if the step now answers something else than when it was recorded."""
+    def _is_answered_alike(self) -> bool:
+        """Whether the step answers the programs' question as when they were recorded.
+
+        It is asked once in a phase, and again if another run has recorded steps since.
+        """
         memory, module = self.programs, self.module
-        if memory.question is None:
-            return
-        self.is_asked = True
+        if memory.question is self.answered:
+            return True
+        self.answered = memory.question
         now = self.attributes(module)
-        if self.is_plain and same_objects(memory.attributes.get(id(module), {}), now):
-            return
+        if memory.question is None or (
+            self.is_plain and same_objects(memory.attributes.get(id(module), {}), now)
+        ):
+            return True
         question, answer = memory.question
         try:
             same = same_bits(self._by_python(question, Index()), answer)
@@ -314,10 +329,4 @@ class LaneStep:
             same = False
         if same:
             memory.attributes[id(module)] = now
-            return
-        if memory.owner is not module:
-            raise OtherStep
-        memory.changes += 1
-        memory.known, memory.uses, memory.question = {}, {}, None
-        memory.attributes.clear()
-        memory.fills.clear()
+        return same

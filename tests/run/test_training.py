@@ -46,9 +46,9 @@ def spec(method: str | MethodStack, seed: int, **changes: Any) -> RunSpec:
     stack = compose(method) if isinstance(method, str) else method
     engine = changes.pop("engine", LANES)
     folder = Path(changes.pop("folder", "unused"))
-    sinks = changes.pop("sinks", ())
+    sinks, say = changes.pop("sinks", ()), changes.pop("say", print)
     given = {"rounds": 3, "local": {"epochs": 2, "batch_size": 4, "lr": 0.1}, **changes}
-    return RunSpec(toy_suite(**given), stack, seed, folder, folder, engine, sinks=sinks)
+    return RunSpec(toy_suite(**given), stack, seed, folder, folder, engine, sinks=sinks, say=say)
 
 
 def prepared(method: str | MethodStack, folder: Path, **changes: Any) -> list[tuple[Run, State]]:
@@ -180,6 +180,51 @@ def test_each_seed_has_lanes_of_its_own_when_they_part(tmp_path: Path) -> None:
     executors: list[Any] = [run.executor for run, _ in prepared_runs]
     assert [executor.reason for executor in executors] == [None] * 3
     assert len({id(executor.programs) for executor in executors}) == 3, "recorded by itself"
+
+
+def test_seeds_that_were_not_asked_use_no_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step is recorded by the second seed, before the third one makes it."""
+    monkeypatch.setattr(vectorised, "USES", 2)
+    local = {"epochs": 1, "batch_size": 32, "lr": 0.1}
+    single, shared, _ = ends(
+        composition(("pulled", Pulled())), tmp_path, rounds=1, local=local, participation=1.0
+    )
+    agree(single, shared)
+
+
+@dataclass(frozen=True)
+class Growing:
+    """A term that is the same for all seeds, and another one from a round on."""
+
+    @hookimpl
+    def local_term(self, ctx: Any) -> Any:
+        strength = 0.01 if ctx.round < 3 else 0.02
+        return lambda module: strength * module.flat().square().sum()
+
+
+def test_seeds_whose_steps_change_alike_stay_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if not the first of them has recorded the step."""
+    monkeypatch.setattr(vectorised, "USES", 2)
+    local = {"epochs": 1, "batch_size": 4, "lr": 0.1}
+    single, shared, said = ends(composition(("growing", Growing())), tmp_path, local=local)
+    agree(single, shared)
+    assert said == []
+
+
+def test_a_run_that_trains_a_stage_alone_records_its_step_anew(tmp_path: Path) -> None:
+    """Another run has recorded the steps that they share, and is not there in this stage."""
+    said: list[str] = []
+    runs = prepared(composition(("growing", Growing())), tmp_path, say=said.append)
+    executors = [run.executor for run, _ in runs[:2]]
+    for number, (run, state) in enumerate(runs[:2]):
+        run.executor.programs = executors[0].programs
+        alone(running_rounds(run, state, last=2 + number))
+    assert [executor.reason for executor in executors] == [None, None]
+    assert said == []
 
 
 class Slow(ClientModule):
