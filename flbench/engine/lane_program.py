@@ -211,6 +211,61 @@ class _Recorder(TorchDispatchMode):
         return result
 
 
+class WatchedCall(TorchDispatchMode):
+    """Calls a function, and notes what its operations take that may be another thing next time.
+
+    Attributes:
+        outputs: of the function.
+        taken: in their order, the operations, what they are given that is no tensor, and tensors
+            that are neither inputs of the function nor results of its operations.
+    """
+
+    def __init__(self, function: Function, inputs: Sequence[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.taken: list[object] = []
+        self._made = {id(tensor): tensor for tensor in inputs}  # kept, so that ids stay theirs
+        with self:
+            self.outputs = list(function(*inputs))
+        self._made.clear()
+
+    def __torch_dispatch__(
+        self,
+        func: Any,  # noqa: ANN401 - torch leaves these open
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401
+        given = [part for part in _leaves((args, kwargs or {})) if id(part) not in self._made]
+        self.taken += [func, *given]
+        result = func(*args, **(kwargs or {}))
+        self._made |= {id(tensor): tensor for tensor in tensors(result)}
+        return result
+
+    def is_like(self, other: WatchedCall) -> bool:
+        """Whether both gave the same bits, by the same operations with the same numbers."""
+        return (
+            len(self.taken) == len(other.taken)
+            and all(map(_is_same, self.taken, other.taken))
+            and same_bits(self.outputs, other.outputs)
+        )
+
+
+def _leaves(part: Any) -> list[Any]:  # noqa: ANN401 - an argument of any type
+    """What an argument consists of, the names in a dict among it."""
+    if isinstance(part, dict):
+        part = list(part.items())
+    if not isinstance(part, tuple | list):
+        return [part]
+    return [leaf for some in part for leaf in _leaves(some)]
+
+
+def _is_same(one: object, other: object) -> bool:
+    """Whether two things that operations take are equal; tensors byte by byte."""
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return one is other or (one.dtype == other.dtype and same_bits([one], [other]))
+    return type(one) is type(other) and one == other
+
+
 def _has_numbers(operation: object, args: tuple[Any, ...]) -> bool:
     """Whether it is indexing by numbers of rows, whose result has a shape that is known before."""
     masks = torch.bool, torch.uint8

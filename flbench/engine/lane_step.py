@@ -3,8 +3,9 @@
 `torch.func.vmap` runs the ClientModule's own `training_step` over the lanes. A step that was made
 `USES` times is recorded (`lane_program`). What a step computes may change from stage to stage: a
 method may give other terms, or its hooks may set attributes. So each program has a question,
-tensors for two lanes and what the step answers to them, which is asked again whenever a phase
-starts; if the answer is another, the programs are forgotten. Several runs may share programs: each
+tensors for two lanes, and the operations by which the step answers it, which is asked again
+whenever a phase starts; if the answer is another, or an operation takes another number or another
+tensor of the module's, the programs are forgotten. Several runs may share programs: each
 of them asks the question of its own module first.
 """
 
@@ -35,6 +36,7 @@ from flbench.engine.lane_program import (
     USES,
     Index,
     LaneProgram,
+    WatchedCall,
     same_bits,
     same_objects,
 )
@@ -49,8 +51,8 @@ LARGEST_FILLED = 64
 METHODS = "training_step", "batch_loss", "forward"
 """What makes a step of a module; if they are ClientModule's, a step is that of its network."""
 Named = dict[str, Tensor]
-Question = tuple[list[Tensor], list[Tensor]]
-"""Inputs for two lanes, and what a step made of them."""
+Question = tuple[list[Tensor], WatchedCall]
+"""Inputs for two lanes, and a step that was made of them."""
 
 
 @dataclass
@@ -60,7 +62,7 @@ class Programs:
     Attributes:
         known: the programs; None = the step cannot be recorded.
         uses: how often each step was made by the module's Python.
-        question: inputs for two lanes, and what the step made of them.
+        question: inputs for two lanes, and the step that was made of them.
         attributes: what the hooks of each module had set when it gave that answer; by its number.
         changes: how often the answer was another one.
         fills: whether batches of a module may be filled up, by its number.
@@ -283,8 +285,8 @@ class LaneStep:
         now = self.attributes(self.module)
         if not same_objects(before, now) or not same_bits(program(lanes, inputs), outputs):
             return None
-        answer = self._by_python(question, Index())
-        if not same_bits(program(FEWER, question), answer):
+        answer = self._answer(question)
+        if not same_bits(program(FEWER, question), answer.outputs):
             return None
         memory = self.programs
         if memory.question is None:
@@ -308,6 +310,10 @@ class LaneStep:
             question.append(two)
         return question
 
+    def _answer(self, question: list[Tensor]) -> WatchedCall:
+        """What the module's Python makes of a question."""
+        return WatchedCall(lambda *tensors: self._by_python(tensors, Index()), question)
+
     def _is_answered_alike(self) -> bool:
         """Whether the step answers the programs' question as when they were recorded.
 
@@ -324,7 +330,7 @@ class LaneStep:
             return True
         question, answer = memory.question
         try:
-            same = same_bits(self._by_python(question, Index()), answer)
+            same = self._answer(question).is_like(answer)
         except Exception:
             same = False
         if same:

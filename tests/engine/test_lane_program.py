@@ -18,6 +18,7 @@ from flbench.engine.lane_program import (
     LaneProgram,
     NotRecordable,
     ProgramsByShape,
+    WatchedCall,
 )
 
 WIDE = torch.linspace(-1, 1, 6).view(3, 2)
@@ -139,6 +140,17 @@ def test_what_is_more_than_its_operations_is_not_recorded(function: Callable[...
 def test_the_number_of_a_step_cannot_be_looked_at(look: Callable[[Any], Any]) -> None:
     with pytest.raises((NotRecordable, TypeError, IndexError)):
         look(Index())
+
+
+def test_calls_are_alike_if_their_operations_take_the_same() -> None:
+    def call(number: float, table: Tensor) -> WatchedCall:
+        return WatchedCall(lambda w, x, y: [x[..., :2].clamp(max=number) + table[0]], inputs(2))
+
+    first = call(100.0, WIDE)
+    assert first.is_like(call(100.0, WIDE.clone()))
+    assert not first.is_like(call(200.0, WIDE)), "no number is as large"
+    assert not first.is_like(call(100.0, torch.cat([WIDE[:1], WIDE[1:] + 1])))
+    assert not first.is_like(call(100.0, WIDE + 1))
 
 
 class Counted:

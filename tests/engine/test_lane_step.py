@@ -164,6 +164,46 @@ def test_a_term_that_is_zero_at_the_start_is_noticed(play_toy: Play) -> None:
     assert all(programs(played))
 
 
+class Weighted(ClientModule):
+    """Samples have weights by their labels, which it keeps when a phase starts."""
+
+    def on_phase_start(self, number: int) -> None:
+        self.weights = self.received["weights"].clone()
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        x, y = batch
+        losses = nn.functional.cross_entropy(self(x), y, reduction="none")
+        return (self.weights[y] * losses).mean()
+
+
+def of_weights(heavy: int) -> Any:
+    """A method whose samples of a label count three times from round 2 on."""
+
+    @dataclass(frozen=True)
+    class Method:
+        @hookimpl
+        def client_module(self, net: nn.Module, ctx: Any) -> ClientModule:
+            return Weighted(net, ctx.local)
+
+        @hookimpl
+        def dispatch(self, stage: Stage, ctx: Any) -> Start:
+            weights = torch.ones(4)
+            weights[heavy] = 3.0 if ctx.round >= 2 else 1.0
+            return Start(extras={"weights": weights.expand(len(stage.clients), -1)})
+
+    return composition(("method", Method()))
+
+
+def test_what_a_step_reads_of_the_module_is_noticed_where_the_answer_is_the_same(
+    play_toy: Play,
+) -> None:
+    """The question has one batch, which does not have all labels."""
+    for heavy in range(2):
+        local = {"epochs": 1, "batch_size": 1, "lr": 0.1}
+        _, played = ends(play_toy, of_weights(heavy), rounds=2, local=local)
+        assert [memory.changes for memory in programs_of(played)] == [1]
+
+
 @pytest.mark.parametrize("module", [Numbered, Remembering])
 def test_a_step_with_state_is_made_by_python(play_toy: Play, module: type[ClientModule]) -> None:
     _, played = ends(play_toy, method(module))
