@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -61,6 +62,7 @@ class Programs:
 
     Attributes:
         known: the programs; None = the step cannot be recorded.
+        reached: names of the parameters that the loss of each program reaches.
         uses: how often each step was made by the module's Python.
         question: inputs for two lanes, and the step that was made of them.
         attributes: what the hooks of each module had set when it gave that answer; by its number.
@@ -69,6 +71,7 @@ class Programs:
     """
 
     known: dict[Sizes, Program | None] = field(default_factory=dict)
+    reached: dict[Sizes, set[str]] = field(default_factory=dict)
     uses: dict[Sizes, int] = field(default_factory=dict)
     question: Question | None = None
     attributes: dict[int, dict[str, object]] = field(default_factory=dict)
@@ -78,7 +81,7 @@ class Programs:
     def forget(self) -> None:
         """Forget the programs, as a step is another one now."""
         self.changes += 1
-        self.known, self.uses, self.question = {}, {}, None
+        self.known, self.reached, self.uses, self.question = {}, {}, {}, None
         self.attributes.clear()
         self.fills.clear()
 
@@ -129,6 +132,7 @@ class LaneStep:
             self.has_plain_loss and not work.terms and not has_forward_hooks(space.module)
         )
         self.index: Any = 0
+        self.reached: set[str] = set()
         self.call = ModuleCall(space.module, self._training_loss)
         self.gradients = vmap(grad_and_value(self._loss, has_aux=True))
         self.answered: Question | None = None
@@ -192,6 +196,7 @@ class LaneStep:
     ) -> tuple[Named, Tensor, Tensor]:
         """Return gradients, losses and buffers of lanes after a step.
 
+        Parameters that the loss does not reach have no gradient: an optimiser leaves them alone.
         They must be used before the next step, which may overwrite them (`lane_graph`).
 
         Args:
@@ -206,17 +211,18 @@ class LaneStep:
         """
         program = self.programs.known.get(sizes) if self.is_recorded(sizes) else None
         if program is not None:
-            outputs = program(lanes, inputs)
+            outputs, reached = program(lanes, inputs), self.programs.reached[sizes]
         else:
-            outputs = self._by_python(inputs, index)
+            outputs, reached = self._by_python(inputs, index), self.reached
             self._count(sizes, inputs, outputs)
         *gradients, loss, buffers = outputs
         names = [slot.name for slot in self.parameters]
-        return dict(zip(names, gradients, strict=True)), loss, buffers
+        slopes = {n: slope for n, slope in zip(names, gradients, strict=True) if n in reached}
+        return slopes, loss, buffers
 
     def _by_python(self, inputs: Sequence[Tensor], index: object) -> list[Tensor]:
         """Gradient of each parameter's tensor, losses and buffers, by the module's Python."""
-        self.index = index
+        self.index, self.reached = index, set[str]()
         with self.space.fabric.autocast(), LaneConvolutions():
             return self._outputs(*inputs)
 
@@ -240,6 +246,8 @@ class LaneStep:
         batch: Any,  # noqa: ANN401 - a batch, or a tuple of them
     ) -> tuple[Tensor, Tensor]:
         """Return the loss of one lane and its buffers after the step."""
+        for name, tensor in parameters.items():
+            tensor.register_hook(partial(self._reach, name))
         named_buffers = {}
         for slot in self.buffers:
             values = buffers[slot.start - self.cut : slot.stop - self.cut].clone().view(slot.shape)
@@ -251,6 +259,11 @@ class LaneStep:
             return loss, buffers.clone()
         after = [tensor.reshape(-1).to(buffers.dtype) for tensor in named_buffers.values()]
         return loss, torch.cat(after)
+
+    def _reach(self, name: str, gradient: Tensor | None) -> None:
+        """Note that the loss reaches a parameter; `grad` gives zeros for those that it does not."""
+        if gradient is not None:
+            self.reached.add(name)
 
     def _training_loss(self, batch: Any) -> Tensor:  # noqa: ANN401 - a batch, or a tuple of them
         """The loss of one batch and its terms."""
@@ -268,6 +281,7 @@ class LaneStep:
         memory.known[sizes] = None
         try:
             memory.known[sizes] = self._record(inputs, outputs)
+            memory.reached[sizes] = self.reached
         except Exception:  # whatever a module does that a program cannot: its Python goes on
             return
 

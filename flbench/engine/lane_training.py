@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from functools import cache, cached_property
 from itertools import accumulate
@@ -20,7 +20,7 @@ from flbench.core.networks import choosing
 from flbench.core.state import Schedule
 from flbench.engine.batches import orders
 from flbench.engine.lane_group import Steps, Turn, turns
-from flbench.engine.lane_hooks import LaneHooks, attributes, same_phases
+from flbench.engine.lane_hooks import LaneHooks, NotVectorisable, attributes, same_phases
 from flbench.engine.lane_optimizer import LaneOptimizer
 from flbench.engine.lane_step import NO_LABEL, LaneStep, Programs
 from flbench.engine.lanes import (
@@ -348,6 +348,7 @@ class PhaseSteps:
         self.optimizer, self.frozen = optimizer, frozen
         self.before = lanes.steps.copy()
         self.first = np.cumsum([0, *map(len, lanes.owned)])
+        self.trained: set[str] | None = None
 
     @cached_property
     def job_numbers(self) -> list[int]:
@@ -407,8 +408,9 @@ class PhaseSteps:
         if lanes.generators:
             space.lane_randomness.generators = [lanes.generators[lane] for lane in turn.lanes]
         gradients, loss, buffers_after = step(turn.sizes, len(group), inputs, made)
-        kept = {name: theta[name].clone() for name in frozen.parameters.keys() - frozen.wholly}
-        trained = {name: table for name, table in theta.items() if name not in frozen.wholly}
+        trained = {name: theta[name] for name in gradients if name not in frozen.wholly}
+        self._refuse_others(trained.keys())
+        kept = {name: theta[name].clone() for name in frozen.parameters if name in trained}
         self.optimizer.step(group, trained, gradients, made)
         for name, values in kept.items():
             mask = frozen.parameters[name]
@@ -424,3 +426,14 @@ class PhaseSteps:
             lanes.buffers[group.part] = buffers_after
         lanes.loss[group.part] += loss
         lanes.steps[turn.lanes] += 1
+
+    def _refuse_others(self, trained: Iterable[str]) -> None:
+        """Refuse to count steps of parameters that the loss reaches in some of them only.
+
+        Raises:
+            NotVectorisable: one by one, each parameter has a count of its own.
+        """
+        names = set(trained)
+        self.trained = names if self.trained is None else self.trained
+        if self.optimizer.counts and self.trained != names:
+            raise NotVectorisable("its loss reaches other parameters from step to step")

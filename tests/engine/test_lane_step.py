@@ -229,6 +229,50 @@ def test_recorded_convolutions_and_batchnorm_end_where_clients_end_alone(play_to
     assert any(programs(played))
 
 
+class Partly(nn.Module):
+    """Its loss does not reach all parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.unused, self.head = nn.Linear(3, 4), nn.Linear(3, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.body(x).relu())
+        return logits
+
+
+class Alternating(ClientModule):
+    """Its loss reaches another layer in every second step."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        weight: Any = self.get_submodule("net.unused").weight
+        return loss if batch_idx % 2 else loss + weight.square().sum()
+
+
+DECAY = {"epochs": 1, "batch_size": 6, "lr": 0.05, "momentum": 0.9, "weight_decay": 0.5}
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_what_the_loss_does_not_reach_stays_as_it_is(play_toy: Play, optimizer: str) -> None:
+    local = {**DECAY, "optimizer": optimizer}
+    _, played = ends(play_toy, "fedavg", net=Partly, local=local, rounds=2)
+    assert all(programs(played))
+    unused = slice(16, 32)
+    assert torch.equal(played.state.models[0, unused], played.run.context.initial[unused])
+
+
+def test_momentum_rests_where_the_loss_does_not_reach(play_toy: Play) -> None:
+    ends(play_toy, method(Alternating), net=Partly, local=DECAY, rounds=2)
+
+
+def test_counts_of_steps_are_not_shared_where_the_loss_does_not_reach(play_toy: Play) -> None:
+    local = {**DECAY, "optimizer": "adam"}
+    played = play_toy(method(Alternating), executor="vectorised", net=Partly, local=local, rounds=1)
+    reason = "its loss reaches other parameters from step to step"
+    assert played.said == [f"round 1: clients are trained one by one: {reason}"]
+
+
 class Receiving(ClientModule):
     """Scales its loss by a tensor that its client received."""
 
