@@ -197,7 +197,7 @@ def evaluate_round(run: Run, state: State, losses: list[float]) -> RoundRecord:
             )
             if not math.isfinite(found.mean_loss()):
                 raise Diverged(f"round {ctx.round}: test loss is not finite: lower local.lr")
-    heard = [loss for loss in losses if loss == loss]
+    heard = list(filter(math.isfinite, losses))
     groups = None if run.groups is None else run.groups.tolist()
     curves = measured(None if found is None else found.outcome(groups))
     metrics: dict[str, float | None] = {

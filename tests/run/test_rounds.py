@@ -563,6 +563,13 @@ def test_cohorts_of_many_clients_are_drawn_without_shuffling_all(
     assert drawn[0] == cohort(suite, 1, 1).tolist() != cohort(suite, 2, 1).tolist()
 
 
+def test_training_losses_that_are_not_finite_are_left_out_of_the_curve(play_toy: Play) -> None:
+    played = play_toy("fedavg", rounds=1)
+    losses = [1.0, torch.inf, torch.nan, 2.0]
+    record = rounds.evaluate_round(played.run, played.state, losses)
+    assert record.metrics["train_loss"] == 1.5
+
+
 def test_the_training_loss_is_that_of_all_stages(play_toy: Play) -> None:
     @dataclass(frozen=True)
     class Twice:
