@@ -92,7 +92,8 @@ class Batch:
     def logits(self) -> Tensor:
         """Shape (b, classes); for text (b, T, classes)."""
         if self._logits is None:
-            if self.module.loss_function is not mean_cross_entropy and head_of(self.module.net):
+            has_head = head_of(self.module.net) is not None
+            if self.module.loss_function is not mean_cross_entropy and has_head:
                 self._features, self._logits = self.module.features(self.x)
             else:
                 self._logits = self.module(self.x)

@@ -26,6 +26,15 @@ def test_features_and_logits_of_a_batch_are_computed_together() -> None:
     assert asked.features is features, "the network is asked once"
 
 
+def test_a_network_that_is_its_own_head_gives_logits_and_features_together() -> None:
+    module = ClientModule(nn.Linear(3, 4), LocalTraining())
+    module.loss_function = lambda batch: batch.logits.sum()
+    x = torch.randn(5, 3)
+    asked = Batch(module, x, torch.zeros(5, dtype=torch.int64))
+    assert torch.equal(asked.logits, module(x))
+    assert torch.equal(asked.features, x)
+
+
 def test_logits_that_were_given_have_no_features() -> None:
     given = torch.zeros(5, 2)
     asked = batch(logits=given)
