@@ -34,6 +34,11 @@ class DistributedExecutor(Sequential):
         """How each process trains its clients."""
         return self.inner.name
 
+    @property
+    def evaluates_in_lanes(self) -> bool:
+        """Whether each process may evaluate its models in one pass; see `Sequential`."""
+        return self.inner.evaluates_in_lanes
+
     def fit(self, start: Dispatched, stage: Stage, work: LocalWork, round_: int) -> Upload:
         """Train every acting client from its start; see `Sequential.fit`."""
         self.inner.samples = self.samples
@@ -87,7 +92,15 @@ def small_fields(upload: Upload) -> tuple[Extras, dict[str, Kind], Extras]:
 
 
 def gathered(tables: Sequence[Extras], order: Tensor, stage: Stage, round_: int) -> Extras:
-    """What the clients of all processes keep, in the clients' order, shape (n,)."""
+    """What the clients of all processes keep, in the clients' order, shape (n,).
+
+    Raises:
+        PluginError: they keep different names or types; see `stack_kept`.
+    """
+    types: list[dict[str, Kind]] = [
+        {name: ((), table.dtype) for name, table in kept.items()} for kept in tables
+    ]
+    common_extras(types, stage, round_, "keep")
     entries = [
         {name: table[i] for name, table in kept.items()}
         for kept in tables

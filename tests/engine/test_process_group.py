@@ -39,7 +39,7 @@ from flbench.core.client import LocalWork
 from flbench.core.model_bank import RowStore
 from flbench.core.state import Dispatched
 from flbench.engine import process_group
-from flbench.engine.distributed import DistributedExecutor, select_clients
+from flbench.engine.distributed import DistributedExecutor, gathered, select_clients
 from flbench.engine.fabric import join_process_group, open_fabric
 from flbench.engine.options import EngineOptions
 from flbench.engine.process_group import ALONE, ProcessGroup, assign
@@ -303,10 +303,19 @@ def test_runs_end_in_the_same_bits_on_three_processes(method: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ["sequential", "vectorised"])
-def test_a_result_names_how_each_process_trains(name: str, play_toy: Play) -> None:
-    run = play_toy("fedavg", executor=name, rounds=1).run
-    names = together(2, lambda ranks: DistributedExecutor(run.executor, ranks).name)
-    assert names == [name, name]
+def test_each_process_trains_and_evaluates_as_one_alone(name: str, play_toy: Play) -> None:
+    executor = play_toy("fedavg", executor=name, rounds=1).run.executor
+    assert executor.evaluates_in_lanes == (name == "vectorised")
+    for shared in together(2, lambda ranks: DistributedExecutor(executor, ranks)):
+        assert shared.name == name
+        assert shared.evaluates_in_lanes == executor.evaluates_in_lanes
+
+
+def test_clients_of_two_processes_that_keep_different_things_are_refused() -> None:
+    stage, order = Stage("train", torch.arange(2), 1), torch.arange(2)
+    tables = [{"m.k": torch.zeros(1, 2)}, {}]
+    with pytest.raises(PluginError, match=r"clients differ in what they keep: m\.k"):
+        gathered(tables, order, stage, 1)
 
 
 @pytest.mark.slow
