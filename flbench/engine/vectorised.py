@@ -6,7 +6,8 @@ different numbers of samples need no padding. Every lane has the same batches an
 as in the sequential executor, and its parameters are equal up to the order of float sums.
 
 A module for which this does not hold is detected, and its clients are trained one by one. The
-clients of several runs, such as the seeds of a method, may share lanes (`fit_together`).
+clients of several runs, such as the seeds of a method, may share lanes
+(`TogetherExecutor.fit`).
 """
 
 from __future__ import annotations
