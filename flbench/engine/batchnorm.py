@@ -1,7 +1,8 @@
 """The policy for BatchNorm statistics: `global`, `local` or `reset`.
 
 `global`: they are averaged like parameters. `local`: every client keeps its own statistics, in the
-memory "buffers.own", and they are never sent. `reset`: every round starts from the initial ones.
+memory "buffers.own", and they are never sent. `reset`: every round starts from the initial ones,
+which clients have.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from torch import Tensor
 from flbench.core.layout import ParameterLayout
 from flbench.core.model_bank import ModelBank, RowStore
 from flbench.core.state import Dispatched, Memory, Personal, State, Upload
+from flbench.engine.communication import count_true
 
 Policy = Literal["global", "local", "reset"]
 OWN = "buffers.own"
@@ -40,16 +42,25 @@ def before_training(
     """Put the buffers of the policy into the start."""
     if policy == "global" or not layout.buffers:
         return start
+    sent_mask = start.sent_mask & layout.trainable
     if policy == "reset":
         initial_buffers = initial[layout.parameters :]
-        return replace(start, params=with_buffers(start.params, initial_buffers, layout))
+        params = with_buffers(start.params, initial_buffers, layout)
+        return replace(start, params=params, sent_mask=sent_mask)
     own = state.memory[OWN][ids][:, None, :]
     return replace(
         start,
         params=with_buffers(start.params, own, layout),
-        sent_mask=start.sent_mask & layout.trainable,
+        sent_mask=sent_mask,
         returned_mask=start.returned_mask & layout.trainable,
     )
+
+
+def complete(policy: Policy, layout: ParameterLayout, models: Tensor) -> Tensor:
+    """How many scalars of some models, shape (n, W), clients receive at most, shape (n,), int64."""
+    masks = layout.of_networks
+    sent = masks if policy == "global" else masks & layout.trainable
+    return count_true(sent)[layout.network_of(models)]
 
 
 def after_training(policy: Policy, state: State, upload: Upload, layout: ParameterLayout) -> State:

@@ -1,8 +1,8 @@
 """CommunicationLedger: counts what is sent between server and clients, once, in bits.
 
 A scalar has 32 bits, independent of its type, unless a plugin codes it (`encode`); NaN in an extra
-is a scalar that is not sent. A model that a client already received in this round is not sent to it
-again.
+is a scalar that is not sent. A complete model that a client already received in this round is not
+sent to it again; scalars that no message to it has, as buffers of its own, are no part of it.
 """
 
 from __future__ import annotations
@@ -100,16 +100,24 @@ class CommunicationLedger:
         for client in clients.tolist():
             self._received.setdefault(client, []).append(models)
 
-    def start(self, start: Dispatched, stage: Stage) -> None:
-        """Count what the acting clients receive at the start of a stage."""
-        scalars, whole = [], start.sent_mask.shape[1]
+    def start(self, start: Dispatched, stage: Stage, complete: Tensor | None = None) -> None:
+        """Count what the acting clients receive at the start of a stage.
+
+        Args:
+            start: what they receive.
+            stage: the stage.
+            complete: number of scalars of a complete model of each client, shape (n,); None = W.
+        """
+        scalars, full = [], start.sent_mask.shape[1]
+        whole = [full] * len(stage.clients) if complete is None else complete.tolist()
         widths, active = count_true(start.sent_mask).tolist(), start.active.tolist()
         for i, client in enumerate(stage.clients.tolist()):
             width, received = widths[i], self._received.setdefault(client, [])
             candidates = [start.params[i, number] for number, on in enumerate(active[i]) if on]
-            new = [row for row in candidates if not any(_has(table, row) for table in received)]
-            if width == whole:  # only complete models count as received
-                received.extend(row[None] for row in new)
+            part = start.sent_mask[i].to(start.params.device) if width < full else slice(None)
+            new = [row for row in candidates if not any(_has(one, row, part) for one in received)]
+            if width == whole[i]:  # only complete models count as received
+                received.extend(_sent_part(row, part)[None] for row in new)
             scalars.append(width * len(new))
         self.send("down", stage.clients, "model", torch.tensor(scalars, dtype=torch.int64))
         for name, tensor in start.extras.items():
@@ -151,10 +159,19 @@ def count_true(masks: Tensor) -> Tensor:
     return torch.tensor([int(mask.count_nonzero()) for mask in masks], dtype=torch.int64)
 
 
-def _has(table: Tensor, row: Tensor) -> bool:
-    """Whether a model, shape (W,), is in a table of models, shape (m, W)."""
-    places = (table[:, 0] == row[0]).nonzero()[:, 0].tolist()
-    return any(torch.equal(table[place], row) for place in places)
+def _has(table: Tensor, row: Tensor, part: Tensor | slice) -> bool:
+    """Whether a table of models, shape (m, W), has a part of a model, shape (W,)."""
+    wanted = row[part]
+    if not len(wanted):
+        return False
+    first = int(part.nonzero()[0]) if isinstance(part, Tensor) else 0
+    places = (table[:, first] == wanted[0]).nonzero()[:, 0].tolist()
+    return any(torch.equal(table[place][part], wanted) for place in places)
+
+
+def _sent_part(row: Tensor, part: Tensor | slice) -> Tensor:
+    """A model, shape (W,), with NaN, which equals nothing, in the place of what is not sent."""
+    return torch.where(part, row, torch.nan) if isinstance(part, Tensor) else row
 
 
 def _sent_scalars(tensor: Tensor) -> Tensor:

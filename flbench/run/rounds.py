@@ -126,7 +126,8 @@ def running_round(run: Run, state: State) -> Running[tuple[State, list[float]]]:
             start = batchnorm.before_training(
                 policy, start, state, stage.clients, ctx.layout, ctx.initial
             )
-            run.ledger.start(start, stage)
+            complete = batchnorm.complete(policy, ctx.layout, start.params[:, 0])
+            run.ledger.start(start, stage, complete)
             work = hooks.local_work(state, stage, ctx)
         with clock("train"):
             upload = yield from trained(run, start, stage, work, ctx.round)

@@ -103,6 +103,18 @@ def test_a_part_of_a_model_is_sent_each_time() -> None:
     assert counts(ledger, "down") == [8]
 
 
+def test_a_model_is_complete_without_what_no_message_has() -> None:
+    """The last scalar stays with the client, or is of another network."""
+    ledger, stage = CommunicationLedger(1), Stage("train", torch.arange(1), 1)
+    ledger.send_models(torch.tensor([0]), torch.tensor([[1.0, 2.0]]))
+    for own in (5.0, 6.0):
+        ledger.start(start([[[1.0, own]]], [True, False]), stage, torch.tensor([1]))
+        ledger.start(start([[[3.0, own]]], [True, False]), stage, torch.tensor([1]))
+    assert counts(ledger, "down") == [12], "the second time the client has it"
+    ledger.start(start([[[9.0, 5.0]]], [False, True]), stage, torch.tensor([1]))
+    assert counts(ledger, "down") == [16], "it never received that scalar"
+
+
 def test_extras_count_without_what_is_nan() -> None:
     ledger, stage = CommunicationLedger(2), Stage("train", torch.arange(2), 1)
     table = torch.tensor([[1.0, torch.nan, 2.0], [torch.nan, torch.nan, 3.0]])
