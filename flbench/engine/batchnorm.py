@@ -1,8 +1,9 @@
 """The policy for BatchNorm statistics: `global`, `local` or `reset`.
 
 `global`: they are averaged like parameters. `local`: every client keeps its own statistics, in the
-memory "buffers.own", and they are never sent. `reset`: every round starts from the initial ones,
-which clients have.
+memory "buffers.own", and they are never sent: the server's models have the initial ones, also where
+`ctx.evaluate` evaluates them; models that are trained or judged have the client's own. `reset`:
+every round starts from the initial ones, which clients have.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from flbench.core.layout import ParameterLayout
 from flbench.core.model_bank import ModelBank, RowStore
-from flbench.core.state import Dispatched, Memory, Personal, State, Upload
+from flbench.core.state import Dispatched, Memory, Personal, Stage, State, Upload
 from flbench.engine.communication import count_true
 
 Policy = Literal["global", "local", "reset"]
@@ -63,13 +64,23 @@ def complete(policy: Policy, layout: ParameterLayout, models: Tensor) -> Tensor:
     return count_true(sent)[layout.network_of(models)]
 
 
-def after_training(policy: Policy, state: State, upload: Upload, layout: ParameterLayout) -> State:
-    """Store each acting client's own buffers."""
+def after_training(
+    policy: Policy,
+    upload: Upload,
+    state: State,
+    stage: Stage,
+    layout: ParameterLayout,
+    initial: Tensor,
+) -> tuple[Upload, State]:
+    """Store each acting client's own buffers; the server's upload has the initial ones instead."""
     if policy != "local" or not layout.buffers:
-        return state
-    buffers = state.memory[OWN].clone()
-    buffers[upload.ids] = upload.selected()[:, layout.parameters :]
-    return state.remember({OWN: buffers})
+        return upload, state
+    if stage.aggregates:
+        buffers = state.memory[OWN].clone()
+        buffers[upload.ids] = upload.selected()[:, layout.parameters :]
+        state = state.remember({OWN: buffers})
+    params = with_buffers(upload.params, initial[layout.parameters :], layout)
+    return replace(upload, params=params), state
 
 
 def before_evaluation(

@@ -146,12 +146,14 @@ def running_round(run: Run, state: State) -> Running[tuple[State, list[float]]]:
             if stage.started is None:  # it was waited for
                 run.services.warn(f"round {ctx.round}: no upload of stage '{stage.label}' arrived")
             continue
+        upload, state = batchnorm.after_training(
+            policy, upload, state, stage, ctx.layout, ctx.initial
+        )
         state = regroup(run, state, stage, "after", upload, ctx)
         if stage.aggregates:
             with clock("aggregate"):
                 models = hooks.aggregate(state, upload, ctx)
                 state = replace(state, models=models.rows).remember(models.memory)
-            state = batchnorm.after_training(policy, state, upload, ctx.layout)
             losses += upload.loss.tolist()
         state = replace(state, seconds=timer.afterwards(state.seconds))
     return replace(state, round=ctx.round), losses

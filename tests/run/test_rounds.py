@@ -288,8 +288,12 @@ def test_buffers_are_averaged_by_default(play_toy: Play) -> None:
 
 
 def test_local_buffers_stay_with_their_client(play_toy: Play) -> None:
-    played = play_toy("fedavg", net=batchnorm, buffers="local", rounds=2)
+    uploads: list[Any] = []
+    watched = composition(("watch", watching(uploads)))
+    played = play_toy(watched, net=batchnorm, buffers="local", rounds=2)
     layout, initial = played.run.context.layout, played.run.context.initial
+    for models in (played.state.models, *(upload.params for upload in uploads)):
+        assert models[..., layout.parameters :].eq(initial[layout.parameters :]).all()
     own = played.state.memory["buffers.own"]
     trained = {i for r in (1, 2) for i in cohort_ids(played, r)}
     for client in range(CLIENTS):
