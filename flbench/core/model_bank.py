@@ -258,6 +258,8 @@ class ModelBank(Tensor):
         chosen = self._row_numbers(first, rest)
         if chosen is None:
             self._rewrite(lambda table: table.__setitem__(key, value))
+        elif not len(chosen):
+            return  # as a tensor does
         elif rest:
             table = torch.stack([self.read(index) for index in chosen.tolist()])
             table[:, *rest] = value

@@ -66,6 +66,9 @@ WRITES: dict[str, Callable[[torch.Tensor], Any]] = {
     "pairs": one((PAIR, torch.tensor([0, 2])), torch.tensor([8.0, 9.0])),
     "everything": one(..., 3.0),
     "nothing": one(torch.tensor([], dtype=torch.int64), torch.empty(0, WIDTH)),
+    "nothing of some scalars": one(
+        (torch.tensor([], dtype=torch.int64), slice(0, 2)), torch.empty(0, 2)
+    ),
     "a row in place": lambda table: table[4].mul_(2),
     "a row after a read": lambda table: table[1].add_(table[0]),
     "all in place": lambda table: table.add_(1),
