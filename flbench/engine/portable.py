@@ -121,11 +121,19 @@ def _replace(library: torch.library.Library, name: str, other: str) -> None:
     function = getattr(np, other)
 
     def compute(x: torch.Tensor) -> torch.Tensor:
-        kind = x.dtype if x.is_floating_point() else torch.get_default_dtype()
-        exact = x.detach().to(kind if kind in (torch.float32, torch.float64) else torch.float32)
+        numbers = x.is_floating_point() or x.is_complex()
+        kind = x.dtype if numbers else torch.get_default_dtype()
+        exact = torch.promote_types(kind, torch.float32)  # numpy has no bfloat16
         with np.errstate(all="ignore"):
-            return torch.from_numpy(np.asarray(function(exact.numpy()))).to(kind)
+            result = function(x.to(exact).numpy(force=True))
+        return torch.from_numpy(np.asarray(result)).to(kind)
+
+    def into(out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        result = compute(x)
+        if not torch.can_cast(result.dtype, out.dtype):
+            raise RuntimeError(f"{name}: expected a tensor of {result.dtype}, got {out.dtype}")
+        return out.resize_(x.shape).copy_(result)
 
     library.impl(name, compute, "CPU")
-    library.impl(f"{name}_", lambda x: x.copy_(compute(x)), "CPU")
-    library.impl(f"{name}.out", lambda x, out: out.resize_(x.shape).copy_(compute(x)), "CPU")
+    library.impl(f"{name}_", lambda x: into(x, x), "CPU")
+    library.impl(f"{name}.out", lambda x, out: into(out, x), "CPU")

@@ -109,9 +109,23 @@ for dtype in (torch.float32, torch.float64):
     root = x.clone().requires_grad_()
     root.sqrt().sum().backward()
     wrong.append((root.grad - 0.5 / x.sqrt()).abs().max() > 1e-4)
-found["wrong"] = int(sum(wrong))
 found["negative"] = bool(torch.tensor([-1.0]).sqrt().isnan())
 short = torch.tensor([4.0]).bfloat16().sqrt()
+inside = x.clone().requires_grad_()
+inside.clone().sqrt_().sum().backward()
+wrong.append((inside.grad != root.grad).sum())
+for dtype in (torch.complex64, torch.complex128):
+    z = torch.tensor([3 - 4j, -0.5 + 0.25j], dtype=dtype)
+    wrong.append((z.sqrt().square() - z).abs().max() > 1e-5)
+    wrong.append((z.conj().sqrt() != z.sqrt().conj()).sum())
+    wrong.append((z.atan().tan() - z).abs().max() > 1e-5)
+found["refused"] = []
+for write in (lambda i: i.sqrt_(), lambda i: torch.sqrt(torch.ones(2), out=i)):
+    try:
+        write(torch.tensor([4, 9]))
+    except RuntimeError as error:
+        found["refused"].append(str(error))
+found["wrong"] = int(sum(wrong))
 found["others"] = torch.tensor([4, 9]).sqrt().tolist(), short.item(), str(short.dtype)
 print(json.dumps(found))
 """
@@ -119,7 +133,11 @@ print(json.dumps(found))
 
 @needs_avx2
 def test_functions_that_mkl_approximates_are_those_of_numpy(tmp_path: Path) -> None:
-    """Also of views, in place, into another tensor; and a process is named when it is on."""
+    """Also of views, of complex numbers, in place, into another tensor.
+
+    And a process is named when it is on.
+    """
+    refusal = "sqrt: expected a tensor of torch.float32, got torch.int64"
     found = json.loads(in_a_new_process(FUNCTIONS, tmp_path))
     assert found.pop("before") != portable.NAME
     assert found == {
@@ -128,6 +146,7 @@ def test_functions_that_mkl_approximates_are_those_of_numpy(tmp_path: Path) -> N
         "mode": portable.COMPATIBLE,
         "wrong": 0,
         "negative": True,
+        "refused": [refusal] * 2,
         "others": [[2.0, 3.0], 2.0, "torch.bfloat16"],
     }
 
