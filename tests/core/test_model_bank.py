@@ -111,6 +111,7 @@ READS: tuple[Callable[[torch.Tensor], Any], ...] = (
 @example(
     [("a row after a read", False), ("one row into many", False), ("a row after a read", False)]
 )
+@example([("nothing of some scalars", False)])
 @example([("a row in place", False), ("a row in place", True)])
 @example([("shared scalars", False), ("a row", False), ("other shared scalars", True)])
 @settings(max_examples=50, deadline=None)
