@@ -249,10 +249,11 @@ def chunk(samples: Tensor) -> int:
 def mean_loss(space: Workspace, x: Tensor, y: Tensor) -> float:
     """Mean loss of the model in the workspace on some samples, in nats."""
     space.evaluation_mode()
-    parts = [
-        space.module.measure(space.module.predict(a).float(), b).double().sum(dim=0)
-        for a, b in zip(x.split(chunk(y)), y.split(chunk(y)), strict=True)
-    ]
+    parts = []
+    for a, b in zip(x.split(chunk(y)), y.split(chunk(y)), strict=True):
+        with space.fabric.autocast():
+            logits = space.module.predict(a)
+        parts.append(space.module.measure(logits.float(), b).double().sum(dim=0))
     loss, _, predictions = torch.stack(parts).sum(dim=0).tolist()
     return float(loss / predictions)
 
@@ -273,7 +274,9 @@ def forward(space: Workspace, models: Tensor, x: Tensor) -> Tensor:
     prediction = ModuleCall(space.module, space.module.predict)
 
     def logits(row: Tensor, x: Tensor) -> Tensor:
-        return prediction.with_tensors(space.layout.unflatten(row), x).float()
+        with space.fabric.autocast():
+            found = prediction.with_tensors(space.layout.unflatten(row), x)
+        return found.float()
 
     batched = vmap(logits, in_dims=(0, None), chunk_size=MODELS)
     return _by_network(space, models, lambda rows: batched(rows, x))
@@ -321,7 +324,8 @@ def features_of(space: Workspace, models: Tensor, x: Tensor) -> Tensor:
             space.evaluation_mode()
             space.module.received = Received(where=SERVER)
             for part in x.split(chunk(x)):
-                space.module(part)
+                with space.fabric.autocast():
+                    space.module(part)
     finally:
         for hook in hooks:
             hook.remove()

@@ -14,8 +14,16 @@ from flbench import ClientModule
 from flbench.core.client import Received
 from flbench.core.dataset import Dataset
 from flbench.engine import cross_evaluation
-from flbench.engine.cross_evaluation import TOGETHER, cross_evaluate, evaluate_model
+from flbench.engine.cross_evaluation import (
+    TOGETHER,
+    cross_evaluate,
+    evaluate_model,
+    features_of,
+    logits_of,
+    mean_loss,
+)
 from flbench.engine.options import EngineOptions
+from flbench.federation.pooled import Pooled
 from flbench.run.setup import Run
 
 CLIENTS = torch.tensor([4, 0, 2])
@@ -235,3 +243,19 @@ def test_a_device_judges_models_together_as_one_by_one(
     one_by_one, together = pair(played, monkeypatch)
     assert played.run.executor.workspace.evaluates_together
     torch.testing.assert_close(together, one_by_one, rtol=1e-4, atol=1e-4)
+
+
+def test_all_passes_are_in_the_precision_of_the_run(play_toy: Play) -> None:
+    engine = EngineOptions("sequential", accelerator="cpu", precision="bf16-mixed")
+    played = play_toy("fedavg", rounds=1, engine=engine)
+    space, samples = played.run.executor.workspace, played.run.executor.samples
+    row, x = played.state.models[0], samples.x[:8]
+    pooled = Pooled.of(samples, "validation", CLIENTS[:1])
+    loss, _, count = evaluate_model(space, row, pooled)[0].tolist()
+    assert mean_loss(space, pooled.x, pooled.y) == pytest.approx(loss / count)
+    features, logits = features_of(space, row[None], x), logits_of(space, row[None], x)[0]
+    assert features.dtype is logits.dtype is torch.float32
+    assert torch.equal(features, features.bfloat16().float())
+    exact = space.module.predict(x)
+    assert not torch.equal(logits, exact)
+    torch.testing.assert_close(logits, exact, rtol=0, atol=0.02)
