@@ -87,7 +87,8 @@ class Console:
 
     @hookimpl
     def run_started(self, info: RunInfo) -> None:
-        """Open the bar."""
+        """Open the bar; that of a run that ended without a result is closed."""
+        self.close()
         title = f"{info.method} on {info.suite} ({info.dataset}), seed {info.seed}"
         self._began, self._first, self._accuracy = time.monotonic(), info.first, "-"
         if not self._terminal.is_terminal:

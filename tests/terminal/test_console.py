@@ -118,6 +118,20 @@ def test_in_a_terminal_there_is_a_bar_and_it_goes_away() -> None:
     assert told.count("\x1b[?25l") == told.count("\x1b[?25h") == 1, "the cursor comes back"
 
 
+def test_the_bar_of_a_run_without_a_result_is_closed_when_the_next_one_starts() -> None:
+    screen = io.StringIO()
+    console = Console()
+    console._terminal = Terminal(file=screen, force_terminal=True, width=120)
+    console.run_started(info())
+    first = console._bar
+    assert first is not None
+    console.run_started(info(seed=5))
+    assert console._bar is not first
+    assert not first.live.is_started
+    console.close()
+    assert screen.getvalue().count("\x1b[?25l") == screen.getvalue().count("\x1b[?25h") == 2
+
+
 def test_brackets_of_a_name_are_no_markup() -> None:
     screen = io.StringIO()
     for console in (Console(), SweepProgress()):
