@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from flbench.errors import FlbenchError, UserError
-from flbench.results.files import write_atomically
+from flbench.results.files import refuse_unwritable, write_atomically
 
 from .environments import FRAMEWORKS, ensure
 from .pairs import PAIRS, Pair, find
@@ -37,6 +37,8 @@ def main(arguments: list[str] | None = None) -> int:
                 print(f"{one.framework:10} {one.method:12} {one.variant}".rstrip())
             return 0
         for pair in wanted(options.framework, options.method):
+            if options.out is not None:
+                refuse_unwritable(file_of(options.out, pair))
             framework = FRAMEWORKS[pair.framework]
             python = options.python or ensure(
                 framework, (options.environments or cache()) / pair.framework
@@ -44,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
             report = examine(pair, python)
             print(line(report), flush=True)
             if options.out is not None:
-                save(options.out, pair, report)
+                save(file_of(options.out, pair), report)
     except FlbenchError as error:
         print(f"flbench: {error}", file=sys.stderr)
         return error.exit_code
@@ -85,10 +87,15 @@ def line(report: dict[str, Any]) -> str:
     return f"{text}; {equal} with this change: {explanation['change']}"
 
 
-def save(folder: Path, pair: Pair, report: dict[str, Any]) -> None:
+def file_of(folder: Path, pair: Pair) -> Path:
+    """Where the report of a pair is written."""
+    return folder / f"{pair.name}.json"
+
+
+def save(file: Path, report: dict[str, Any]) -> None:
     """Write a report, whole or not at all."""
     text = json.dumps(report, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-    write_atomically(folder / f"{pair.name}.json", text.encode())
+    write_atomically(file, text.encode())
 
 
 if __name__ == "__main__":

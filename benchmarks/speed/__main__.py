@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 
 from flbench.errors import DEBUG, FlbenchError, Interrupted, UnknownName, UserError
-from flbench.results.files import write_atomically
+from flbench.results.files import refuse_unwritable, write_atomically
 
 from .tables import PAGE, PARTS, is_complete, page_with_tables, read_part, section
 
@@ -60,6 +60,7 @@ def speed(
     for part in chosen:
         file = folder / f"{part}.json"
         if force or not is_complete(file, quick):
+            refuse_unwritable(file)
             print(f"measuring {part}", file=sys.stderr)
             arguments = [part, str(folder), "--env-root", str(env_root.expanduser().absolute())]
             arguments += ["--quick"] if quick else []

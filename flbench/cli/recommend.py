@@ -76,8 +76,11 @@ def recommend(
     """Say which method to try first for a federation, from the tables that are most like it."""
     from flbench.leaderboard import recommendation as rule
     from flbench.metrics import HEADLINE
+    from flbench.results.files import refuse_unwritable
 
     refuse_no_folder(results)
+    if score is not None:
+        refuse_unwritable(score)
     held = _labels(labels_per_client, alpha, labels, same_labels)
     asked = _federation(clients, participation, samples, groups, held, same_labels)
     asked = replace(asked, networks=True if different_networks else None)

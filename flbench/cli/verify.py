@@ -175,11 +175,13 @@ def verify_all(
         workers: how many at once, as `--workers` takes it.
     """
     from flbench.results.audits import read_audits
+    from flbench.results.files import refuse_unwritable
     from flbench.sweeps.workers import prepare_workers
     from flbench.terminal.console import Console
 
     number = read_workers(workers)
     audits = read_audits(log)
+    refuse_unwritable(log)
     if len(paths) > 1:
         prepare_workers(number)
     console = Console()

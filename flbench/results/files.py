@@ -114,6 +114,20 @@ def atomic_write(path: Path, write: Callable[[Path], object], former: Path | Non
             raise
 
 
+def refuse_unwritable(path: Path) -> None:
+    """Refuse a file that cannot be written, before work is done for it; nothing is changed.
+
+    Raises:
+        MachineError: names the path and what can be done.
+    """
+    with naming(path):
+        if path.exists():
+            path.open("ab").close()
+        else:
+            there = next(one for one in path.absolute().parents if one.exists())
+            tempfile.TemporaryFile(dir=there).close()
+
+
 def umask() -> int:
     """The permissions that new files do not get."""
     mask = os.umask(0o077)

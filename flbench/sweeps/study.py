@@ -27,7 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from flbench.core.parameters import checked, parse
 from flbench.errors import BadParameter, Diverged, UserError
 from flbench.plugin.registry import find, load_entry
-from flbench.results.files import write_atomically
+from flbench.results.files import refuse_unwritable, write_atomically
 from flbench.results.schema import Result
 from flbench.run.composition import load_method, suite_overrides
 from flbench.sweeps.launchers import FAILED, Outcome, run_locally
@@ -93,6 +93,8 @@ def run_study(
     """
     study = Path(name) if name.endswith(".toml") else load_entry(find("studies", name))
     target = request.out / "studies" / f"{Path(name).stem if name.endswith('.toml') else name}.json"
+
+    refuse_unwritable(target)
 
     def keep(rows: Table) -> None:
         text = json.dumps({"study": target.stem, "rows": rows}, indent=1, sort_keys=True)

@@ -339,6 +339,15 @@ def test_the_list_has_every_pair(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(capsys.readouterr().out.splitlines()) == len(PAIRS)
 
 
+def test_a_report_that_cannot_be_written_is_refused_before_a_play(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "afile").touch()
+    words = ["--out", str(tmp_path / "afile"), "--python", "no-python"]
+    assert main(["fedlab", "fedavg", *words]) == 1
+    assert "fedlab-fedavg.json: Not a directory; " in capsys.readouterr().err
+
+
 @pytest.mark.slow
 @pytest.mark.long
 def test_without_an_index_one_line_says_so(tmp_path: Path, monkeypatch) -> None:

@@ -387,6 +387,18 @@ def test_what_is_measured_is_not_measured_again(
         run("w1", "--out", str(tmp_path))
 
 
+def test_a_file_that_cannot_be_written_is_refused_before_it_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[list[str]] = []
+    monkeypatch.setattr(command, "measure", asked.append)
+    (tmp_path / "afile").touch()
+    with pytest.raises(SystemExit):
+        run("w0", "--out", str(tmp_path / "afile"))
+    assert asked == []
+    assert "w0.json: Not a directory; " in capsys.readouterr().err
+
+
 def test_a_part_that_fails_or_is_stopped_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "MEASURE", "flbench.no_such_package")
     with pytest.raises(UserError, match="part 'w1' failed"):

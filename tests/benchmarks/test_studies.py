@@ -21,7 +21,15 @@ from flbench.core.client import ClientModule
 from flbench.core.local_training import LocalTraining
 from flbench.core.parameters import checked
 from flbench.core.seeding import rng, torch_seed
-from flbench.errors import BadParameter, Diverged, Interrupted, MissingData, UnknownName, UserError
+from flbench.errors import (
+    BadParameter,
+    Diverged,
+    Interrupted,
+    MachineError,
+    MissingData,
+    UnknownName,
+    UserError,
+)
 from flbench.federation.build import divide
 from flbench.federation.loading import load_dataset
 from flbench.plugin.hooks import HookCaller
@@ -678,6 +686,13 @@ def test_a_measurement_s_settings_are_checked(
     with pytest.raises(UserError, match=why):
         run_study("influence-cost", *request(tmp_path, settings=settings))
     assert not (tmp_path / "out").exists()
+
+
+def test_a_table_that_cannot_be_written_is_refused_before_it_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "out").touch()
+    asked, progress = request(tmp_path, dataset="mnist")  # its data are not there either
+    with pytest.raises(MachineError, match=r"influence-cost\.json: Not a directory; "):
+        run_study("influence-cost", asked, progress)
 
 
 def test_a_measurement_without_its_data_is_one_line(tmp_path: Path) -> None:

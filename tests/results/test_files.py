@@ -24,6 +24,7 @@ from flbench.results.files import (
     read_result,
     read_results,
     read_skips,
+    refuse_unwritable,
     result_path,
     save_result,
     slug,
@@ -149,6 +150,27 @@ def test_a_written_file_is_whole_and_alone_and_its_folders_are_made(tmp_path: Pa
     write_atomically(path, b"two")
     assert path.read_bytes() == b"two"
     assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", ["a", "a/b", "file", "folder/new/b"])
+def test_what_can_be_written_is_tried_without_a_trace(name: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"one")
+    (tmp_path / "folder").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    refuse_unwritable(tmp_path / name)
+    assert sorted(tmp_path.rglob("*")) == before
+    assert (tmp_path / "file").read_bytes() == b"one"
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("file/b", "a part of the path is a file"), ("folder", "a folder is in the place of a file")],
+)
+def test_what_cannot_be_written_is_refused(name: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"one")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(MachineError, match=f"^{tmp_path / name}: .*; {why}"):
+        refuse_unwritable(tmp_path / name)
 
 
 def test_what_was_there_is_kept_where_it_is_asked_for(tmp_path: Path) -> None:

@@ -54,6 +54,15 @@ def test_several_at_once_are_answered_like_one_by_one(typed: Typed, tmp_path: Pa
     assert again.count("(known from the log)") == 3
 
 
+def test_a_log_that_cannot_be_written_is_refused_before_a_run(
+    typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(many_files, "verify_many", lambda *_, **__: pytest.fail("it runs"))
+    (tmp_path / "afile").touch()
+    code, _, err = typed("verify", "one.json", "--log", "afile/log")
+    assert (code, err.partition(";")[0]) == (1, "flbench: afile/log: Not a directory")
+
+
 def test_one_whose_process_dies_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(Console, "tell", lambda self, line: said.append(line))
