@@ -9,16 +9,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from flbench.errors import FlbenchError, UserError
+from flbench.errors import FlbenchError, Interrupted, UserError
 from flbench.results.files import refuse_unwritable, write_atomically
 
 from .environments import FRAMEWORKS, ensure
 from .pairs import PAIRS, Pair, find
-from .report import examine
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Returns the exit code: 0, or 2 with one line on standard error."""
+    """Returns the exit code: 0, or that of an error, with one line on standard error."""
     parser = argparse.ArgumentParser(
         prog="flbench compare",
         description="Play one federation with flbench and with another framework's own"
@@ -36,7 +35,10 @@ def main(arguments: list[str] | None = None) -> int:
             for one in PAIRS:
                 print(f"{one.framework:10} {one.method:12} {one.variant}".rstrip())
             return 0
-        for pair in wanted(options.framework, options.method):
+        pairs = wanted(options.framework, options.method)
+        from .report import examine  # an interruption of its imports is caught too
+
+        for pair in pairs:
             if options.out is not None:
                 refuse_unwritable(file_of(options.out, pair))
             framework = FRAMEWORKS[pair.framework]
@@ -47,6 +49,9 @@ def main(arguments: list[str] | None = None) -> int:
             print(line(report), flush=True)
             if options.out is not None:
                 save(file_of(options.out, pair), report)
+    except KeyboardInterrupt:
+        print("flbench: interrupted; pairs that are printed are complete", file=sys.stderr)
+        return Interrupted.exit_code
     except FlbenchError as error:
         print(f"flbench: {error}", file=sys.stderr)
         return error.exit_code

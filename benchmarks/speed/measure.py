@@ -7,17 +7,18 @@ import importlib
 import json
 import os
 import platform
+import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from flbench import __version__
+from flbench.errors import Interrupted
 from flbench.results.files import write_atomically
 
-from .part import PartRequest
+if TYPE_CHECKING:
+    from .part import PartRequest
 
 
 def cpu() -> str:
@@ -30,6 +31,8 @@ def cpu() -> str:
 
 def machine() -> dict[str, Any]:
     """The machine; `load` is the load average of the last minute."""
+    import torch
+
     return {
         "cpu": cpu(),
         "cores": os.cpu_count(),
@@ -72,6 +75,10 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--no-peers", action="store_true")
     arguments = parser.parse_args()
+    import torch  # here, so that an interruption is caught
+
+    from .part import PartRequest
+
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="flbench-speed-") as folder:
         request = PartRequest(
@@ -85,4 +92,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:  # whoever started it says so
+        sys.exit(Interrupted.exit_code)

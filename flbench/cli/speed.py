@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 
@@ -19,11 +20,14 @@ def speed(context: typer.Context) -> None:
 def run_program(module: str, context: typer.Context) -> None:
     """Run a module as `python -m` does, with the arguments of the command.
 
+    Ctrl-C reaches the program too, which ends in order and says so; it is waited for.
+
     Raises:
         Exit: with the program's exit code.
     """
+    process = subprocess.Popen([sys.executable, "-m", module, *context.args])
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        process = subprocess.run([sys.executable, "-m", module, *context.args])
-    except KeyboardInterrupt:  # the program is interrupted too, and says so
-        raise typer.Exit(130) from None
-    raise typer.Exit(process.returncode)
+        raise typer.Exit(process.wait())
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -9,6 +9,7 @@ import pytest
 
 from flbench.errors import FlbenchError, UserError
 from flbench.run.context import RunContext
+from flbench_benchmarks.compare import __main__ as command
 from flbench_benchmarks.compare import ours, report
 from flbench_benchmarks.compare.__main__ import main
 from flbench_benchmarks.compare.changes import CHANGES
@@ -332,6 +333,17 @@ def test_what_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"expected a framework ({names}), got 'nothing'" in capsys.readouterr().err
     assert main(["fedlab", "nothing"]) != 0
     assert "expected a method that fedlab has (fedavg, " in capsys.readouterr().err
+
+
+def test_an_interruption_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "wanted", stopped)
+    assert main(["fedlab"]) == 130
+    assert capsys.readouterr().err == "flbench: interrupted; pairs that are printed are complete\n"
 
 
 def test_the_list_has_every_pair(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -126,3 +129,31 @@ def test_other_errors_of_callbacks_are_printed() -> None:
     """)
     assert code == 0
     assert "ZeroDivisionError" in messages
+
+
+def test_a_program_that_a_command_runs_ends_in_order(tmp_path: Path) -> None:
+    """Ctrl-C reaches both; what the program says, and its exit code, are those of the command."""
+    (tmp_path / "program.py").write_text(
+        "import sys, time\n"
+        "try:\n"
+        "    print('begun', flush=True); time.sleep(9)\n"
+        "except KeyboardInterrupt:\n"
+        "    time.sleep(0.6); print('said'); sys.exit(7)\n"
+    )
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import types, typer; from flbench.cli.speed import run_program\n"
+            "try: run_program('program', types.SimpleNamespace(args=[]))\n"
+            "except typer.Exit as error: print('code', error.exit_code)",
+        ],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.communicate(timeout=60)[0].splitlines() == ["said", "code 7"]
