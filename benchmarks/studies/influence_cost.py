@@ -69,9 +69,14 @@ def run(
         correlation.
 
     Raises:
-        UserError: the data set has too few samples.
+        UserError: the data set has too few samples, or is text.
     """
     dataset = load_dataset(request.dataset or "digits", request.root)
+    if dataset.y.ndim > 1:
+        raise UserError(
+            f"study 'influence-cost' expects samples with a label each, got {dataset.name}, which"
+            " is text: choose another --dataset"
+        )
     needed, have = samples + test + batch * batches, len(dataset.y)
     if needed > have:
         raise UserError(

@@ -695,6 +695,11 @@ def test_a_table_that_cannot_be_written_is_refused_before_it_is_measured(tmp_pat
         run_study("influence-cost", asked, progress)
 
 
+def test_influence_cost_refuses_text(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="a label each, got bigrams, which is text: choose"):
+        run_study("influence-cost", *request(tmp_path, dataset="bigrams"))
+
+
 def test_a_measurement_without_its_data_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(MissingData):
         run_study("influence-cost", *request(tmp_path, dataset="mnist"))
