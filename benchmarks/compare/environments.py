@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flbench.errors import UserError
+from flbench.results.files import write_atomically
 
 READY = "flbench-compare-ready.json"
 
@@ -116,8 +117,8 @@ def ensure(framework: Framework, folder: Path) -> Path:
     """
     python = folder / "bin" / "python"
     wanted = {"packages": [framework.package, *framework.needs], "prefix": sys.prefix}
-    marker = folder / READY
-    if marker.is_file() and json.loads(marker.read_text(encoding="utf-8")) == wanted:
+    marker, text = folder / READY, json.dumps(wanted).encode()
+    if marker.is_file() and marker.read_bytes() == text:
         return python
     try:
         run(sys.executable, "-m", "venv", "--without-pip", "--clear", str(folder))
@@ -132,7 +133,7 @@ def ensure(framework: Framework, folder: Path) -> Path:
             f"the environment of {framework.package} cannot be made in {folder}: {last(error)};"
             " a package index is needed, or --python PATH of a Python that has the framework"
         ) from error
-    marker.write_text(json.dumps(wanted), encoding="utf-8")
+    write_atomically(marker, text)
     return python
 
 

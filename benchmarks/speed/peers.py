@@ -7,9 +7,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+
+from flbench.results.files import write_atomically
 
 from .interleaved import Program, single_thread_environment
 from .workload import Workload
@@ -110,7 +113,7 @@ def ensure_environment(peer: Peer, folder: Path) -> str:
     marker = folder / READY
     python = interpreter(peer.pythons) if peer.pythons else sys.executable
     wanted = {"package": peer.package, "torch": version("torch"), "python": python}
-    if marker.is_file():
+    with suppress(OSError, ValueError):  # there is none, or it is damaged
         made = json.loads(marker.read_text(encoding="utf-8"))
         if {**made, "note": ""} == {**wanted, "note": ""}:
             return str(made["note"])
@@ -131,7 +134,7 @@ def ensure_environment(peer: Peer, folder: Path) -> str:
         note = f"with another {', '.join(peer.relaxed)} than it asks for: {_reason(error)}"
     if peer.pythons:
         note = _run_in(folder, "-c", ABOUT).strip()
-    marker.write_text(json.dumps({**wanted, "note": note}), encoding="utf-8")
+    write_atomically(marker, json.dumps({**wanted, "note": note}).encode())
     return note
 
 

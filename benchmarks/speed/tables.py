@@ -28,12 +28,17 @@ def read_part(file: Path) -> dict[str, Any]:
     """Read the file of a part.
 
     Raises:
-        UserError: the file cannot be read or is not JSON.
+        UserError: the file cannot be read, is not JSON, or gives no table.
     """
     try:
         content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        section(content)
     except (OSError, ValueError) as error:
         raise UserError(f"{file}: cannot be read: {error}; --force measures again") from None
+    except (AttributeError, LookupError, TypeError):
+        raise UserError(
+            f"{file}: expected a file that `flbench speed` wrote; --force measures again"
+        ) from None
     return content
 
 

@@ -10,7 +10,7 @@ import pytest
 from flbench.errors import FlbenchError, UserError
 from flbench.run.context import RunContext
 from flbench_benchmarks.compare import __main__ as command
-from flbench_benchmarks.compare import ours, report
+from flbench_benchmarks.compare import environments, ours, report
 from flbench_benchmarks.compare.__main__ import main
 from flbench_benchmarks.compare.changes import CHANGES
 from flbench_benchmarks.compare.comparison import (
@@ -358,6 +358,24 @@ def test_a_report_that_cannot_be_written_is_refused_before_a_play(
     words = ["--out", str(tmp_path / "afile"), "--python", "no-python"]
     assert main(["fedlab", "fedavg", *words]) == 1
     assert "fedlab-fedavg.json: Not a directory; " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("left", [b"", b'{"packages": ["fe', b"[]"])
+def test_an_environment_with_a_damaged_marker_is_made_again(
+    left: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def run(*command: str) -> str:
+        made.append(command[0])
+        return str(tmp_path)
+
+    monkeypatch.setattr(environments, "run", run)
+    framework = Framework("fedlab==1.3.0", (), "drive_fedlab")
+    (tmp_path / environments.READY).write_bytes(left)
+    for _ in range(2):
+        ensure(framework, tmp_path)
+    assert len(made) == 3, "once"
 
 
 @pytest.mark.slow

@@ -290,7 +290,7 @@ def test_a_framework_is_installed_in_a_python_that_it_runs_in(
     def runs(*command: str) -> str:
         run.append(list(command))
         if "venv" in command:
-            (tmp_path / "blazefl").mkdir()
+            (tmp_path / "blazefl").mkdir(exist_ok=True)
         return "Python 3.13, torch 2\n"
 
     monkeypatch.setattr(peers, "_run", runs)
@@ -307,6 +307,10 @@ def test_a_framework_is_installed_in_a_python_that_it_runs_in(
     assert run[0][0] == str(tmp_path / "python3.13")
     assert "torch==2.13.0" in run[1], "any build of it"
     assert len(run) == 3, "it is made once"
+    marker = tmp_path / "blazefl" / peers.READY
+    marker.write_bytes(marker.read_bytes()[:9])
+    made(1)
+    assert len(run) == 6, "again, where a killed process left half of its marker"
 
 
 # --- tables -----------------------------------------------------------------------------------
@@ -385,6 +389,13 @@ def test_what_is_measured_is_not_measured_again(
     (tmp_path / "speed" / "w1.json").write_text("{")
     with pytest.raises(SystemExit):
         run("w1", "--out", str(tmp_path))
+
+
+@pytest.mark.parametrize("content", [{}, [], 3, {"rows": 3}, {**a_file("w0", []), "rows": [3]}])
+def test_a_file_of_something_else_is_one_line(content: object, tmp_path: Path) -> None:
+    (tmp_path / "w0.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"w0\.json: expected a file that `flbench speed` wrote; "):
+        tables.read_part(tmp_path / "w0.json")
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_it_is_measured(
