@@ -187,7 +187,7 @@ def grid_rows(study: Study, request: RunRequest, console: Console) -> list[GridR
         paths = {cell.spec.path for cell in cells}
         if not paths & known:  # otherwise the point sets what is not this method's
             known |= paths
-            point = {key: as_typed(settings[key]) for key in point if key in settings}
+            point = {key: as_typed(own[key]) for key in point if key in own}
             noted = [replace(cell, note=shown(point)) for cell in cells]
             rows.append(GridRow(suite, method, point, noted))
     return rows

@@ -45,6 +45,7 @@ from flbench.sweeps.study import (
     Table,
     as_typed,
     correlations,
+    grid_rows,
     measured,
     overlaid,
     read_grid,
@@ -282,6 +283,14 @@ def test_a_grid_is_played_once(here: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert {path: path.stat().st_mtime_ns for path in files} == files
     played(one, request(here, seeds=3))
     assert len(titles) == 4, "only the third seed"
+
+
+def test_a_row_names_only_settings_that_its_method_has(here: Path) -> None:
+    one = grid(methods=["fedavg", "fedprox"], grid={"fedprox.mu": [0.1, 0.2], "lr": [0.3]})
+    rows = grid_rows(one, *request(here))
+    assert [row.point for row in rows] == [
+        {"lr": 0.3}, {"fedprox.mu": 0.1, "lr": 0.3}, {"fedprox.mu": 0.2, "lr": 0.3},
+    ]  # fmt: skip
 
 
 @pytest.mark.slow
