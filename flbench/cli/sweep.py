@@ -88,7 +88,9 @@ def conclude(outcomes: Outcomes, progress: SweepProgress) -> None:
     failed = [cell for cell, one in outcomes.items() if one.what == FAILED]
     progress.tell(summary(outcomes.values(), len(outcomes)))
     for cell in failed:
-        progress.tell(f"  failed: {cell.command}")
+        tuned = cell.request.tuning is not None  # no command of its own computes it
+        again = f"{cell.title}; type the same again" if tuned else cell.command
+        progress.tell(f"  failed: {again}")
     code = max((outcomes[cell].code for cell in failed), default=0 if finished else 1)
     if code:
         raise typer.Exit(code)

@@ -25,7 +25,17 @@ from flbench.core.parameters import parse
 from flbench.engine.options import EngineOptions
 from flbench.errors import UserError
 from flbench.sweeps.request import Cell, RunRequest, resolve
-from flbench.sweeps.tuning import FIRST_SEED, SCORE, Point, Trial, grid_of, order, points, score_of
+from flbench.sweeps.tuning import (
+    FIRST_SEED,
+    NO_SCORE,
+    SCORE,
+    Point,
+    Trial,
+    grid_of,
+    order,
+    points,
+    score_of,
+)
 
 if TYPE_CHECKING:
     from flbench.results.schema import Tuning
@@ -98,6 +108,8 @@ def tune(
     drawn = points(grid, budget, f"{method}/{suite}")
     numbers = list(range(FIRST_SEED, FIRST_SEED + tuning_seeds))
     wanted = [cells(point, numbers, trials) for point in drawn]
+    if not wanted[0][0].spec.suite.validation_fraction:
+        raise UserError(NO_SCORE)
     progress.tell(f"{len(drawn)} sets of {', '.join(grid)}; {tuning_seeds} tuning seeds each")
     outcomes = run_missing([cell for trial in wanted for cell in trial], progress, launch)
     scores = [score_of([outcomes[cell] for cell in trial]) for trial in wanted]

@@ -24,6 +24,8 @@ FIRST_SEED = 1000
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 """What a number's default is multiplied by."""
 SCORE = "accuracy_validation"
+NO_SCORE = "tuning needs validation samples: raise validation_fraction"
+"""What a person is told who has none."""
 LATEST = 10
 """How many of the last evaluations make the score."""
 Point = dict[str, Any]
@@ -121,7 +123,7 @@ def score_of(outcomes: Sequence[Outcome]) -> float | None:
         return None
     curves = [[v for v in one.curves.get(SCORE, []) if v is not None] for one in results]
     if not all(curves):
-        raise UserError("tuning needs validation samples: raise validation_fraction")
+        raise UserError(NO_SCORE)
     return mean(mean(curve[-LATEST:]) for curve in curves)
 
 

@@ -7,15 +7,20 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
+import typer
 from annotated_types import Ge, Le
 from toy import Play, Typed
 
+from flbench.cli.sweep import conclude
 from flbench.core.parameters import declared
 from flbench.errors import BadParameter, UnknownName, UserError
 from flbench.plugin.registry import entries, load_entry
 from flbench.results.files import read_result
-from flbench.sweeps.launchers import DONE, Outcome
-from flbench.sweeps.tuning import FIRST_SEED, grid_of, points, score_of
+from flbench.results.schema import Tuning
+from flbench.sweeps.launchers import DONE, FAILED, Outcome
+from flbench.sweeps.request import RunRequest, resolve
+from flbench.sweeps.tuning import FIRST_SEED, SCORE, grid_of, points, score_of
+from flbench.terminal.console import SweepProgress
 
 QUICK = ("--rounds", "2", "--set", "clients=10")
 
@@ -165,6 +170,10 @@ def test_what_is_set_by_hand_is_not_searched(typed: Typed) -> None:
         (("fedprox", "-s", "iid", "--budget", "2", "--try", "nu=1"), "unknown parameter to try"),
         (("fedprox", "-s", "iid", "--budget", "2", "--try", "mu=x"), "'mu' expects"),
         (("fedprox", "-s", "nowhere", "--budget", "2"), "unknown suite 'nowhere'"),
+        (
+            ("fedprox", "-s", "iid", "--budget", "2", "--set", "validation_fraction=0"),
+            "tuning needs validation samples: raise validation_fraction",
+        ),
         (("ifca+fedprox", "-s", "iid", "--budget", "2"), "takes one method, got 'ifca+fedprox'"),
     ],
 )
@@ -180,6 +189,27 @@ def test_values_to_try_have_a_name_and_numbers(typed: Typed, pair: str) -> None:
     code, _, error = typed("tune", "fedprox", "-s", "iid", "--budget", "2", "--try", pair)
     assert code == 2
     assert f"--try expects KEY=V1,V2, got '{pair}'" in " ".join(error.replace("│", "").split())
+
+
+@pytest.mark.parametrize(
+    ("tuning", "line"),
+    [
+        (None, "failed: flbench run --plugin fedprox --suite iid --seed 0 --resume"),
+        (
+            Tuning(budget=2, tried=2, seeds=[1000], score=SCORE),
+            "failed: fedprox on iid (digits), seed 0; type the same again",
+        ),
+    ],
+)
+def test_a_tuned_run_that_failed_has_no_command_of_its_own(
+    tuning: Tuning | None, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    progress = SweepProgress()
+    asked = RunRequest(methods=("fedprox",), suites=("iid",), tuning=tuning, resume=True)
+    (cell,) = resolve(asked, progress)
+    with pytest.raises(typer.Exit):
+        conclude({cell: Outcome(FAILED, code=1)}, progress)
+    assert capsys.readouterr().err.splitlines()[-1].strip() == line
 
 
 @pytest.mark.slow
