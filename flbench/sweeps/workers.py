@@ -324,6 +324,7 @@ class Reporter(Console):
         self.lines = Lines(self)
         self._pipe, self._sending = pipe, Lock()
         self._reported = 0.0
+        self._measured = False
 
     def send(self, kind: str, what: object) -> None:
         """Send a message, unless nobody listens any more."""
@@ -337,14 +338,15 @@ class Reporter(Console):
     @hookimpl
     def run_started(self, info: RunInfo) -> None:
         """Pass it on."""
-        self._first = info.first
+        self._measured = False
         self.send("run_started", info)
 
     @hookimpl
     def round_finished(self, record: RoundRecord) -> None:
         """Pass on what a bar shows of a round; of short rounds, not all."""
         now = time.monotonic()
-        if record.round == self._first:
+        if not self._measured:
+            self._measured = True
             self.send("peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * UNIT)
         if now - self._reported >= REFRESH:
             self._reported = now

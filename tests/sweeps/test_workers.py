@@ -29,8 +29,8 @@ from flbench.run.checkpoint_file import read_content
 from flbench.sweeps import workers
 from flbench.sweeps.launchers import FAILED, RETRIES
 from flbench.sweeps.request import Cell, RunRequest
-from flbench.sweeps.workers import Crew, Worker, at_once, fitting
-from flbench.terminal.console import RunBar, SweepProgress
+from flbench.sweeps.workers import Crew, Reporter, Worker, at_once, fitting
+from flbench.terminal.console import RunBar, SeedsProgress, SweepProgress
 
 SLOW_CELLS = (
     "sweep", "-p", "fedavg,local-only", "-s", "iid", "--seeds", "2", "--rounds", "400",
@@ -97,6 +97,23 @@ def test_what_was_chosen_is_said_once(
     assert found.wanted == 3
     line = "workers: 3 of at most 4 (one takes 1.0 GB, 3.0 GB of memory free)\n"
     assert capsys.readouterr().err == line
+
+
+@pytest.mark.parametrize("firsts", [(50, 51), (51, 50), (50, 50)])
+def test_the_memory_of_seeds_that_go_on_is_known_after_the_first_shown_round(
+    firsts: tuple[int, int],
+) -> None:
+    """They may go on from different rounds; one is shown when all have finished it."""
+    sent: list[tuple[str, Any]] = []
+    together = SeedsProgress(Reporter(SimpleNamespace(send=sent.append)), 2)  # type: ignore[arg-type]
+    seeds = [together.seed() for _ in firsts]
+    for number, (one, first) in enumerate(zip(seeds, firsts, strict=True)):
+        one.run_started(RunInfo("fedavg", {}, "iid", "digits", number, 60, first, {}, "0" * 8))
+    for round_ in range(50, 54):
+        for one, first in zip(seeds, firsts, strict=True):
+            if round_ >= first:
+                one.round_finished(RoundRecord(round_, 60, {"accuracy": 0.5}))
+    assert [kind for kind, _ in sent if kind == "peak"] == ["peak"]
 
 
 def test_all_workers_together_keep_models_in_half_of_the_free_memory(
