@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -15,7 +15,10 @@ from flbench.core.hookspecs import implemented_hooks
 from flbench.run.composition import MethodStack
 
 Observer = Callable[[str, Mapping[str, object], Callable[[], object]], object]
-"""Called in place of a hook with its name, its arguments and the call, whose answer it returns."""
+"""Called in place of a hook with its name, its arguments and the call, whose answer it returns.
+
+A hook that wraps those of others has two calls: until it yields, and from there on.
+"""
 
 
 def with_hook_recorder(method: MethodStack, observer: Observer) -> MethodStack:
@@ -40,18 +43,33 @@ def _observed_hook(
     marked: Any,  # noqa: ANN401 - a function, or a staticmethod
     observer: Observer,
 ) -> staticmethod[..., object]:
-    """A bound hook as a static method, with the mark that pluggy looks for.
-
-    A hook that wraps those of others is called as it is.
-    """
+    """A bound hook as a static method, with the mark that pluggy looks for."""
     names = list(inspect.signature(function).parameters)
 
-    @functools.wraps(function)
+    @wraps(function)
     def call(*values: object) -> object:
         arguments = dict(zip(names, values, strict=False))
         return observer(hook, arguments, lambda: function(*values))
 
-    observed = staticmethod(function if inspect.isgeneratorfunction(function) else call)
+    @wraps(function)
+    def wrapper(*values: object) -> Generator[None, object, object]:
+        arguments, answers = dict(zip(names, values, strict=False)), list[object]()
+        steps: Any = function(*values)
+
+        def act(step: Callable[[], object]) -> object:
+            try:
+                return step()
+            except StopIteration as end:
+                answers.append(end.value)
+                return end.value
+
+        observer(hook, arguments, lambda: act(lambda: next(steps)))
+        while not answers:
+            given = yield
+            observer(hook, arguments, partial(act, partial(steps.send, given)))
+        return answers[0]
+
+    observed = staticmethod(wrapper if inspect.isgeneratorfunction(function) else call)
     vars(observed).update(vars(marked))
     return observed
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -558,6 +558,27 @@ class Chatters:
 
 
 @dataclass(frozen=True)
+class WritesInAWrapper:
+    """Clips what others are about to average in place."""
+
+    @fl.hookimpl(wrapper=True)
+    def aggregate(self, upload: fl.Upload) -> Generator[None, fl.Models, fl.Models]:
+        upload.params.clamp_(-0.4, 0.4)
+        return (yield)
+
+
+@dataclass(frozen=True)
+class ChattersInAWrapper:
+    """Prints what others have averaged."""
+
+    @fl.hookimpl(wrapper=True)
+    def aggregate(self) -> Generator[None, fl.Models, fl.Models]:
+        models = yield
+        print("averaged")
+        return models
+
+
+@dataclass(frozen=True)
 class WantsPrecision:
     """Asks torch for float64, from everybody."""
 
@@ -683,8 +704,10 @@ FURTHER: dict[type, str] = {
     PredictsBatches: "judged-singly",
     SwapsGroups: "absent-clients-untouched",
     Chatters: "process-state-untouched",
+    ChattersInAWrapper: "process-state-untouched",
     WantsPrecision: "process-state-untouched",
     ScribblesInTraining: "inputs-untouched",
+    WritesInAWrapper: "inputs-untouched",
     Unmarked: "every-hook-answers",
 }
 """The law that each of them breaks."""
