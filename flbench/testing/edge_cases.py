@@ -160,7 +160,7 @@ def newcomers_served(method: MethodUnderTest) -> None:
 
 @check(usual_run)
 def normed_network(method: MethodUnderTest) -> None:
-    """A network with BatchNorm works, with every policy for its statistics."""
+    """A network with BatchNorm works, with every policy for its statistics, or is refused."""
     model = {"name": "mlp", "hidden": 3, "norm": True}
     for policy in ("global", "local", "reset"):
         run_edge_case(method, suite=method.suite(model=model, buffers=policy))
