@@ -96,6 +96,12 @@ def recommend(
     if score is not None:
         _write_score(known, score)
         return
+    if not known:
+        which = "accuracies of newcomers" if newcomers else "accuracies"
+        raise UserError(
+            f"{results}: no table has {which} of both baselines and {rule.LEAST} other methods;"
+            " choose other --results, or run `flbench sweep` on your own data"
+        )
     near = rule.nearest(asked, known)
     allowed = _across_networks() if different_networks else None
     found = rule.advise(near, allowed, traffic)

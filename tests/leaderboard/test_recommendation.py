@@ -233,7 +233,7 @@ def test_the_command_answers_and_says_what_it_used(typed: Typed, tmp_path: Path)
         ("--alpha 0", "--alpha: expected a number above 0, got 0"),
         ("--labels-per-client 11", "--labels-per-client: expected 1 to 10, got 11"),
         ("--participation 0", "--participation: expected a share above 0, got 0"),
-        ("--clients 4 --newcomers", "R: no method with accuracy of newcomers is in 3 of the 0"),
+        ("--clients 4 --newcomers", "R: no table has accuracies of newcomers of both baselines"),
         ("--clients 4 --results nowhere", "--results: expected a folder of result files"),
     ],
 )
