@@ -56,5 +56,10 @@ def _chosen(one: Path, other: Path) -> tuple[Path, Path]:
 
     mine, theirs = seeds(one), seeds(other)
     common = {*mine} & {*theirs}
-    first, second = (min(common or found, default="") for found in (mine, theirs))
+    first, second = (min(common or found, key=_in_order, default="") for found in (mine, theirs))
     return mine.get(first, one), theirs.get(second, other)
+
+
+def _in_order(name: str) -> tuple[int, str]:
+    """What sorts names of result files by their seeds: `seed-10.json` comes after `seed-2.json`."""
+    return len(name), name

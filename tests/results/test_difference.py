@@ -132,6 +132,10 @@ def test_folders_are_compared_by_a_seed_that_both_have(
             put(tmp_path / folder / f"seed-{seed}.json", other(result, seed=seed))
     _, said, _ = typed("diff", str(tmp_path / "a"), str(tmp_path / "b"))
     assert said.count("seed-2.json") == 2
+    for folder in ("a", "b"):
+        put(tmp_path / folder / "seed-10.json", other(result, seed=10))
+    _, said, _ = typed("diff", str(tmp_path / "a"), str(tmp_path / "b"))
+    assert said.count("seed-2.json") == 2, "the lowest one"
     (tmp_path / "empty").mkdir()
     code, _, error = typed("diff", str(tmp_path / "a"), str(tmp_path / "empty"))
     assert code == 1
