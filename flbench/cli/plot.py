@@ -23,6 +23,9 @@ KINDS = {
 }
 """Kind of figure -> why there is none."""
 
+IMAGES = (".svg", ".png", ".pdf", ".jpg", ".jpeg", ".eps")
+"""How names of figures end; any other name of `--out` is that of a folder."""
+
 
 def plot(
     results: Annotated[list[Path], typer.Argument(metavar="RESULT", help="files or folders")],
@@ -35,7 +38,7 @@ def plot(
     """Draw results as SVG: curves, cost, clients, score matrices, groups, who held what."""
     if kind not in (*KINDS, "all"):
         raise UnknownName("kind", kind, [*KINDS, "all"], "known")
-    file = bool(out.suffix) and not out.is_dir()
+    file = out.suffix.lower() in IMAGES and not out.is_dir()
     if file and (out.suffix != ".svg" or kind == "all"):
         raise UserError(
             f"--out: expected a folder, or a file that ends in .svg with one --kind; got '{out}'"
