@@ -33,7 +33,6 @@ def study(
     data_root: Root = None,
     out: Out = Path("flbench-results"),
     threads: Threads = 1,
-    resume: Annotated[bool, typer.Option("--resume", help="go on from a checkpoint")] = False,
     force: Annotated[bool, typer.Option("--force", help="compute complete cells again")] = False,
     metric: Metrics = None,
     workers: Workers = "auto",
@@ -50,7 +49,6 @@ def study(
         data_root=data_root,
         out=out,
         engine=EngineOptions(threads=threads),
-        resume=resume,
         force=force,
         metrics=names(metric or []),
     )
