@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from flbench.cli.options import COMMITTED, Results, refuse_no_folder
+from flbench.cli.options import COMMITTED, Results, board_command, refuse_no_folder
 from flbench.errors import UserError
 
 SHOWN_NAMES = 5
@@ -89,7 +88,7 @@ def _check(
     }
     if wrong:
         changed = "; ".join(f"{what}: {_shortened(names)}" for what, names in wrong.items())
-        words = shlex.join(["flbench", "leaderboard", *(f"--suite={name}" for name in suites)])
+        words = board_command(suites, results, out)
         raise UserError(f"{out} is not what {results} gives; run {words} ({changed})")
     if older := [name for names in found.values() for name in names]:
         print(f"older than the rows: {_shortened(older)}; a maintainer runs flbench leaderboard")
@@ -127,7 +126,8 @@ def _html(results: Path, out: Path, check: bool) -> None:
     ]
     page = out / PAGE
     if check and (changed or left):
-        raise UserError(f"{page} is not what {results} gives; run flbench leaderboard --html")
+        words = board_command((), results, out, "--html")
+        raise UserError(f"{page} is not what {results} gives; run {words}")
     if check:
         print(f"{page} is current")
         return

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -209,6 +210,14 @@ def read_settings(pairs: Sequence[str] | None) -> dict[str, object]:
             raise typer.BadParameter(f"--set expects KEY=VALUE, got '{pair}'")
         found[key.strip()] = parse(value.strip())
     return found
+
+
+def board_command(suites: Iterable[str], results: Path, out: Path, *more: str) -> str:
+    """What a person types to write the pages of suites, none = all; defaults are left out."""
+    words = [f"--suite={name}" for name in sorted(set(suites))]
+    words += [] if results == COMMITTED else ["--results", str(results)]
+    words += [] if out == COMMITTED.parent else ["--out", str(out)]
+    return shlex.join(["flbench", "leaderboard", *words, *more])
 
 
 def refuse_no_folder(results: Path) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flbench.cli.options import COMMITTED
+from flbench.cli.options import COMMITTED, board_command
 from flbench.errors import UserError
 
 if TYPE_CHECKING:
@@ -114,10 +114,8 @@ def _next(files: Sequence[File], into: Path) -> Iterator[str]:
         yield "all of them are there already; nothing was copied"
         return
     yield f"{len(files)} files are in place; now type:"
-    is_default = into == COMMITTED
-    words = [] if is_default else ["--results", str(into), "--out", str(into.parent)]
-    suites = sorted({f"--suite={file.result.suite['name']}" for file in files})
-    yield f"    {shlex.join(['flbench', 'leaderboard', *suites, *words])}"
+    suites = [file.result.suite["name"] for file in files]
+    yield f"    {board_command(suites, into, into.parent)}"
     yield f"    {shlex.join(['git', 'add', str(into.parent)])}"
     rows = {(f.result.method.name, f.result.suite["name"], f.result.dataset) for f in files}
     names = ", ".join(f"{method} on {suite} ({data})" for method, suite, data in sorted(rows))

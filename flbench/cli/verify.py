@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flbench.cli.options import Executors, Root, Workers, read_workers
+from flbench.cli.options import COMMITTED, Executors, Root, Workers, board_command, read_workers
 from flbench.cli.show import digest_line
 from flbench.cli.submit import printable
 from flbench.errors import Interrupted, UserError
@@ -94,7 +93,7 @@ def verify(
     if verdict.outcome(tolerance) == "differs":
         raise typer.Exit(1)
     if write:
-        print(f"{_reproduced(path, result)}; now type: {_next([result])}")
+        print(f"{_reproduced(path, result)}; now type: {_next([(path, result)])}")
 
 
 def _alone(
@@ -189,7 +188,7 @@ def verify_all(
         from flbench.datasets import data_root as locate
         from flbench.submission.many_files import verify_many
     done: list[Checked] = []
-    written: list[Result] = []
+    written: list[tuple[Path, Result]] = []
     try:
         running = verify_many(
             paths,
@@ -250,8 +249,8 @@ def summary(done: Sequence[Checked], left: Sequence[Path]) -> list[str]:
     return [printable(line) for line in (*lines, *(f"  left: {path}" for path in left))]
 
 
-def _called_reproduced(path: Path) -> list[Result]:
-    """Call a file that agrees reproduced, if it is not yet and can be; the result, if it was done.
+def _called_reproduced(path: Path) -> list[tuple[Path, Result]]:
+    """Call a file that agrees reproduced, if it is not yet and can be; both, if it was done.
 
     Also what the log says of it: a command may have been killed before it wrote the file.
     """
@@ -262,7 +261,7 @@ def _called_reproduced(path: Path) -> list[Result]:
         print(printable(f"  {path}: the code changed within the run: it stays as it is"))
     elif result.status != "reproduced":
         print(printable(f"  {_reproduced(path, result)}"))
-        return [result]
+        return [(path, result)]
     return []
 
 
@@ -275,10 +274,16 @@ def _reproduced(path: Path, result: Result) -> str:
     return f"{path} is called reproduced"
 
 
-def _next(results: Iterable[Result]) -> str:
-    """The command that shows it."""
-    suites = sorted({f"--suite={one.suite['name']}" for one in results})
-    return shlex.join(["flbench", "leaderboard", *suites])
+def _next(written: Iterable[tuple[Path, Result]]) -> str:
+    """The commands that show it, one for each folder of results."""
+    suites: dict[Path, list[str]] = {}
+    for path, result in written:
+        is_placed = path.parts[-5:-4] == (result.suite["name"],)
+        folder = path.parents[4] if is_placed else COMMITTED
+        suites.setdefault(folder, []).append(result.suite["name"])
+    return " && ".join(
+        board_command(names, folder, folder.parent) for folder, names in suites.items()
+    )
 
 
 def _environments(one: Result, other: Result) -> str:

@@ -207,7 +207,7 @@ def test_check_names_what_is_missing_differs_or_is_left_over(typed: Typed) -> No
     assert typed("--check") == (
         1,
         "flbench: board is not what results gives; run flbench leaderboard"
-        " (missing: figures/two--toy--rows.svg; differ: one.md;"
+        " --results results --out board (missing: figures/two--toy--rows.svg; differ: one.md;"
         " left over: three.md, figures/three--toy--rows.svg)\n",
     )
     assert typed()[0] == 0
@@ -222,7 +222,8 @@ def test_one_suite_is_written_and_an_overview_may_be_older(typed: Typed) -> None
     write(typed.folder / "results", made(0.95, method="d", mark="1" * 8, suite={"name": "one"}))
     code, said = typed("--check", "--suite", "one")
     assert code == 1
-    assert "run flbench leaderboard --suite=one (differ: one.md)" in said
+    words = "flbench leaderboard --suite=one --results results --out board"
+    assert f"run {words} (differ: one.md)" in said
     assert typed("--suite", "one")[0] == 0
     assert typed("--check") == (
         0, "older than the rows: overview.md; a maintainer runs flbench leaderboard\n",

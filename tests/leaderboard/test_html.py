@@ -587,7 +587,8 @@ def test_check_says_whether_the_page_is_current(tmp_path: Path, typed: Typed) ->
     words = ("leaderboard", "--results", str(tmp_path / "results"), "--html", "--out", "board")
     assert typed(*words, "--suite", "toy")[0] == 1, "it is written as a whole"
     line = f"flbench: board/index.html is not what {tmp_path / 'results'} gives;"
-    assert typed(*words, "--check") == (1, "", f"{line} run flbench leaderboard --html\n")
+    again = f"flbench leaderboard --results {tmp_path / 'results'} --out board --html"
+    assert typed(*words, "--check") == (1, "", f"{line} run {again}\n")
     assert not Path("board").exists()
     typed(*words)
     before = Path("board/index.html").read_bytes()

@@ -18,6 +18,7 @@ from toy import Play, Typed, composition, player, toy_dataset
 
 import flbench
 import flbench as fl
+from flbench.cli.verify import _next as shown_by
 from flbench.core.dataset import Dataset
 from flbench.engine import instructions
 from flbench.engine.portable import NAME, SETTINGS
@@ -210,6 +211,20 @@ def test_a_run_of_two_codes_is_never_called_reproduced(
     assert code == 1
     assert err.startswith(f"flbench: {file}: the code changed within the run")
     assert read_result(Path(file)).status == "self-reported"
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("leaderboard/results/toy/toy/fedavg/01234567/seed-0.json", "--suite=toy"),
+        ("a b/results/toy/toy/m/f/seed-0.json", "--suite=toy --results 'a b/results' --out 'a b'"),
+        ("elsewhere/seed-0.json", "--suite=toy"),
+    ],
+)
+def test_the_command_that_shows_it_names_the_folder_of_the_results(
+    path: str, words: str, result: Result
+) -> None:
+    assert shown_by([(Path(path), result)]) == f"flbench leaderboard {words}"
 
 
 @pytest.mark.slow
