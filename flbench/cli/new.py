@@ -45,7 +45,7 @@ def new(
     paper: Annotated[
         str, typer.Option(help="a method's paper, such as 'Ada, Babbage, ICML 2026'")
     ] = "",
-    year: Annotated[int, typer.Option(help="the year of the paper")] = 0,
+    year: Annotated[int, typer.Option(min=0, help="the year of the paper")] = 0,
     class_name: Annotated[
         str, typer.Option("--class", help="name of the class [default: from NAME]")
     ] = "",

@@ -201,6 +201,7 @@ def test_bad_input_is_one_line_and_writes_nothing(
         ("run", "-p", "fedavg", "-s", "noisy-noniid", "--set", "clients"),
         ("run", "-p", "fedavg", "-s", "noisy-noniid", "--rounds", "0"),
         ("jump",),
+        ("new", "my-method", "--year", "-5"),
         ("sweep", "-p", "fedavg", "-s", "iid", "--executor", "warp"),
         ("run", "-p", "fedavg", "-s", "iid", "--changed-source"),
         ("run", "-p", "fedavg", "-s", "iid", "--seed", "100000000000000000"),
