@@ -7,11 +7,20 @@ character than a letter or digit becomes an underscore.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 
-def __getattr__(name: str) -> Path:
-    for path in Path(__file__).parent.glob("*.toml"):
-        if re.sub(r"\W", "_", path.stem) == name:
-            return path
-    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+def toml_files(module: str, folder: Path) -> Callable[[str], Path]:
+    """The `__getattr__` of a package: its attributes are the paths of TOML files in a folder."""
+
+    def find(name: str) -> Path:
+        for path in folder.glob("*.toml"):
+            if re.sub(r"\W", "_", path.stem) == name:
+                return path
+        raise AttributeError(f"module '{module}' has no attribute '{name}'")
+
+    return find
+
+
+__getattr__ = toml_files(__name__, Path(__file__).parent)
