@@ -1,9 +1,9 @@
 """The policy for BatchNorm statistics: `global`, `local` or `reset`.
 
 `global`: they are averaged like parameters. `local`: every client keeps its own statistics, in the
-memory "buffers.own", and they are never sent: the server's models have the initial ones, also where
-`ctx.evaluate` evaluates them; models that are trained or judged have the client's own. `reset`:
-every round starts from the initial ones, which clients have.
+memory "buffers.own", and they are never sent: the server's models have the initial ones, and models
+that a client trains or is judged with, also by `ctx.evaluate`, have its own. `reset`: every round
+starts from the initial ones, which clients have.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from flbench.core.context import Context, Split
 from flbench.core.model_bank import ModelBank, RowStore
 from flbench.core.state import Dispatched, Stage
 from flbench.core.types import Direction, Plain
+from flbench.engine.batchnorm import with_buffers
 from flbench.engine.clock import SimulatedClock
 from flbench.engine.communication import BITS, CommunicationLedger
 from flbench.engine.cross_evaluation import cross_evaluate, features_of, forward, logits_of
@@ -30,6 +31,7 @@ class RunServices:
 
     `executor` and `draw` (index -> other initial weights) are None until the ClientModule is known;
     until then, `samples` are what the executor will hold.
+    `own_buffers`, shape (N, B), are clients' BatchNorm statistics, where these stay with them.
     `clock` measures wall time, without `elsewhere`: the seconds in which other runs were at work;
     `simulated_clock` is that of the suite, or None.
     """
@@ -41,6 +43,7 @@ class RunServices:
     simulated_clock: SimulatedClock | None = None
     executor: Sequential | None = None
     draw: Callable[[int], Tensor] | None = None
+    own_buffers: Tensor | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     elsewhere: float = 0.0
     notes: dict[str, Plain] = field(default_factory=dict)
@@ -84,8 +87,13 @@ class RunContext(Context):
 
     def evaluate(self, models: Tensor, clients: Tensor, split: Split = "validation") -> Tensor:
         _refuse_other(split)
-        executor = self.executor
-        sums = cross_evaluate(executor.workspace, models, executor.samples, split, clients)
+        space, samples = self.executor.workspace, self.executor.samples
+        own = self.services.own_buffers
+        if own is None:
+            sums = cross_evaluate(space, models, samples, split, clients)
+        else:  # each client has the models with its own statistics
+            mine = [(one, with_buffers(models, own[one], self.layout)) for one in clients.split(1)]
+            sums = torch.cat([cross_evaluate(space, m, samples, split, one) for one, m in mine])
         if not bool((sums[..., 2] > 0).all()):
             raise UserError(f"a client has no {split} samples: raise validation_fraction")
         return (sums[..., 0] / sums[..., 2]).cpu()

@@ -61,6 +61,7 @@ def judge_newcomers(run: Run, state: State, guests: Newcomers) -> Unseen:
         networks=all_networks(run, ids),
     )
     state = extended(run, state, len(guests), ctx.networks)
+    run.services.own_buffers = state.memory.get(batchnorm.OWN)
     ctx = replace(ctx, work=partial(run.hooks.local_work, state))
     work = partial(run.hooks.local_work, state, ctx=ctx)
     personal = run.hooks.personalise(state, ids, ctx)

@@ -120,6 +120,7 @@ def running_round(run: Run, state: State) -> Running[tuple[State, list[float]]]:
         if not len(stage.clients):
             run.services.warn(f"round {ctx.round}: no client of stage '{stage.label}' was there")
             continue
+        run.services.own_buffers = state.memory.get(batchnorm.OWN)
         state = regroup(run, state, stage, "before", None, ctx)
         with clock("dispatch"):
             start = hooks.dispatch(state, stage, ctx)
@@ -149,6 +150,7 @@ def running_round(run: Run, state: State) -> Running[tuple[State, list[float]]]:
         upload, state = batchnorm.after_training(
             policy, upload, state, stage, ctx.layout, ctx.initial
         )
+        run.services.own_buffers = state.memory.get(batchnorm.OWN)
         state = regroup(run, state, stage, "after", upload, ctx)
         if stage.aggregates:
             with clock("aggregate"):

@@ -305,6 +305,28 @@ def test_local_buffers_stay_with_their_client(play_toy: Play) -> None:
     assert first != second, "else the law is empty"
 
 
+def test_models_are_scored_with_the_buffers_of_each_client(play_toy: Play) -> None:
+    pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    class Looks:
+        @hookimpl
+        def score(self, state: State, stage: Stage, ctx: Context) -> None:
+            own = state.models.expand(ctx.clients, -1).clone()
+            own[:, ctx.layout.parameters :] = state.memory["buffers.own"][ctx.everybody]
+            scored = ctx.evaluate(state.models, ctx.everybody)[:, 0]
+            each = [ctx.forward(own[[i]], ctx.client_data(i, "validation")[0]) for i in range(6)]
+            losses = [
+                nn.functional.cross_entropy(logits[0], ctx.client_data(i, "validation")[1])
+                for i, logits in enumerate(each)
+            ]
+            pairs.append((scored, torch.stack(losses).double()))
+
+    play_toy(composition(("looks", Looks())), net=batchnorm, buffers="local", rounds=2)
+    assert len(pairs) > 2
+    for scored, expected in pairs:
+        torch.testing.assert_close(scored.double(), expected, atol=1e-5, rtol=0)
+
+
 def test_reset_buffers_start_every_round_anew(play_toy: Play) -> None:
     starts: list[torch.Tensor] = []
 
