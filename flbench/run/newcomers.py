@@ -20,6 +20,7 @@ from flbench.federation.federation import Newcomers, label_counts
 from flbench.federation.row_lists import RowLists
 from flbench.results.schema import Unseen
 from flbench.run.evaluation import evaluate, trained
+from flbench.run.history import Evaluation
 from flbench.run.networks import draw_networks
 from flbench.run.rounds import Run, round_context
 
@@ -72,10 +73,10 @@ def judge_newcomers(run: Run, state: State, guests: Newcomers) -> Unseen:
     device = run.executor.workspace.device
     held_out = replace(guests.held_out, splits={"test": lists}).to(device)
 
-    def correct(personal: Personal) -> list[int]:
-        return evaluate(run.executor, personal, state, held_out, ids, work).correct
+    def judged(personal: Personal) -> Evaluation:
+        return evaluate(run.executor, personal, state, held_out, ids, work)
 
-    first = correct(personal)
+    first = judged(personal)
     personal = trained(run.executor, personal, state, personal.adaptation, work)
     if suite.unseen_epochs:
         tuning = Stage("join", ids, suite.unseen_epochs, "fine-tune")
@@ -83,9 +84,9 @@ def judge_newcomers(run: Run, state: State, guests: Newcomers) -> Unseen:
     return Unseen(
         epochs=suite.unseen_epochs,
         train=train.tolist(),
-        test=guests.held_out.sizes("test").tolist(),
-        correct=first,
-        correct_tuned=correct(personal) if suite.unseen_epochs else first,
+        test=first.tested,
+        correct=first.correct,
+        correct_tuned=(judged(personal) if suite.unseen_epochs else first).correct,
         group=None if guests.groups is None else guests.groups.tolist(),
     )
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from joined import JOIN, M, N, by_hand, greeted, joined
 from object_walk import holds_sample_of, reachable, shares_memory
-from toy import Play, Played, bad, both, composition, toy_suite
+from toy import Play, Played, bad, both, composition, toy_dataset, toy_suite
 
 import flbench as fl
 from flbench.errors import UserError
@@ -290,6 +290,19 @@ def test_newcomers_have_no_true_groups_where_nobody_has(play_toy: Play) -> None:
 
     welcome, _ = greeted(play_toy(bad(partition=partition), **JOIN))
     assert (welcome.group, len(welcome.correct)) == (None, M)
+
+
+def test_of_text_every_token_of_a_newcomer_is_tested(play_toy: Play) -> None:
+    """Three tokens a sample, of which a network without training gets some right."""
+    tokens = toy_dataset(samples=108).y[:, None].repeat(1, 3)
+    text = replace(toy_dataset(samples=108), x=tokens, y=tokens)
+    played = play_toy(
+        "fedavg", net=lambda: torch.nn.Embedding(4, 4), rounds=1,
+        **{**JOIN, "dataset": text, "partition": {"name": "iid"}},
+    )  # fmt: skip
+    unseen, guests = played.result.unseen, played.run.newcomers
+    assert unseen is not None and guests is not None
+    assert unseen.test == (3 * guests.held_out.sizes("test")).tolist()
 
 
 @pytest.mark.slow
