@@ -64,4 +64,7 @@ class Oracle:
         """A newcomer has the model of its true group."""
         if not ctx.joining or len(state.models) == 1:
             return None
-        return fl.Personal(row=torch.unique(ctx.true_groups, return_inverse=True)[1][clients])
+        known, own = ctx.true_groups[: ctx.clients].unique(), ctx.true_groups[clients]
+        if not torch.isin(own, known).all():
+            raise fl.Undefined("the true group of a newcomer has no client that trains")
+        return fl.Personal(row=torch.searchsorted(known, own))
