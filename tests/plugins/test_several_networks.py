@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from by_hand import Constant, batch, create, toy_upload
+from by_hand import Constant, batch, create, toy_upload, wrapped
 from torch import nn
 from toy import (
     WIDTH,
@@ -35,6 +35,43 @@ def test_heterofl_by_hand(play_toy: Play) -> None:
     found = method.aggregate(zero, upload, home, played.run.context).rows[0]
     assert found[masks[1]].unique().tolist() == [2.0], "both have it"
     assert found[~masks[1]].unique().tolist() == [1.0], "the wide client alone"
+
+
+def test_a_shortcut_of_heterofl_has_the_inputs_of_its_own() -> None:
+    """Two convolutions of 4 and 8 units, then a shortcut from the 4 to 8; half the width."""
+    sizes = {"first": (3, 4), "second": (4, 8), "shortcut": (4, 8), "third": (8, 6)}
+    net = nn.ModuleDict({name: nn.Conv2d(*size, 1, bias=False) for name, size in sizes.items()})
+    layout = fl.ParameterLayout.of(net, head="none")
+    ctx: Any = SimpleNamespace(layout=layout)
+    half = create("heterofl").part(0.5, ctx)
+    kept = [int(half[slot.start : slot.stop].sum()) for slot in layout.slots]
+    assert kept == [3 * 2, 2 * 4, 2 * 4, 4 * 3]
+    assert create("heterofl").part(1.0, ctx).all()
+
+
+def test_batches_are_counted_not_averaged_by_heterofl() -> None:
+    """Two weights, of which one client has one; and 2 and 4 batches, of which 4 is the most."""
+    weights = fl.Slot("net.w", (2,), 0, 2, "parameter", head=False)
+    layout = fl.ParameterLayout((weights, fl.Slot("net.n", (), 2, 3, "counter", head=False)), 2, 1)
+    ctx: Any = SimpleNamespace(layout=layout)
+    home = fl.Membership(torch.tensor([0, 0]))
+    upload = toy_upload([[2.0, 7.0, 2.0], [4.0, 0.0, 4.0]], [1.0, 1.0])
+    state = fl.State(0, torch.zeros(1, 3), home)
+    found = create("heterofl", widths="1,0.5").aggregate(state, upload, home, ctx)
+    assert found.rows.tolist() == [[3.0, 7.0, 4.0]]
+
+
+@pytest.mark.parametrize("widths", ["wide", "", "1,0", "-0.5", "2", "nan", "1,,1"])
+def test_widths_of_heterofl_are_shares(widths: str) -> None:
+    with pytest.raises(fl.UserError, match="shares above 0 and up to 1 expected"):
+        next(create("heterofl", widths=widths).client_module())
+
+
+def test_heterofl_refuses_layers_that_it_cannot_cut() -> None:
+    with pytest.raises(fl.Undefined, match="linear and convolutional layers, not Bilinear"):
+        wrapped(create("heterofl").client_module(), nn.Sequential(nn.Bilinear(2, 2, 2)))
+    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(2, 2))
+    assert wrapped(create("heterofl").client_module(), net) is net
 
 
 WIDE: dict[str, Any] = {"further_models": [{"name": "mlp", "hidden": 5}]}
