@@ -41,8 +41,8 @@ class MyMethod:
         """Cosines of the probe's updates."""
         if stage.kind != "probe" or upload is None:
             return None
-        moves = upload.selected() - ctx.initial
-        return fl.Scores(fl.similarity.cosine(moves), upload.ids, "clients", upload.ids)
+        moves = (upload.selected() - ctx.initial)[:, : ctx.layout.parameters]
+        return fl.Scores(fl.similarity.cosine(moves).cpu(), upload.ids, "clients", upload.ids)
 
     @fl.hookimpl
     def cluster(self, scores: fl.Scores | None) -> fl.Membership | None:
