@@ -58,8 +58,8 @@ class KLDGroups:
             merges = fl.clustering.dendrogram(fl.heterogeneity.kld(ctx.label_counts.numpy()))
             height = self.gamma
             if self.groups is not None:
-                merge_count = max(0, ctx.clients - self.groups)
-                height = merges[merge_count - 1, 2] if merge_count else -1.0
+                merges[:, 2] = np.arange(len(merges))  # ranks as heights, which have no ties
+                height = ctx.clients - self.groups - 0.5
             home = torch.as_tensor(fl.clustering.cut(merges, height))
         return fl.Membership(home, parent=torch.zeros_like(home.unique()))
 

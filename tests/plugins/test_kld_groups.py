@@ -53,6 +53,15 @@ def test_a_number_of_groups_can_be_asked_for(groups: int) -> None:
         assert found == [0, 0, 1, 1, 2]
 
 
+@pytest.mark.parametrize("groups", [1, 2, 3, 4])
+def test_so_many_groups_there_are_where_distances_are_equal(groups: int) -> None:
+    ctx = context()
+    ctx.label_counts, ctx.clients = 9 * torch.eye(4, dtype=torch.int64), 4
+    found = KLDGroups(groups=groups).cluster(state(), "before", ctx)
+    assert found is not None
+    assert len(found.home.unique()) == groups
+
+
 def test_grouping_happens_once_in_its_round_and_costs_the_counts() -> None:
     rule, ctx = KLDGroups(after=3), context(4)
     for round_ in (1, 3, 5):
