@@ -70,6 +70,8 @@ class MOON:
         return F.cross_entropy(near / self.tau, torch.zeros_like(near[:, 0], dtype=torch.int64))
 
     @fl.hookimpl
-    def report(self) -> fl.Reporter:
-        """Clients keep the model that they trained."""
+    def report(self, stage: fl.Stage) -> fl.Reporter | None:
+        """Clients keep the model that they trained; not that of a probe."""
+        if not stage.aggregates:
+            return None
         return lambda module, x, y: fl.Report(kept={MEMORY: module.row()})

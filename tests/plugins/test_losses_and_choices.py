@@ -50,6 +50,15 @@ def test_moon_by_hand() -> None:
     assert found.item() == pytest.approx(math.log(1 + math.exp(-2)))
 
 
+def test_moon_does_not_remember_the_models_of_a_probe() -> None:
+    module: Any = SimpleNamespace(row=lambda: torch.ones(1))
+    kept = {}
+    for kind in ("train", "probe"):
+        report = create("moon").report(stage=fl.Stage(kind, torch.arange(1), 1))
+        kept[kind] = report and report(module, None, None).kept
+    assert kept == {"train": {"moon.previous": 1.0}, "probe": None}
+
+
 def test_q_fedavg_by_hand() -> None:
     """w = (0, 0), w_1 = (-.1, 0), w_2 = (0, -.2), L = 10, F = (1, 2), q = 1.
 
