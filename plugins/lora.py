@@ -63,4 +63,6 @@ class LoRA:
                 parametrize.register_parametrization(layer, "weight", change)
         if self.head and head is not None:
             module.get_submodule(head).requires_grad_(True)
+        if not any(weight.requires_grad for weight in module.parameters()):
+            raise fl.Undefined("LoRA adapts linear layers; the network has none beside its head")
         return module

@@ -14,6 +14,8 @@ from toy import (
     composition,
 )
 
+from flbench.errors import Undefined
+
 
 @pytest.mark.slow
 def test_the_rows_and_bytes_of_lora_by_hand(play_toy: Play) -> None:
@@ -33,6 +35,13 @@ def test_the_rows_and_bytes_of_lora_by_hand(play_toy: Play) -> None:
     )
     headed = play_toy(composition(("lora", create("lora", rank=2, head=True))), rounds=1)
     assert headed.state.models.shape == (1, 12 + 16)
+
+
+def test_a_network_that_is_a_head_alone_has_nothing_to_adapt(play_toy: Play) -> None:
+    with pytest.raises(Undefined, match="adapts linear layers; the network has none beside its"):
+        play_toy("lora", model={"name": "logistic-regression"})
+    played = play_toy("lora", model={"name": "logistic-regression"}, settings={"head": True})
+    assert played.state.models.shape == (1, 3 * 4 + 4)
 
 
 ADAPTERS = 4 * (32 + 96) + 4 * (32 + 32) + 4 * (32 + 128) + 4 * (128 + 32)
