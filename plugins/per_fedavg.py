@@ -139,7 +139,10 @@ class PerFedAvg:
                 f"Per-FedAvg is defined for SGD, the suite trains with {ctx.local.optimizer}"
             )
         needed, size = (2 if self.version == "fo" else 3), ctx.local.batch_size
-        short = int(((ctx.samples + size - 1) // size < needed).sum())
+        batches = (ctx.samples + size - 1) // size
+        if ctx.local.drop_last:
+            batches = (ctx.samples // size).clamp(min=1)
+        short = int((batches < needed).sum())
         if short == ctx.clients:
             raise fl.Undefined(
                 f"a meta-step takes {needed} batches and no client has more than"

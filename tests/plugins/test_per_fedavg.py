@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -358,3 +359,17 @@ def test_clients_with_too_few_batches_stand_still_and_the_run_says_so(play_toy: 
     moved = (uploads[0].selected() != played.run.context.initial).any(dim=1)
     assert moved.tolist() == [True] * 3 + [False] * 3
     assert (adapted(played) != played.personal).any(dim=1).all(), "one batch is enough to adapt"
+
+
+def test_batches_that_are_left_out_are_not_counted() -> None:
+    """Clients of 7 and 9 samples in batches of 4 have one and two without the last one."""
+    said: list[str] = []
+    ctx: Any = SimpleNamespace(clients=2, samples=torch.tensor([7, 9]), warn=said.append)
+    for drop in (False, True):
+        ctx.local = fl.LocalTraining(batch_size=4, drop_last=drop)
+        PerFedAvg().setup(ctx)
+        assert len(said) == drop
+    assert said == ["per-fedavg: 1 clients have fewer than 2 batches and stand still"]
+    ctx.samples = torch.tensor([7, 7])
+    with pytest.raises(fl.Undefined, match="no client has more than 7 samples"):
+        PerFedAvg().setup(ctx)
