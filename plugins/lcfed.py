@@ -12,13 +12,13 @@ and a decision part (the head).
 Only the paper's abstract and summaries of it could be read: these equations are not compared with
 its own. Left open here: what w_i starts from, the models that M is made of, the first clusters,
 values, and which model is tested. Decided: w_i starts from the client's own last model, which is
-tested; Omega_k is tested as `centre`. When K clients have trained, M is made of their models, once,
-and k-means of their z / ||z|| gives the first clusters. M is that of models around their mean, so D
-is less than their number; z is M^T w of the whole model. A client without a cluster has no mu term,
-and round 1 no lambda term. The server computes z, so that neither M nor z is sent. mu = 2,
-lambda = 1 and D = 50 are the defaults of public code that is not the authors'. A client that was
-never sampled has w_0, as in local-only. A newcomer trains once from w_0, joins a cluster by its z,
-and is tested with Omega_k.
+tested; Omega_k is tested as `centre`. When K clients, and two, have trained, M is made of their
+models, once, and k-means of their z / ||z|| gives the first clusters. M is that of models around
+their mean, so D is less than their number; z is M^T w of the whole model. A client without a
+cluster has no mu term, and round 1 no lambda term. The server computes z, so that neither M nor z
+is sent. mu = 2, lambda = 1 and D = 50 are the defaults of public code that is not the authors'. A
+client that was never sampled has w_0, as in local-only. A newcomer trains once from w_0, joins a
+cluster by its z, and is tested with Omega_k.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class LCFed:
             home[scores.row_ids] = scores.values.argmax(dim=1)
             return fl.Membership(home)
         known = (~met[:, 0].isnan()).nonzero()[:, 0].cpu()
-        if len(known) < self.k:
+        if len(known) < max(self.k, 2):  # one model has no directions around its mean
             return None
         models, size = met[known], ctx.layout.parameters
         m = principal_directions(models[:, :size], self.d)

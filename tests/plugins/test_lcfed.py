@@ -101,6 +101,15 @@ def test_the_first_clusters_by_hand() -> None:
     assert rule.score(state, replace(TRAIN, kind="probe"), uploaded([[1, 9]], (0,))) is None
 
 
+def test_one_model_has_no_directions_so_one_cluster_waits_for_two_clients() -> None:
+    ctx, rule = Small(), LCFed(k=1)
+    state = after(rule, ctx, begin_at(rule, ctx), uploaded([[1, 0]], (0,)))
+    assert state.membership.home.tolist() == [-1, -1, -1]
+    state = after(rule, ctx, state, uploaded([[9, 1]], (1,)))
+    assert state.membership.home.tolist() == [0, 0, -1]
+    assert state.memory[M].shape == (2, 1)
+
+
 def begin_at(rule: LCFed, ctx: Any) -> fl.State:
     return replace(begin(rule, ctx, [[0.0, 0.0]]), membership=rule.setup(ctx).membership)
 
