@@ -69,10 +69,12 @@ class Scaffold:
         return self.change
 
     def change(self, module: fl.ClientModule, x: Tensor, y: Tensor) -> fl.Report:
-        """c_i' - c_i = (w - u) / (a_i eta) - c, shape (P,)."""
-        if "c" not in module.received or not module.steps:
+        """c_i' - c_i = (w - u) / (a_i eta) - c, shape (P,); 0 of a client without a step."""
+        if "c" not in module.received:
             return fl.Report()
         c, rho = module.received["c"], module.local.momentum if self.momentum_fix else 0.0
+        if not module.steps:
+            return fl.Report({"c_change": torch.zeros_like(c)})
         update = module.start[: len(c)] - module.flat().detach()
         a_i = float(fl.effective_steps(torch.tensor(module.steps), rho))
         weight = a_i * module.local.lr

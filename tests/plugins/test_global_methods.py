@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -157,6 +158,12 @@ def test_scaffold_starts_as_uniform_fedavg(play_toy: Play) -> None:  # T01
         two = {**more, "rounds": 2}
         late = play_toy("scaffold", **two), play_toy(composition(("u", Uniform())), **two)
         assert (late[0].personal - late[1].personal).abs().max() > 1e-4
+
+
+def test_a_client_without_a_step_keeps_its_variate() -> None:
+    local = SimpleNamespace(momentum=0.5, lr=0.1)
+    module: Any = SimpleNamespace(received={"c": torch.ones(2)}, steps=0, local=local)
+    assert Scaffold().change(module, None, None).sent["c_change"].tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
