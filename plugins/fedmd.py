@@ -59,7 +59,8 @@ class FedMD:
     @fl.hookimpl
     def dispatch(self, state: fl.State, stage: fl.Stage, ctx: fl.Context) -> fl.Start:
         """No model is sent; the mean is."""
-        mean = state.memory[MEAN].expand(len(stage.clients), -1, -1)
+        mean = state.memory[MEAN]
+        mean = mean.expand(len(stage.clients), *mean.shape)
         digests = stage.name == "digest"
         return fl.Start(sent_mask=ctx.layout.none_mask, extras={"mean": mean} if digests else {})
 

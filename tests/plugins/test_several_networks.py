@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from by_hand import Constant, batch, create, toy_upload, wrapped
+from by_hand import THREE, Constant, batch, create, toy_upload, wrapped
 from torch import nn
 from toy import (
     WIDTH,
@@ -88,6 +88,16 @@ def test_fedmd_digests_by_hand() -> None:
     loss = create("fedmd").batch_loss(stage, ctx)(fl.Batch(module, one.x, one.y))
     assert loss.item() == 0.75
     assert create("fedmd").batch_loss(replace(stage, name=""), ctx) is None
+
+
+@pytest.mark.parametrize("shape", [(2, 4), (2, 3, 4)])
+def test_fedmd_sends_the_mean_to_everyone_of_text_too(shape: tuple[int, ...]) -> None:
+    """Two common samples, and of text three tokens each."""
+    state = fl.State(1, torch.zeros(1, 3), fl.Membership(torch.zeros(3, dtype=torch.int64)))
+    state = state.remember({"fedmd.mean": torch.ones(shape)})
+    ctx: Any = SimpleNamespace(layout=THREE)
+    stage = fl.Stage("train", torch.arange(3), 1, name="digest")
+    assert create("fedmd").dispatch(state, stage, ctx).extras["mean"].shape == (3, *shape)
 
 
 class Predictor:
