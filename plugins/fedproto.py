@@ -51,7 +51,8 @@ class Prototypical(fl.ClientModule):
             seen = self.seen.data  # .data: autograd must not track writes to the row's buffers
             if batch_idx == 0:
                 seen.zero_()
-            seen.index_add_(0, y, torch.cat([z, torch.ones_like(z[:, :1])], dim=1).detach())
+            rows = torch.cat([z, torch.ones_like(z[:, :1])], dim=1).detach()
+            seen.index_add_(0, y, rows.to(seen))
         loss = self.batch_loss(fl.Batch(self, x, y, logits, z))
         if not self.weight or "known" not in self.received:
             return loss

@@ -109,6 +109,15 @@ def test_without_the_distance_it_is_local_only(
     assert not torch.equal(network(pulled, pulled.state.models), alone.state.models)
 
 
+def test_running_prototypes_of_half_precision_are_added_in_full() -> None:
+    net = nn.Sequential(OrderedDict(body=nn.Linear(2, 2), head=nn.Linear(2, 2)))
+    module = Prototypical(net, fl.LocalTraining(), 0.0, torch.zeros(2, 2), True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        module.training_step((torch.ones(3, 2), torch.tensor([0, 1, 1])), 0)
+    assert module.seen.dtype == torch.float32
+    assert module.seen[:, -1].tolist() == [1.0, 2.0]
+
+
 def test_before_the_first_upload_nothing_pulls(play_toy: Play) -> None:
     one, none = (play_toy("fedproto", settings={"weight": w}, rounds=1) for w in (9, 0))
     assert torch.equal(one.state.models, none.state.models)
