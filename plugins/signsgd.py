@@ -92,9 +92,9 @@ class EFSignSGD:
 
     def scaled(self, message: fl.Message) -> fl.Message:
         """The signs of the update and of the error so far, times their mean magnitude."""
-        wanted = message.update + torch.where(message.mask, message.memory[ERROR], 0.0)
+        before = message.memory[ERROR]
+        wanted = message.update + torch.where(message.mask, before, 0.0)
         length = wanted.abs().sum() / message.mask.sum().clamp(min=1)
         sent = torch.where(message.mask, length * signs(wanted), 0.0)
-        return message.sending(
-            sent, bits=1, overhead=message.overhead + 32, memory={ERROR: wanted - sent}
-        )
+        error = torch.where(message.mask, wanted - sent, before)
+        return message.sending(sent, bits=1, overhead=message.overhead + 32, memory={ERROR: error})

@@ -53,10 +53,10 @@ class TopK:
         count = math.ceil(self.share * free)
         keep = torch.zeros_like(message.mask)
         keep[torch.where(message.mask, update.abs(), -1.0).topk(count).indices] = True
-        places = count * math.ceil(math.log2(free)) if 1 < count < free else 0
+        places = count * math.ceil(math.log2(free)) if 0 < count < free else 0
         return message.sending(
             update,
             mask=keep,
             overhead=message.overhead + places,
-            memory={MEMORY: torch.where(message.mask & ~keep, update, 0.0)},
+            memory={MEMORY: torch.where(message.mask, update.masked_fill(keep, 0.0), rest)},
         )

@@ -53,6 +53,19 @@ def test_top_k_of_everything_costs_no_places() -> None:
     assert sent.overhead == 0
 
 
+def test_one_scalar_of_top_k_has_a_place_too() -> None:
+    rest = {"top-k.rest": torch.zeros(4)}
+    sent = create("top-k", share=0.25).sparse(message([1.0, 0.0, 3.0, 0.0], memory=rest))
+    assert (int(sent.mask.sum()), sent.overhead) == (1, 2)
+
+
+def test_scalars_that_top_k_may_not_send_keep_their_rest() -> None:
+    one = message([1.0, 3.0, 9.0], memory={"top-k.rest": torch.tensor([0.0, 0.0, 5.0])})
+    sent = create("top-k", share=0.5).sparse(replace(one, mask=torch.tensor([True, True, False])))
+    assert sent.update.tolist() == [0.0, 3.0, 0.0]
+    assert sent.memory["top-k.rest"].tolist() == [1.0, 0.0, 5.0]
+
+
 def test_dp_fedavg_by_hand() -> None:
     """(3, 4) is clipped to norm 1; noise of z S / sqrt(4) = .1 times the draws is added."""
     one = create("dp-fedavg", clip=1.0, noise=0.2)

@@ -63,12 +63,12 @@ def test_error_feedback_by_hand() -> None:
     assert (sent.bits, sent.overhead) == (1, 32)
 
 
-def test_scalars_that_are_not_sent_have_no_error() -> None:
-    """p = (3, 1): the mean is over two scalars, and the third neither moves nor remembers."""
+def test_scalars_that_are_not_sent_keep_their_error() -> None:
+    """p = (3, 1): the mean is over two scalars, and the third neither moves nor forgets."""
     one = message([3.0, 1.0, 9.0], memory={"ef-signsgd.e": torch.tensor([0.0, 0.0, 5.0])})
     sent = create("ef-signsgd").scaled(replace(one, mask=torch.tensor([True, True, False])))
     assert sent.update.tolist() == [2.0, 2.0, 0.0]
-    assert sent.memory["ef-signsgd.e"].tolist() == [1.0, -1.0, 0.0]
+    assert sent.memory["ef-signsgd.e"].tolist() == [1.0, -1.0, 5.0]
 
 
 def test_what_is_sent_and_the_last_error_are_all_updates() -> None:
