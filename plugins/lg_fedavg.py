@@ -6,9 +6,9 @@ federated learning with local and global representations", arXiv 2001.01523 (202
     start [q_i, s], train all layers, upload s_i;  s <- sum n_i s_i / sum n_i;  q_i stays local
 
 Paper, authors' scripts and re-implementations share different layers. Here the last two layers of
-networks with three or more layers are shared, else the last one; `k` and `share` change this.
-Departures: sample weights by default (the authors average uniformly); the best model is not chosen
-by test accuracy.
+networks with three or more layers are shared if they are linear, else the last one; `k` and `share`
+change this. A normalisation layer counts with the layer before it. Departures: sample weights by
+default (the authors average uniformly); the best model is not chosen by test accuracy.
 """
 
 from __future__ import annotations
@@ -24,6 +24,19 @@ import flbench as fl
 
 End = Literal["last", "first"]
 Layers = Annotated[int, Ge(0)] | None
+
+
+def numbered(layout: fl.ParameterLayout) -> Tensor:
+    """Number of each of the layout's layers; normalisation has that of the layer before it."""
+    norms = (layout.layers & layout.norm).any(dim=1)
+    return (~norms).cumsum(0).clamp(min=1) - 1
+
+
+def linear_end(layout: fl.ParameterLayout, number: Tensor) -> bool:
+    """Whether there are three or more layers, of which the last two are linear."""
+    ends = layout.layers[number >= number.max() - 1].any(dim=0)
+    slots = [slot for slot in layout.slots if ends[slot.start]]
+    return bool(number.max() > 1) and all(len(slot.shape) <= 2 for slot in slots)
 
 
 @dataclass(frozen=True)
@@ -42,7 +55,7 @@ class LgFedAvg:
         params={"warm_rounds": 1}, equals={"fedavg": {"warm_rounds": 9}}
     )
 
-    k: Annotated[Layers, "shared layers; none = 2 of 3 or more, else 1"] = None
+    k: Annotated[Layers, "shared layers; none = 2 of 3 or more if linear, else 1"] = None
     share: Annotated[End, "which end of the network is shared"] = "last"
     weighting: Annotated[fl.Weighting, "of the shared layers' mean"] = "samples"
     warm_rounds: Annotated[int, Ge(0), "rounds of fedavg first"] = 0
@@ -62,10 +75,10 @@ class LgFedAvg:
             return self.common_head(ctx)
         if ctx.round <= self.warm_rounds:
             return ctx.layout.all_mask
-        layers = ctx.layout.layers
-        count = len(layers)
-        k = (2 if count > 2 else 1) if self.k is None else min(self.k, count)
-        return (layers[count - k :] if self.share == "last" else layers[:k]).any(dim=0)
+        number = numbered(ctx.layout)
+        k = (2 if linear_end(ctx.layout, number) else 1) if self.k is None else self.k
+        ends = number > number.max() - k if self.share == "last" else number < k
+        return ctx.layout.layers[ends].any(dim=0)
 
     def common_head(self, ctx: fl.Context) -> Tensor:
         """What clients with different networks can share: their common head, shape (W,), bool."""

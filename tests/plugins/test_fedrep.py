@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from by_hand import THREE, create, toy_upload
+from torch import nn
 from toy import CLIENTS, Play, Played, composition, watching
 
 import flbench as fl
@@ -21,10 +22,8 @@ HARD = {"epochs": 3, "batch_size": 4, "lr": 0.1, "momentum": 0.9, "weight_decay"
 HEAD = torch.arange(28) >= 12
 
 
-def batchnorm() -> torch.nn.Module:
-    return torch.nn.Sequential(
-        torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.ReLU(), torch.nn.Linear(4, 4)
-    )
+def batchnorm() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 4))
 
 
 def sampled(played: Played, rounds: int) -> set[int]:
@@ -64,13 +63,30 @@ def test_the_local_part_of_the_unsampled_is_untouched(play_toy: Play) -> None:  
 
 
 def test_a_shared_layer_takes_its_buffers_along(play_toy: Play) -> None:
-    played = play_toy("lg-fedavg", settings={"k": 2}, net=batchnorm, rounds=1)
+    settings: dict[str, Any] = {"k": 1, "share": "first"}
+    played = play_toy("lg-fedavg", settings=settings, net=batchnorm, rounds=1)
     layout, rows = played.run.context.layout, played.state.models
-    shared = LgFedAvg(k=2).shared(replace(played.run.context, round=1))
+    shared = LgFedAvg(**settings).shared(replace(played.run.context, round=1))
     names = {slot.name for slot in layout.slots if bool(shared[slot.start])}
-    assert "net.1.running_mean" in names, "layer 1 is BatchNorm"
-    assert "net.0.weight" not in names
+    assert {"net.0.weight", "net.1.running_mean"} <= names, "BatchNorm goes with the layer before"
+    assert "net.3.weight" not in names
     assert (rows[:, shared] == rows[0, shared]).all()
+
+
+@pytest.mark.parametrize(
+    ("body", "shared", "local"),
+    [
+        ([nn.Linear(3, 3), nn.Linear(3, 3), nn.BatchNorm1d(3)], 12 + 6 + 7 + 4 * 4, 12),
+        ([nn.Conv2d(1, 1, 2), nn.Conv2d(1, 3, 2), nn.GroupNorm(1, 3)], 4 * 4, 5 + 15 + 6),
+    ],
+)
+def test_two_linear_layers_are_shared_with_their_statistics_or_the_last_layer_alone(
+    body: list[nn.Module], shared: int, local: int
+) -> None:
+    layout = fl.ParameterLayout.of(nn.Sequential(*body, nn.Linear(3, 4)))
+    ctx: Any = SimpleNamespace(layout=layout, networks=None, round=1)
+    mask = LgFedAvg().shared(ctx)
+    assert (int(mask.sum()), int((~mask).sum())) == (shared, local)
 
 
 def test_fedper_by_hand() -> None:
@@ -89,7 +105,7 @@ def test_fedper_by_hand() -> None:
 @pytest.mark.slow
 def test_fedper_is_lg_fedavg_that_shares_the_first_layers(play_toy: Play) -> None:
     fedper = play_toy("fedper", local=HARD, net=batchnorm)
-    lg = play_toy("lg-fedavg", settings={"share": "first", "k": 2}, local=HARD, net=batchnorm)
+    lg = play_toy("lg-fedavg", settings={"share": "first", "k": 1}, local=HARD, net=batchnorm)
     assert torch.equal(fedper.personal, lg.personal)
     assert fedper.run.ledger.totals == lg.run.ledger.totals
     alone, local = play_toy("fedper", settings={"personal": 3}), play_toy("local-only")
