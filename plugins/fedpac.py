@@ -17,7 +17,8 @@ its end. Classes of which nobody has told are not aligned. The minimum is exact:
 minimum of ||B u||^2 + (1'u - 1)^2 over u >= 0 is a multiple of it, because that of each direction
 grows with its a'Pa; a millionth of P's mean is added to its diagonal, so that it is unique.
 Departures: E_h epochs are of the suite's E, of which theta gets the others; one learning rate.
-Newcomers have the initial head.
+Epochs of the head update BatchNorm statistics, which FedRep freezes. Newcomers have the initial
+head.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class FedPAC:
 
     @fl.hookimpl
     def setup(self, ctx: fl.Context) -> fl.Setup:
-        """One row per client; the mean of no class is known, shape (C, d)."""
+        """One row per client; the mean of no class is known; warn if a part never trains."""
         heads = [slot.shape for slot in ctx.layout.slots if slot.head and len(slot.shape) == 2]
         if not heads:
             raise fl.Undefined("the network has no head, and what is aligned enters it")
@@ -98,6 +99,10 @@ class FedPAC:
             raise fl.Undefined(
                 f"head_epochs={self.head_epochs}: expected at most local.epochs={ctx.local.epochs}"
             )
+        if self.head_epochs in (0, ctx.local.epochs):
+            still = "body" if self.head_epochs else "head"
+            epochs = f"head_epochs={self.head_epochs} of local.epochs={ctx.local.epochs}"
+            ctx.warn(f"fedpac: {epochs}: the {still} is not trained")
         unknown = torch.full((ctx.classes, heads[0][1]), torch.nan, device=ctx.initial.device)
         return fl.one_model_per_client(ctx, {MEMORY: fl.Memory(unknown)})
 

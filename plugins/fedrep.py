@@ -108,11 +108,17 @@ class FedRep(CommonBody):
 
     @fl.hookimpl
     def setup(self, ctx: fl.Context) -> fl.Setup:
-        """One row per client, all equal at first."""
+        """One row per client, all equal at first; warn if a part never trains."""
+        if not ctx.layout.head.any():
+            raise fl.Undefined("the network has no head, and FedRep trains it apart")
         if self.body_epochs > ctx.local.epochs:
             raise fl.Undefined(
                 f"body_epochs={self.body_epochs}: expected at most local.epochs={ctx.local.epochs}"
             )
+        if self.body_epochs in (0, ctx.local.epochs):
+            still = "head" if self.body_epochs else "body"
+            epochs = f"body_epochs={self.body_epochs} of local.epochs={ctx.local.epochs}"
+            ctx.warn(f"fedrep: {epochs}: the {still} is not trained")
         return fl.one_model_per_client(ctx)
 
     @fl.hookimpl

@@ -123,6 +123,22 @@ def test_the_server_by_hand() -> None:
     assert own.rows[:, 2].tolist() == [6.0, 12.0, 0.0]
 
 
+def test_a_part_that_never_trains_is_told() -> None:
+    said: list[str] = []
+    layout = fl.ParameterLayout.of(torch.nn.Linear(2, 3))
+    ctx: Any = SimpleNamespace(
+        layout=layout, local=fl.LocalTraining(epochs=2), warn=said.append, classes=3,
+        initial=torch.zeros(9), repeated=lambda row: row[None], networks=None,
+        everybody=torch.arange(1),
+    )  # fmt: skip
+    for head_epochs in (0, 1, 2):
+        create("fedpac", head_epochs=head_epochs).setup(ctx)
+    assert said == [
+        "fedpac: head_epochs=0 of local.epochs=2: the head is not trained",
+        "fedpac: head_epochs=2 of local.epochs=2: the body is not trained",
+    ]
+
+
 # --- in a run -----------------------------------------------------------------------------------
 
 

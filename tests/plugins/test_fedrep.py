@@ -152,6 +152,23 @@ def test_a_frozen_part_does_not_move_even_with_momentum_and_decay(
             assert (upload.selected()[:, ~frozen] != initial[~frozen]).any()
 
 
+def test_a_part_that_never_trains_is_told_and_a_network_without_a_head_is_refused() -> None:
+    said: list[str] = []
+    local = fl.LocalTraining(epochs=2)
+    ctx: Any = SimpleNamespace(layout=THREE, local=local, warn=said.append)
+    ctx.initial, ctx.networks, ctx.everybody = torch.zeros(3), None, torch.arange(1)
+    ctx.repeated = lambda row: row[None]
+    for body_epochs in (0, 1, 2):
+        FedRep(body_epochs).setup(ctx)
+    assert said == [
+        "fedrep: body_epochs=0 of local.epochs=2: the body is not trained",
+        "fedrep: body_epochs=2 of local.epochs=2: the head is not trained",
+    ]
+    ctx.layout = fl.ParameterLayout.of(nn.Conv2d(1, 1, 1))
+    with pytest.raises(fl.Undefined, match="the network has no head"):
+        FedRep().setup(ctx)
+
+
 def test_statistics_stand_still_while_the_head_moves(play_toy: Play) -> None:
     uploads: list[Any] = []
     method = composition(("fedrep", FedRep(0)), ("watch", watching(uploads)))
