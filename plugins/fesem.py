@@ -105,6 +105,9 @@ class FeSEM:
             memory["fesem.moves"] = updates
             if ctx.round >= self.fit_round and sampled >= self.k:
                 memory["fesem.fitted"] = torch.tensor(ctx.round)
+            elif ctx.round == ctx.rounds:
+                found = f"{sampled} clients were sampled, k={self.k} are needed for the k-means"
+                ctx.warn(f"{type(self).__name__.lower()}: {found}: all centres are w_0")
         return fl.Scores(values, ids, "models", torch.arange(self.k), memory)
 
     def e_step(self, trained: Tensor, centres: Tensor, samples: Tensor) -> Tensor:

@@ -48,6 +48,20 @@ def em(rule: FeSEM, ctx: Any, state: fl.State, upload: fl.Upload) -> fl.State:
     return replace(state, models=models.rows).remember(models.memory)
 
 
+@pytest.mark.parametrize("rule", [FeSEM(k=3), WeCFL(k=3)])
+def test_a_k_means_that_never_takes_place_is_told_in_the_last_round(rule: FeSEM) -> None:
+    said: list[str] = []
+    for round_, ids in ((8, (0, 1)), (9, (0, 1)), (9, (0, 1, 2))):
+        ctx: Any = Small(round_=round_)
+        ctx.warn = said.append
+        upload = uploaded([[float(i), 1.0] for i in ids], ids)
+        rule.score(begin(rule, ctx), TRAIN, upload, ctx)
+    name = type(rule).__name__.lower()
+    assert said == [
+        f"{name}: 2 clients were sampled, k=3 are needed for the k-means: all centres are w_0"
+    ]
+
+
 @pytest.mark.parametrize(("weighting", "third"), [("samples", 2 / 3), ("uniform", 0.5)])
 def test_fesem_steps_by_hand(weighting: str, third: float) -> None:
     """Clients 0 and 1 end nearest to the first centre; client 2 did not act; 1 has 2 samples."""
