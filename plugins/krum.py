@@ -40,13 +40,16 @@ class Krum:
         self, state: fl.State, upload: fl.Upload, membership: fl.Membership, ctx: fl.Context
     ) -> fl.Models:
         """The mean of the chosen uploads of each row; a row without uploads keeps its values."""
-        rows = state.models.clone()
+        rows, counters = state.models.clone(), ctx.layout.counters
         shares = membership.shares(upload.ids, len(rows))
         for row in range(len(rows)):
             members = shares[row].nonzero()[:, 0]
             if len(members):
                 uploads = upload.selected()[members]
-                rows[row] = uploads[self.nearest(uploads[:, ctx.layout.trainable])].mean(dim=0)
+                chosen = uploads[self.nearest(uploads[:, ctx.layout.trainable])]
+                mean = chosen.mean(dim=0)
+                mean[counters] = chosen[:, counters].amax(dim=0)
+                rows[row] = mean
         return fl.Models(rows)
 
     def nearest(self, uploads: torch.Tensor) -> list[int]:

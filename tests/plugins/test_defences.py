@@ -112,6 +112,15 @@ def test_multi_krum_by_hand() -> None:
     assert len(create("multi-krum", byzantine=9).nearest(torch.tensor(SIX))) == 1
 
 
+def test_multi_krum_counts_batches_and_does_not_average_them() -> None:
+    """The second scalar is a count: of 9, 8, 7, 6 and 5, which are chosen, the most."""
+    slot = fl.Slot("net.num_batches_tracked", (), 1, 2, "counter", head=False)
+    ctx: Any = SimpleNamespace(layout=fl.ParameterLayout((slot,), 1, 1))
+    state = fl.State(0, torch.zeros(1, 2), ONE)
+    found = create("multi-krum", byzantine=1).aggregate(state, upload(), ONE, ctx)
+    assert found.rows.tolist() == [[2.0, 9.0]]
+
+
 def test_multi_krum_without_attackers_is_the_uniform_mean() -> None:
     everyone = aggregated(create("trimmed-mean", beta=0.0))
     torch.testing.assert_close(aggregated(create("multi-krum", byzantine=0)), everyone)
