@@ -23,7 +23,7 @@ from flbench.core.networks import choosing, heads_of
 from flbench.engine.client_metrics import Stream
 from flbench.engine.process_group import ProcessGroup
 from flbench.engine.workspace import Workspace
-from flbench.errors import Undefined, UserError
+from flbench.errors import Undefined
 from flbench.federation.federation import Samples
 from flbench.federation.pooled import Pooled
 
@@ -304,13 +304,13 @@ def features_of(space: Workspace, models: Tensor, x: Tensor) -> Tensor:
     """Input of the head of every model, shape (m, len(x), d).
 
     Raises:
-        UserError: the network has no head.
-        Undefined: the models have different networks, whose features differ in number.
+        Undefined: the network has no head, or the models have different networks, whose features
+            differ in number.
     """
     head_inputs: list[Tensor] = []
     layout = space.layout
     if layout.head_name is None:
-        raise UserError("the network has no head: no part of it is an nn.Linear")
+        raise Undefined("the network has no head: no part of it is an nn.Linear")
     heads = (layout.head_name,) if layout.which is None else heads_of(space.module)
     hooks = [
         space.module.get_submodule(head).register_forward_pre_hook(
