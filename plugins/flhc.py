@@ -11,8 +11,8 @@ training on non-IID data", IJCNN 2020, Algorithm 1.
 The models that give D are not used further; they are counted in round n + 1. The first cohort then
 holds what it starts from. The paper tries all metrics and linkages, and recommends n = 10 and L1.
 L1 and L2 depend on network and learning rate, so the default is the cosine distance (1 - cos, 0 to
-2). Ward's linkage needs L2. Departures: clients whose update does not arrive join the largest
-group; a newcomer trains once from w and joins the group with the smallest mean distance.
+2). Ward's linkage needs L2. Departure: a newcomer trains once from w and joins the group with the
+smallest mean distance.
 """
 
 from __future__ import annotations
@@ -75,12 +75,8 @@ class FLHC:
         if upload is None or stage.label != PROBE:
             return None
         updates = (upload.selected() - state.models[0])[:, : ctx.layout.parameters]
-        memory, ids = {}, upload.ids
-        if ctx.newcomers:
-            table = updates.new_full((ctx.clients, updates.shape[1]), torch.nan)
-            table[ids] = updates
-            memory = {"flhc.start": state.models[0], "flhc.updates": table}
-        values = -self.distances(updates, updates)
+        memory = {"flhc.start": state.models[0], "flhc.updates": updates} if ctx.newcomers else {}
+        values, ids = -self.distances(updates, updates), upload.ids
         return fl.Scores(values, ids, "clients", ids, memory)
 
     def distances(self, updates: Tensor, others: Tensor) -> Tensor:
@@ -92,19 +88,15 @@ class FLHC:
         return torch.cdist(updates.double(), others.double(), p=1).cpu()
 
     @fl.hookimpl
-    def cluster(
-        self, state: fl.State, scores: fl.Scores | None, ctx: fl.Context
-    ) -> fl.Membership | None:
+    def cluster(self, state: fl.State, scores: fl.Scores | None) -> fl.Membership | None:
         """Cut the dendrogram once; every group starts from the one model there is."""
         if scores is None:
             return None
         if len(state.models) > 1:
             raise fl.UserError(f"expected one model to copy, found {len(state.models)}")
         merges = fl.clustering.dendrogram(-scores.values.numpy(), self.linkage)
-        labels = torch.as_tensor(fl.clustering.cut(merges, self.distance))
-        home = labels.mode().values.repeat(ctx.clients)
-        home[scores.row_ids] = labels
-        return fl.Membership(home, parent=torch.zeros_like(labels.unique()))
+        home = torch.as_tensor(fl.clustering.cut(merges, self.distance))
+        return fl.Membership(home, parent=torch.zeros_like(home.unique()))
 
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
@@ -113,6 +105,5 @@ class FLHC:
             return None
         start, known = state.memory["flhc.start"], state.memory["flhc.updates"]
         own = (ctx.train(start, clients) - start)[:, : ctx.layout.parameters]
-        came = (~known[:, 0].isnan()).nonzero()[:, 0].cpu()
-        scores, home = -self.distances(own, known[came]), state.membership.home[came]
+        scores, home = -self.distances(own, known), state.membership.home[: ctx.clients]
         return fl.Personal(row=fl.similarity.best_group(scores, home))
