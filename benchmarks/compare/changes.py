@@ -229,13 +229,13 @@ class UpdateFromTheServersModel:
     """FedBuff whose updates are the uploads minus the server's model of the moment."""
 
     @fl.hookimpl
-    def aggregate(self, state: fl.State, upload: fl.Upload) -> fl.Models:
+    def aggregate(self, state: fl.State, upload: fl.Upload, ctx: fl.Context) -> fl.Models:
         """The step of FedBuff, as if the client had been given that model."""
         given = state.memory["fedbuff.given"].clone()
         given[upload.ids] = state.models[0]
         (_, fedbuff), *_ = compose("fedbuff", BUFFERED).layers
         memory = {**state.memory, "fedbuff.given": given}
-        models: fl.Models = fedbuff.aggregate(replace(state, memory=memory), upload)
+        models: fl.Models = fedbuff.aggregate(replace(state, memory=memory), upload, ctx)
         return models
 
 

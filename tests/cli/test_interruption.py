@@ -134,7 +134,8 @@ def test_other_errors_of_callbacks_are_printed() -> None:
 def test_a_program_that_a_command_runs_ends_in_order(tmp_path: Path) -> None:
     """Ctrl-C reaches both; what the program says, and its exit code, are those of the command."""
     (tmp_path / "program.py").write_text(
-        "import sys, time\n"
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # tests may ignore it
         "try:\n"
         "    print('begun', flush=True); time.sleep(9)\n"
         "except KeyboardInterrupt:\n"

@@ -19,7 +19,7 @@ from flbench.errors import BadParameter, MissingData, UnknownName, UserError
 from flbench.federation.loading import load_dataset
 from flbench.models import lenet5, mlp
 from flbench.run.networks import build_network
-from flbench.suite import load_suite
+from flbench.suite import Component, Suite, load_suite
 
 FILES = (
     "train-images-idx3-ubyte",
@@ -263,9 +263,11 @@ def test_a_network_depends_on_its_seed_and_on_nothing_else() -> None:
 
 
 def test_a_networks_parameters_are_checked() -> None:
-    suite = load_suite("noisy-noniid", overrides={"model.hidden": 0})
+    def suite(**params: int) -> Suite:
+        model = Component.model_validate({"name": "mlp", **params})
+        return load_suite("noisy-noniid").model_copy(update={"model": model})
+
     with pytest.raises(BadParameter, match="'hidden' expects int"):
-        build_network(suite, (1, 8, 8), 10, seed=0)
-    suite = load_suite("noisy-noniid", overrides={"model.width": 3})
+        build_network(suite(hidden=0), (1, 8, 8), 10, seed=0)
     with pytest.raises(UnknownName, match="parameter of model 'mlp' 'width'"):
-        build_network(suite, (1, 8, 8), 10, seed=0)
+        build_network(suite(width=3), (1, 8, 8), 10, seed=0)

@@ -273,9 +273,9 @@ def test_what_only_the_person_can_give_is_asked_for(card: str, typed: Typed) -> 
     _, said, _ = typed("reproduce", card, "--table", "1", "--scale", "paper", "--no-run")
     assert "not run: needs --set model.weights=..., a file" in said
     given = ("--set", "model.weights=x", "--dataset", "digits")
-    code, said, _ = typed("reproduce", card, "--table", "1", "--scale", "paper", *given)
+    code, _, error = typed("reproduce", card, "--table", "1", "--scale", "paper", *given)
     assert code == 1
-    assert "unknown parameter of model 'mlp' 'weights'" in said
+    assert "unknown parameter of model 'mlp' 'weights'" in error
 
 
 @pytest.mark.parametrize(

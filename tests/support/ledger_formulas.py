@@ -132,11 +132,11 @@ def scaffold(c: Case) -> Scalars:
 
 
 def lg_fedavg(c: Case) -> Scalars:
-    """Everything in the warm rounds, then the last layers: 1 of 2, 2 of 3.
+    """Everything in the warm rounds, then the last of two linear layers.
 
     After warm rounds each client is sent its first local layers once.
     """
-    shared = int(c.net.layers[-1:].sum() if len(c.net.layers) < 3 else c.net.layers[-2:].sum())
+    shared = int(c.net.layers[-1])
     warm = c.setting("warm_rounds")
     moved = c.sampled * (warm * c.net.w + (c.rounds - warm) * shared)
     suite, seed = c.played.job.suite, c.played.job.seed
