@@ -423,7 +423,8 @@ def suite_field(key: str) -> str | None:
 
 def _place(key: str) -> tuple[bool, int]:
     """Order of a `--set` key: what chooses a component goes before the component's parameters."""
-    return not key.endswith(tuple(f".{kind}" for kind in KINDS)), key.count(".")
+    chooses = key.endswith(".name") or (key.startswith("clock.") and key.endswith(".distribution"))
+    return not chooses, key.count(".")
 
 
 def _convert(field: str, table: object, given: object) -> None:

@@ -9,11 +9,12 @@ optimization under privacy constraints", IEEE TNNLS 2020, arXiv 1910.01991.
 
 Norms use the members that trained in this round (at least two). Cosines use the latest update of
 every member; a group with a member that has not trained yet does not split. `full_on_split` calls
-all clients once before a split is decided. The thresholds depend on network and learning
-rate; `eps_mode=relative` compares the ratio of the two norms with 0.25 instead. Departures: uniform
-means by default; `linkage=complete` is the released rule, which misses the optimal cut;
-`gamma_max` requires a larger gap between the halves, sqrt((1 - largest cosine between them) / 2);
-with 0 only halves of the same direction stay together. No comparison holds at equality.
+all clients before a split is decided, again where a member has never trained. The thresholds depend
+on network and learning rate; `eps_mode=relative` compares the ratio of the two norms with 0.25
+instead. Departures: uniform means by default; `linkage=complete` is the released rule, which misses
+the optimal cut; `gamma_max` requires a larger gap between the halves, sqrt((1 - largest cosine
+between them) / 2); with 0 only halves of the same direction stay together. No comparison holds at
+equality.
 """
 
 from __future__ import annotations

@@ -17,12 +17,13 @@ what may differ has norm 2 S, so the noise multiplier is z / 2.
     dp-fedavg    epsilon of the sum, of cohorts of n of N clients drawn without replacement
     local-dp     epsilon of each message; of the client that sent most, without amplification
 
-There is no epsilon where a method sends anything beside the model, and none of a sum without the
-noise of its whole cohort.
+There is no epsilon where clients upload tensors beside the model (`extras`), and none of a sum
+without the noise of its whole cohort. What a method counts by `ctx.send`, as label counts or
+losses, has no noise, and no epsilon covers it.
 
 Departures: clients are averaged as the method says (FedAvg: by samples, while epsilon is that of
 the plain sum of all updates of a cohort). Buffers (BatchNorm) are sent as they are, without noise,
-and no epsilon is that of them.
+and no epsilon covers them.
 """
 
 from __future__ import annotations

@@ -115,8 +115,9 @@ class FedRep(CommonBody):
             raise fl.Undefined(
                 f"body_epochs={self.body_epochs}: expected at most local.epochs={ctx.local.epochs}"
             )
-        if self.body_epochs in (0, ctx.local.epochs):
-            still = "head" if self.body_epochs else "body"
+        no_head = self.body_epochs == ctx.local.epochs and not self.final_head_epochs
+        if no_head or not self.body_epochs:
+            still = "head" if no_head else "body"
             epochs = f"body_epochs={self.body_epochs} of local.epochs={ctx.local.epochs}"
             ctx.warn(f"fedrep: {epochs}: the {still} is not trained")
         return fl.one_model_per_client(ctx)

@@ -50,7 +50,7 @@ class HeteroFL:
             table = any(weight.dim() > 1 for weight in layer.parameters(recurse=False))
             if table and not isinstance(layer, CUT):
                 name = type(layer).__name__
-                raise fl.Undefined(f"HeteroFL cuts linear and convolutional layers, not {name}")
+                raise fl.Undefined(f"HeteroFL cuts plain Linear and Conv layers, not {name}")
         return module
 
     def shares(self) -> list[float]:

@@ -23,6 +23,7 @@ from flbench.leaderboard.recommendation import (
 from flbench.leaderboard.recommendation import (
     LEAST as OTHERS,
 )
+from flbench.leaderboard.statistics import share_letter
 from flbench.leaderboard.table import Table, TableRow, tables
 
 ROOT = Path(__file__).parents[2]
@@ -104,8 +105,7 @@ def within(rows: Sequence[TableRow], megabytes: float) -> TableRow | None:
 
 def peers(rows: Sequence[TableRow]) -> str:
     """The methods that cannot be told apart from the first."""
-    best = {*rows[0].ties}
-    names = [f"`{row.method}`" for row in rows[1:] if best & {*row.ties}]
+    names = [f"`{row.method}`" for row in rows[1:] if share_letter(rows[0].ties, row.ties)]
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return (", ".join(names[:NAMED]) or "none") + more
 

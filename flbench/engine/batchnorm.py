@@ -2,8 +2,9 @@
 
 `global`: they are averaged like parameters. `local`: every client keeps its own statistics, in the
 memory "buffers.own", and they are never sent: the server's models have the initial ones, and models
-that a client trains or is judged with, also by `ctx.evaluate`, have its own. `reset`: every round
-starts from the initial ones, which clients have.
+that a client trains or is judged with, also by `ctx.evaluate`, have its own; `ctx.logits`,
+`ctx.forward` and `ctx.features`, which are of no client, compute with those that models have.
+`reset`: every round starts from the initial ones, which clients have.
 """
 
 from __future__ import annotations

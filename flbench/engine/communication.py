@@ -94,9 +94,12 @@ class CommunicationLedger:
         table = self.bits[direction]
         table[item] = table.get(item, 0) + int(sizes.sum())
 
-    def send_models(self, clients: Tensor, models: Tensor) -> None:
-        """Count complete models, shape (m, W), that each of some clients receives."""
-        self.send("down", clients, "model", models.numel())
+    def send_models(self, clients: Tensor, models: Tensor, scalars: int | None = None) -> None:
+        """Count complete models, shape (m, W), that each of some clients receives.
+
+        `scalars` is how many of all of them are sent; None = all.
+        """
+        self.send("down", clients, "model", models.numel() if scalars is None else scalars)
         for client in clients.tolist():
             self._received.setdefault(client, []).append(models)
 

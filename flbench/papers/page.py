@@ -135,7 +135,10 @@ def _claim(claim: Claim, out: Path) -> list[str]:
         return [*lines, f"{command}: not run."]
     try:
         rows = json.loads(found.read_text(encoding="utf-8"))["rows"]
-        names = [key for key, value in rows[0].items() if not isinstance(value, (list, dict))]
+        cells = [pair for row in rows for pair in row.items()]
+        names = dict.fromkeys(k for k, value in cells if not isinstance(value, (list, dict)))
+        if not names:
+            raise LookupError
         texts = [[escaped(_cell(row.get(name))) for name in names] for row in rows]
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         raise UserError(f"{found}: expected JSON with a list of tables 'rows'") from None

@@ -15,7 +15,7 @@ from flbench.core.context import Context, Split
 from flbench.core.model_bank import ModelBank, RowStore
 from flbench.core.state import Dispatched, Stage
 from flbench.core.types import Direction, Plain
-from flbench.engine.batchnorm import with_buffers
+from flbench.engine import batchnorm
 from flbench.engine.clock import SimulatedClock
 from flbench.engine.communication import BITS, CommunicationLedger
 from flbench.engine.cross_evaluation import cross_evaluate, features_of, forward, logits_of
@@ -31,7 +31,8 @@ class RunServices:
 
     `executor` and `draw` (index -> other initial weights) are None until the ClientModule is known;
     until then, `samples` are what the executor will hold.
-    `own_buffers`, shape (N, B), are clients' BatchNorm statistics, where these stay with them.
+    `buffers` is the suite's policy for BatchNorm statistics; `own_buffers`, shape (N, B), are those
+    of the clients, where these stay with them.
     `clock` measures wall time, without `elsewhere`: the seconds in which other runs were at work;
     `simulated_clock` is that of the suite, or None.
     """
@@ -43,6 +44,7 @@ class RunServices:
     simulated_clock: SimulatedClock | None = None
     executor: Sequential | None = None
     draw: Callable[[int], Tensor] | None = None
+    buffers: batchnorm.Policy = "global"
     own_buffers: Tensor | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     elsewhere: float = 0.0
@@ -92,8 +94,11 @@ class RunContext(Context):
         if own is None:
             sums = cross_evaluate(space, models, samples, split, clients)
         else:  # each client has the models with its own statistics
-            mine = [(one, with_buffers(models, own[one], self.layout)) for one in clients.split(1)]
-            sums = torch.cat([cross_evaluate(space, m, samples, split, one) for one, m in mine])
+            each = []
+            for one in clients.split(1):
+                mine = batchnorm.with_buffers(models, own[one], self.layout)
+                each.append(cross_evaluate(space, mine, samples, split, one))
+            sums = torch.cat(each)
         if not bool((sums[..., 2] > 0).all()):
             raise UserError(f"a client has no {split} samples: raise validation_fraction")
         return (sums[..., 0] / sums[..., 2]).cpu()
@@ -162,7 +167,8 @@ class RunContext(Context):
         self.services.ledger.send(direction, clients, item, scalars, bits)
 
     def send_models(self, clients: Tensor, models: Tensor) -> None:
-        self.services.ledger.send_models(clients, models)
+        scalars = batchnorm.complete(self.services.buffers, self.layout, models)
+        self.services.ledger.send_models(clients, models, int(scalars.sum()))
 
     def note(self, name: str, value: Plain) -> None:
         check_note(name, value)

@@ -115,12 +115,12 @@ def running_round(run: Run, state: State) -> Running[tuple[State, list[float]]]:
     ctx = round_context(run, state.round + 1)
     losses: list[float] = []
     run.ledger.open_round()
+    run.services.own_buffers = state.memory.get(batchnorm.OWN)
     timer = StageTimer(run.services.simulated_clock, run.ledger, ctx.round)
     for stage in map(timer.called, hooks.plan(state, ctx)):
         if not len(stage.clients):
             run.services.warn(f"round {ctx.round}: no client of stage '{stage.label}' was there")
             continue
-        run.services.own_buffers = state.memory.get(batchnorm.OWN)
         state = regroup(run, state, stage, "before", None, ctx)
         with clock("dispatch"):
             start = hooks.dispatch(state, stage, ctx)

@@ -118,7 +118,7 @@ def build_executor(
     seen = federation.with_test_as_validation() if leaks else federation
     visible = seen.visible.to(fabric.device)
     clock = simulated_clock(spec, federation)
-    services = RunServices(ledger, spec.say, store, visible, clock)
+    services = RunServices(ledger, spec.say, store, visible, clock, buffers=spec.suite.buffers)
     context = first_context(spec, federation, net, services)
     module = build_module(hooks, net, context)
     layout = ParameterLayout.of(module, head=context.layout.head_name)

@@ -116,11 +116,11 @@ def read(path: Path, root: Path) -> File:
 def _plugins(result: Result) -> Iterator[str]:
     """Versions that other users cannot install."""
     known = entries("methods")
-    versions = [(plugin.name, plugin.version) for plugin in result.method.plugins]
+    versions = [(plugin.name, plugin.version) for plugin in result.plugins]
     for name, version in [*versions, ("flbench", result.environment.get("flbench", "0"))]:
         if not _released(version):
             yield f"version {version} of {name} is no release: install one, and run again"
-    for plugin in result.method.plugins:
+    for plugin in result.plugins:
         entry = known.get(plugin.name)
         if entry is None or entry.distribution != plugin.distribution:
             continue

@@ -50,7 +50,7 @@ class Verdict:
 
     Attributes:
         claimed: the result in the file.
-        rounds: how many were played.
+        rounds: how many were played, all if one diverged.
         came: the result of playing it again; None = nothing was played.
         parts: their comparison.
         refusal: why nothing was played, or how it ended; "" where it was compared.
@@ -102,7 +102,7 @@ def verifying(
     sound(path, result)
     wanted = rounds_to_play(result, rounds)
     began = time.monotonic()
-    came, parts, refusal = None, list[Part](), ""
+    came, parts, refusal, ended = None, list[Part](), "", False
     try:
         came = yield from replaying(
             result, wanted, data_root, say, sink, executor=executor, together=together
@@ -111,8 +111,8 @@ def verifying(
     except (NotTheSameRun, Diverged) as error:
         if refuse:
             raise
-        refusal = text_of(error)
-    played = wanted if came else 0
+        refusal, ended = text_of(error), isinstance(error, Diverged)
+    played = wanted if came or ended else 0
     seconds = (time.monotonic() - began) / together
     return Verdict(path, result, played, came, parts, refusal, seconds)
 

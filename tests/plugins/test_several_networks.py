@@ -68,7 +68,7 @@ def test_widths_of_heterofl_are_shares(widths: str) -> None:
 
 
 def test_heterofl_refuses_layers_that_it_cannot_cut() -> None:
-    with pytest.raises(fl.Undefined, match="linear and convolutional layers, not Bilinear"):
+    with pytest.raises(fl.Undefined, match="plain Linear and Conv layers, not Bilinear"):
         wrapped(create("heterofl").client_module(), nn.Sequential(nn.Bilinear(2, 2, 2)))
     net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(2, 2))
     assert wrapped(create("heterofl").client_module(), net) is net

@@ -24,12 +24,13 @@ from flbench.metrics import METRICS
 from flbench.results.files import read_result, save_result
 from flbench.results.schema import VOLATILE
 from flbench.run import rounds, runner
-from flbench.run.composition import compose
+from flbench.run.composition import MethodStack, compose
 from flbench.run.history import History
 from flbench.run.rounds import cohort, run_rounds
 from flbench.run.runner import execute
 from flbench.run.setup import prepare
 from flbench.run.spec import RunSpec
+from flbench.testing.small_run import run_small, small_suite
 
 BATCH = 5
 
@@ -325,6 +326,33 @@ def test_models_are_scored_with_the_buffers_of_each_client(play_toy: Play) -> No
     assert len(pairs) > 2
     for scored, expected in pairs:
         torch.testing.assert_close(scored.double(), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("cut", [2, 4])
+def test_a_run_that_is_resumed_scores_with_the_same_buffers(cut: int) -> None:
+    model = {"name": "mlp", "hidden": 6, "norm": True}
+    local = {"epochs": 3, "batch_size": 4, "lr": 0.3, "momentum": 0.5}
+    suite = small_suite(
+        rounds=cut + 2, buffers="local", participation=0.34, model=model, local=local
+    )
+
+    def chosen() -> MethodStack:  # it asks for losses before the first stage of a round
+        return compose("power-of-choice", {"d": 6})
+
+    half = run_small(chosen(), suite, last=cut)
+    resumed = run_small(chosen(), suite, checkpoint=half.checkpoint)
+    assert resumed.stable == run_small(chosen(), suite).stable
+
+
+@pytest.mark.parametrize("policy", ["local", "reset"])
+def test_models_that_are_sent_to_be_scored_have_no_buffers_that_stay(
+    play_toy: Play, policy: str
+) -> None:
+    down = [
+        play_toy(method, net=batchnorm, buffers=policy, rounds=2).run.ledger.totals["down"]
+        for method in (compose("ifca", {"k": 1}), "fedavg")
+    ]
+    assert down[0]["model"] == down[1]["model"], "a client has the model that it starts from"
 
 
 def test_reset_buffers_start_every_round_anew(play_toy: Play) -> None:
