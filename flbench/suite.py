@@ -174,7 +174,9 @@ class Suite(BaseModel):
         default=200, description="test samples per client where test_set is proportional"
     )
     buffers: Literal["global", "local", "reset"] = Field(
-        default="global", description="what happens to BatchNorm statistics"
+        default="global",
+        description="BatchNorm statistics: averaged like parameters, kept by each client alone"
+        " (`'local'`), or begun anew in every round (`'reset'`)",
     )
     eval_every: Count = Field(default=1, description="rounds between evaluations")
     unseen: float = Field(
