@@ -6,7 +6,7 @@ import pytest
 from toy import toy_suite
 
 from flbench.errors import UserError
-from flbench.suite import load_suite
+from flbench.suite import _place, load_suite
 
 
 @pytest.mark.parametrize("wrong", [{"clients": 0}, {"clients": 6, "unseen": 2}])
@@ -15,6 +15,13 @@ def test_fields_are_not_compared_with_one_that_is_wrong(wrong: dict[str, object]
         toy_suite(**wrong, not_judged=[9])
     assert f"'{list(wrong)[-1]}'" in str(caught.value)
     assert "not_judged" not in str(caught.value)
+
+
+def test_a_distribution_chooses_parameters_of_the_clock_alone() -> None:
+    clock = ["clock.up.distribution", "clock.up.median"]
+    assert sorted(reversed(clock), key=_place) == clock
+    other = ["partition", "partition.distribution"]
+    assert sorted(reversed(other), key=_place) == other, "a parameter of somebody's partition"
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from toy import Play, Typed, toy_suite
 from flbench.errors import BadParameter, Undefined, UnknownName, UserError
 from flbench.run.composition import compose, joined
 from flbench.run.setup import code_of
+from flbench.submission.admission import _plugins as not_installable
 from flbench.submission.admission import other_environment
 from flbench.submission.verification import again
 from flbench.sweeps.launchers import sources_of
@@ -104,6 +105,9 @@ def test_a_result_says_where_their_code_has_changed(play_toy: Play, tmp_path: Pa
     assert told == [f"sign-flip {plugin.version} has another source here than in the file"]
     (line,) = other_environment(changed, result)
     assert line.startswith("sign-flip of flbench")
+    unreleased = plugin.model_copy(update={"version": "1.0.dev3"})
+    brought = result.model_copy(update={"suite_plugins": [unreleased]})
+    assert any("1.0.dev3 of sign-flip is no release" in line for line in not_installable(brought))
     unsaid = result.model_copy(update={"suite_plugins": None})
     again(unsaid, tmp_path, tmp_path, told.append)
     assert len(told) == 1, "of older files it is not known"
