@@ -17,6 +17,7 @@ from toy import Play, Typed, player
 from flbench.cli.main import main
 from flbench.models import mlp
 from flbench.run import checkpoint
+from flbench.submission import replay_folder
 
 # isort: split
 from lightning.fabric import fabric  # after flbench, which prepares its import
@@ -49,15 +50,20 @@ def checkpoint_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def typed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> Typed:
     """Type a command in an empty folder; gives exit code, standard output and standard error.
 
     It believes that there is one CPU, so that it runs in this process unless it says --workers.
     """
+    cached = tmp_path_factory.getbasetemp() / f"{tmp_path.name}-cache"
     monkeypatch.setattr("joblib.cpu_count", lambda: 1)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FLBENCH_DATA", str(tmp_path / "empty"))
+    monkeypatch.setattr(replay_folder, "cache", lambda: cached)
 
     def run(*args: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["flbench", *args])

@@ -108,6 +108,7 @@ def _alone(
     Raises:
         UserError: nothing was played, with the reason.
         Diverged: the run does.
+        Interrupted: a person stops it.
     """
     from flbench.engine.instructions import limit, limited
     from flbench.submission.verification import engine_of, limits_of, rounds_to_play
@@ -132,6 +133,8 @@ def _alone(
                 path, result, rounds, root, console.say, console, executor=executor, refuse=True
             )
         )
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted: type the same again to go on") from None
     finally:
         console.close()
 

@@ -54,7 +54,8 @@ class Verdict:
         came: the result of playing it again; None = nothing was played.
         parts: their comparison.
         refusal: why nothing was played, or how it ended; "" where it was compared.
-        seconds: wall time; of runs that are played together, the share of one.
+        seconds: wall time, also of rounds that were played before it was stopped; of runs that are
+            played together, the share of one.
     """
 
     path: Path
@@ -102,9 +103,9 @@ def verifying(
     sound(path, result)
     wanted = rounds_to_play(result, rounds)
     began = time.monotonic()
-    came, parts, refusal, ended = None, list[Part](), "", False
+    came, parts, refusal, ended, earlier = None, list[Part](), "", False, 0.0
     try:
-        came = yield from replaying(
+        came, earlier = yield from replaying(
             result, wanted, data_root, say, sink, executor=executor, together=together
         )
         parts = compare(result, came, wanted)
@@ -113,7 +114,7 @@ def verifying(
             raise
         refusal, ended = text_of(error), isinstance(error, Diverged)
     played = wanted if came or ended else 0
-    seconds = (time.monotonic() - began) / together
+    seconds = (time.monotonic() - began) / together + earlier
     return Verdict(path, result, played, came, parts, refusal, seconds)
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from flbench.errors import BadParameter, UnknownName, UserError
 from flbench.results.difference import SHARED_MARKS
@@ -26,6 +25,17 @@ COMPUTED_BY = (
     "executor", "threads", "compile",
 )  # fmt: skip
 """What of an environment may change the last bits of a number."""
+
+
+class Replay(NamedTuple):
+    """What playing a run again gave.
+
+    Attributes:
+        earlier: seconds of its rounds that a command played before, which was stopped.
+    """
+
+    result: Result
+    earlier: float
 
 
 class NotTheSameRun(UserError):
@@ -150,8 +160,8 @@ def replaying(
     *,
     executor: str | None = None,
     together: int = 1,
-) -> Running[Result]:
-    """The first rounds of a result's run, again; see `again`.
+) -> Running[Replay]:
+    """The first rounds of a result's run, again; see `again`. One that was stopped goes on.
 
     Args:
         say: prints a line.
@@ -164,10 +174,11 @@ def replaying(
     from flbench.federation.loading import load_dataset
     from flbench.run.runner import playing
     from flbench.run.setup import prepare
+    from flbench.submission.replay_folder import cache, rounds_kept
 
-    with tempfile.TemporaryDirectory(prefix="flbench-verify-") as out:
-        spec = again(result, root, Path(out), say, executor)
-        spec = replace(spec, sinks=(("console", sink),), together=together)
+    spec = again(result, root, cache(), say, executor)
+    spec = replace(spec, sinks=(("console", sink),), together=together)
+    with rounds_kept(spec, result, rounds) as spec:
         dataset = load_dataset(spec.suite.dataset.partition("[")[0], root)
         if "[" in spec.suite.dataset and dataset.name != spec.suite.dataset:
             raise UserError(f"the file is of {spec.suite.dataset}; what is there is {dataset.name}")
@@ -179,5 +190,8 @@ def replaying(
         ]
         if unlike:
             raise NotTheSameRun(f"not the same run, nothing was played: {'; '.join(unlike)}")
-        run.checkpoint = None
-        return (yield from playing(spec, run, state, rounds, target=None))
+        if state.round:
+            say(f"{spec.title}: goes on after round {state.round}, where it was stopped")
+        earlier = run.history.seconds.get("total", 0.0)
+        came = yield from playing(spec, run, state, rounds, target=None)
+        return Replay(came, earlier)

@@ -482,8 +482,8 @@ def peak() -> int:
 
 TYPED_IN = Path("a", "b", "here")
 """Where the command is typed, below a folder that is watched."""
-EXPECTED = rf"{TYPED_IN.as_posix()}/|home(/\.cache|/\.local(/share)?)?(/wandb|$)"
-"""Where new files may be: where the command is typed, and wandb's own."""
+EXPECTED = rf"{TYPED_IN.as_posix()}/|home(/\.cache|/\.local(/share)?)?(/wandb|/flbench|$)"
+"""Where new files may be: where the command is typed, wandb's own, and rounds of a replay."""
 
 
 def _judged(name: str, kind: str, done: Done, top: Path, there: set[Path]) -> Fault:

@@ -21,7 +21,7 @@ from flbench.results.schema import Result
 from flbench.run.training import Training
 from flbench.submission import auditing
 from flbench.submission.auditing import at_hand, draw, expected_seconds
-from flbench.submission.verification import NotTheSameRun, first_rounds
+from flbench.submission.verification import NotTheSameRun, Replay, first_rounds
 
 LOG = "flbench-verified.jsonl"
 
@@ -39,10 +39,11 @@ class Replays:
         self.executors: list[str | None] = []
         self.instead: dict[float, BaseException] = {}
         self.changes: dict[float, dict[str, Any]] = {}
+        self.earlier = 0.0
 
     def __call__(
         self, result: Result, *_: object, executor: str | None, together: int
-    ) -> Generator[Training, Upload, Result]:
+    ) -> Generator[Training, Upload, Replay]:
         assert together == 1
         number = result.seconds["total"]
         if number in self.instead:
@@ -50,7 +51,7 @@ class Replays:
         self.played.append(number)
         self.executors.append(executor)
         yield from ()
-        return result.model_copy(update=self.changes.get(number, {}))
+        return Replay(result.model_copy(update=self.changes.get(number, {})), self.earlier)
 
 
 @pytest.fixture
@@ -125,6 +126,15 @@ def test_an_interrupted_command_goes_on_where_it_stopped(
     lines = out.splitlines()
     assert lines[0] == f"[1/4] {files[0]}: agrees, to the last byte (known from the log)"
     assert lines[4].startswith("4 agree, 4 of them to the last byte; 0 differ")
+
+
+def test_seconds_of_rounds_that_were_played_before_are_noted(
+    files: list[str], replays: Replays, typed: Typed
+) -> None:
+    replays.earlier = 1000.0
+    assert typed("verify", files[0], "--log", LOG)[0] == 0
+    (audit,) = read_audits(Path(LOG))
+    assert 1000 <= audit.seconds < 1100
 
 
 @pytest.mark.slow
