@@ -406,7 +406,7 @@ METRICS = (
     Metric("accuracy_last", None, "accuracy, last", 4, True, "mean accuracy at the last round"),
     Metric(
         "accuracy_chosen", None, "accuracy, chosen", 4, True,
-        "mean accuracy at the round with the best validation accuracy",
+        "mean accuracy at the round with the best validation accuracy; null if nobody validates",
     ),
     Metric(
         "accuracy_best_test", lambda run: max(run.known("accuracy"), default=None),

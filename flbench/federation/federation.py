@@ -156,10 +156,11 @@ class Federation:
         offset = len(self.visible.y)
         hidden = self.held_out.splits["test"]
         test = hidden.numbered(hidden.rows + offset)
-        visible = Samples(
-            torch.cat([self.visible.x, self.held_out.x]),
-            torch.cat([self.visible.y, self.held_out.y]),
-            {**self.visible.splits, "validation": test},
+        visible = replace(
+            self.visible,
+            x=torch.cat([self.visible.x, self.held_out.x]),
+            y=torch.cat([self.visible.y, self.held_out.y]),
+            splits={**self.visible.splits, "validation": test},
         )
         return replace(self, visible=visible)
 
@@ -169,14 +170,15 @@ def server_indices(
 ) -> Indices:
     """Draw class-balanced samples for the server.
 
-    Fewer than `wanted` are drawn if a label has too few or they exceed the `share` of the pool.
+    Fewer than `wanted` are drawn if they exceed the `share` of the pool, or half of the samples of
+    a label.
 
     Returns:
         Indices into the pool, ascending.
     """
     classes, counts = np.unique(labels, return_counts=True)
     limit = int(len(labels) * share + 1e-9)
-    per_class = min(min(wanted, limit) // len(counts), int(counts.min()))
+    per_class = min(min(wanted, limit) // len(counts), int(counts.min()) // 2)
     drawn = [
         generator.permutation(np.flatnonzero(labels == label))[:per_class] for label in classes
     ]
@@ -219,7 +221,7 @@ def federate(
             " trains on: set test_set to labels or proportional"
         )
     labels = dataset.labels.numpy()
-    parts = ("training", "validation") if tests is not None else ("training", "validation", "test")
+    parts = ["training"] + ["validation"] * (validation_fraction > 0) + ["test"] * (tests is None)
     splits: dict[str, list[Indices]] = {"train": [], "validation": [], "test": []}
     for client, owned in enumerate(partition.clients):
         if len(owned) < len(parts):
@@ -232,6 +234,11 @@ def federate(
             rest, test_rows = owned[keep], owned[test]
         else:
             rest, test_rows = owned, tests[client]
+        if validation_fraction > 0 and len(rest) < 2:
+            raise UserError(
+                f"client {client} has {len(owned)} samples, {len(test_rows)} of them test samples:"
+                " none is left to validate on; use fewer clients or a smaller test_fraction"
+            )
         train, validation = split_off(
             labels[rest], validation_fraction, rng(seed, "validation-split", client)
         )

@@ -117,7 +117,9 @@ Count = Annotated[int, Field(ge=0, le=LARGEST)]
 Positive = Annotated[int, Field(ge=1, le=LARGEST)]
 Group = Annotated[int, Field(ge=-1, le=2**31)]
 """-1 = in none."""
-Label = Annotated[int, Field(ge=0, lt=10_000)]
+MOST_LABELS = 10_000
+"""Labels above which a result has no counts of them."""
+Label = Annotated[int, Field(ge=0, lt=MOST_LABELS)]
 Number = Annotated[float, AfterValidator(_number)]
 Whole = Annotated[int, Field(ge=-LARGEST, le=LARGEST)]
 

@@ -181,12 +181,12 @@ class History:
     def measured_in_run(self, headline: str) -> dict[str, float | None]:
         """Numbers of the summary that follow from no array of a result file."""
         assert self.last is not None and self.chosen is not None, "the last round is evaluated"
-        shown = self.shown(headline)
+        shown, chosen = self.shown(headline), self.chosen.validation_accuracy()
         tuned = self.last.others.get("fine_tuned")
         return {
             "round": shown.round,
             "accuracy_last": self.last.accuracy(),
-            "accuracy_chosen": self.chosen.accuracy(),
+            "accuracy_chosen": None if chosen is None else self.chosen.accuracy(),
             "ece": shown.ece,
             **({} if tuned is None else {"accuracy_fine_tuned": tuned}),
         }

@@ -17,6 +17,7 @@ from flbench.engine.processor import processor
 from flbench.errors import BadParameter
 from flbench.metrics import computed, flis_compat
 from flbench.results.schema import (
+    MOST_LABELS,
     Change,
     ClientMetricValues,
     Clients,
@@ -195,8 +196,8 @@ def _encoded(scores: KeptScores) -> ScoreMatrix:
 
 
 def _labels(run: Run) -> list[dict[int, int]] | None:
-    """Training samples of each client by label."""
-    if run.held_out.y.ndim > 1:
+    """Training samples of each client by label; None for text, and where labels are too many."""
+    if run.held_out.y.ndim > 1 or run.context.classes > MOST_LABELS:
         return None
     counts: list[list[int]] = run.context.label_counts[: run.suite.training_clients].tolist()
     return [{label: count for label, count in enumerate(row) if count} for row in counts]

@@ -155,13 +155,17 @@ def recount(result: Result) -> dict[str, float | None]:
     """
     curves, found = result.curves, result.summary
     measured = {at: value for at, value in enumerate(curves["accuracy"], 1) if value is not None}
-    best = _chosen(curves.get("accuracy_validation", [])) or [min(measured)]
+    chosen = _chosen(curves.get("accuracy_validation", []))
+    best = chosen or [min(measured)]  # older files call the first round chosen where none was
     validated = result.suite.get("headline", "last") == "validation"
     recounted = computed(result.outcome())
     recounted["round"] = _nearest(found.get("round"), best) if validated else max(measured)
     recounted["accuracy_last"] = measured[max(measured)]
     accuracies = [measured[round_] for round_ in best if round_ in measured]
-    recounted["accuracy_chosen"] = _nearest(found.get("accuracy_chosen"), accuracies)
+    stated = found.get("accuracy_chosen")
+    if not chosen and stated is None:
+        accuracies = []
+    recounted["accuracy_chosen"] = _nearest(stated, accuracies)
     if "accuracy_fine_tuned" in found:
         recounted["accuracy_fine_tuned"] = (curves.get("accuracy_fine_tuned") or [None])[-1]
     if "megabits_to_target_flis" in found:  # a file does not say how large its network is

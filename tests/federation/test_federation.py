@@ -152,6 +152,8 @@ def test_leaky_puts_the_test_split_in_the_place_of_validation() -> None:
         assert torch.equal(leaky.visible.y[rows], honest.held_out.y[test])
     assert leaky.fingerprint == honest.fingerprint
     assert leaky.held_out is honest.held_out
+    named = honest.relabelled([1, 0, 2, 3]).with_test_as_validation()
+    assert named.visible.names == (1, 0, 2, 3)
     assert honest.visible.sizes("validation").tolist() == [15] * 4, "the honest one is as it was"
 
 
@@ -159,6 +161,21 @@ def test_without_validation_everything_left_is_trained_on() -> None:
     found = split(validation_fraction=0.0)
     assert found.visible.sizes("train").tolist() == [75] * 4
     assert found.visible.sizes("validation").tolist() == [0] * 4
+    two = Partition((np.arange(2), np.arange(2, 4)), None)
+    found = split(partition=two, validation_fraction=0.0)
+    assert found.visible.sizes("train").tolist() == [1, 1]
+    assert found.held_out.sizes("test").tolist() == [1, 1]
+
+
+def test_a_client_that_could_not_validate_is_refused() -> None:
+    three = Partition((np.arange(10, 20), np.arange(3)), None)
+    assert split(partition=three).visible.sizes("validation").tolist() == [2, 1]
+    with pytest.raises(UserError) as caught:
+        split(partition=three, test_fraction=0.7)
+    assert str(caught.value) == (
+        "client 1 has 3 samples, 2 of them test samples: none is left to validate on; use fewer"
+        " clients or a smaller test_fraction"
+    )
 
 
 @pytest.mark.parametrize("few", [0, 1, 2])
@@ -203,6 +220,12 @@ def test_server_samples_are_balanced_and_never_above_a_tenth(
     assert np.bincount(labels[drawn], minlength=classes).tolist() == [each] * classes
     assert len(drawn) <= min(wanted, samples / 10)
     assert len(np.unique(drawn)) == len(drawn)
+
+
+def test_the_server_leaves_half_of_a_rare_label_to_the_clients() -> None:
+    labels = np.array([0] * 500 + [1] * 7)
+    drawn = server_indices(labels, 40, np.random.default_rng(0))
+    assert np.bincount(labels[drawn]).tolist() == [3, 3]
 
 
 def test_the_server_s_samples_are_visible_and_nobody_else_s() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from flbench.run.history import Evaluation, History
 
 
@@ -27,6 +29,15 @@ def test_validation_chooses_the_first_of_the_best_rounds() -> None:
     assert history.shown("chosen").round == 2
     assert history.measured_in_run("last")["round"] == 4
     assert history.measured_in_run("chosen")["round"] == 2
+
+
+def test_nothing_is_chosen_where_nobody_validates() -> None:
+    history = History()
+    for round_ in (1, 2):
+        unchecked = replace(evaluation(round_, 0), validation_tested=[10, 0])
+        history.add_round({"accuracy": 0.1 * round_}, unchecked)
+    found = history.measured_in_run("last")
+    assert (found["accuracy_last"], found["accuracy_chosen"]) == (0.2, None)
 
 
 def test_a_change_of_half_the_clients_is_kept_as_all_labels() -> None:
