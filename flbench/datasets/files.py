@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 import zipfile
+import zlib
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,12 @@ from flbench.errors import BadParameter, MissingData, UserError
 
 SIGNED = (0.5,), (0.5,)
 """Mean and standard deviation that scale 0..1 to -1..1, where no other scale is published."""
+
+
+UNREADABLE = (
+    ValueError, OSError, EOFError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+"""What reading a damaged `.npz` file raises; RuntimeError where it is encrypted."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +140,7 @@ def arrays(path: Path, keys: Container[str] | None = None) -> dict[str, np.ndarr
             if isinstance(stored, np.ndarray):
                 raise ValueError("it is one array, not an .npz file")
             return {key: stored[key] for key in stored.files if keys is None or key in keys}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+    except UNREADABLE as error:
         raise damaged(path, error) from None
 
 

@@ -107,7 +107,10 @@ def sample_column(name: str, part: Any, others: Sequence[str | None]) -> str:  #
 
 
 def as_samples(name: str, column: str, values: Any) -> torch.Tensor:  # noqa: ANN401 - a column
-    """Images as (m, channels, height, width) in 0..1, lists of numbers as (m, ...)."""
+    """Images as (m, channels, height, width) in 0..1, lists of numbers as (m, ...).
+
+    Images of 16-bit grey levels are arrays of uint16.
+    """
     try:
         arrays = [np.asarray(value) for value in values]
         table = np.stack(arrays).astype(np.float32)
@@ -115,8 +118,8 @@ def as_samples(name: str, column: str, values: Any) -> torch.Tensor:  # noqa: AN
         raise damaged(
             Path(name), f"column '{column}' must hold images or numbers of one shape: {error}"
         ) from None
-    if arrays[0].dtype == np.uint8:
-        table /= 255
+    if arrays[0].dtype in (np.uint8, np.uint16):
+        table /= np.iinfo(arrays[0].dtype).max
         table = table[:, None] if table.ndim == 3 else table.transpose(0, 3, 1, 2)
     if not np.isfinite(table).all():
         raise damaged(Path(name), f"column '{column}' has values that are not finite")

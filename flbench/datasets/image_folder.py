@@ -112,11 +112,18 @@ def read(folder: Path, size: int | None = None, colour: bool = False) -> FolderI
 
 
 def opened(file: Path, size: int | None) -> np.ndarray:
-    """One image as bytes: shape (height, width) if it is grey, else (height, width, 3)."""
+    """One image as bytes: shape (height, width) if it is grey, else (height, width, 3).
+
+    Of 16-bit grey levels the upper eight bits are taken.
+    """
     from PIL import Image
 
     try:
         with Image.open(file) as image:
+            if image.mode.startswith("I;16"):
+                image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+            if image.mode in ("I", "F"):
+                raise ValueError("its grey levels have 32 bits, expected 8 or 16")
             flat = image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
             if size is not None and flat.size != (size, size):
                 flat = flat.resize((size, size), Image.Resampling.BILINEAR)

@@ -28,6 +28,8 @@ LARGEST = 2**31
 """Bytes of a file."""
 VALUES = 100
 """Most values of a column that is not numeric."""
+ROUNDING = 1e-12
+"""A deviation below this share of the largest value comes from rounding."""
 RESERVED = ("label", "client", "split")
 ABOUT = {"csv": DatasetInfo(source="yours", licence="yours", fetch="--dataset csv:FILE.csv")}
 
@@ -48,7 +50,8 @@ def table(root: Path, argument: str) -> Dataset:
     y, labels = numbered(columns["label"])
     split = columns.get("split")
     if split is not None and {*split} != {"train", "test"}:
-        raise damaged(path, f"column 'split' must say train or test, got {', '.join({*split})}")
+        came = ", ".join(sorted({*split}))
+        raise damaged(path, f"column 'split' must say train and test, and no other; got {came}")
     test = None if split is None else np.array(split) == "test"
     train = np.ones(len(y), dtype=bool) if test is None else ~test
     parts = [
@@ -72,7 +75,7 @@ def read(path: Path) -> dict[str, list[str]]:
     """The columns of a file by name, texts without spaces around them."""
     try:
         text = read_bounded(path, LARGEST).decode("utf-8-sig")
-        head, *rows = [row for row in csv.reader(io.StringIO(text), strict=True) if row]
+        head, *rows = [row for row in csv.reader(io.StringIO(text), strict=True) if row] or [[]]
     except (ValueError, csv.Error) as error:
         raise damaged(path, f"it is no table in UTF-8: {error}") from None
     names = [name.strip() for name in head]
@@ -86,6 +89,20 @@ def read(path: Path) -> dict[str, list[str]]:
     return {name: [row[i].strip() for row in rows] for i, name in enumerate(names)}
 
 
+def is_number(text: str) -> bool:
+    """Whether a text is a number.
+
+    Example:
+        >>> is_number("1e3"), is_number("")
+        (True, False)
+    """
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def feature(path: Path, name: str, values: list[str], train: np.ndarray) -> np.ndarray:
     """The columns of a feature, shape (m, 1) if it is numeric, else (m, number of values)."""
     try:
@@ -93,15 +110,17 @@ def feature(path: Path, name: str, values: list[str], train: np.ndarray) -> np.n
     except ValueError:
         places, count = numbered(values)
         if count > VALUES:
+            text = next(value for value in values if not is_number(value))
             raise damaged(
                 path,
-                f"column '{name}' has {count} values that are no numbers, at most {VALUES} are"
-                " allowed: leave it out",
+                f"column '{name}' has {count} different values, of which '{text}' is no number:"
+                f" expected numbers, or at most {VALUES} texts; leave it out or fill the gaps",
             ) from None
         flags: np.ndarray = np.eye(count)[places.numpy()]
         return flags
     if not np.isfinite(column).all():
         raise damaged(path, f"column '{name}' has values that are not finite")
-    spread = float(column[train].std())
-    scaled: np.ndarray = (column - column[train].mean()) / (spread if spread > 0 else 1.0)
+    spread, largest = float(column[train].std()), float(np.abs(column[train]).max())
+    is_constant = spread <= ROUNDING * largest
+    scaled: np.ndarray = (column - column[train].mean()) / (1.0 if is_constant else spread)
     return scaled[:, None]

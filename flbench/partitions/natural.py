@@ -30,6 +30,11 @@ def natural(
         raise UserError("partition 'natural' needs a data set with domains, such as leaf:FOLDER")
     sizes = np.bincount(domains)
     enough = np.flatnonzero(sizes >= least)
+    if not len(enough):
+        raise UserError(
+            f"partition 'natural': the largest domain has {sizes.max()} samples: lower"
+            f" partition.least, which is {least}, or choose another data set"
+        )
     if clients > len(enough):
         raise UserError(
             f"partition 'natural': expected at most {len(enough)} clients, the domains with"

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from flbench.core.networks import SeveralNetworks
 from flbench.core.parameters import checked
 from flbench.core.seeding import rng, seed_torch, torch_seed
-from flbench.errors import Undefined
+from flbench.errors import Undefined, UserError
 from flbench.plugin.isolation import produced
 from flbench.plugin.registry import find, load_entry
 from flbench.run.composition import MethodStack
@@ -45,6 +45,34 @@ def build_alone(
     with torch.random.fork_rng(devices=[]):
         seed_torch(torch_seed(seed, "init", *([index] if index else [])))
         return produced(model.name, owner, nn.Module, lambda: build(shape, classes, **params))
+
+
+def refuse_other_samples(suite: Suite, net: nn.Module, sample: Tensor) -> None:
+    """Refuse tokens where a network expects numbers, and the reverse.
+
+    Args:
+        suite: names the networks.
+        net: the suite's network, or all of them.
+        sample: one, shape (1, ...).
+
+    Raises:
+        UserError: a network cannot take it.
+    """
+    is_tokens = not sample.is_floating_point()
+    nets = net.networks if isinstance(net, SeveralNetworks) else [net]
+    for model, one in zip(suite.networks, nets, strict=True):
+        if is_tokens == any(isinstance(part, nn.Embedding) for part in one.modules()):
+            continue
+        training = one.training
+        try:
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                one.eval()(sample)
+        except (RuntimeError, TypeError, ValueError) as error:
+            numbers, tokens = "numbers (float32)", "tokens (whole numbers)"
+            want, got = (numbers, tokens) if is_tokens else (tokens, numbers)
+            raise UserError(f"{model.name} expects samples of {want}, got {got}") from error
+        finally:
+            one.train(training)
 
 
 def draw_networks(suite: Suite, seed: int, names: Sequence[int]) -> Tensor | None:

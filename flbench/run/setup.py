@@ -45,7 +45,11 @@ from flbench.run.composition import joined, plugins_of
 from flbench.run.context import RunContext, RunServices
 from flbench.run.history import History
 from flbench.run.networks import build_network as build_network
-from flbench.run.networks import draw_networks, refuse_within_one_network
+from flbench.run.networks import (
+    draw_networks,
+    refuse_other_samples,
+    refuse_within_one_network,
+)
 from flbench.run.rounds import Run, cohort
 from flbench.run.spec import RunSpec
 
@@ -90,7 +94,8 @@ def prepare(
     if len(owned) < wanted:
         spec.say(
             f"the server owns {len(owned)} samples, not {wanted} (server_samples): as many of each"
-            " label, and a tenth of all samples or a quarter of the test pool at most"
+            " label, at most half of its samples, and at most a tenth of all samples or a quarter"
+            " of the test pool"
         )
     if order is not None:
         federation = federation.relabelled(order)
@@ -114,6 +119,7 @@ def build_executor(
     store = build_store(spec, fabric.device)
     ledger = CommunicationLedger(spec.suite.training_clients)
     net = build_network(spec.suite, shape, federation.classes, spec.seed)
+    refuse_other_samples(spec.suite, net, federation.visible.x[:1])
     leaks = spec.method.paper_leak
     seen = federation.with_test_as_validation() if leaks else federation
     visible = seen.visible.to(fabric.device)

@@ -40,18 +40,37 @@ def test_only_labels_and_features_are_needed(tmp_path: Path) -> None:
     assert (found.domains, found.test) == (None, None)
 
 
+def test_a_constant_column_is_not_blown_up(tmp_path: Path) -> None:
+    """The deviation of equal numbers that are no binary fractions is not quite 0."""
+    rows = "0,train,0.3\n" * 500 + "1,test,0.2\n"
+    found = loaded(tmp_path, f"label,split,a\n{rows}")
+    assert found.x[:500].abs().max() < 1e-9
+    assert found.x[500].item() == pytest.approx(-0.1)
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "no table"),
+        ("", "two rows or more"),
         ("label,a\n1,2\n", "two rows or more"),
         ("kind,a\n1,2\n1,2\n", "needs a column 'label', got kind, a"),
         ("label\n1\n2\n", "columns of features"),
         ("label,a\n1,2\n1\n", "row 2 has 1 values, expected 2"),
         ("label,a,a\n1,2,3\n1,2,3\n", "the same name"),
         ("label,a\n1,nan\n1,2\n", "'a' has values that are not finite"),
-        ("label,split,a\n1,train,2\n1,dev,2\n", "must say train or test"),
-        ("label,a\n" + "".join(f"1,x{i}\n" for i in range(101)), "'a' has 101 values"),
+        (
+            "label,split,a\n1,train,2\n1,dev,2\n",
+            "and no other; got dev, train",
+        ),
+        (
+            "label,split,a\n1,train,2\n1,train,2\n",
+            "train and test, and no other; got train",
+        ),
+        (
+            "label,a\n" + "".join(f"1,x{i}\n" for i in range(101)),
+            "101 different values, of which 'x0'",
+        ),
+        ("label,a\n1,\n" + "".join(f"1,{i}\n" for i in range(101)), "of which '' is no number"),
         ('label,a\n1,"2\n', "no table"),
     ],
 )

@@ -212,6 +212,17 @@ def test_no_file_and_no_npz_file_are_one_line(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
+def test_a_flipped_byte_of_compressed_arrays_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "mine.npz"
+    x = np.random.default_rng(0).normal(size=(40, 8))
+    np.savez_compressed(path, x=x, y=np.arange(40) % 2)
+    found = bytearray(path.read_bytes())
+    found[62] ^= 255  # at the beginning of what is compressed
+    path.write_bytes(found)
+    with pytest.raises(UserError, match=r"mine.npz cannot be used: "):
+        load_dataset(f"npz:{path}", tmp_path)
+
+
 # --- images -------------------------------------------------------------------------------------
 
 
@@ -260,6 +271,19 @@ def test_one_image_in_colour_makes_all_of_them_so(tmp_path: Path) -> None:
     data = through(tmp_path, "images")
     assert data.x.shape == (2, 3, 6, 8)
     assert data.x.is_contiguous()
+
+
+def test_sixteen_bits_of_grey_are_scaled_and_more_are_refused(tmp_path: Path) -> None:
+    levels = np.array([[0, 255, 256], [32768, 65279, 65535]], dtype=np.uint16)
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        Image.fromarray(levels).save(tmp_path / name / "1.png")
+    data = through(tmp_path, "images")
+    assert data.x.shape == (2, 1, 2, 3)
+    assert ((data.x[0] + 1) * 127.5).round().flatten().tolist() == [0, 0, 1, 128, 254, 255]
+    Image.fromarray(np.ones((2, 3), dtype=np.float32)).save(tmp_path / "a" / "2.tiff")
+    with pytest.raises(UserError, match="its grey levels have 32 bits, expected 8 or 16"):
+        through(tmp_path, "images")
 
 
 def test_images_are_resized_if_a_size_is_given_and_else_must_be_of_one(tmp_path: Path) -> None:

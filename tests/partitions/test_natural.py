@@ -34,3 +34,5 @@ def test_what_is_refused() -> None:
         natural(LABELS, None, 2, np.random.default_rng(0))
     with pytest.raises(UserError, match="at most 2 clients"):
         natural(LABELS, DOMAINS, 3, np.random.default_rng(0), least=2)
+    with pytest.raises(UserError, match="the largest domain has 3 samples: lower"):
+        natural(LABELS, DOMAINS, 1, np.random.default_rng(0), least=9)

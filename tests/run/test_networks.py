@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from toy import CLIENTS, WIDTH, Play, composition, refused, toy_dataset, toy_suite, watching
 
 import flbench as fl
 from flbench.engine.options import EngineOptions
 from flbench.errors import Undefined, UserError
 from flbench.run.composition import compose
-from flbench.run.networks import build_network, draw_networks
+from flbench.run.networks import build_network, draw_networks, refuse_other_samples
 from flbench.testing import CHECKS
 from flbench.testing.check import MethodUnderTest
 from flbench.testing.small_run import SmallRun, run_small
@@ -45,6 +46,29 @@ def uploads(play_toy: Play, **changes: Any) -> tuple[Any, list[fl.Upload]]:
     seen: list[fl.Upload] = []
     watch = composition(("watch", watching(seen)))
     return play_toy(watch, participation=1.0, **changes), seen
+
+
+def test_numbers_and_tokens_are_told_apart_before_a_run() -> None:
+    """A network without an embedding may take tokens all the same."""
+    tokens, numbers = torch.ones(1, 3, dtype=torch.int64), torch.ones(1, 3)
+    perceptron, text = toy_suite(), toy_suite(model={"name": "gpt2", "width": 4, "heads": 1})
+    nets = [build_network(suite, (3,), 4, 0) for suite in (perceptron, text)]
+    refuse_other_samples(perceptron, nets[0], numbers)
+    refuse_other_samples(text, nets[1], tokens)
+    with pytest.raises(UserError, match=r"mlp expects samples of numbers .*, got tokens"):
+        refuse_other_samples(perceptron, nets[0], tokens)
+    with pytest.raises(UserError, match=r"gpt2 expects samples of tokens .*, got numbers"):
+        refuse_other_samples(text, nets[1], numbers)
+    one_hot = nn.Sequential(OneHot(), nn.Linear(5, 4)).train()
+    refuse_other_samples(perceptron, one_hot, tokens)
+    assert one_hot.training
+
+
+class OneHot(nn.Module):
+    """Takes tokens."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.one_hot(x, 5).float()
 
 
 # --- the suite --------------------------------------------------------------------------------
