@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,14 +45,15 @@ class CSV:
 
 
 def rows_before(first: int, file: Path) -> list[tuple[int, Row]]:
-    """The rounds of a CSV file before `first`, without empty cells."""
+    """The rounds of a CSV file before `first`, without empty cells and half-written lines."""
     if not file.is_file():
         return []
     with file.open(newline="", encoding="utf-8") as lines:
         rows = list(csv.DictReader(lines))
     found: list[tuple[int, Row]] = []
     for row in rows:
-        step = int(row.pop("step"))
-        if step < first:
-            found.append((step, {name: float(value) for name, value in row.items() if value}))
+        with suppress(TypeError, ValueError):
+            step = int(row.pop("step"))
+            if step < first:
+                found.append((step, {name: float(value) for name, value in row.items() if value}))
     return found

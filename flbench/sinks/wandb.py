@@ -37,7 +37,8 @@ class WandB:
     def run_started(self, info: RunInfo) -> None:
         """Open the run, or resume it.
 
-        An offline log cannot be resumed, so a run that is resumed offline is logged at its end.
+        An offline log cannot be resumed, so a run that is resumed offline is logged at its end; and
+        so is one of which W&B lacks earlier rounds, as they cannot be added after later ones.
         """
         unfinished, self._run = self._run, None
         if unfinished is not None:
@@ -46,7 +47,8 @@ class WandB:
         suite = {"name": info.suite, **info.settings}
         config = {"method": info.method, "params": dict(info.params), "suite": suite}
         self._run = begin(identity, config)
-        self._log_rounds = info.first == 1 or not self._run.offline
+        has_all = not self._run.offline and self._run.starting_step >= info.first
+        self._log_rounds = info.first == 1 or has_all
 
     @hookimpl
     def round_finished(self, record: RoundRecord) -> None:

@@ -194,6 +194,8 @@ def test_rows_before_by_hand(tmp_path: Path) -> None:
     file.write_text("a,b,step\n0.5,,1\n,1e-07,2\n3.0,4.0,3\n")
     assert rows_before(3, file) == [(1, {"a": 0.5}), (2, {"b": 1e-07})]
     assert rows_before(1, file) == []
+    file.write_text("a,b,step\n0.5,,1\n,1e")
+    assert rows_before(3, file) == [(1, {"a": 0.5})], "half of a line is left out"
 
 
 def test_a_killed_run_has_logged_what_it_played(tmp_path: Path) -> None:

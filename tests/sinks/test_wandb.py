@@ -338,13 +338,18 @@ def test_what_wandb_has_already_is_not_logged_again(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("here", [True, False], ids=["offline", "online"])
-def test_a_run_that_goes_on(play_toy: Play, monkeypatch: pytest.MonkeyPatch, here: bool) -> None:
-    """It was cut after round 2, and goes on with round 2 from the checkpoint of round 1."""
+@pytest.mark.parametrize(("here", "step"), [(True, 0), (False, 3), (False, 2), (False, 0)])
+def test_a_run_that_goes_on(
+    play_toy: Play, monkeypatch: pytest.MonkeyPatch, here: bool, step: int
+) -> None:
+    """It was cut after round 2, and goes on with round 2 from the checkpoint of round 1.
+
+    W&B goes on with step 3, or with 2, or has none of the rounds.
+    """
     _, played = write(play_toy, "fedavg", sinks=())
     fake = fake_wandb(monkeypatch, offline=here)
     real = fake.init
-    steps = iter((0, 0 if here else 3))  # W&B goes on after the last step it has
+    steps = iter((0, step))  # W&B goes on after the last step it has
 
     def init(**given: Any) -> Any:
         run = real(**given)
@@ -357,8 +362,8 @@ def test_a_run_that_goes_on(play_toy: Play, monkeypatch: pytest.MonkeyPatch, her
     assert len({given["id"] for given in fake.begun}) == 1
     rows = rows_of(result)
     assert before.curves() == rows[:2]
-    assert list(after.rows()) == ([1, 2, 3] if here else [3])
-    assert after.curves() == (rows if here else rows[2:])
+    assert list(after.rows()) == [number for number in (1, 2, 3) if number >= step]
+    assert after.curves() == rows[max(step - 1, 0) :]
     assert (before.finished, after.finished) == (0, 1)
 
 

@@ -16,6 +16,7 @@ import pytest
 from toy import Play, Played, toy_dataset
 
 from flbench import Result, RoundRecord, RunInfo, hookimpl
+from flbench.run.checkpoint_file import discard
 from flbench.run.runner import execute
 from flbench.run.spec import RunSpec
 
@@ -36,7 +37,7 @@ def write(play_toy: Play, method: str, **told: Any) -> tuple[Result, Played]:
     sinks, settings = told.pop("sinks"), told.pop("settings", None)
     played = play_toy(method, settings=settings, **told)
     played.said.clear()
-    played.job.checkpoint.unlink(missing_ok=True)
+    discard(played.job.checkpoint)
     return listened(replace(played.job, sinks=sinks)), played
 
 
