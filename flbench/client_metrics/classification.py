@@ -44,7 +44,7 @@ def balanced_accuracy(classes: int) -> Metric:
 def auroc(
     classes: int,
     average: Annotated[Average, "weights of classes: equal, or by their samples"] = "macro",
-    bins: Annotated[int, Ge(2), "bins of the log-odds, in which samples count as equal"] = 200,
+    bins: Annotated[int, Ge(4), "bins of the log-odds, in which samples count as equal"] = 200,
 ) -> Metric:
     """Area under the ROC curve, each class against the others; undefined for one class alone."""
     return AUROC(classes, average, bins)

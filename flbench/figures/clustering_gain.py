@@ -72,6 +72,6 @@ def clustering_gain(
         draw_points(below.add_subplot(), points, best)
         caption(figure, "scores: a stronger blue is better; circles: Pareto front; bars: lowest to"
                         " highest seed")  # fmt: skip
-        count = len(np.unique(groups))
+        count = len(np.unique(groups[groups >= 0]))
         words = f"Scores between {len(groups)} clients of {name} fall into {count} groups."
         return to_svg(figure, title, f"{words} {points_in_words(points, best)}")

@@ -90,13 +90,19 @@ def memberships(rows: Sequence[tuple[str, Sequence[Result]]], title: str) -> byt
             axes.axis("off")
         for axes in panels[max(len(drawn) - across, 0) : len(drawn)]:
             axes.set_xlabel("round")
-        known = all(result.clients.group is not None for _, result in drawn)
+        known = all(_has_few_true_groups(result) for _, result in drawn)
         right = "; right: share of clients in the group that matches, at the end" if known else ""
-        caption(figure, f"colour: group; light grey: a group of one{right}")
+        caption(figure, f"colour: group; light grey: in a group of one, or in none{right}")
         more = f" {left_out} more are not drawn." if left_out else ""
         return to_svg(
             figure, title, f"Group of every client in every round. {'; '.join(texts)}.{more}"
         )
+
+
+def _has_few_true_groups(result: Result) -> bool:
+    """Whether each true group has a share beside it."""
+    groups = result.clients.group
+    return groups is not None and len({*groups}) <= MAX_LABELLED_GROUPS
 
 
 def _titled(name: str, result: Result, width: int) -> str:
@@ -134,6 +140,6 @@ def _panel(axes: Axes, name: str, result: Result, width: int) -> str:
     axes.set_ylabel(kind, fontsize=6.5)
     axes.tick_params(axis="y", length=0)
     axes.set_title(_titled(name, result, width), fontsize=6.5, pad=3)
-    last = len(np.unique(names[-1]))
+    last = len(np.unique(names[-1][names[-1] >= 0]))
     agree = f", {100 * float((names[-1] == truth).mean()):.0f} % as in truth" if known else ""
     return f"{name}, seed {result.seed}: {last} groups at the end{agree}"

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 from flbench.errors import UserError
-from flbench.metrics import METRICS, TIME, WAYS
+from flbench.metrics import EPOCHS, METRICS, TIME, WAYS
 from flbench.results.audits import run_key
 from flbench.results.schema import Result
 
@@ -98,16 +98,17 @@ COLUMNS: Mapping[File, tuple[Column, ...]] = {
         Column("bytes_peer", "number", "bytes from clients to clients until then"),
         Column("slowest_down", "number", "bytes of the round to the client that received most"),
         Column(TIME, "number", "simulated seconds until then, of suites with a clock"),
+        Column(EPOCHS, "number", "local epochs until then, mean over clients; null in older files"),
         Column("group_labels", "text", "group of each client, as JSON, where they changed"),
     ),
     "clients": (
         *KEYS,
         Column("client", "whole", "number of the client, from 0; newcomers are counted anew"),
         Column("newcomer", "flag", "it joined after the last round"),
-        Column("train", "whole", "training samples"),
-        Column("validation", "whole", "validation samples"),
-        Column("test", "whole", "test samples; 0 = the client is not judged"),
-        Column("correct", "whole", "test samples that its model got right"),
+        Column("train", "whole", "training samples; of text blocks"),
+        Column("validation", "whole", "validation samples; of text tokens"),
+        Column("test", "whole", "test samples, of text tokens; 0 = the client is not judged"),
+        Column("correct", "whole", "test samples, of text tokens, that its model got right"),
         Column("accuracy", "number", "`correct` over `test`"),
         Column("correct_tuned", "whole", "of newcomers: the same after some local epochs"),
         Column("loss", "number", "sum of the losses on its test samples, in nats"),
@@ -124,7 +125,7 @@ FURTHER: Mapping[File, tuple[tuple[str, str], ...]] = {
     "runs": (("metric_LABEL", "mean over clients of a metric that was asked for"),),
     "rounds": (
         ("metric_LABEL", "mean over clients of a metric that was asked for"),
-        ("curve_NAME", "a curve that only some methods have, such as `accuracy_mixed`"),
+        ("curve_NAME", "a curve that only some results have, such as `accuracy_mixed`"),
     ),
     "clients": (("metric_LABEL", "a metric that was asked for, of this client"),),
 }
