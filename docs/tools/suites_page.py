@@ -57,7 +57,8 @@ def page() -> str:
         wrapped(
             "A study is a table that needs several runs, or a measurement of its own.",
             "`flbench study NAME --seeds 3` runs what is not complete yet, prints the table and",
-            "writes it to `studies/NAME.json` in the folder of results.",
+            "writes it to `studies/NAME.json` in the folder of results; with `--dataset` or",
+            "`--set` the name has a hash of these. A measurement begins anew where it was stopped.",
             "Your own study is a TOML file like those in `benchmarks/studies/`.",
         ),
         "",

@@ -24,7 +24,7 @@ from flbench.cli.options import (
 )
 from flbench.engine.options import EngineOptions
 from flbench.engine.portable import limit
-from flbench.errors import UnknownName
+from flbench.errors import UnknownName, UserError
 from flbench.sweeps.request import RunRequest
 
 if TYPE_CHECKING:
@@ -75,7 +75,11 @@ def reproduce(
     if markdown:
         from flbench.papers.page import page
 
-        print(page(card, out, progress), end="")
+        if table or seeds or dataset or scale != "small":
+            raise UserError(
+                "--markdown writes the whole page: drop --table, --scale, --seeds and --dataset"
+            )
+        print(page(card, RunRequest(settings=read_settings(settings), out=out), progress), end="")
         return
     with progress.importing():
         from flbench.papers.reproduction import findings, in_words, planned

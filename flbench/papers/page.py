@@ -31,11 +31,12 @@ NUMBERS = ("paper", "ours", "difference")
 """The columns that are aligned to the right."""
 
 
-def page(paper: Paper, out: Path, progress: SweepProgress) -> str:
+def page(paper: Paper, request: RunRequest, progress: SweepProgress) -> str:
     """The page as Markdown, from existing results; nothing is run.
 
     Args:
-        out: folder of the result files; tables of studies are in `studies` beside or below it.
+        request: `out` is the folder of the result files (tables of studies are in `studies` beside
+            or below it), `settings` are those that only the person can give.
     """
     lines = [
         f"# {paper.title}",
@@ -46,9 +47,8 @@ def page(paper: Paper, out: Path, progress: SweepProgress) -> str:
         f"{paper.authors}, [{paper.venue}]({paper.link}). Summary: {paper.summary}.",
         "",
         "At the paper's scale, a number is *reproduced* if our mean over seeds differs from it by"
-        " at most the tolerance or the paper's own deviation. At the scale *large* the network"
-        " is smaller or there are half as many rounds, at *small* there are fewer still: it then"
-        " *agrees*. Otherwise it has the"
+        " at most the tolerance or the paper's own deviation. At the scales *large* and *small*,"
+        " whose differences from the paper are named, it then *agrees*. Otherwise it has the"
         " *same ordering* if our mean is on the same side as the paper's of every other row of its"
         " column that the paper separates; if not, it is *not reproduced*, or *differs* where the"
         " scale is not the paper's. What was not run has a reason. Where this"
@@ -56,11 +56,11 @@ def page(paper: Paper, out: Path, progress: SweepProgress) -> str:
         " have the paper's numbers (`flbench show suite NAME --dataset DATA`).",
     ]
     for name, table in paper.tables.items():
-        lines += _table(paper, name, table, out, progress)
+        lines += _table(paper, name, table, request, progress)
     if paper.claims:
         lines += ["", "## Figures and claims"]
     for claim in paper.claims:
-        lines += _claim(claim, out)
+        lines += _claim(claim, request.out)
     if paper.anomalies:
         lines += ["", "## Inconsistencies in the paper", ""]
         lines += [f"- {one}" for one in paper.anomalies]
@@ -78,13 +78,13 @@ def _wrapped(line: str) -> str:
 
 
 def _table(
-    paper: Paper, name: str, table: PaperTable, out: Path, progress: SweepProgress
+    paper: Paper, name: str, table: PaperTable, request: RunRequest, progress: SweepProgress
 ) -> list[str]:
     """A section: counts of verdicts, then a table per suite, data set and scale that was run."""
     size = f"{table.tolerance:g}" if "accuracy" in table.column else f"{table.tolerance:.0%}"
     text = f"`flbench reproduce {paper.name} --table {name}`; `{table.column}`, tolerance {size}."
     known = {
-        scale: findings(table, planned(table, scale, RunRequest(out=out), None, progress))
+        scale: findings(table, planned(table, scale, request, None, progress))
         for scale in SCALES
         if scale in table.scale
     }
@@ -97,6 +97,9 @@ def _table(
     ]
     headings = [("scale", True), *((" or ".join(said), False) for said in words)]
     lines = ["", f"## {table.caption}", "", text, "", *markdown_table(headings, counts)]
+    for scale in known:
+        if differs := table.scale[scale].differs:
+            lines += ["", f"Scale {scale}: {differs}."]
     for scale, found in known.items():
         lines += _parts(scale, table, found)
     return lines

@@ -33,6 +33,7 @@ class Scale(BaseModel):
         settings: `--set` values of all cells.
         on: data set -> further `--set` values. Other data sets are not run.
         needs: a setting that only the user can give -> what it is.
+        differs: how it differs from what the paper did, in words.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -41,6 +42,7 @@ class Scale(BaseModel):
     settings: dict[str, Any] = {}
     on: dict[str, dict[str, Any]]
     needs: dict[str, str] = {}
+    differs: str = ""
 
 
 class PaperTable(BaseModel):

@@ -181,19 +181,20 @@ def findings(
     for plan in plans:
         printed, found = plan.printed, results[plan.printed]
         said = verdict(printed, ours, table.tolerance)
-        if said == "not run" and found:
-            said = "different"  # it ran, but has no such number
+        if len(ours[printed]) < len(found):
+            said = "different"  # a run has no such number
         why = "" if found else _why(plan, known)
         comparisons.append(Comparison(printed, found, ours[printed], said, why))
     return comparisons
 
 
 def _results_of(plan: Plan, outcomes: Mapping[Cell, Outcome]) -> Iterator[Result]:
-    """The results of a plan: of cells that were just run, or on disk."""
+    """The results of a plan: of cells that were just run on the whole data set, or on disk."""
     for cell in plan.cells:
         outcome = outcomes.get(cell)
-        if outcome is not None and outcome.result is not None:
-            yield outcome.result
+        result = None if outcome is None else outcome.result
+        if result is not None and result.suite["dataset"] == cell.spec.suite.dataset:
+            yield result
         elif (found := result_of_any_version(cell.spec)) is not None:
             yield found
 
@@ -218,7 +219,9 @@ def result_of_any_version(spec: RunSpec) -> Result | None:
 
 def _why(plan: Plan, outcomes: Mapping[Cell, Outcome]) -> str:
     """Why a plan has no result."""
-    reasons = [one.why for cell in plan.cells if (one := outcomes.get(cell)) and one.why]
+    known = [outcomes[cell] for cell in plan.cells if cell in outcomes]
+    parts = [f"only {one.result.suite['dataset']} is there" for one in known if one.result]
+    reasons = [*parts, *(one.why for one in known if one.why)]
     return plan.why or next(iter(reasons), "no result yet")
 
 
@@ -242,4 +245,6 @@ def cells(one: Comparison, scale: str) -> tuple[str, ...]:
     ours = mean(one.values)
     spread = f" ± {stdev(one.values):.{digits}f}" if len(one.values) > 1 else ""
     difference = f"{ours - number:+.{digits}f}"
-    return one.printed.method, printed, f"{ours:.{digits}f}{spread}", difference, seeds, said
+    few = len(one.values) < len(one.results)
+    shown = f"{ours:.{digits}f}{spread}" + (f" ({len(one.values)} of {len(one.results)})" * few)
+    return one.printed.method, printed, shown, difference, seeds, said

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from toy import Typed
@@ -23,6 +25,10 @@ from flbench.papers.paper import (
 from flbench.papers.reproduction import margin, verdict
 from flbench.plugin.registry import entries
 from flbench.results.files import read_result, save_result
+from flbench.sweeps import sweep
+from flbench.sweeps.launchers import Outcome
+from flbench.sweeps.request import Cell, RunRequest
+from flbench.sweeps.sweep import run_missing
 from flbench.terminal.console import SweepProgress
 
 ROOT = Path(__file__).parents[2]
@@ -175,6 +181,7 @@ datasets = ["digits", "cifar10"]
 methods = ["fedavg", "local-only", "scaffold"]
 
 [tables.1.scale.small]
+differs = "one round"
 seeds = 2
 on = { digits = { rounds = 1, "local-only.schedule" = "full" } }
 
@@ -308,6 +315,37 @@ def test_a_number_never_reached_is_not_reproduced(card: str, typed: Typed, tmp_p
     assert [cell.strip() for cell in row.split("│")[2:-1]] == [
         "12.0", "never", "-", "0, 1", "differs",
     ]  # fmt: skip
+    (first,) = Path("flbench-results").rglob("seed-0.json")
+    reached = read_result(first)
+    summary = {**reached.summary, "rounds_to_target": 12.0}
+    save_result(first, reached.model_copy(update={"summary": summary}))
+    _, said, _ = typed("reproduce", card, "--table", "1", "--no-run")
+    (row,) = [line for line in said.splitlines() if "│ fedavg" in line]
+    assert [cell.strip() for cell in row.split("│")[2:-1]] == [
+        "12.0", "12.0 (1 of 2)", "+0.0", "0, 1", "differs",
+    ], "the other seed never reached it"  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_part_of_the_data_is_not_compared(
+    card: str, typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def on_a_part(*given: Any) -> dict[Cell, Outcome]:
+        found = run_missing(*given)
+        for path in Path("flbench-results").rglob("seed-*.json"):
+            path.unlink()
+        parts = {}
+        for cell, outcome in found.items():
+            if (result := outcome.result) is not None:
+                suite = {**result.suite, "dataset": "digits[0,1]"}
+                outcome = replace(outcome, result=result.model_copy(update={"suite": suite}))
+            parts[cell] = outcome
+        return parts
+
+    monkeypatch.setattr(sweep, "run_missing", on_a_part)
+    _, said, _ = typed("reproduce", card, "--table", "1", "--dataset", "digits", "--seeds", "1")
+    assert "digits: not run: only digits[0,1] is there; scaffold: " in said
+    assert said.splitlines()[-1] == "3 numbers: 3 not run"
 
 
 @pytest.mark.slow
@@ -324,6 +362,18 @@ def test_the_page_has_tables_reasons_and_oddities(card: str, typed: Typed) -> No
     assert "Not run at scale paper, needs --set model.weights=..., a file: " in text
     assert page.endswith("## Inconsistencies in the paper\n\n- it has no clusters\n")
     assert typed("reproduce", card, "--markdown")[1] == page
+    assert "Scale small: one round." in page
+    given = typed("reproduce", card, "--markdown", "--set", "model.weights=x")
+    assert (given[0], "unknown parameter of model 'mlp' 'weights'" in given[2]) == (1, True)
+    for words in (
+        ("--table", "1"),
+        ("--scale", "paper"),
+        ("--seeds", "1"),
+        ("--dataset", "digits"),
+    ):
+        code, out, err = typed("reproduce", card, "--markdown", *words)
+        assert (code, out) == (1, "")
+        assert err.startswith("flbench: --markdown writes the whole page: drop ")
 
 
 @pytest.mark.slow
@@ -352,13 +402,13 @@ def test_a_studys_table_is_shown_as_it_is_or_refused_in_one_line(tmp_path: Path)
     file = tmp_path / "studies" / "one.json"
     file.parent.mkdir()
     file.write_text(json.dumps({"rows": [{"a|b": "[x](y)", "n": 0.5}, {"n": None}]}))
-    assert paper_page.page(card, tmp_path, SweepProgress()).endswith(
+    assert paper_page.page(card, RunRequest(out=tmp_path), SweepProgress()).endswith(
         "\n| a\\|b | n |\n|---|---|\n| \\[x\\](y) | 0.5000 |\n| - | - |\n"
     )
     for odd in ("{", "{}", '{"rows": []}', '{"rows": [1]}', '{"rows": {"a": 1}}', "[]"):
         file.write_text(odd)
         with pytest.raises(UserError, match=r"one\.json: expected JSON with a list of tables"):
-            paper_page.page(card, tmp_path, SweepProgress())
+            paper_page.page(card, RunRequest(out=tmp_path), SweepProgress())
 
 
 def test_reproduce_limits_the_libraries_where_cells_are_to_be_portable(
