@@ -21,7 +21,6 @@ from flbench.cli.options import (
     read_workers,
 )
 from flbench.engine.options import EngineOptions
-from flbench.errors import Interrupted
 from flbench.sweeps.request import RunRequest
 
 
@@ -59,8 +58,4 @@ def study(
         from flbench.sweeps.study import run_study
         from flbench.terminal.tables import print_rows
     launch = partial(run_in_workers, progress=progress, workers=number)
-    try:
-        rows = run_study(name, request, progress, launch)
-    except KeyboardInterrupt:
-        raise Interrupted("interrupted; complete cells are kept, type the same again") from None
-    print_rows(name, rows)
+    print_rows(name, run_study(name, request, progress, launch))

@@ -25,11 +25,12 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from flbench.core.parameters import checked, parse
-from flbench.errors import BadParameter, Diverged, UserError
+from flbench.errors import BadParameter, Diverged, Interrupted, UserError
 from flbench.plugin.registry import find, load_entry
 from flbench.results.files import refuse_unwritable, write_atomically
 from flbench.results.schema import Result
 from flbench.run.composition import load_method, suite_overrides
+from flbench.suite import fingerprint
 from flbench.sweeps.launchers import FAILED, Outcome, run_locally
 from flbench.sweeps.request import Cell, RunRequest, concerns, resolve, written
 from flbench.sweeps.sweep import Launch, run_missing
@@ -85,27 +86,39 @@ def run_study(
 ) -> Table:
     """Run a study by name, or by the path of a grid's TOML; write and return its table.
 
-    The table is written to `studies/<name>.json` in the folder of the results.
+    The table is written to `studies/<name>.json` in the folder of the results. With another data
+    set or other settings than its own it has a hash of these in its name.
 
     Raises:
         UnknownName: no such study.
         UserError: something the person can mend.
+        Interrupted: the person stops it.
     """
     study = Path(name) if name.endswith(".toml") else load_entry(find("studies", name))
-    target = request.out / "studies" / f"{Path(name).stem if name.endswith('.toml') else name}.json"
-
+    stem = Path(name).stem if name.endswith(".toml") else name
+    asked = {"dataset": request.dataset, "settings": dict(request.settings)}
+    mark = f"-{fingerprint(asked)}" if any(asked.values()) else ""
+    target = request.out / "studies" / f"{stem}{mark}.json"
+    is_grid = isinstance(study, Path)
+    if not is_grid and (request.metrics or request.force):
+        raise UserError(f"study '{name}' is a measurement, no grid: drop --metric and --force")
     refuse_unwritable(target)
 
     def keep(rows: Table) -> None:
-        text = json.dumps({"study": target.stem, "rows": rows}, indent=1, sort_keys=True)
+        about = {**asked, "study": stem, "seeds": len(request.seeds)}
+        text = json.dumps({**about, "rows": rows}, indent=1, sort_keys=True, default=str)
         write_atomically(target, f"{text}\n".encode())
 
     torch.set_num_threads(request.engine.threads)
-    if isinstance(study, Path):
-        rows = run_grid(read_grid(study), request, progress, keep, launch)
-    else:
-        parameters = checked(f"study '{name}'", study, request.settings, skip=2)
-        rows = study(request, progress.say, **parameters)
+    try:
+        if isinstance(study, Path):
+            rows = run_grid(read_grid(study), request, progress, keep, launch)
+        else:
+            parameters = checked(f"study '{name}'", study, request.settings, skip=2)
+            rows = study(request, progress.say, **parameters)
+    except KeyboardInterrupt:
+        kept = "complete cells are kept" if is_grid else "nothing of a measurement is kept"
+        raise Interrupted(f"interrupted; {kept}, type the same again") from None
     keep(rows)
     progress.say(f"wrote {target}")
     return rows

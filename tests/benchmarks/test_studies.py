@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -422,7 +423,9 @@ def test_a_study_s_table_is_kept_after_every_cell(
     monkeypatch.setattr(runner, "executing", real)
     said: list[str] = []
     rows = run_study("mine.toml", *request(here, said))
-    assert json.loads(table.read_text()) == {"study": "mine", "rows": rows}
+    assert json.loads(table.read_text()) == {
+        "study": "mine", "dataset": None, "settings": {}, "seeds": 1, "rows": rows,
+    }  # fmt: skip
     assert [row["method"] for row in rows] == ["fedavg", "local-only"]
     assert said[-1] == f"wrote {table}"
     assert "2 cells: 1 were complete; 1 to run" in said
@@ -632,12 +635,29 @@ def test_influence_cost_gives_a_row_per_seed_and_q(tmp_path: Path) -> None:
         assert row["speedup"] > 0
         assert row["exact_seconds"] > 0
         assert row["pearson"] is None or -1 <= row["pearson"] <= 1
-    kept = json.loads((tmp_path / "out" / "studies" / "influence-cost.json").read_text())
+    (table,) = (tmp_path / "out" / "studies").iterdir()
+    assert re.fullmatch(r"influence-cost-[0-9a-f]{8}\.json", table.name), "its settings are others"
+    kept = json.loads(table.read_text())
     assert kept["rows"] == rows
+    assert kept["settings"] == TINY
     assert sum("batch 4/4" in line for line in said) == 2
     again = run_study("influence-cost", *request(tmp_path, settings=TINY))
     assert [row["exact"] for row in again] == [row["exact"] for row in rows[:3]]
     assert [row["lazy"] for row in again] == [row["lazy"] for row in rows[:3]]
+
+
+def test_a_measurement_says_that_it_keeps_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(asked: RunRequest, say: Any) -> Table:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(study, "load_entry", lambda entry: stopped)
+    with pytest.raises(Interrupted, match="nothing of a measurement is kept"):
+        run_study("influence-cost", *request(tmp_path))
+    for unused in ({"force": True}, {"metrics": ("f1",)}):
+        with pytest.raises(UserError, match="is a measurement, no grid: drop --metric and --force"):
+            run_study("influence-cost", *request(tmp_path, **unused))
 
 
 def test_influence_by_hand(tmp_path: Path) -> None:
@@ -700,7 +720,7 @@ def test_a_measurement_s_settings_are_checked(
 def test_a_table_that_cannot_be_written_is_refused_before_it_is_measured(tmp_path: Path) -> None:
     (tmp_path / "out").touch()
     asked, progress = request(tmp_path, dataset="mnist")  # its data are not there either
-    with pytest.raises(MachineError, match=r"influence-cost\.json: Not a directory; "):
+    with pytest.raises(MachineError, match=r"influence-cost-\w+\.json: Not a directory; "):
         run_study("influence-cost", asked, progress)
 
 
@@ -798,7 +818,8 @@ def test_a_grid_is_typed(typed: Typed, here: Path) -> None:
     quick = ("--set", "rounds=2", "--set", "clients=10", "--set", "local.epochs=1")
     code, printed, errors = typed("study", "flis-beta", *quick, "--seeds", "2")
     assert code == 0, errors
-    table = json.loads((here / "flbench-results" / "studies" / "flis-beta.json").read_text())
+    (file,) = (here / "flbench-results" / "studies").glob("flis-beta-*.json")
+    table = json.loads(file.read_text())
     assert len(table["rows"]) == 11, "one number of epochs was asked for"
     assert {row["local.epochs"] for row in table["rows"]} == {1}
     assert all(row["seeds"] == 2 for row in table["rows"])
