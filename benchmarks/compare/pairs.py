@@ -359,9 +359,9 @@ PAIRS += (
         {"byzantine": 1, "chosen": 3},
         {"num_malicious_clients": 1, "num_clients_to_keep": 3},
         participation=1.0,
-        reason="`aggregate_krum` (`flwr/server/strategy/aggregate.py`) weights the uploads taken by"
-        " their numbers of samples. The paper has their plain mean: numbers that attackers report"
-        " must not count.",
+        reason="`aggregate_krum` (`flwr/server/strategy/aggregate.py`) weights the chosen"
+        " uploads by their numbers of samples. The paper has their plain mean: numbers that"
+        " attackers report must not count.",
         explanation=Explanation("weights by samples on our side", change="weighted-krum"),
     ),
     flwr(

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +24,8 @@ from .tables import PAGE, PARTS, is_complete, page_with_tables, read_part, secti
 
 MEASURE = "flbench_benchmarks.speed.measure"
 """The module that measures one part, run with `python -m`."""
+ENDING = 10.0
+"""Seconds that it has to end when it is interrupted."""
 
 
 def speed(
@@ -59,7 +62,7 @@ def speed(
         return
     for part in chosen:
         file = folder / f"{part}.json"
-        if force or not is_complete(file, quick):
+        if force or not is_complete(file, quick, peers):
             refuse_unwritable(file)
             print(f"measuring {part}", file=sys.stderr)
             arguments = [part, str(folder), "--env-root", str(env_root.expanduser().absolute())]
@@ -79,13 +82,17 @@ def measure(arguments: Sequence[str]) -> None:
         UserError: the process failed.
         Interrupted: the user interrupted it.
     """
-    try:
-        process = subprocess.run([sys.executable, "-m", MEASURE, *arguments])
-    except KeyboardInterrupt:
-        raise Interrupted(
-            "interrupted; finished parts are kept, type the same command to go on"
-        ) from None
-    if process.returncode:
+    with subprocess.Popen([sys.executable, "-m", MEASURE, *arguments]) as process:
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:  # the process heard it too, and removes its files
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(ENDING)
+            process.kill()
+            raise Interrupted(
+                "interrupted; finished parts are kept, type the same command to go on"
+            ) from None
+    if code:
         raise UserError(f"part '{arguments[0]}' failed; its error is printed above")
 
 

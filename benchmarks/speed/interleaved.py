@@ -125,7 +125,7 @@ def comparison_rows(
             rows.append({**row, "note": f"not run: {measurement.error}"})
             continue
         row["seconds"] = round(median(measurement.seconds), 5)
-        if name != base and measured[base].seconds:
+        if name != base and measured[base].seconds and not measured[base].error:
             if inverse:
                 row |= paired_ratios("ratio", measurement.seconds, measured[base].seconds)
             else:

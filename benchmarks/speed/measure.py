@@ -58,6 +58,7 @@ def measure(name: str, module: Any, out: Path, request: PartRequest) -> None:  #
         "goal": module.GOAL,
         "about": getattr(module, "ABOUT", ""),
         "quick": request.quick,
+        "peers": request.peers,
         "machine": environment,
         "date": time.strftime("%Y-%m-%d %H:%M", time.gmtime(began)),
         "rows": rows,

@@ -19,9 +19,18 @@ BEGIN, END = "<!-- flbench speed --table: begin -->", "<!-- flbench speed --tabl
 NO_TABLES = "Nothing was measured yet: `flbench speed` does it.\n"
 
 
-def is_complete(file: Path, quick: bool) -> bool:
-    """Whether a part is measured; the file of a `--quick` run counts for a `--quick` run only."""
-    return file.is_file() and (quick or not read_part(file)["quick"])
+def is_complete(file: Path, quick: bool, peers: bool) -> bool:
+    """Whether a part is measured, and as much of it as is asked for.
+
+    The file of a `--quick` run counts for a `--quick` run only, and one of `--no-peers` likewise.
+    One that could not be measured has rows of notes alone.
+    """
+    if not file.is_file():
+        return False
+    content = read_part(file)
+    if all(row.keys() == {"note"} for row in content["rows"]):
+        return False
+    return (quick or not content["quick"]) and (not peers or content.get("peers", True))
 
 
 def read_part(file: Path) -> dict[str, Any]:

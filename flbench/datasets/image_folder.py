@@ -119,7 +119,8 @@ def opened(file: Path, size: int | None) -> np.ndarray:
     from PIL import Image
 
     try:
-        with Image.open(file) as image:
+        with Image.open(file) as found:
+            image: Image.Image = found
             if image.mode.startswith("I;16"):
                 image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
             if image.mode in ("I", "F"):

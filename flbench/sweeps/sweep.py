@@ -24,6 +24,7 @@ from flbench.sweeps.launchers import (
     Outcome,
     Running,
     run_locally,
+    stoppable,
 )
 from flbench.sweeps.request import Cell
 
@@ -105,7 +106,8 @@ def run_or_wait(cells: Sequence[Cell], launch: Launch, tell: Callable[[str], Non
                     else:
                         yield cell, outcome
         else:
-            time.sleep(LOOK)
+            with stoppable():
+                time.sleep(LOOK)
         ready = []
         for cell in [cell for cell, path in elsewhere.items() if not in_progress(path)]:
             del elsewhere[cell]

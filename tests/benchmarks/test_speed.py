@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -53,9 +54,12 @@ MACHINE = {
 }  # fmt: skip
 
 
-def a_file(name: str, rows: list[dict[str, Any]], *, quick: bool = False) -> dict[str, Any]:
+def a_file(
+    name: str, rows: list[dict[str, Any]], *, quick: bool = False, peers: bool = True
+) -> dict[str, Any]:
     return {
         "part": name, "title": f"{name}: a title", "goal": "be quick", "quick": quick,
+        "peers": peers,
         "machine": MACHINE, "date": "2026-01-01 00:00", "rows": rows,
     }  # fmt: skip
 
@@ -377,7 +381,8 @@ def test_what_is_measured_is_not_measured_again(
 ) -> None:
     asked: list[list[str]] = []
     monkeypatch.setattr(command, "measure", asked.append)
-    put(tmp_path / "speed", a_file("w1", []), a_file("w2", [], quick=True))
+    rows = [{"program": "flbench", "seconds": 1.0}]
+    put(tmp_path / "speed", a_file("w1", rows), a_file("w2", rows, quick=True))
     run("w1", "w2", "--out", str(tmp_path), "--no-peers", "--env-root", "/e")
     folder = str(tmp_path / "speed")
     assert asked == [["w2", folder, "--env-root", "/e", "--no-peers"]], "a trial does not count"
@@ -386,6 +391,12 @@ def test_what_is_measured_is_not_measured_again(
     run("w1", "--out", str(tmp_path), "--force", "--env-root", "/e")
     assert asked[1:] == [["w1", folder, "--env-root", "/e"]]
     assert "### w1: a title" in capsys.readouterr().out
+    put(tmp_path / "speed", a_file("w1", rows, peers=False), a_file("w6", [{"note": "no CUDA"}]))
+    del asked[:]
+    run("w1", "w6", "--out", str(tmp_path), "--no-peers", "--env-root", "/e")
+    assert [words[0] for words in asked] == ["w6"], "what could not be measured"
+    run("w1", "--out", str(tmp_path), "--env-root", "/e")
+    assert [words[0] for words in asked] == ["w6", "w1"], "peers are asked for"
     (tmp_path / "speed" / "w1.json").write_text("{")
     with pytest.raises(SystemExit):
         run("w1", "--out", str(tmp_path))
@@ -415,12 +426,25 @@ def test_a_part_that_fails_or_is_stopped_is_said(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(UserError, match="part 'w1' failed"):
         command.measure(["w1"])
 
-    def stopped(*_: object) -> None:
-        raise KeyboardInterrupt
+    waited: list[object] = []
 
-    monkeypatch.setattr(command.subprocess, "run", stopped)
+    class Stopped(nullcontext[Any]):
+        def __enter__(self) -> Any:
+            return self
+
+        def wait(self, seconds: float | None = None) -> int:
+            waited.append(seconds)
+            if seconds is None:
+                raise KeyboardInterrupt
+            return 130
+
+        def kill(self) -> None:
+            waited.append("killed")
+
+    monkeypatch.setattr(command.subprocess, "Popen", lambda words: Stopped())
     with pytest.raises(Interrupted, match="finished parts are kept"):
         command.measure(["w1"])
+    assert waited == [None, command.ENDING, "killed"], "it has time to remove its files"
 
 
 def test_workers_are_compared_with_one_in_turn(

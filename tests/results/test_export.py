@@ -66,7 +66,12 @@ def test_each_client_and_newcomer_is_a_row(pyarrow: Any) -> None:
     assert (newcomer["accuracy"], newcomer["correct_tuned"]) == (0.25, 3)
     assert (newcomer["client"], newcomer["labels"], newcomer["loss"]) == (0, None, None)
     assert {row["run"] for row in rows} == {"c-cfl-5u1te000-3"}
-    assert schema.field("test").metadata[b"doc"].decode().startswith("test samples, of text tokens; 0 = ")
+    assert (
+        schema.field("test")
+        .metadata[b"doc"]
+        .decode()
+        .startswith("test samples, of text tokens; 0 = ")
+    )
 
 
 def test_each_round_is_a_row(pyarrow: Any) -> None:
