@@ -33,7 +33,7 @@ both, or of the K centres are compared, tensor by tensor. *Equal* means that no 
 by more than {TOLERANCE:g} of its largest magnitude: float32 rounding in some 100 steps. *Parts*
 names the first tensor that differs by more.
 
-Where two part, the reason is read from the source of the other framework, and then tested: with
+Where two differ, the reason is read from the source of the other framework, and then tested: with
 the change that is stated, and nothing else, the two are equal. A *defect* is a departure from the
 paper that its authors hardly want, and has a proposal how to mend it; everything else is a choice,
 such as another default.
@@ -129,7 +129,7 @@ def defects(reports: Sequence[Report]) -> str:
     for one in reports:
         if one["defect"]:
             found.setdefault(one["reason"], []).append(one)
-    text = ["Defects, in words fit for an issue:\n"] if found else []
+    text = ["Defects, each as the text of an issue:\n"] if found else []
     for reason, same in found.items():
         text += [f"**{', '.join(label(one) for one in same)}.** {reason}\n"]
         text += [f"To see it: {seen(one)}\n" for one in same]

@@ -74,6 +74,17 @@ def page() -> str:
     return "\n".join([*lines, *_fields(), *_clock(), *_partitions()]) + "\n"
 
 
+SMALLEST = """\
+version = 1
+summary = "twenty clients, random samples"
+dataset = "digits"
+clients = 20
+rounds = 10
+partition = { name = "iid" }
+model = { name = "mlp" }
+"""
+
+
 def _fields() -> list[str]:
     """Markdown: the fields of a suite's TOML file."""
     lines = [
@@ -81,14 +92,26 @@ def _fields() -> list[str]:
         "## Fields of a suite",
         "",
         wrapped(
-            "A suite is a TOML file with these fields. `--set FIELD=VALUE` sets one of them for",
-            "one run. A section `[on.DATASET]` has the values for another data set.",
+            "A suite is a TOML file with these fields; its name is that of the file, without",
+            "`.toml`. `--set FIELD=VALUE` sets one of them for one run, but for `version`,",
+            "`summary`, `changes`, `paper`, `printed` and `offline_dataset`, and `--metric` sets",
+            "`metrics`. A section `[on.DATASET]` has the values for another data set.",
         ),
+        "",
+        "The smallest suite, which `flbench run -p fedavg -s mine.toml` runs if that is its file:",
+        "",
+        "```toml",
+        *SMALLEST.splitlines(),
+        "```",
+        "",
+        wrapped("`flbench new NAME --kind suite` writes a package with a suite."),
         "",
         "| field | default | meaning |",
         "|---|---|---|",
     ]
     for name, field in Suite.model_fields.items():
+        if name == "name":
+            continue
         default = "required" if field.is_required() else f"`{field.default!r}`"
         if name == "clock":
             default = "none"

@@ -189,12 +189,12 @@ def by_newcomers(found: Sequence[Table]) -> list[str]:
 def by_purpose(found: Sequence[Table]) -> list[str]:
     """Markdown: the five best rows of the suites that have a purpose of their own."""
     lines = [
-        "## If something else is in the way",
+        "## Other constraints",
         "",
         "The five best rows, with their settings and with methods that go together (`a+b`); of",
         "seconds (simulated) the least, among rows of which every seed got there.",
         "",
-        "| what is in the way | suite | the best first | `fedavg` | `local-only` |",
+        "| constraint | suite | the best first | `fedavg` | `local-only` |",
         "|---|---|---|---:|---:|",
     ]
     for table in found:
@@ -221,6 +221,9 @@ def by_purpose(found: Sequence[Table]) -> list[str]:
 
 
 ASK = f"""## By your own numbers
+
+Use this command to find tables like your federation, not as a decision: in the test below its
+choice was not significantly better than the method that is best on average.
 
     flbench recommend --clients 100 --participation 0.1 --labels-per-client 2 --groups
     flbench recommend --clients 50 --alpha 0.1 --traffic 1
@@ -266,8 +269,8 @@ def by_numbers(scored: Mapping[str, Any]) -> list[str]:
         "",
         f"**{verdict(means)}**",
         "",
-        f"The regret of the nearest tables is {-100 * means['saved']:+.1f} points above that of the"
-        " best on average",
+        f"The regret of the nearest tables, less that of the best on average, is"
+        f" {-100 * means['saved']:+.1f} points",
         f"(95 % interval {-high:+.1f} to {-low:+.1f}; {means['suites']} suites, drawn with"
         " replacement). The prediction intervals held",
         f"the gain for {100 * means['inside']:.0f} % of the tables.",
@@ -286,6 +289,12 @@ def by_numbers(scored: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def files_of(found: Sequence[Table]) -> str:
+    """Of how many result files the page is."""
+    count = sum(len(row.results) for table in found for row in table.rows)
+    return f"It is made from {count:,} result files."
+
+
 def page(found: Sequence[Table], scored: Mapping[str, Any]) -> str:
     """The whole page: from the tables, and from what `flbench recommend --score` wrote."""
     chosen = usable(found)
@@ -296,7 +305,10 @@ def page(found: Sequence[Table], scored: Mapping[str, Any]) -> str:
         by_purpose(found),
         by_numbers(scored),
     ]
-    return "\n\n".join([TEXT.strip(), *("\n".join(one) for one in sections if one)]) + "\n"
+    return (
+        "\n\n".join([TEXT.strip(), files_of(found), *("\n".join(one) for one in sections if one)])
+        + "\n"
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`flbench audit`: run result files again that were drawn by lot, and keep a log of that."""
+"""`flbench audit`: run result files again that were drawn at random, and keep a log of that."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def audit(
     executor: OtherExecutor = None,
     workers: Workers = "auto",
 ) -> None:
-    """Run result files again that were audited least, drawn by lot, and append to a log.
+    """Run result files again that were audited least, drawn at random, and append to a log.
 
     Exit code 1 where one does not agree. The leaderboard shows when a row was last audited.
     """

@@ -183,10 +183,21 @@ def words(
         f"My{kind.capitalize()}": class_name,
         "2026 The authors": f"{year} {author}",
         '"The authors"': f'"{author}"',
-        "flbench>=0.2.0": f"flbench>={__version__}",
+        "flbench>=0.2.0,<0.3": f"flbench>={__version__},<{next_breaking(__version__)}",
         terms.format("MIT"): "" if licence == "none" else terms.format(licence),
         "Licence: MIT.": f"Licence: {licence}.",
     }
+
+
+def next_breaking(version: str) -> str:
+    """The first version that may break what a version promises (docs/stability.md).
+
+    Example:
+        >>> next_breaking("0.2.1"), next_breaking("1.4.0")
+        ('0.3', '2')
+    """
+    major, minor = map(int, version.split(".")[:2])
+    return str(major + 1) if major else f"0.{minor + 1}"
 
 
 def paper_words(paper: str, year: int) -> dict[str, str]:

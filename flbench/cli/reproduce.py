@@ -42,7 +42,10 @@ def reproduce(
         typer.Option(help="small; large: the paper's data, less of the rest; paper: as it did it"),
     ] = "small",
     seeds: Annotated[
-        int | None, typer.Option(min=1, max=MOST_SEEDS, help="seeds 0..N-1 [default: the card's]")
+        int | None,
+        typer.Option(
+            min=1, max=MOST_SEEDS, help="seeds 0..N-1 [default: those of the paper's file]"
+        ),
     ] = None,
     dataset: Annotated[str | None, typer.Option(help="this data set alone")] = None,
     settings: Settings = None,

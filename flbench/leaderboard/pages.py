@@ -28,7 +28,8 @@ HOW_TO_READ = (
     " distance above the better of training alone and one model for all, which is what a method"
     " must be worth. Unseen clients joined after the last round. *Status* is `reproduced` where"
     " `flbench verify` played the run again from its file alone and it agreed, `self-reported`"
-    " where nobody has yet. `docs/leaderboard.md` explains every column."
+    " where nobody has yet. `docs/leaderboard.md` explains every column, and"
+    " `docs/submitting.md` how to submit a row."
 )
 
 

@@ -299,11 +299,12 @@ def draw(
     most_seconds: float | None = None,
     rounds: int | None = None,
 ) -> list[Path]:
-    """Files for an audit: the least audited files of the least audited rows, by lot.
+    """Files for an audit: the least audited files of the least audited rows, at random.
 
     A row is a folder: the seeds of one method with one setting. A file that is called reproduced
-    counts as one audit of its row. The lot of a file is the hash of seed and content, so the same
-    command gives the same files, and an audit that was stopped goes on with those that it had left.
+    counts as one audit of its row. The order of the draw is that of a hash of seed and content, so
+    the same command gives the same files, and an audit that was stopped goes on with those that it
+    had left.
 
     Args:
         found: result files, with their content.

@@ -85,7 +85,10 @@ def again(
         method = compose(stated.name, stated.params)
     except UnknownName as error:
         packages = sorted({f"{one.distribution}=={one.version}" for one in stated.plugins})
-        raise UserError(f"{error}; the file names {', '.join(packages)}: pip install it") from None
+        unknown = str(error).partition(" (")[0]  # the list of names that are known is long
+        raise UserError(
+            f"{unknown}; the file names {', '.join(packages)}: pip install it"
+        ) from None
     here = method.described
     for field in ("name", "params"):
         there, mine = getattr(stated, field), getattr(here, field)
