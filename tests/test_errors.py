@@ -46,6 +46,8 @@ def test_the_line_names_path_and_remedy() -> None:
     assert str(machine_error(OSError(errno.ENOSPC, "x"), Path("a/b"))) == f"a/b: {FULL}"
     assert str(machine_error(OSError(errno.ENOSPC, "x", "its own"))) == f"its own: {FULL}"
     assert str(machine_error(OSError("no number"))) == "no number"
+    limited = str(machine_error(OSError(errno.EFBIG, "x"), Path("a/b")))
+    assert limited.endswith("; raise the limit on the size of files (ulimit -f)")
     full = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a")
     assert str(machine_error(full)).startswith("the device's memory is full; close other programs")
     assert machine_error(ValueError("no number")) is None

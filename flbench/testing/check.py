@@ -173,9 +173,18 @@ class MethodUnderTest:
 
     @cached_property
     def newcomers_run(self) -> SmallRun:
-        """The run with nine clients, of which three join after the last round; it is made once."""
+        """The run with nine clients, of which three join after the last round.
+
+        It is made once, and watched.
+        """
+        return self.run_with_newcomers(
+            observer=self.watch.observe, around_fit=self.watch.around_fit
+        )
+
+    def run_with_newcomers(self, **options: Any) -> SmallRun:  # noqa: ANN401 - see `run`
+        """Run a new plugin with nine clients, of which three join after the last round."""
         suite = self.suite(clients=9, unseen=0.34, unseen_epochs=1)
-        return self.run(suite, small_dataset(samples=108), observer=self.watch.answers)
+        return self.run(suite, small_dataset(samples=108), **options)
 
     def failure(self, text: str) -> CheckFailed:
         """The exception of a failed check; its text begins with the method's name."""

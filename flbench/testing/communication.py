@@ -307,8 +307,12 @@ def with_other_clients_changed(state: State, client: int, first: State) -> State
 def bytes_add_up(method: MethodUnderTest) -> None:
     """The ledger counts every number that is sent, and nothing else."""
     meter = Meter(any("encode" in implemented_hooks(type(p)) for _, p in method.compose().layers))
+    wide = method.suite(model={"name": "mlp", "hidden": 600}) if meter.coded else None
     finished = method.run(
-        extra_plugins=[("kit", meter)], around_fit=meter.fit, before_first_round=meter.attach
+        wide,  # so that a client has more scalars than eight bits have values
+        extra_plugins=[("kit", meter)],
+        around_fit=meter.fit,
+        before_first_round=meter.attach,
     )
     if meter.errors:
         raise method.failure(meter.errors[0])

@@ -116,6 +116,11 @@ UNRELIABLE: tuple[dict[str, Any], ...] = (
 """Clients that cannot be called, that fail after they got their model, and that are too late."""
 
 
+def run_with_failures(method: MethodUnderTest) -> SmallRun:
+    """A run of all clients, half of whom fail in each round after they got their model."""
+    return method.run(method.suite(clock={"dropout": 0.5}, participation=1.0))
+
+
 @check(usual_run)
 def missing_clients(method: MethodUnderTest) -> None:
     """Clients that are absent, fail or are late work, or are refused with a reason."""
@@ -138,7 +143,8 @@ def every_hook_answers(method: MethodUnderTest) -> None:
     """Every hook of the method returns something other than None at least once."""
     for _, plugin in method.compose().layers:
         kind = type(plugin)
-        unmarked = sorted(set(vars(kind)) & HOOKS - implemented_hooks(kind).keys())
+        named = {name for one in kind.__mro__ for name in vars(one)}
+        unmarked = sorted(named & HOOKS - implemented_hooks(kind).keys())
         if unmarked:
             raise method.failure(f"{unmarked[0]} has the name of a hook: mark it with @fl.hookimpl")
     _ = method.newcomers_run.result

@@ -29,6 +29,7 @@ from flbench.testing.watch import changes_of
 @check(usual_run)
 def inputs_untouched(method: MethodUnderTest) -> None:
     """Hooks and local training never write to their inputs."""
+    _ = method.newcomers_run.result
     written = method.watch.written
     if written:
         raise method.failure(f"{written[0]}: return new tensors (`clone()` before writing)")
@@ -148,7 +149,8 @@ def _container_entries(kind: type) -> int:
 
 @check(same_seed_same_bytes)
 def process_state_untouched(method: MethodUnderTest) -> None:
-    """It prints nothing, and leaves seeds, torch's settings, files and environment as they are."""
+    """It prints nothing, and leaves seeds, torch's settings and the environment as they are."""
+    _ = method.newcomers_run.result
     changes = in_fresh_process(changed_by_import, method.name)
     errors = [f"being imported, it {change}" for change in changes] + method.watch.changed
     if errors:

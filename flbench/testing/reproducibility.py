@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from types import MethodType
@@ -22,6 +23,7 @@ from flbench.engine import batchnorm
 from flbench.engine.distributed import select_clients
 from flbench.engine.options import EngineOptions
 from flbench.engine.vectorised import Vectorised
+from flbench.errors import Undefined
 from flbench.plugin.isolation import GENERATORS, restore, snapshot
 from flbench.results.difference import relative_distance
 from flbench.run.composition import compose
@@ -29,7 +31,7 @@ from flbench.run.evaluation import evaluate
 from flbench.run.history import Evaluation, History
 from flbench.run.rounds import round_context
 from flbench.testing.check import CheckSkipped, MethodUnderTest, check
-from flbench.testing.edge_cases import usual_run
+from flbench.testing.edge_cases import run_with_failures, usual_run
 from flbench.testing.hook_recorder import same_bits, tensors
 from flbench.testing.small_run import Fit, SmallRun, run_small, small_suite
 from flbench.testing.subprocesses import ProcessFailed, in_fresh_process, in_process_group
@@ -46,21 +48,35 @@ ROUNDING = 1e-5
 
 @check(usual_run)
 def same_seed_same_bytes(method: MethodUnderTest) -> None:
-    """The same seed gives the same bytes, whatever the state of the global random generators."""
+    """The same seed gives the same bytes, whatever the state of the global random generators.
+
+    So does a run with newcomers, and one in which clients fail.
+    """
+    pairs = [
+        (method.usual_run, _otherwise_seeded(method.run)),
+        (method.newcomers_run, _otherwise_seeded(method.run_with_newcomers)),
+    ]
+    with suppress(Undefined):
+        with_failures = partial(run_with_failures, method)
+        pairs.append((with_failures(), _otherwise_seeded(with_failures)))
+    for one, other in pairs:
+        if differing := differing_keys(one.stable, other.stable):
+            raise method.failure(
+                f"two runs of one seed differ in {', '.join(differing)}: use only ctx.rng(...) for"
+                " random numbers, and neither times nor addresses of objects"
+            )
+
+
+def _otherwise_seeded(run: Callable[[], SmallRun]) -> SmallRun:
+    """A run, with the global generators in another state."""
     generators = snapshot(GENERATORS)
     try:
         random.seed(1)
         np.random.seed(1)
         torch.manual_seed(1)
-        again = method.run().stable
+        return run()
     finally:
         restore(generators)
-    differing = differing_keys(method.usual_run.stable, again)
-    if differing:
-        raise method.failure(
-            f"two runs of one seed differ in {', '.join(differing)}: use only ctx.rng(...) for"
-            " random numbers, and neither times nor addresses of objects"
-        )
 
 
 def differing_keys(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
@@ -267,7 +283,13 @@ def resumed_run(method: MethodUnderTest) -> None:
     It is resumed in a fresh process, where nothing is left of what plugin, class, module or
     ClientModule kept in the rounds before.
     """
-    cut = max(1, method.suite().rounds // 2)
+    rounds = method.suite().rounds
+    for cut in sorted({max(1, rounds // 2), max(1, rounds - 1)}):
+        _resumed_after(method, cut)
+
+
+def _resumed_after(method: MethodUnderTest, cut: int) -> None:
+    """Compare a run that is resumed after a round with the usual one."""
     checkpoint = method.run(last=cut).checkpoint
     try:
         file, stable = in_fresh_process(

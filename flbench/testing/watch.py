@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable, Collection, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from flbench.core.context import Context
 from flbench.core.state import Dispatched, Membership, Stage, State, Upload
@@ -17,6 +17,7 @@ from flbench.testing.hook_recorder import same_bits, tensors
 from flbench.testing.small_run import Fit
 
 Arguments = Mapping[str, object]
+T = TypeVar("T")
 
 
 @dataclass
@@ -87,7 +88,13 @@ class Watch:
     def around_fit(self, fit: Fit, start: Dispatched, *rest: Any) -> Upload:  # noqa: ANN401 - see `Fit`
         """Observe local training."""
         inputs = {"the input of clients": start}
-        upload: Upload = self.unchanged("local training", inputs, lambda: fit(start, *rest))
+
+        def without_writing() -> Upload:
+            upload: Upload = self.unchanged("local training", inputs, lambda: fit(start, *rest))
+            return upload
+
+        upload, changes = changes_of(without_writing, ADDED)
+        self.changed.extend(f"local training {change}" for change in changes)
         return upload
 
     def unchanged(self, who: str, inputs: Arguments, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - what the call returns
@@ -104,7 +111,7 @@ class Watch:
         return answer
 
 
-def changes_of(call: Callable[[], object], free: Collection[str] = ()) -> tuple[object, list[str]]:
+def changes_of(call: Callable[[], T], free: Collection[str] = ()) -> tuple[T, list[str]]:
     """The answer of a call, and what it prints or changes in the process-wide state but `free`."""
     before, printed = snapshot(), io.StringIO()
     with redirect_stdout(printed):

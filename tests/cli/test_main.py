@@ -399,6 +399,12 @@ def test_cells_have_a_maximum(words: tuple[str, ...], count: str, typed: Typed) 
     assert "10000" in errors
 
 
+def test_threads_have_a_maximum(typed: Typed) -> None:
+    code, errors = typed("run", "-p", "fedavg", "-s", "iid", "--threads", "1025")
+    assert code == 2
+    assert "1024" in errors
+
+
 @pytest.mark.parametrize("words", [("--rounds", "2147483648"), ("--set", "rounds=100001")])
 def test_rounds_have_a_maximum(words: tuple[str, str], typed: Typed) -> None:
     assert "'rounds'" in one_line(*typed("run", "-p", "fedavg", "-s", "iid", *words))

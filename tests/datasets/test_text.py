@@ -225,6 +225,12 @@ def test_a_text_is_no_pipe(tmp_path: Path) -> None:
     assert told == f"{tmp_path / 'a.txt'}: expected a file, got a pipe"
 
 
+def test_a_text_has_a_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "da.txt").write_text("ja nej " * 9)
+    monkeypatch.setattr(texts, "LARGEST", 8)
+    assert "expected at most 8 bytes" in said(lambda: load_dataset(f"text:{tmp_path}", tmp_path))
+
+
 @pytest.mark.parametrize("letters", ["a", "abc", " ", "7"])
 def test_a_long_word_is_learnt_in_pieces(letters: str) -> None:
     line = letters * (10_000 // len(letters))

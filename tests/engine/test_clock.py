@@ -16,10 +16,11 @@ from small import resumed
 from toy import CLIENTS, WIDTH, Play, Played, bad, composition, refused, toy_dataset, toy_suite
 
 import flbench as fl
+from flbench.core import clock_settings
 from flbench.core.clock_settings import ClockSettings
 from flbench.engine.clock import SimulatedClock, StageTimer, select_uploads
 from flbench.engine.communication import CommunicationLedger
-from flbench.errors import BadParameter
+from flbench.errors import BadParameter, UserError
 from flbench.run.rounds import run_rounds
 from flbench.run.setup import prepare
 from flbench.suite import load_suite
@@ -159,6 +160,13 @@ def test_other_traces_are_refused(text: str, message: str, tmp_path: Path) -> No
     if not text:
         (tmp_path / "t.csv").unlink()
     with pytest.raises(BadParameter, match=message):
+        load_suite(suite_file(tmp_path, 'up = { trace = "t.csv" }'))
+
+
+def test_a_trace_has_a_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "t.csv").write_text("client,up\n0,1.0\n")
+    monkeypatch.setattr(clock_settings, "LARGEST", 8)
+    with pytest.raises(UserError, match=r"t\.csv: expected at most 8 bytes"):
         load_suite(suite_file(tmp_path, 'up = { trace = "t.csv" }'))
 
 

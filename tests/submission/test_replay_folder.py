@@ -13,7 +13,7 @@ from toy import Play, Typed, toy_dataset
 import flbench as fl
 from flbench.errors import Diverged
 from flbench.results.events import RoundRecord
-from flbench.results.files import write_atomically
+from flbench.results.files import read_result, write_atomically
 from flbench.run import runner
 from flbench.run.run_folder import held
 from flbench.submission import replay_folder
@@ -93,6 +93,14 @@ def test_what_other_code_has_played_is_not_gone_on_with(
     os.utime(old, (0, time.time() - replay_folder.LONGEST - 1))
     assert typed("verify", file)[0] == 0
     assert list(replay_folder.cache().iterdir()) == [], "a month has passed"
+
+
+@pytest.mark.slow
+def test_it_begins_anew_with_another_content(stopped: str, file: str, typed: Typed) -> None:
+    result = read_result(Path(file))
+    changed = result.model_copy(update={"warnings": ["another content"]})
+    write_atomically(Path(file), changed.canonical().encode())
+    assert "goes on after" not in typed("verify", file)[2]
 
 
 @pytest.mark.slow

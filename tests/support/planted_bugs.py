@@ -674,6 +674,94 @@ class SendsTooMuch:
 
 
 @dataclass(frozen=True)
+class SendsEightBits:
+    """Says that a scalar takes eight bits, and sends it whole."""
+
+    @fl.hookimpl
+    def encode(self) -> Callable[[fl.Message], fl.Message]:
+        return lambda message: replace(message, bits=8)
+
+
+@dataclass(frozen=True)
+class DrawsForNewcomers:
+    """Newcomers get models with noise from a generator of the system."""
+
+    @fl.hookimpl
+    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
+        if not ctx.joining:
+            return None
+        rows = state.models[:1].expand(len(clients), -1)
+        noise = np.random.default_rng().normal(size=rows.shape)
+        return fl.Personal(params=rows + torch.as_tensor(noise).float())
+
+
+@dataclass(frozen=True)
+class WritesForNewcomers:
+    """What is made for newcomers is written into the server's models."""
+
+    @fl.hookimpl
+    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
+        if not ctx.joining:
+            return None
+        state.models.mul_(0.5)
+        return fl.Personal(torch.zeros(len(clients)).long())
+
+
+@dataclass(frozen=True)
+class DrawsWhereClientsFail:
+    """A missing upload is made up for by noise of the system."""
+
+    @fl.hookimpl
+    def aggregate(
+        self, state: fl.State, upload: fl.Upload, membership: fl.Membership, ctx: fl.Context
+    ) -> fl.Models:
+        rows = fl.member_mean(state.models, upload, membership)
+        lost = len(upload.ids) < len(ctx.cohort)
+        return fl.Models(rows + lost * 0.1 * float(np.random.default_rng().normal()))
+
+
+@dataclass(frozen=True)
+class KeepsLate:
+    """What round 3 leaves in a list of the module is used in round 4."""
+
+    @fl.hookimpl
+    def aggregate(
+        self, state: fl.State, upload: fl.Upload, membership: fl.Membership, ctx: fl.Context
+    ) -> fl.Models:
+        rows = fl.member_mean(state.models, upload, membership)
+        if ctx.round == 3:
+            LATE[:] = [rows.clone()]
+        return fl.Models((rows + LATE[0]) / 2 if ctx.round == 4 and LATE else rows)
+
+
+LATE: list[Tensor] = []
+
+
+class Noisy(fl.ClientModule):
+    """Prints in training, and seeds the global generator."""
+
+    def training_step(self, batch: Any, index: int) -> Tensor:
+        np.random.seed(index)
+        print("step", index)
+        loss: Tensor = super().training_step(batch, index)
+        return loss
+
+
+@dataclass(frozen=True)
+class ChattersInTraining:
+    """Its module prints in each step."""
+
+    @fl.hookimpl
+    def client_module(self, net: nn.Module, ctx: fl.Context) -> fl.ClientModule:
+        return Noisy(net, ctx.local)
+
+
+@dataclass(frozen=True)
+class InheritsUnmarked(Unmarked):
+    """Its hook without a mark is that of a class above it."""
+
+
+@dataclass(frozen=True)
 class NotesTheTestSet:
     """Notes what it sees of the test samples."""
 
@@ -709,6 +797,13 @@ FURTHER: dict[type, str] = {
     ScribblesInTraining: "inputs-untouched",
     WritesInAWrapper: "inputs-untouched",
     Unmarked: "every-hook-answers",
+    InheritsUnmarked: "every-hook-answers",
+    SendsEightBits: "bytes-add-up",
+    DrawsForNewcomers: "same-seed-same-bytes",
+    DrawsWhereClientsFail: "same-seed-same-bytes",
+    WritesForNewcomers: "inputs-untouched",
+    KeepsLate: "resumed-run",
+    ChattersInTraining: "process-state-untouched",
 }
 """The law that each of them breaks."""
 
