@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from statistics import median
 
 import torch
 from torch.nn import functional as F
@@ -72,10 +73,10 @@ def channels_last(model: str, steps: int, pairs: int) -> Row:
     return {
         "model": model,
         "option": f"channels last, {steps} steps",
-        "seconds": round(sorted(other)[len(other) // 2], 5),
+        "seconds": round(median(other), 5),
         **paired_ratios("ratio", other, one),
         "rounds": pairs,
-        "note": f"without: {sorted(one)[len(one) // 2]:.4f} s",
+        "note": f"without: {median(one):.4f} s",
     }
 
 

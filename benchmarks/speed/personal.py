@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from statistics import median
 
 import torch
 
@@ -47,8 +48,8 @@ def probe(clients: int, samples: int, times: int, folder: Path) -> list[Row]:
     alone, lanes = seconds_of(work, "cpu", times, folder)
     about = {"clients": clients, "samples": samples, "times": times}
     return [
-        {**about, "evaluated": "one by one", "seconds": _median(alone)},
-        {**about, "evaluated": "lanes", "seconds": _median(lanes),
+        {**about, "evaluated": "one by one", "seconds": round(median(alone), 5)},
+        {**about, "evaluated": "lanes", "seconds": round(median(lanes), 5),
          **paired_ratios("ratio", lanes, alone)},
     ]  # fmt: skip
 
@@ -87,10 +88,6 @@ def seconds_of(
                 found.append(time.perf_counter() - began)
             assert executor.workspace.evaluates_lanes is lanes, "lanes failed"
     return seconds[False], seconds[True]
-
-
-def _median(seconds: list[float]) -> float:
-    return round(sorted(seconds)[len(seconds) // 2], 5)
 
 
 if __name__ == "__main__":

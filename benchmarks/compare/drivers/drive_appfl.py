@@ -7,7 +7,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from play import Exchange, Played, main, network, samples  # first: it prepares torchvision
+from play import (  # first: it prepares torchvision
+    Exchange,
+    Played,
+    main,
+    network,
+    samples,
+    vector,
+)
 from torch.utils.data import TensorDataset
 
 from appfl.algorithm import aggregator as aggregators  # isort: skip
@@ -84,11 +91,6 @@ def trained(client: Any, given: State) -> State:  # noqa: ANN401 - theirs
     found = client.get_parameters()
     state: State = found[0] if isinstance(found, tuple) else found
     return state
-
-
-def vector(state: State) -> torch.Tensor:
-    """The parameters of a state, one after the other, shape (W,)."""
-    return torch.cat([value.reshape(-1) for value in state.values()]).clone()
 
 
 if __name__ == "__main__":

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import importlib
 import tempfile
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
-from play import Exchange, Played, flat, load, main, parts, samples  # first
+from play import Exchange, Played, flat, load, main, parts, samples, vector  # first
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -118,11 +117,6 @@ def state(net: nn.Module, row: np.ndarray) -> dict[str, torch.Tensor]:
     """The state of a network with the given parameters, shape (W,)."""
     load(net, torch.from_numpy(row.copy()))
     return net.state_dict()
-
-
-def vector(state: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """The parameters of a state, one after the other, shape (W,)."""
-    return torch.cat([value.reshape(-1) for value in state.values()]).clone()
 
 
 def personal(server: Any, client: Any) -> torch.Tensor:  # noqa: ANN401 - theirs

@@ -101,7 +101,7 @@ def play(exchange: Exchange) -> Played:
         if "clients" in facts["models"]:
             for i, one in enumerate(federation.clients):
                 played[f"{round_}/client-{i}"] = personal(one, server, settings["personal"])
-    return played, [*PATCHED, *settings.get("patched", [])]
+    return played, PATCHED
 
 
 def personal(client: Any, server: Any, where: str) -> torch.Tensor:  # noqa: ANN401 - theirs

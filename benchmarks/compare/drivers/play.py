@@ -6,7 +6,7 @@ import os
 import runpy
 import sys
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 
@@ -63,6 +63,11 @@ def flat(*modules: nn.Module) -> torch.Tensor:
     """The parameters of modules, one after the other, copied, shape (W,)."""
     vectors = [p.detach().reshape(-1) for module in modules for p in module.parameters()]
     return torch.cat(vectors).clone()
+
+
+def vector(state: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """The parameters of a state, one after the other, copied, shape (W,)."""
+    return torch.cat([value.reshape(-1) for value in state.values()]).clone()
 
 
 def samples(exchange: Exchange, client: int) -> tuple[torch.Tensor, torch.Tensor]:
