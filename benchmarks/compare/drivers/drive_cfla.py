@@ -122,8 +122,11 @@ def state(net: nn.Module, row: np.ndarray) -> dict[str, torch.Tensor]:
 def personal(server: Any, client: Any) -> torch.Tensor:  # noqa: ANN401 - theirs
     """The model with which a client is evaluated, shape (W,)."""
     if hasattr(client, "build_personalized_model"):
-        return vector(client.build_personalized_model(server.global_model).state_dict())
-    return vector(server.cluster_centers[server.R[client.client_id]])
+        state = client.build_personalized_model(server.global_model).state_dict()
+    else:
+        state = server.cluster_centers[server.R[client.client_id]]
+    found: torch.Tensor = vector(state)
+    return found
 
 
 if __name__ == "__main__":
