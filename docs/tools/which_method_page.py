@@ -289,15 +289,15 @@ def by_numbers(scored: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def files_of(found: Sequence[Table]) -> str:
-    """Of how many result files the page is."""
-    count = sum(len(row.results) for table in found for row in table.rows)
-    return f"It is made from {count:,} result files."
+def count_of(found: Sequence[Table]) -> int:
+    """Number of result files."""
+    return sum(len(row.results) for table in found for row in table.rows)
 
 
 def page(found: Sequence[Table], scored: Mapping[str, Any]) -> str:
     """The whole page: from the tables, and from what `flbench recommend --score` wrote."""
     chosen = usable(found)
+    made_from = f"It is made from {count_of(found):,} result files."
     sections = [
         by_kind(chosen),
         by_bytes(chosen),
@@ -306,8 +306,7 @@ def page(found: Sequence[Table], scored: Mapping[str, Any]) -> str:
         by_numbers(scored),
     ]
     return (
-        "\n\n".join([TEXT.strip(), files_of(found), *("\n".join(one) for one in sections if one)])
-        + "\n"
+        "\n\n".join([TEXT.strip(), made_from, *("\n".join(one) for one in sections if one)]) + "\n"
     )
 
 

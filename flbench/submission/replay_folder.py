@@ -16,6 +16,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from flbench.errors import Diverged, UserError
 from flbench.results.audits import content_digest
 from flbench.results.schema import Result
@@ -34,13 +36,16 @@ def cache() -> Path:
 
 
 def folder_of(spec: RunSpec, result: Result, rounds: int) -> Path:
-    """The folder of one replay: another content, engine, code or number of rounds has another one.
+    """The folder of one replay.
+
+    Another content, engine, code, version of torch or number of rounds has another one.
 
     Args:
         spec: how the run is played again.
         rounds: how many of them.
     """
-    told = content_digest(result), rounds, spec.engine, sorted(code_of(spec).items())
+    code = sorted(code_of(spec).items())
+    told = content_digest(result), rounds, spec.engine, code, torch.__version__
     return cache() / hashlib.sha256(repr(told).encode()).hexdigest()[:16]
 
 

@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 from flbench.core.dataset import Dataset
+from flbench.datasets.hub import as_samples
 from flbench.errors import BadParameter, MissingData, UserError
 from flbench.federation.loading import load_dataset
 
@@ -53,6 +54,12 @@ def test_numbers_labels_and_clients_by_hand(stored: Any) -> None:
     assert (found.y.tolist(), found.classes) == ([1, 0, 1], 2)
     assert found.domains is not None and found.domains.tolist() == [1, 0, 1]
     assert found.test is not None and found.test.tolist() == [False, False, True]
+
+
+def test_sixteen_bits_of_grey_are_scaled() -> None:
+    found = as_samples("mine", "image", [np.full((2, 3), v, np.uint16) for v in (0, 65535)])
+    assert found.shape == (2, 1, 2, 3)
+    assert found.flatten(1).unique(dim=1).flatten().tolist() == [0.0, 1.0]
 
 
 @pytest.mark.slow

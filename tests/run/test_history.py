@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+from toy import Play
+
 from flbench.run.history import Evaluation, History
 
 
@@ -29,6 +32,14 @@ def test_validation_chooses_the_first_of_the_best_rounds() -> None:
     assert history.shown("chosen").round == 2
     assert history.measured_in_run("last")["round"] == 4
     assert history.measured_in_run("chosen")["round"] == 2
+
+
+def test_counts_of_too_many_labels_are_left_out(
+    play_toy: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert play_toy("fedavg", rounds=1).result.clients.labels is not None
+    monkeypatch.setattr("flbench.run.result.MOST_LABELS", 3)
+    assert play_toy("fedavg", rounds=1).result.clients.labels is None
 
 
 def test_nothing_is_chosen_where_nobody_validates() -> None:

@@ -6,6 +6,7 @@ import os
 import re
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from toy import Play, Typed, toy_dataset
@@ -93,6 +94,16 @@ def test_what_other_code_has_played_is_not_gone_on_with(
     os.utime(old, (0, time.time() - replay_folder.LONGEST - 1))
     assert typed("verify", file)[0] == 0
     assert list(replay_folder.cache().iterdir()) == [], "a month has passed"
+
+
+@pytest.mark.slow
+def test_it_begins_anew_with_another_torch(
+    stopped: str, file: str, typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(replay_folder, "torch", SimpleNamespace(__version__="9.9"))
+        assert "goes on after" not in typed("verify", file)[2]
+    assert "goes on after" in typed("verify", file)[2]
 
 
 @pytest.mark.slow

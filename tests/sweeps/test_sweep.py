@@ -37,7 +37,15 @@ from flbench.results.events import RoundRecord, RunInfo
 from flbench.results.schema import Tuning
 from flbench.run.run_folder import held
 from flbench.sweeps import sweep
-from flbench.sweeps.launchers import FAILED, connected, needs, received, run_remotely
+from flbench.sweeps.launchers import (
+    ELSEWHERE,
+    FAILED,
+    Outcome,
+    connected,
+    needs,
+    received,
+    run_remotely,
+)
 from flbench.sweeps.request import RunRequest, command, resolve, written
 from flbench.sweeps.sweep import run_missing
 from flbench.terminal.console import Console, SweepProgress
@@ -689,3 +697,22 @@ def test_what_several_cells_have_to_say_is_said_once(capsys: pytest.CaptureFixtu
 def test_where_nothing_is_asked_for_nothing_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_missing([], SweepProgress(), lambda cells: iter(())) == {}  # type: ignore[arg-type]
     assert capsys.readouterr() == ("", "")
+
+
+def test_waiting_for_other_processes_ends_at_sigterm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As batch systems send it; `fails` is called in place of what would end these tests."""
+
+    def fails(number: int, frame: object) -> None:
+        pytest.fail("nobody heeds SIGTERM")
+
+    cell: Any = object()
+    elsewhere = Outcome(ELSEWHERE, path=Path("elsewhere"))
+    monkeypatch.setattr("flbench.run.run_folder.in_progress", lambda path: True)
+    monkeypatch.setattr(sweep.time, "sleep", lambda seconds: os.kill(os.getpid(), signal.SIGTERM))
+    running = sweep.run_or_wait([cell], lambda cells: ((c, elsewhere) for c in cells), print)
+    before = signal.signal(signal.SIGTERM, fails)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            list(running)
+    finally:
+        signal.signal(signal.SIGTERM, before)
