@@ -347,6 +347,9 @@ def test_scores_fall_into_blocks_where_groups_are_found() -> None:
     assert figures.clustering_gain(as_rows(made()), as_rows(made()), "t") is None
     svg = figures.clustering_gain(as_rows(made(), one), as_rows(made("other")), "t")
     assert "4 clients of one fall into 2 groups" in desc(svg)
+    lost = made(matrix=SQUARE, group=[1, 0, 1, 0], membership=[(1, [5, 6, 5, -1])])
+    svg = figures.clustering_gain(as_rows(made(), lost), as_rows(made("other")), "t")
+    assert "4 clients of one fall into 2 groups" in desc(svg), "-1 is no group"
     assert "clients by group found" in texts(svg)
     assert "other 62.5 % at 1 MB" in desc(svg)
 
@@ -587,6 +590,14 @@ def test_without_true_groups_nothing_is_matched_with_them() -> None:
     assert "final group" in texts(svg)
     assert not [text for text in texts(svg) if text.endswith("%")]
     assert "as in truth" not in desc(svg)
+
+
+@pytest.mark.slow
+def test_clients_in_no_group_are_no_group() -> None:
+    lost = made(group=[0, 0, 1, 1], membership=[(1, [0, -1, 1, 1])])
+    svg = figures.memberships(as_rows(lost), "t")
+    assert "2 groups at the end, 75 % as in truth" in desc(svg)
+    assert "in a group of one, or in none" in " ".join(texts(svg))
 
 
 @pytest.mark.slow
