@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -84,28 +84,43 @@ class LaneOptimizer:
 
     @torch.no_grad()
     def step(
-        self, group: LaneGroup, theta: dict[str, Tensor], gradients: dict[str, Tensor], made: int
+        self,
+        group: LaneGroup,
+        theta: dict[str, Tensor],
+        gradients: dict[str, Tensor],
+        made: int,
+        shares: Sequence[slice] = (),
     ) -> None:
         """Update tensors in place.
+
+        Each share is a tensor of its own to the kernel, as it is where its run has no company: the
+        last scalars of a tensor may be computed by other instructions, with other last bits.
 
         Args:
             group: the lanes, G of them.
             theta: what is updated: name -> shape (G, ...).
             gradients: of all tensors: name -> shape (G, ...).
             made: updates that these lanes have made.
+            shares: the part of them that each run has, where there are several.
         """
         if not theta:
             return
+
+        def parts(tables: Tensors) -> Tensors:
+            return [table[share] for table in tables for share in shares] if shares else tables
+
         state = {
             kind: [group.take(tables[name]) for name in theta]
             for kind, tables in self._state.items()
         }
-        values = list(theta.values())
-        slopes = [gradients[name].contiguous() for name in theta]  # the kernels ignore strides
+        values = parts(list(theta.values()))
+        # the kernels ignore strides
+        slopes = parts([gradients[name].contiguous() for name in theta])
+        of_parts = {kind: parts(tables) for kind, tables in state.items()}
         if self.counts:
-            self._adam(values, slopes, state, made)
+            self._adam(values, slopes, of_parts, made)
         else:
-            self._sgd(values, slopes, state)
+            self._sgd(values, slopes, of_parts)
         for kind, tables in self._state.items():
             for name, value in zip(theta, state[kind], strict=True):
                 group.put(tables[name], value)

@@ -11,7 +11,7 @@ of them asks the question of its own module first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -41,6 +41,7 @@ from flbench.engine.lane_program import (
     same_bits,
     same_objects,
 )
+from flbench.engine.lane_sharing import LaneCounts, call_for_runs
 from flbench.engine.workspace import Workspace
 
 CHANGES = 3
@@ -62,7 +63,9 @@ class Programs:
 
     Attributes:
         known: the programs; None = the step cannot be recorded.
+        reads: numbers of the inputs that each program reads.
         reached: names of the parameters that the loss of each program reaches.
+        counts: which numbers of lanes give the same bits in a call of each program.
         uses: how often each step was made by the module's Python.
         question: inputs for two lanes, and the step that was made of them.
         attributes: what the hooks of each module had set when it gave that answer; by its number.
@@ -71,7 +74,9 @@ class Programs:
     """
 
     known: dict[Sizes, Program | None] = field(default_factory=dict)
+    reads: dict[Sizes, Set[int]] = field(default_factory=dict)
     reached: dict[Sizes, set[str]] = field(default_factory=dict)
+    counts: dict[Sizes, LaneCounts] = field(default_factory=dict)
     uses: dict[Sizes, int] = field(default_factory=dict)
     question: Question | None = None
     attributes: dict[int, dict[str, object]] = field(default_factory=dict)
@@ -81,7 +86,8 @@ class Programs:
     def forget(self) -> None:
         """Forget the programs, as a step is another one now."""
         self.changes += 1
-        self.known, self.reached, self.uses, self.question = {}, {}, {}, None
+        self.known, self.reads, self.reached, self.counts = {}, {}, {}, {}
+        self.uses, self.question = {}, None
         self.attributes.clear()
         self.fills.clear()
 
@@ -151,6 +157,11 @@ class LaneStep:
             raise OtherStep
         return self.programs.known.get(sizes) is not None
 
+    def reads(self, sizes: Sizes) -> Set[int] | None:
+        """The numbers of the inputs that a recorded step reads; None = it is not recorded."""
+        is_recorded = self.programs.known.get(sizes) is not None
+        return self.programs.reads[sizes] if is_recorded else None
+
     def fills(self, inputs: list[Tensor]) -> bool:
         """Whether a batch may be filled up with samples without a label.
 
@@ -192,7 +203,12 @@ class LaneStep:
         return all(torch.allclose(one, other, rtol=1e-4, atol=1e-6) for one, other in pairs)
 
     def __call__(
-        self, sizes: Sizes, lanes: int, inputs: list[Tensor], index: int
+        self,
+        sizes: Sizes,
+        lanes: int,
+        inputs: list[Tensor],
+        index: int,
+        shares: Sequence[slice] = (),
     ) -> tuple[Named, Tensor, Tensor]:
         """Return gradients, losses and buffers of lanes after a step.
 
@@ -205,13 +221,19 @@ class LaneStep:
             inputs: the parameters' tensors, each (G, ...), buffers (G, B), start (G, W), what the
                 clients received, and samples and labels of each batch, (G, b, ...).
             index: number of the step within its phase.
+            shares: the part of the lanes that each run has, where several make a recorded step.
 
         Raises:
             OtherStep: see `is_recorded`.
         """
         program = self.programs.known.get(sizes) if self.is_recorded(sizes) else None
         if program is not None:
-            outputs, reached = program(lanes, inputs), self.programs.reached[sizes]
+            reached = self.programs.reached[sizes]
+            if shares:
+                counts = self.programs.counts.setdefault(sizes, LaneCounts())
+                outputs = call_for_runs(program, lanes, inputs, shares, counts)
+            else:
+                outputs = program(lanes, inputs)
         else:
             outputs, reached = self._by_python(inputs, index), self.reached
             self._count(sizes, inputs, outputs)
@@ -280,12 +302,12 @@ class LaneStep:
             return
         memory.known[sizes] = None
         try:
-            memory.known[sizes] = self._record(inputs, outputs)
+            memory.known[sizes] = self._record(sizes, inputs, outputs)
             memory.reached[sizes] = self.reached
         except Exception:  # whatever a module does that a program cannot: its Python goes on
             return
 
-    def _record(self, inputs: list[Tensor], outputs: list[Tensor]) -> Program | None:
+    def _record(self, sizes: Sizes, inputs: list[Tensor], outputs: list[Tensor]) -> Program | None:
         """The program of a step that gave these outputs; None if it gives others."""
         lanes = len(outputs[-1])
         self.space.lane_randomness.generators = []  # a step that draws cannot be recorded
@@ -306,6 +328,7 @@ class LaneStep:
         if memory.question is None:
             self.answered = memory.question = question, answer
         memory.attributes[id(self.module)] = now
+        memory.reads[sizes] = program.reads
         return with_graphs(program, inputs[0].device)
 
     def _question(self, inputs: list[Tensor]) -> list[Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import cache, cached_property
 from itertools import accumulate
@@ -79,10 +79,8 @@ def train(jobs: Sequence[StageJob], pool: Pool | None = None) -> Pool:
         pool = Pool(jobs)
     first = pool.first(jobs)
     for (schedule, network), places in alike.items():
-        places.sort(key=lambda place: len(place[0].owned[place[1]]))
-        together = most_lanes(places[-1])
-        for at in range(0, len(places), together):
-            lanes = Lanes.of(places[at : at + together])
+        for group in groups(places):
+            lanes = Lanes.of(group)
             with ExitStack() as settings:
                 for job in jobs_of(lanes.places):
                     module = job.executor.workspace.module
@@ -94,6 +92,34 @@ def train(jobs: Sequence[StageJob], pool: Pool | None = None) -> Pool:
             for (job, client, candidate), outcome in zip(lanes.places, outcomes, strict=True):
                 job.outcomes[client][candidate] = outcome
     return pool
+
+
+def groups(places: Sequence[Place]) -> Iterator[list[Place]]:
+    """Divide the places of some jobs into those that are trained at once.
+
+    The lanes of a job are divided as if they were alone, so that they have the same company from
+    their own run whatever others there are.
+
+    Yields:
+        The places of one job after the other, each in the order of its clients' numbers of samples.
+    """
+
+    def samples(place: Place) -> int:
+        return len(place[0].owned[place[1]])
+
+    parts: list[tuple[int, list[Place]]] = []
+    for job in jobs_of(places):
+        own = sorted((place for place in places if place[0] is job), key=samples)
+        most = most_lanes(own[-1])
+        parts += [(at, own[at : at + most]) for at in range(0, len(own), most)]
+    parts.sort(key=lambda part: part[0])
+    group: list[Place] = []
+    for _, part in parts:
+        if group and len(group) + len(part) > most_lanes(max(group + part, key=samples)):
+            yield group
+            group = []
+        group = group + part
+    yield group
 
 
 def write_rows(places: Sequence[Tensor], rows: Tensor) -> None:
@@ -366,7 +392,7 @@ class PhaseSteps:
         return [self._place(turn, plan) for turn in turns(plan, filled)]
 
     def _place(self, turn: Turn, plan: list[Steps]) -> Placed:
-        return Placed(turn, plan, self.first, self.lanes.loss.device)
+        return Placed(turn, plan, self.first, self.job_numbers, self.lanes.loss.device)
 
     def parts(self, step: Placed, plan: list[Steps]) -> list[Placed]:
         """The step, split into lanes that can make it in one call.
@@ -396,9 +422,10 @@ class PhaseSteps:
         made = int(lanes.steps[turn.lanes[0]] - self.before[turn.lanes[0]])
         theta = {name: group.take(table) for name, table in lanes.theta.items()}
         buffers = group.take(lanes.buffers)
-        inputs = [*theta.values(), buffers]
-        for table in (lanes.start, *lanes.received.values()):
-            inputs.append(group.take(table))
+        inputs, reads = [*theta.values(), buffers], step.reads(turn.sizes)
+        for number, table in enumerate((lanes.start, *lanes.received.values()), len(inputs)):
+            is_read = reads is None or number in reads
+            inputs.append(group.take(table) if is_read else table[: len(group)])
         for samples, unused in zip(placed.samples, placed.unused, strict=True):
             ids = sent(rows[samples], space.device)
             for pool in (self.pool.x, self.pool.y):
@@ -407,11 +434,11 @@ class PhaseSteps:
                 inputs[-1][unused] = NO_LABEL
         if lanes.generators:
             space.lane_randomness.generators = [lanes.generators[lane] for lane in turn.lanes]
-        gradients, loss, buffers_after = step(turn.sizes, len(group), inputs, made)
+        gradients, loss, buffers_after = step(turn.sizes, len(group), inputs, made, placed.shares)
         trained = {name: theta[name] for name in gradients if name not in frozen.wholly}
         self._refuse_others(trained.keys())
         kept = {name: theta[name].clone() for name in frozen.parameters if name in trained}
-        self.optimizer.step(group, trained, gradients, made)
+        self.optimizer.step(group, trained, gradients, made, placed.shares)
         for name, values in kept.items():
             mask = frozen.parameters[name]
             mask = mask if len(mask) == 1 else group.take(mask)

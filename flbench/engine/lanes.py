@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -77,7 +79,7 @@ class Lanes:
     """Models that are trained together: L lanes.
 
     Attributes:
-        places: job, client and candidate of each lane.
+        places: job, client and candidate of each lane; those of a job are neighbours.
         names: of each lane's client (`Samples.name`).
         owned: rows of its run's pool that each lane trains on.
         start: rows before the training, shape (L, W).
@@ -221,6 +223,7 @@ class Placed:
     Attributes:
         turn: the step.
         group: the lanes.
+        shares: the part of them that each job has; empty if all are of one job.
         samples: of each batch, the places of its samples in the shuffled rows of all lanes of an
             epoch, one lane after the other, shape (G, b). A batch that is filled up repeats its
             last sample.
@@ -230,11 +233,21 @@ class Placed:
         turn: the step.
         plan: steps of each lane in an epoch.
         first: where each lane begins in the rows of an epoch.
+        jobs: the number of each lane's job.
         device: of the lanes.
     """
 
-    def __init__(self, turn: Turn, plan: list[Steps], first: Indices, device: torch.device) -> None:
+    def __init__(
+        self,
+        turn: Turn,
+        plan: list[Steps],
+        first: Indices,
+        jobs: Sequence[int],
+        device: torch.device,
+    ) -> None:
         self.turn, self.group = turn, LaneGroup(turn.lanes, device)
+        ends = list(accumulate(Counter(jobs[lane] for lane in turn.lanes).values()))
+        self.shares = list(map(slice, [0, *ends], ends)) if len(ends) > 1 else []
         self.samples: list[Indices] = []
         self.unused: list[Tensor | None] = []
         for number, size in enumerate(turn.sizes):

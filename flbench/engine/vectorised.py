@@ -233,7 +233,7 @@ class TogetherExecutor:
     def fit(self, fits: Sequence[Fit]) -> list[Upload] | None:
         """Train the stages; the uploads of `Sequential.fit`. None = each must be trained alone.
 
-        A lane's numbers depend on its own run only, up to the order of float sums.
+        A lane's numbers depend on its own run only, to the last bit (`lane_sharing`).
         """
         if self.reason is not None or not all(fit[0].uses_lanes for fit in fits):
             return None

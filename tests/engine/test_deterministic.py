@@ -12,15 +12,20 @@ from flbench.engine import deterministic
 
 
 @pytest.fixture(autouse=True)
-def as_before() -> Iterator[None]:
-    """Leave torch as it was."""
-    kept = torch.backends.cudnn.deterministic, torch.backends.cudnn.allow_tf32
+def as_torch_begins() -> Iterator[None]:
+    """Begin with torch's own settings, whatever ran on a device before; leave torch as it was."""
+    before = settings()
+    set_to(False, False, False)
     yield
-    torch.use_deterministic_algorithms(False)
-    torch.backends.cudnn.deterministic, torch.backends.cudnn.allow_tf32 = kept
+    set_to(*before)
 
 
-def settings() -> tuple[bool, ...]:
+def set_to(algorithms: bool, cudnn: bool, float32: bool) -> None:
+    torch.use_deterministic_algorithms(algorithms)
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.allow_tf32 = cudnn, not float32
+
+
+def settings() -> tuple[bool, bool, bool]:
     return (
         torch.are_deterministic_algorithms_enabled(),
         torch.backends.cudnn.deterministic,
@@ -33,7 +38,6 @@ def test_a_cuda_device_computes_deterministically_in_float32(
 ) -> None:
     monkeypatch.setenv(deterministic.WORKSPACE, "")
     monkeypatch.delenv(deterministic.WORKSPACE)
-    torch.backends.cudnn.allow_tf32 = True
     deterministic.turn_on(torch.device("cpu"))
     assert settings() == (False, False, False)
     assert deterministic.WORKSPACE not in os.environ

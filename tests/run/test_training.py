@@ -15,7 +15,7 @@ from toy import Typed, composition, toy_dataset, toy_suite
 from flbench import ClientModule, LocalTraining, hookimpl
 from flbench.core.model_bank import plain
 from flbench.core.state import State
-from flbench.engine import lane_training, vectorised
+from flbench.engine import lane_step, lane_training, vectorised
 from flbench.engine.options import EngineOptions
 from flbench.engine.vectorised import TogetherExecutor
 from flbench.errors import Diverged, Undefined
@@ -155,6 +155,55 @@ def test_one_call_makes_the_step_of_all_seeds(
     monkeypatch.setattr(lane_training.LaneStep, "__call__", call)
     ends("fedavg", tmp_path, rounds=4)
     assert max(lanes) == 9, "three clients of each of three seeds"
+
+
+def by_lanes(monkeypatch: pytest.MonkeyPatch, usual: set[int]) -> list[int]:
+    """Let recorded steps give other numbers for unusual numbers of lanes; those of all calls."""
+    calls: list[int] = []
+    real = lane_step.with_graphs
+
+    def changed(*recorded: Any) -> Any:
+        program = real(*recorded)
+
+        def call(lanes: int, inputs: Any) -> list[torch.Tensor]:
+            calls.append(lanes)
+            return [tensor * (1 + 0.01 * (lanes not in usual)) for tensor in program(lanes, inputs)]
+
+        return call
+
+    monkeypatch.setattr(lane_step, "with_graphs", changed)
+    return calls
+
+
+@pytest.mark.parametrize("local", [{"batch_size": 4}, {"batch_size": 5, "optimizer": "adam"}])
+def test_seeds_have_the_bits_that_they_have_alone(
+    local: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = by_lanes(monkeypatch, {1, 2, 3})
+    given = {"epochs": 2, "lr": 0.05, **local}
+    single, shared, said = ends("fedavg", tmp_path, local=given, partition="iid", rounds=4)
+    assert said == []
+    assert max(calls) > 3, "lanes of several seeds are tried in one call"
+    for one, other in zip(single, shared, strict=True):
+        assert torch.equal(one.models, other.models)
+
+
+def test_lanes_of_a_seed_are_divided_as_they_are_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_lanes(monkeypatch, {4, 2})
+    monkeypatch.setattr(lane_training, "most_lanes", lambda place: 4)
+    single, shared, _ = ends("fedavg", tmp_path, rounds=4, participation=1.0)
+    for one, other in zip(single, shared, strict=True):
+        assert torch.equal(one.models, other.models)
+
+
+def test_seeds_share_the_calls_of_recorded_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = by_lanes(monkeypatch, {3, 9})
+    dict(together([running_rounds(*one) for one in prepared("fedavg", tmp_path, rounds=6)]))
+    assert set(calls[-12:]) == {9}, "three clients of each of three seeds"
 
 
 @dataclass(frozen=True)
