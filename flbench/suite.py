@@ -173,6 +173,11 @@ class Suite(BaseModel):
     test_samples: Count = Field(
         default=200, description="test samples per client where test_set is proportional"
     )
+    test_sizes: tuple[Count, ...] = Field(
+        default=(),
+        description="samples of each domain in that pool, where the data set has no test part;"
+        " empty = `test_fraction` of each label in each domain",
+    )
     buffers: Literal["global", "local", "reset"] = Field(
         default="global",
         description="BatchNorm statistics: averaged like parameters, kept by each client alone"
@@ -218,6 +223,13 @@ class Suite(BaseModel):
         if clients is not None and unseen is not None:
             judged(ids, training_clients(clients, unseen))
         return tuple(sorted(set(ids)))
+
+    @field_validator("test_sizes")
+    @classmethod
+    def _there_is_a_pool(cls, sizes: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
+        if sizes and info.data.get("test_set") == "own":
+            raise PydanticCustomError("pool", "none expected, as test_set is 'own'")
+        return sizes
 
     @field_validator("headline")
     @classmethod
@@ -277,8 +289,8 @@ class Suite(BaseModel):
         same hash.
         """
         later = (
-            "unseen", "unseen_epochs", "test_set", "test_samples", "ft_epochs", "clock",
-            "not_judged", "further_models", "common_head", "plugins",
+            "unseen", "unseen_epochs", "test_set", "test_samples", "test_sizes", "ft_epochs",
+            "clock", "not_judged", "further_models", "common_head", "plugins",
         )  # fmt: skip
         unused = {name for name in later if getattr(self, name) == Suite.model_fields[name].default}
         settings = self.model_dump(mode="json", exclude=DESCRIPTIVE | unused)

@@ -38,7 +38,7 @@ def divide(
     # The server's samples come from the test pool if there is one, else from all samples.
     test_pool, server_source, server_share = np.arange(0), np.arange(len(labels)), 0.1
     if suite.test_set != "own":
-        test_pool = shared_test_sets.test_pool(dataset, suite.test_fraction, seed)
+        test_pool = shared_test_sets.test_pool(dataset, suite.test_fraction, seed, suite.test_sizes)
         server_source, server_share = test_pool, 0.25
     server = np.arange(0)
     if suite.server_samples:

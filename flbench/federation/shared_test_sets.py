@@ -26,11 +26,45 @@ def kinds(dataset: Dataset) -> Indices:
     return labels + (int(labels.max()) + 1) * domains
 
 
-def test_pool(dataset: Dataset, fraction: float, seed: int) -> Indices:
-    """The common test pool, ascending: the original test part, else a fraction of each kind."""
+def test_pool(dataset: Dataset, fraction: float, seed: int, sizes: Sequence[int]) -> Indices:
+    """The common test pool, ascending: the original test part, else a fraction of each kind.
+
+    Args:
+        sizes: samples of each domain instead, stratified by label; empty = the fraction.
+
+    Raises:
+        UserError: the data set has a test part, other domains or too few samples for these sizes.
+    """
+    if sizes:
+        return _of_domains(dataset, sizes, seed)
     if dataset.test is not None:
         return np.flatnonzero(dataset.test.numpy())
     return split_off(kinds(dataset), fraction, rng(seed, "test-pool"))[1]
+
+
+def _of_domains(dataset: Dataset, sizes: Sequence[int], seed: int) -> Indices:
+    """So many samples of each domain, ascending."""
+    if dataset.test is not None:
+        raise UserError(f"test_sizes: none expected, as {dataset.name} has a test part")
+    labels = dataset.labels.numpy()
+    domains = np.zeros_like(labels) if dataset.domains is None else dataset.domains.numpy()
+    there = np.bincount(domains)
+    if len(there) != len(sizes):
+        raise UserError(
+            f"test_sizes: {len(there)} numbers expected, one for each domain of {dataset.name},"
+            f" got {len(sizes)}"
+        )
+    parts = []
+    for domain, (size, samples) in enumerate(zip(sizes, there.tolist(), strict=True)):
+        if size >= samples:
+            raise UserError(
+                f"test_sizes: less than {samples} expected for domain {domain} of {dataset.name},"
+                f" got {size}"
+            )
+        rows = np.flatnonzero(domains == domain)
+        generator = rng(seed, "test-pool", domain)
+        parts.append(rows[split_off(labels[rows], size / samples, generator)[1]])
+    return np.sort(np.concatenate(parts))
 
 
 def by_labels(kind: Indices, pool: Indices, clients: Sequence[Indices]) -> list[Indices]:

@@ -109,13 +109,58 @@ def test_a_kind_is_a_label_and_a_domain() -> None:
 
 
 def test_the_pool_is_the_originals_test_part_or_a_share_of_every_kind() -> None:
-    assert shared_test_sets.test_pool(dataset(), 0.5, 0).tolist() == list(range(300, 400))
+    assert shared_test_sets.test_pool(dataset(), 0.5, 0, ()).tolist() == list(range(300, 400))
     data = dataset(official=False, domains=True)
-    drawn = shared_test_sets.test_pool(data, 0.2, 0)
+    drawn = shared_test_sets.test_pool(data, 0.2, 0, ())
     assert len(drawn) == 80
     assert np.bincount(shared_test_sets.kinds(data)[drawn]).tolist() == [10] * 8
-    assert drawn.tolist() == shared_test_sets.test_pool(data, 0.2, 0).tolist()
-    assert drawn.tolist() != shared_test_sets.test_pool(data, 0.2, 1).tolist()
+    assert drawn.tolist() == shared_test_sets.test_pool(data, 0.2, 0, ()).tolist()
+    assert drawn.tolist() != shared_test_sets.test_pool(data, 0.2, 1, ()).tolist()
+
+
+def test_the_pool_may_have_so_many_samples_of_each_domain() -> None:
+    data = dataset(official=False, domains=True)
+    drawn = shared_test_sets.test_pool(data, 0.2, 0, (40, 7))
+    assert np.bincount(data.domains[drawn]).tolist() == [40, 7]
+    of_labels = [np.bincount(data.labels[drawn[data.domains[drawn] == d]]) for d in (0, 1)]
+    assert of_labels[0].tolist() == [10] * 4
+    assert sorted(of_labels[1].tolist()) == [1, 2, 2, 2]
+    assert drawn.tolist() == shared_test_sets.test_pool(data, 0.2, 0, (40, 7)).tolist()
+    assert drawn.tolist() != shared_test_sets.test_pool(data, 0.2, 1, (40, 7)).tolist()
+
+
+@pytest.mark.parametrize(
+    ("given", "sizes", "words"),
+    [
+        ({"official": True}, (4,), "none expected, as numbers has a test part"),
+        ({"official": False}, (4, 4), "1 numbers expected, one for each domain of numbers, got 2"),
+        ({"official": False}, (400,), "less than 400 expected for domain 0 of numbers, got 400"),
+    ],
+)
+def test_sizes_that_do_not_fit_the_data_are_refused(
+    given: dict[str, bool], sizes: tuple[int, ...], words: str
+) -> None:
+    with pytest.raises(UserError, match=f"test_sizes: {words}"):
+        shared_test_sets.test_pool(dataset(**given), 0.2, 0, sizes)
+
+
+def test_sizes_of_a_pool_that_is_not_there_are_refused() -> None:
+    with pytest.raises(ValueError, match="none expected, as test_set is 'own'"):
+        suite(test_sizes=(4,))
+
+
+@pytest.mark.parametrize("name", ["office-10", "office-10-surf"])
+def test_office_has_the_test_images_that_the_paper_s_numbers_fit(name: str) -> None:
+    sizes = 958, 1123, 157, 295
+    domains = torch.repeat_interleave(torch.arange(4), torch.tensor(sizes))
+    numbers = torch.arange(len(domains))
+    data = Dataset("numbers", numbers[:, None].float(), numbers % 10, 10, domains=domains)
+    one = load_suite(name)
+    found = divide(one, HookCaller((one.name, one), (), (), print), data, 0)
+    visible, held_out = found.visible.splits, found.held_out.splits
+    trained = [visible["train"][k].numel() + visible["validation"][k].numel() for k in range(4)]
+    assert trained == [200, 200, 125, 197]
+    assert [len(rows) for rows in held_out["test"]] == [192, 225, 32, 59]
 
 
 # --- in a federation ----------------------------------------------------------------------------
