@@ -228,7 +228,7 @@ class Suite(BaseModel):
     @classmethod
     def _there_is_a_pool(cls, sizes: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
         if sizes and info.data.get("test_set") == "own":
-            raise PydanticCustomError("pool", "none expected, as test_set is 'own'")
+            raise PydanticCustomError("pool", "none expected ([]), as test_set is 'own'")
         return sizes
 
     @field_validator("headline")

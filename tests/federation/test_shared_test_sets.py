@@ -145,7 +145,7 @@ def test_sizes_that_do_not_fit_the_data_are_refused(
 
 
 def test_sizes_of_a_pool_that_is_not_there_are_refused() -> None:
-    with pytest.raises(ValueError, match="none expected, as test_set is 'own'"):
+    with pytest.raises(ValueError, match="as test_set is 'own'"):
         suite(test_sizes=(4,))
 
 
