@@ -17,9 +17,8 @@ what may differ has norm 2 S, so the noise multiplier is z / 2.
     dp-fedavg    epsilon of the sum, of cohorts of n of N clients drawn without replacement
     local-dp     epsilon of each message; of the client that sent most, without amplification
 
-There is no epsilon where clients upload tensors beside the model (`extras`), and none of a sum
-without the noise of its whole cohort. What a method counts by `ctx.send`, as label counts or
-losses, has no noise, and no epsilon covers it.
+There is no epsilon where clients send anything beside the model, as label counts or losses, to
+which no noise is added, and none of a sum without the noise of its whole cohort.
 
 Departures: clients are averaged as the method says (FedAvg: by samples, while epsilon is that of
 the plain sum of all updates of a cohort). Buffers (BatchNorm) are sent as they are, without noise,
@@ -29,7 +28,7 @@ and no epsilon covers them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -68,9 +67,7 @@ class DPFedAvg:
         self.account(stage, ctx)
 
         def private(message: fl.Message) -> fl.Message:
-            if self.delta and self.noise and message.extras:
-                sent = ", ".join(sorted(message.extras))
-                raise fl.Undefined(f"delta > 0 needs a method that sends models alone, not {sent}")
+            self.require_models_alone(message.extras)
             update = message.update
             update = update * (self.clip / update.norm().clamp(min=self.clip))
             rng = ctx.rng("dp-fedavg", ctx.round, stage.label, client=message.client)
@@ -84,9 +81,11 @@ class DPFedAvg:
     def aggregate(
         self, upload: fl.Upload, ctx: fl.Context
     ) -> Generator[None, fl.Models, fl.Models]:
-        """Refuse a sum without the noise of the whole cohort; models stay as they are."""
+        """Refuse what no epsilon covers; models stay as they are."""
         self.require_all(upload, ctx)
-        return (yield)
+        models = yield
+        self.require_models_alone((ctx.sent("up") | ctx.sent("peer")) - {"model"})
+        return models
 
     def deviation(self, stage: fl.Stage) -> float:
         """Standard deviation of a client's noise: its share of the sum's."""
@@ -105,6 +104,12 @@ class DPFedAvg:
         accountant = dp.rdp.RdpAccountant(neighboring_relation=dp.NeighboringRelation.REPLACE_ONE)
         accountant.compose(cohort, ctx.round)
         ctx.note("dp-fedavg.epsilon", float(accountant.get_epsilon(self.delta)))
+
+    def require_models_alone(self, sent: Collection[str]) -> None:
+        """Refuse an epsilon where clients send something beside the model, without noise."""
+        if self.delta and self.noise and sent:
+            names = ", ".join(sorted(sent))
+            raise fl.Undefined(f"delta > 0 needs a method that sends models alone, not {names}")
 
     def require_all(self, upload: fl.Upload, ctx: fl.Context) -> None:
         """Refuse an epsilon for the sum of fewer uploads than its noise was divided by."""

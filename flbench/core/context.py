@@ -240,6 +240,10 @@ class Context(ABC):
         """
 
     @abstractmethod
+    def sent(self, direction: Direction) -> frozenset[str]:
+        """Names of what crossed in a `direction` since the run began: "model", extras, items."""
+
+    @abstractmethod
     def note(self, name: str, value: Plain) -> None:
         """Keep a plain `value` in this round's record under "<method>.`name`"."""
 

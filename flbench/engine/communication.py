@@ -94,6 +94,10 @@ class CommunicationLedger:
         table = self.bits[direction]
         table[item] = table.get(item, 0) + int(sizes.sum())
 
+    def sent(self, direction: Direction) -> frozenset[str]:
+        """Names of the items of which something was sent since the start of the run."""
+        return frozenset(item for item, bits in self.bits[direction].items() if bits)
+
     def send_models(self, clients: Tensor, models: Tensor, scalars: int | None = None) -> None:
         """Count complete models, shape (m, W), that each of some clients receives.
 

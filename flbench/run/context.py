@@ -170,6 +170,9 @@ class RunContext(Context):
         scalars = batchnorm.complete(self.services.buffers, self.layout, models)
         self.services.ledger.send_models(clients, models, int(scalars.sum()))
 
+    def sent(self, direction: Direction) -> frozenset[str]:
+        return self.services.ledger.sent(direction)
+
     def note(self, name: str, value: Plain) -> None:
         check_note(name, value)
         self.services.notes[name] = value

@@ -152,6 +152,25 @@ def test_what_is_sent_beside_the_model_has_no_epsilon(name: str, play_toy: Play)
 
 
 @pytest.mark.usefixtures("seven")
+@pytest.mark.parametrize("name", ["dp-fedavg", "local-dp"])
+@pytest.mark.parametrize(("method", "item"), [("q-fedavg", "loss"), ("kld-groups", "label counts")])
+def test_what_hooks_count_has_no_epsilon(method: str, item: str, name: str, play_toy: Play) -> None:
+    with pytest.raises(Undefined, match=f"a method that sends models alone, not {item}"):
+        play_toy(f"{method}+{name}", settings=DELTA, rounds=1)
+    play_toy(f"{method}+{name}", settings={**DELTA, "noise": 0.0}, rounds=1)
+    play_toy(f"{method}+{name}", rounds=1)
+
+
+@pytest.mark.usefixtures("seven")
+def test_what_clients_send_each_other_has_no_epsilon(play_toy: Play) -> None:
+    """Models of neighbours are messages with noise, partial models of the probe are not."""
+    settings = {"warmup": 1, "probe_epochs": 1, "mode": "peer", "topology": "p2p"}
+    assert epsilons(play_toy("dpsgd+local-dp", settings=DELTA, rounds=1)) == [7]
+    with pytest.raises(Undefined, match=r"not .*partial models"):
+        play_toy("pfedlia+local-dp", settings={**settings, **DELTA}, rounds=2)
+
+
+@pytest.mark.usefixtures("seven")
 def test_nobody_has_spent_anything_before_the_first_message(play_toy: Play) -> None:
     lost = play_toy("local-dp", settings=DELTA, rounds=1, clock={"dropout": 1 - 1e-9})
     assert not epsilons(lost)
