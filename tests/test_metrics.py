@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+from sklearn.metrics.cluster import contingency_matrix
 
 from flbench.metrics import (
     BINS,
@@ -123,9 +127,32 @@ def test_the_agreement_of_two_partitions_by_hand() -> None:
     # pairs: together in both 2, in the truth 6, in the labels 3, of 15
     expected = 6 * 3 / 15
     assert found["ari"] == pytest.approx((2 - expected) / ((6 + 3) / 2 - expected))
-    everybody = clustering_summary(np.zeros(6, dtype=np.int64), truth)
-    assert (everybody["groups"], everybody["ari"]) == (1, 0.0)
-    assert everybody["nmi"] == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize("truth", [[0, 0, 0, 1, 1, 1], [4, 2, 2, 7, 2, 7], [0, 0, 0, 0, 0, 1]])
+def test_one_group_is_what_scikit_learn_says_of_it(truth: list[int]) -> None:
+    everybody = np.zeros(6, dtype=np.int64)
+    found = clustering_summary(everybody, np.array(truth))
+    assert found["ari"] == adjusted_rand_score(truth, everybody) == 0.0
+    assert found["nmi"] == normalized_mutual_info_score(truth, everybody) == 0.0
+    assert found["purity"] == contingency_matrix(truth, everybody).max() / 6
+
+
+def test_one_group_is_right_where_there_is_one() -> None:
+    found = clustering_summary(np.array([3, 3, 3]), np.array([1, 1, 1]))
+    assert (found["ari"], found["nmi"], found["purity"]) == (1.0, 1.0, 1.0)
+
+
+@pytest.mark.slow
+def test_a_common_model_is_judged_without_scikit_learn() -> None:
+    """Importing it takes longer than a short run."""
+    code = (
+        "import sys, numpy as np; from flbench.metrics import clustering_summary\n"
+        "clustering_summary(np.zeros(4, dtype=np.int64), np.array([0, 0, 1, 1]))\n"
+        "print('sklearn' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
 
 
 def test_the_undecided_are_in_no_group() -> None:
