@@ -216,6 +216,7 @@ class Pulled:
         return lambda module: strength * sum(p.square().sum() for p in module.net.parameters())
 
 
+@pytest.mark.slow
 def test_seeds_whose_steps_differ_part(tmp_path: Path, widths: list[int]) -> None:
     single, shared, said = ends(composition(("pulled", Pulled())), tmp_path, rounds=3)
     agree(single, shared)
@@ -253,6 +254,7 @@ class Growing:
         return lambda module: strength * module.flat().square().sum()
 
 
+@pytest.mark.slow
 def test_seeds_whose_steps_change_alike_stay_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -366,6 +368,7 @@ def test_a_seed_that_fails_stops_no_other(error: Exception, tmp_path: Path) -> N
     agree([single[0], single[2]], [found[0], found[2]])
 
 
+@pytest.mark.slow
 def test_seeds_that_are_ahead_wait_for_the_others(tmp_path: Path, widths: list[int]) -> None:
     """As where a command was stopped while one of them had a round less."""
     single, *_ = ends("fedavg", tmp_path, rounds=4)
