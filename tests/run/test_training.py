@@ -191,9 +191,10 @@ def test_seeds_have_the_bits_that_they_have_alone(
 def test_lanes_of_a_seed_are_divided_as_they_are_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    by_lanes(monkeypatch, {4, 2})
+    calls = by_lanes(monkeypatch, {4, 2})
     monkeypatch.setattr(lane_training, "most_lanes", lambda place: 4)
     single, shared, _ = ends("fedavg", tmp_path, rounds=4, participation=1.0)
+    assert max(calls) == 4, "not more than fit, of one seed or of several"
     for one, other in zip(single, shared, strict=True):
         assert torch.equal(one.models, other.models)
 
