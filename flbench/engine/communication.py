@@ -80,9 +80,7 @@ class CommunicationLedger:
         Raises:
             UserError: an unknown direction, or not one number >= 0 per client.
         """
-        if direction not in DIRECTIONS:
-            expected = ", ".join(DIRECTIONS)
-            raise UserError(f"direction: expected one of {expected}, got '{direction}'")
+        refuse_unknown(direction)
         if isinstance(scalars, int):
             scalars = torch.full(clients.shape, scalars)
         if scalars.shape != clients.shape or bool((scalars < 0).any()):
@@ -95,7 +93,12 @@ class CommunicationLedger:
         table[item] = table.get(item, 0) + int(sizes.sum())
 
     def sent(self, direction: Direction) -> frozenset[str]:
-        """Names of the items of which something was sent since the start of the run."""
+        """Names of the items of which something was sent since the start of the run.
+
+        Raises:
+            UserError: an unknown direction.
+        """
+        refuse_unknown(direction)
         return frozenset(item for item, bits in self.bits[direction].items() if bits)
 
     def send_models(self, clients: Tensor, models: Tensor, scalars: int | None = None) -> None:
@@ -147,6 +150,17 @@ class CommunicationLedger:
     def total(self, direction: Direction) -> int:
         """Bytes since the start of the run."""
         return sum(self.totals[direction].values())
+
+
+def refuse_unknown(direction: str) -> None:
+    """Refuse a direction that there is not.
+
+    Raises:
+        UserError: names those that there are.
+    """
+    if direction not in DIRECTIONS:
+        expected = ", ".join(DIRECTIONS)
+        raise UserError(f"direction: expected one of {expected}, got '{direction}'")
 
 
 def in_bytes(bits: Size) -> Size:

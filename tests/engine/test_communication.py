@@ -65,6 +65,17 @@ def test_what_cannot_be_counted_is_refused(way: Any, scalars: Any) -> None:
         CommunicationLedger(2).send(way, torch.arange(2), "x", scalars)
 
 
+def test_the_names_of_what_crossed() -> None:
+    ledger = CommunicationLedger(2)
+    ledger.send("up", torch.arange(2), "loss", 1)
+    ledger.send("up", torch.arange(2), "nothing", 0)
+    ledger.open_round()
+    assert ledger.sent("up") == {"loss"}, "also in rounds before"
+    assert ledger.sent("down") == ledger.sent("peer") == set()
+    with pytest.raises(UserError, match="expected one of down, up, peer, got 'north'"):
+        ledger.sent("north")  # type: ignore[arg-type]
+
+
 def test_the_slowest_client_is_one_of_this_round() -> None:
     ledger = CommunicationLedger(2)
     ledger.open_round()
