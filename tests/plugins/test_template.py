@@ -18,7 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from flbench.cli.new import CREATED_BY_TOOLS, KINDS, METHODS
+from flbench import __version__
+from flbench.cli.new import CREATED_BY_TOOLS, KINDS, METHODS, next_breaking
 
 pytestmark = [pytest.mark.slow, pytest.mark.wheels, pytest.mark.long]
 ROOT = Path(__file__).parents[2]
@@ -130,7 +131,8 @@ def the_packages_say_whose_they_are(home: Path) -> None:
             assert not [one for one in archive.namelist() if "tests" in one]
         assert f"\nAuthor: {'Ada Lovelace' if name != 'my-method' else 'The authors'}\n" in told
         assert "\nLicense-Expression: MIT\n" in told
-        assert "\nRequires-Dist: flbench>=" in told
+        versions = f"<{next_breaking(__version__)},>={__version__}"
+        assert f"\nRequires-Dist: flbench{versions}\n" in told
 
 
 def their_own_tests_pass(home: Path) -> None:
