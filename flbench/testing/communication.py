@@ -2,30 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from flbench.core.client import LocalWork
+from flbench.core.context import Split
 from flbench.core.hookspecs import hookimpl, implemented_hooks
-from flbench.core.state import Dispatched, Message, Stage, State, Upload
-from flbench.core.types import Direction
+from flbench.core.state import Dispatched, Membership, Message, Scores, Stage, State, Upload
+from flbench.core.types import Direction, Scope
 from flbench.engine.communication import BITS, DIRECTIONS, CommunicationLedger
 from flbench.run.context import RunContext
 from flbench.run.rounds import Run
 from flbench.testing.check import MethodUnderTest, check
 from flbench.testing.edge_cases import usual_run
-from flbench.testing.hook_recorder import same_bits
+from flbench.testing.hook_recorder import same_bits, tensors
 from flbench.testing.small_run import Fit
 
 
 @dataclass(frozen=True, kw_only=True)
 class CountingContext(RunContext):
-    """A run's context; everything that a method sends by itself is also counted by a meter."""
+    """A run's context; what a method reads of clients and sends by itself is noted by a meter.
+
+    Attributes:
+        meter: the meter.
+        other_data: the client whose samples, and losses on them, are other numbers than they are.
+    """
 
     meter: Meter
+    other_data: int | None = None
+
+    def evaluate(self, models: Tensor, clients: Tensor, split: Split = "validation") -> Tensor:
+        """Note, and evaluate; on other data, losses have the opposite order."""
+        self.meter.read |= set(clients.tolist())
+        losses = super().evaluate(models, clients, split)
+        is_other = (clients == self.other_data)[:, None] if self.other_data is not None else False
+        return torch.where(torch.as_tensor(is_other), 1 / (0.1 + losses), losses)
+
+    def client_data(self, client: int, split: Split = "train") -> tuple[Tensor, Tensor]:
+        """Note, and read; other samples have the opposite sign, other labels the opposite order."""
+        self.meter.read.add(client)
+        x, y = super().client_data(client, split)
+        return (-x, self.classes - 1 - y) if client == self.other_data else (x, y)
 
     def send(
         self,
@@ -38,6 +60,10 @@ class CountingContext(RunContext):
         """Count and send."""
         each = torch.full(clients.shape, scalars) if isinstance(scalars, int) else scalars
         self.meter.add(direction, int(each.sum()), bits)
+        if direction == "up":
+            self.meter.told |= set(clients[each > 0].tolist())
+        elif direction == "peer":  # the ledger knows the receivers
+            self.meter.told |= set(range(self.clients))
         if direction != "up":
             self.meter.counted |= set(clients[each > 0].tolist())
         super().send(direction, clients, item, scalars, bits)
@@ -63,7 +89,9 @@ class Meter:
 
     It also calls `dispatch` and `aggregate` again, with other numbers where nothing was sent: the
     answers must not depend on these numbers. Uploads are changed one at a time, because a client
-    may use its own numbers without sending them, but not those of another client.
+    may use its own numbers without sending them, but not those of another client. `plan`, `score`
+    and `cluster` are called again with other samples of one client, if they read its samples: where
+    more than its own part of the answer depends on them, it must send something in that round.
 
     Numbers that are as they were before round 1 are not changed: everybody knows them, such as
     those of a frozen part of the network.
@@ -78,6 +106,10 @@ class Meter:
         dispatched: the arguments of the last call of `dispatch`.
         start: what the clients of the stage start from.
         first: the state before round 1.
+        read: clients whose samples were read, or losses on them.
+        scored: those whose samples the last call of `score` read.
+        told: clients that sent something beside the upload in this round.
+        waiting: client -> the hook of this round whose answer for others depends on its samples.
         foreign: client with a row of its own -> scalars of it that depend on uploads of other
             clients and that this client has not received yet, shape (W,), bool.
     """
@@ -92,6 +124,10 @@ class Meter:
     dispatched: tuple[State, Stage, CountingContext] | None = None
     start: Dispatched | None = None
     first: State | None = None
+    read: set[int] = field(default_factory=set)
+    scored: set[int] = field(default_factory=set)
+    told: set[int] = field(default_factory=set)
+    waiting: dict[int, str] = field(default_factory=dict)
     foreign: dict[int, Tensor] = field(default_factory=dict)
 
     def attach(self, run: Run) -> None:
@@ -99,16 +135,71 @@ class Meter:
         values = {one.name: getattr(run.context, one.name) for one in fields(run.context)}
         run.context = CountingContext(**values, meter=self)
         self.run = run
+        for name in ("plan", "score", "cluster"):
+            hook = partial(self.probe_samples, name, getattr(run.hooks, name))
+            vars(run.hooks)[name] = hook
 
     def add(self, direction: str, scalars: int, bits: int = BITS) -> None:
         """Count scalars in one direction."""
         self.bits[direction] += bits * scalars
 
     @hookimpl
-    def plan(self) -> None:
+    def plan(self, ctx: CountingContext) -> None:
         """A new round: no client holds a model."""
-        self.held.clear()
-        self.counted.clear()
+        if ctx.meter is self:
+            self.held.clear()
+            self.counted.clear()
+
+    def probe_samples(self, name: str, hook: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401 - see hooks
+        """The answer of a hook; note the clients on whose samples it depends for others, too."""
+        *given, ctx = arguments
+        scopes = given[0].scopes
+        plain, readers = self._answer(hook, given, ctx)
+        if name == "cluster":
+            readers = readers | self.scored
+        elif name == "score":
+            self.scored = readers
+        for client in readers:
+            other, _ = self._answer(hook, given, ctx, client)
+            if other is None:
+                continue
+            one, two = (seen_by_others(answer, client, scopes) for answer in (plain, other))
+            if len(one) != len(two) or not all(map(same_bits, one, two)):
+                self.waiting.setdefault(client, f"round {ctx.round}: {name}")
+        return hook(*arguments)
+
+    def _answer(
+        self,
+        hook: Callable[..., Any],
+        given: list[Any],
+        ctx: CountingContext,
+        other: int | None = None,
+    ) -> tuple[object, set[int]]:
+        """What a hook says, with other samples of one client, and the clients whose it read.
+
+        It is None also if the hook refuses such samples.
+        """
+        again = replace(ctx.without_effects(), other_data=other)
+        if other is not None:
+            given = [
+                with_other_row(one, other) if isinstance(one, Scores) else one for one in given
+            ]
+        try:
+            return hook(*given, again), again.meter.read
+        except Exception:
+            return None, set()
+
+    @hookimpl
+    def round_finished(self) -> None:
+        """Clients on whose samples something of others depends must have told them something."""
+        for client, where in self.waiting.items():
+            if client not in self.told:
+                self.errors.append(
+                    f"{where} depends on samples of client {client}, which sent nothing about them:"
+                    " count it (`ctx.send`)"
+                )
+        self.waiting.clear()
+        self.told.clear()
 
     @hookimpl
     def dispatch(self, state: State, stage: Stage, ctx: CountingContext) -> None:
@@ -256,6 +347,44 @@ def _changed(one: Tensor | None, other: Tensor | None) -> Tensor:
     if one is None or other is None or one.shape != other.shape:
         return torch.zeros(0, 0, dtype=torch.bool)
     return torch.as_tensor(one != other)
+
+
+def seen_by_others(answer: object, client: int, scopes: Mapping[str, Scope]) -> list[Tensor]:
+    """What others than one client know of the answer of `plan`, `score` or `cluster`.
+
+    Its own are the scores that it gives, its rows of memory, and the choice of its model where
+    `weights` do not change with it, as the server then treats its upload as before.
+    """
+    if not isinstance(answer, (Scores, Membership)):
+        return [one for _, one in tensors(answer, "plan")]
+    memory = [
+        _without(table, client) if scopes.get(name) == "client" else table
+        for name, table in sorted(answer.memory.items())
+    ]
+    if isinstance(answer, Scores):
+        return [answer.values[answer.row_ids != client], answer.column_ids, *memory]
+    if answer.weights is None:
+        known = [answer.home]
+    else:
+        row = answer.home[client]
+        alone = row >= 0 and int((answer.home == row).sum()) == 1
+        known = [_without(answer.weights, int(row)) if alone else answer.weights]
+        known.append(_without(answer.home, client))
+    rest = (answer.parent, answer.models)
+    return [*known, *(one for one in rest if one is not None), *memory]
+
+
+def with_other_row(scores: Scores, client: int) -> Scores:
+    """The scores in the opposite order where one client gives them."""
+    return replace(
+        scores,
+        values=torch.where((scores.row_ids == client)[:, None], -scores.values, scores.values),
+    )
+
+
+def _without(table: Tensor, row: int) -> Tensor:
+    """All rows of a table but one."""
+    return table[torch.arange(len(table)) != row]
 
 
 def _scalars(tensor: Tensor) -> int:

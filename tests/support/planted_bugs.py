@@ -408,6 +408,57 @@ class GossipsOneWay(Gossips):
 
 
 @dataclass(frozen=True)
+class LooksAtLosses:
+    """Leaves the client with the largest loss at home; nobody told it that loss."""
+
+    @fl.hookimpl
+    def plan(self, state: fl.State, ctx: fl.Context) -> tuple[fl.Stage, ...]:
+        losses = ctx.evaluate(state.models[:1], ctx.cohort)[:, 0]
+        return (fl.Stage("train", ctx.cohort[losses < losses.max()], ctx.local.epochs),)
+
+
+@dataclass(frozen=True)
+class LooksAtLabels:
+    """Gives clients a model by the label that each has most often; nobody told it these labels."""
+
+    @fl.hookimpl
+    def setup(self, ctx: fl.Context) -> fl.Setup:
+        return fl.Setup(models=ctx.initial.repeat(2, 1))
+
+    @fl.hookimpl
+    def cluster(self, phase: str, ctx: fl.Context) -> fl.Membership | None:
+        if phase == "after":
+            return None
+        labels = [ctx.client_data(client)[1] for client in range(ctx.clients)]
+        return fl.Membership(torch.stack([one.mode().values for one in labels]) // 2)
+
+
+@dataclass(frozen=True)
+class LooksAtScores:
+    """Averages each upload into the model that its client scores higher; nobody is told which."""
+
+    @fl.hookimpl
+    def setup(self, ctx: fl.Context) -> fl.Setup:
+        return fl.Setup(models=torch.stack([ctx.initial, ctx.fresh_initial(1)]))
+
+    @fl.hookimpl
+    def score(self, state: fl.State, phase: str, ctx: fl.Context) -> fl.Scores | None:
+        if phase == "after":
+            return None
+        losses = ctx.evaluate(state.models, ctx.everybody)
+        return fl.Scores(-losses, ctx.everybody, "models", torch.arange(2))
+
+    @fl.hookimpl
+    def cluster(self, scores: fl.Scores | None) -> fl.Membership | None:
+        return None if scores is None else fl.Membership(scores.values.argmax(dim=1))
+
+    @fl.hookimpl
+    def dispatch(self, state: fl.State, stage: fl.Stage, ctx: fl.Context) -> fl.Start:
+        ctx.send_models(stage.clients, state.models)
+        return fl.Start()
+
+
+@dataclass(frozen=True)
 class CooksTheBooks:
     """Strikes out of the ledger what went up."""
 
@@ -782,6 +833,9 @@ FURTHER: dict[type, str] = {
     KeepsWhatIsAveraged: "bytes-add-up",
     Gossips: "bytes-add-up",
     GossipsOneWay: "bytes-add-up",
+    LooksAtLosses: "bytes-add-up",
+    LooksAtLabels: "bytes-add-up",
+    LooksAtScores: "bytes-add-up",
     CooksTheBooks: "bytes-add-up",
     RemembersOnItsClass: "same-seed-same-bytes",
     NotesTheClock: "same-seed-same-bytes",
