@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from flbench.core.dataset import Indices
 
 Steps = list[list[slice]]
 """A client's steps of one epoch, each with its batches, as parts of the epoch's order."""
@@ -17,6 +20,11 @@ Sizes = tuple[int, ...]
 class LaneGroup:
     """Lanes by number, in rising order; neighbours are read and written in place.
 
+    Attributes:
+        lanes: their numbers.
+        numbers: the same, as an index of an array.
+        part: the same, as an index of a tensor.
+
     Args:
         lanes: their numbers.
         device: of their tables.
@@ -24,10 +32,13 @@ class LaneGroup:
 
     def __init__(self, lanes: Sequence[int], device: torch.device) -> None:
         self.lanes = lanes
-        neighbours = lanes[-1] - lanes[0] + 1 == len(lanes)
-        self.part: slice | Tensor = (
-            slice(lanes[0], lanes[-1] + 1) if neighbours else torch.tensor(lanes, device=device)
-        )
+        self.numbers: slice | Indices
+        self.part: slice | Tensor
+        if lanes[-1] - lanes[0] + 1 == len(lanes):
+            self.numbers = self.part = slice(lanes[0], lanes[-1] + 1)
+        else:
+            self.numbers = np.array(lanes)
+            self.part = torch.from_numpy(self.numbers).to(device)
 
     def __len__(self) -> int:
         return len(self.lanes)

@@ -162,7 +162,7 @@ class LaneStep:
         is_recorded = self.programs.known.get(sizes) is not None
         return self.programs.reads[sizes] if is_recorded else None
 
-    def fills(self, inputs: list[Tensor]) -> bool:
+    def fills(self, inputs: Callable[[], list[Tensor]]) -> bool:
         """Whether a batch may be filled up with samples without a label.
 
         Then lanes whose last batches are of several sizes share a step. Their numbers are the same
@@ -171,13 +171,13 @@ class LaneStep:
         another. Nothing of it depends on other lanes.
 
         Args:
-            inputs: of one lane with a full batch, shapes (1, ...); see `__call__`.
+            inputs: gives those of one lane with a full batch, shapes (1, ...); see `__call__`.
         """
         if not self.has_plain_loss:
             return False
         known = self.programs.fills
         if id(self.module) not in known:
-            known[id(self.module)] = self._may_fill() and self._is_filled_alike(inputs)
+            known[id(self.module)] = self._may_fill() and self._is_filled_alike(inputs())
         return known[id(self.module)]
 
     def _may_fill(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from itertools import accumulate
 from math import prod
 
@@ -325,19 +325,23 @@ class LaneTraining:
         Raises:
             NotTogether: only those of some jobs may be.
         """
-        lanes, size = self.lanes, self.space.module.local.batch_size
         if any(len(step) > 1 for plan in plans for step in plan):
             return None
-        answers = []
-        for job, step in steps.items():
-            lane = slice(self.hooks[job].own[0], self.hooks[job].own[0] + 1)
-            rows = torch.arange(size, device=self.space.device) % len(self.pool.y)
-            tables = [*lanes.theta.values(), lanes.buffers, lanes.start, *lanes.received.values()]
-            batch = [table.index_select(0, rows)[None] for table in (self.pool.x, self.pool.y)]
-            answers.append(step.fills([*(table[lane] for table in tables), *batch]))
+        answers = [
+            step.fills(partial(self._full_batch, self.hooks[job].own[0]))
+            for job, step in steps.items()
+        ]
         if len(set(answers)) > 1:
             raise NotTogether("their last batches cannot all be filled up")
-        return size if answers[0] else None
+        return self.space.module.local.batch_size if answers[0] else None
+
+    def _full_batch(self, lane: int) -> list[Tensor]:
+        """What a lane's step with a full batch would get; the samples are some of the pool."""
+        lanes, pool = self.lanes, self.pool
+        tables = [*lanes.theta.values(), lanes.buffers, lanes.start, *lanes.received.values()]
+        rows = torch.arange(self.space.module.local.batch_size, device=self.space.device)
+        batch = [table.index_select(0, rows % len(pool.y))[None] for table in (pool.x, pool.y)]
+        return [*(table[lane : lane + 1] for table in tables), *batch]
 
     def _step(self, job: StageJob, number: int) -> LaneStep:
         """The step of a job's lanes in a phase; a program is kept for phases of the same kind."""
@@ -451,8 +455,8 @@ class PhaseSteps:
             group.put(lanes.theta[name], table)
         if buffers.shape[1]:
             lanes.buffers[group.part] = buffers_after
-        lanes.loss[group.part] += loss
-        lanes.steps[turn.lanes] += 1
+        group.put(lanes.loss, group.take(lanes.loss).add_(loss))
+        lanes.steps[group.numbers] += 1
 
     def _refuse_others(self, trained: Iterable[str]) -> None:
         """Refuse to count steps of parameters that the loss reaches in some of them only.
