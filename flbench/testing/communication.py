@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any
@@ -13,8 +13,17 @@ from torch import Tensor
 from flbench.core.client import LocalWork
 from flbench.core.context import Split
 from flbench.core.hookspecs import hookimpl, implemented_hooks
-from flbench.core.state import Dispatched, Membership, Message, Scores, Stage, State, Upload
-from flbench.core.types import Direction, Scope
+from flbench.core.state import (
+    Dispatched,
+    Membership,
+    Message,
+    Models,
+    Scores,
+    Stage,
+    State,
+    Upload,
+)
+from flbench.core.types import Direction
 from flbench.engine.communication import BITS, DIRECTIONS, CommunicationLedger
 from flbench.run.context import RunContext
 from flbench.run.rounds import Run
@@ -89,9 +98,11 @@ class Meter:
 
     It also calls `dispatch` and `aggregate` again, with other numbers where nothing was sent: the
     answers must not depend on these numbers. Uploads are changed one at a time, because a client
-    may use its own numbers without sending them, but not those of another client. `plan`, `score`
-    and `cluster` are called again with other samples of one client, if they read its samples: where
-    more than its own part of the answer depends on them, it must send something in that round.
+    may use its own numbers without sending them, but not those of another client.
+
+    `plan`, `score`, `cluster` and `aggregate` are called again with other samples of one client, if
+    they read its samples: where more than its own part of the answer depends on them, it must send
+    something beside its model in that round.
 
     Numbers that are as they were before round 1 are not changed: everybody knows them, such as
     those of a frozen part of the network.
@@ -135,7 +146,7 @@ class Meter:
         values = {one.name: getattr(run.context, one.name) for one in fields(run.context)}
         run.context = CountingContext(**values, meter=self)
         self.run = run
-        for name in ("plan", "score", "cluster"):
+        for name in ("plan", "score", "cluster", "aggregate"):
             hook = partial(self.probe_samples, name, getattr(run.hooks, name))
             vars(run.hooks)[name] = hook
 
@@ -153,7 +164,8 @@ class Meter:
     def probe_samples(self, name: str, hook: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401 - see hooks
         """The answer of a hook; note the clients on whose samples it depends for others, too."""
         *given, ctx = arguments
-        scopes = given[0].scopes
+        if ctx.meter is not self:
+            return hook(*arguments)
         plain, readers = self._answer(hook, given, ctx)
         if name == "cluster":
             readers = readers | self.scored
@@ -163,7 +175,7 @@ class Meter:
             other, _ = self._answer(hook, given, ctx, client)
             if other is None:
                 continue
-            one, two = (seen_by_others(answer, client, scopes) for answer in (plain, other))
+            one, two = (seen_by_others(answer, client, given[0]) for answer in (plain, other))
             if len(one) != len(two) or not all(map(same_bits, one, two)):
                 self.waiting.setdefault(client, f"round {ctx.round}: {name}")
         return hook(*arguments)
@@ -349,29 +361,35 @@ def _changed(one: Tensor | None, other: Tensor | None) -> Tensor:
     return torch.as_tensor(one != other)
 
 
-def seen_by_others(answer: object, client: int, scopes: Mapping[str, Scope]) -> list[Tensor]:
-    """What others than one client know of the answer of `plan`, `score` or `cluster`.
+def seen_by_others(answer: object, client: int, state: State) -> list[Tensor]:
+    """What others than one client know of the answer of a hook.
 
-    Its own are the scores that it gives, its rows of memory, and the choice of its model where
-    `weights` do not change with it, as the server then treats its upload as before.
+    Its own are the scores that it gives, its rows of memory, a model that nobody shares with it,
+    and the choice of its model where `weights` do not change with it, as the server then treats its
+    upload as before.
     """
-    if not isinstance(answer, (Scores, Membership)):
+    if not isinstance(answer, (Scores, Membership, Models)):
         return [one for _, one in tensors(answer, "plan")]
-    memory = [
-        _without(table, client) if scopes.get(name) == "client" else table
+    found = [
+        _without(table, client) if state.scopes.get(name) == "client" else table
         for name, table in sorted(answer.memory.items())
     ]
     if isinstance(answer, Scores):
-        return [answer.values[answer.row_ids != client], answer.column_ids, *memory]
+        return [answer.values[answer.row_ids != client], answer.column_ids, *found]
+    if isinstance(answer, Models):
+        return [_without(torch.as_tensor(answer.rows), own_row(state.membership, client)), *found]
     if answer.weights is None:
-        known = [answer.home]
+        found.append(answer.home)
     else:
-        row = answer.home[client]
-        alone = row >= 0 and int((answer.home == row).sum()) == 1
-        known = [_without(answer.weights, int(row)) if alone else answer.weights]
-        known.append(_without(answer.home, client))
-    rest = (answer.parent, answer.models)
-    return [*known, *(one for one in rest if one is not None), *memory]
+        found.append(_without(answer.home, client))
+        found.append(_without(answer.weights, own_row(answer, client)))
+    return [*found, *(one for one in (answer.parent, answer.models) if one is not None)]
+
+
+def own_row(membership: Membership, client: int) -> int:
+    """The row of a client's model if nobody shares it, else -1."""
+    row = int(membership.home[client])
+    return row if int((membership.home == row).sum()) == 1 else -1
 
 
 def with_other_row(scores: Scores, client: int) -> Scores:

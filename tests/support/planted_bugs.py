@@ -459,6 +459,17 @@ class LooksAtScores:
 
 
 @dataclass(frozen=True)
+class WeighsByLosses:
+    """Gives clients a weight in the mean by their validation loss; nobody told it that loss."""
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State, upload: fl.Upload, ctx: fl.Context) -> fl.Models:
+        losses = ctx.evaluate(state.models, upload.ids)
+        mean = fl.weighted_mean(state.models, upload.selected(), losses.T, ctx.layout.counters)
+        return fl.Models(mean)
+
+
+@dataclass(frozen=True)
 class CooksTheBooks:
     """Strikes out of the ledger what went up."""
 
@@ -836,6 +847,7 @@ FURTHER: dict[type, str] = {
     LooksAtLosses: "bytes-add-up",
     LooksAtLabels: "bytes-add-up",
     LooksAtScores: "bytes-add-up",
+    WeighsByLosses: "bytes-add-up",
     CooksTheBooks: "bytes-add-up",
     RemembersOnItsClass: "same-seed-same-bytes",
     NotesTheClock: "same-seed-same-bytes",
