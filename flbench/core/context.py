@@ -182,7 +182,11 @@ class Context(ABC):
 
     @abstractmethod
     def logits(self, models: Tensor, x: Tensor) -> Tensor:
-        """Logits of `models`, shape (m, W), on samples `x`, shape (b, ...): shape (m, b, C)."""
+        """Logits of `models`, shape (m, W), on samples `x`, shape (b, ...): shape (m, b, C).
+
+        BatchNorm uses the statistics in these rows, here as in `forward` and `features`; those of a
+        client, where they stay with it, are used by `evaluate` only.
+        """
 
     @abstractmethod
     def forward(self, models: Tensor, x: Tensor) -> Tensor:
