@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console as Terminal
@@ -20,21 +20,51 @@ from flbench.results.schema import Result
 
 def print_rows(title: str, rows: Sequence[Mapping[str, object]]) -> None:
     """Print rows as a table: a column per key without list values, means with deviations."""
-    terminal = Terminal(markup=False, emoji=False)  # brackets are part of names
-    table = Table(title=title, title_justify="left")
     names = list(dict.fromkeys(key for row in rows for key in row))
     names = [key for key in names if not any(isinstance(row.get(key), list) for row in rows)]
     names = [key for key in names if key.removesuffix("_std") == key or key[:-4] not in names]
     cells = [[_with_deviation(row, name) for name in names] for row in rows]
-    for index, name in enumerate(names):
-        is_text = any(isinstance(row.get(name), str) for row in rows)
-        widest = max(len(line[index]) for line in cells)  # headings wrap, numbers do not
+    texts = {name for name in names if any(isinstance(row.get(name), str) for row in rows)}
+    _print(title, names, cells, texts)
+
+
+def _print(
+    title: str,
+    headings: Sequence[str],
+    cells: Sequence[Sequence[str]],
+    texts: Collection[str],
+    wrapped: Collection[str] = (),
+) -> None:
+    """Print a table. Where there is no place, headings wrap at words, but numbers are never cut.
+
+    Args:
+        title: above the table.
+        headings: of the columns.
+        cells: of each row.
+        texts: headings of columns of text, on the left.
+        wrapped: those whose text wraps, too.
+    """
+    terminal = Terminal(markup=False, emoji=False)  # brackets are part of names
+    table = Table(title=title, title_justify="left")
+    natural, least = [], []
+    for heading, column in zip(headings, zip(*cells, strict=True), strict=True):
+        words = [word for text in column for word in text.split()]
+        natural.append(max(map(len, [heading, *column])))
+        least.append(max(map(len, [*heading.split(), *(words if heading in wrapped else column)])))
+    borders = 3 * len(headings) + 1
+    is_narrow = sum(natural) + borders > terminal.width
+    for heading, width in zip(headings, least, strict=True):
         table.add_column(
-            name, justify="left" if is_text else "right", overflow="fold", min_width=widest
+            heading,
+            justify="left" if heading in texts else "right",
+            overflow="fold",
+            min_width=width,
+            width=width if is_narrow and heading not in wrapped else None,
         )
-    for line in cells:
-        table.add_row(*line)
-    terminal.print(table, crop=False)
+    for row in cells:
+        table.add_row(*row)
+    terminal.width = max(terminal.width, sum(least) + borders)
+    terminal.print(table)
 
 
 def _with_deviation(row: Mapping[str, object], name: str) -> str:
@@ -51,37 +81,41 @@ def _cell(value: object) -> str:
 
 def print_table(finished: Sequence[tuple[Path, Result]]) -> None:
     """Print method, metrics over seeds and seconds; and the paths."""
-    terminal = Terminal(markup=False, emoji=False)
     for title, rows in rows_of([result for _, result in finished]).items():
-        table = Table(title=title, title_justify="left")
         metrics = shown_metrics("terminal", rows)
-        table.add_column("method", no_wrap=True)
-        for heading in (*(one.heading for one in metrics), "seconds"):
-            table.add_column(heading, justify="right", no_wrap=True)
-        for row in rows:
-            cells = [mean_std(row.column(one.name), spread=one.spread) for one in metrics]
-            table.add_row(row.name, *cells, f"{row.seconds or 0:.1f}")
-        terminal.print(table)
+        headings = ["method", *(one.heading for one in metrics), "seconds"]
+        cells = [
+            [
+                row.name,
+                *(mean_std(row.column(one.name), spread=one.spread) for one in metrics),
+                f"{row.seconds or 0:.1f}",
+            ]
+            for row in rows
+        ]
+        _print(title, headings, cells, ["method"], ["method"])
         if labels := list(asked_of(rows)):
-            terminal.print(_client_metrics(rows, labels))
+            _print_client_metrics(rows, labels)
     for path, _ in finished:
         print(path)
 
 
-def _client_metrics(rows: Sequence[ResultGroup], labels: Sequence[str]) -> Table:
-    """Metrics that were asked for beside accuracy: a line per method and metric."""
-    table = Table(title="metrics of clients", title_justify="left")
-    table.add_column("method", no_wrap=True)
-    table.add_column("metric", overflow="fold")
+def _print_client_metrics(rows: Sequence[ResultGroup], labels: Sequence[str]) -> None:
+    """Print metrics that were asked for beside accuracy: a line per method and metric."""
     parts = {"mean": 4, "std_clients": 4, "worst_decile": 4, "clients": 0}
-    for heading in ("mean", "std", "worst decile", "clients"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        for label in labels:
-            cells = [
+    headings = ["method", "metric", "mean", "std", "worst decile", "clients"]
+    cells = [
+        [
+            row.name,
+            label,
+            *(
                 mean_std(row.column(f"{label}_{part}"), digits, spread=part == "mean")
                 for part, digits in parts.items()
-            ]
-            if row.client_metric(label):
-                table.add_row(row.name, label, *cells)
-    return table
+            ),
+        ]
+        for row in rows
+        for label in labels
+        if row.client_metric(label)
+    ]
+    if cells:
+        texts = ["method", "metric"]
+        _print("metrics of clients", headings, cells, texts, texts)

@@ -24,3 +24,18 @@ def test_a_method_without_a_metric_has_no_line_for_it(capsys: pytest.CaptureFixt
     assert "cfl" in below
     assert "ifca" not in below
     assert said.splitlines()[-2:] == ["a.json", "b.json"]
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_a_narrow_terminal_wraps_words_and_cuts_no_number(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    both = [made(accuracy, method="a-method-with-a-name") for accuracy in (0.25, 0.75)]
+    print_table([(Path(f"{number}.json"), one) for number, one in enumerate(both)])
+    said = capsys.readouterr().out
+    for whole in ("a-method-with-a-name", "0.5000 ± 0.3536", "MB/client", "decile", "seconds"):
+        assert whole in said
+    assert "…" not in said
+    if width == 80:
+        assert max(map(len, said.splitlines())) <= width
