@@ -41,7 +41,7 @@ PARTS = {
 
 def run(request: PartRequest) -> list[Row]:
     """Measure all ways alternately, with each network."""
-    times, cells = (1, QUICK) if request.quick else (3, CELLS)
+    times, cells = (1, QUICK) if request.quick else (7, CELLS)
     rows: list[Row] = []
     for model in ("mlp", "logistic-regression"):
         spent: dict[str, dict[str, list[float]]] = {WHOLE: {name: [] for name in WAYS}}
