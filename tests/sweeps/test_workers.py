@@ -12,6 +12,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -452,7 +453,8 @@ def test_nobody_is_left_of_a_sweep_that_is_stopped_from_outside(how: str, tmp_pa
     if how == "kill":
         os.kill(sweep.pid, signal.SIGKILL)
     for _ in range({"kill": 0, "int": 1, "int twice": 2}[how]):
-        os.killpg(sweep.pid, signal.SIGINT)  # as a terminal does
+        with suppress(ProcessLookupError):
+            os.killpg(sweep.pid, signal.SIGINT)  # as a terminal does
         time.sleep(0.02)
     code, _, err = sweep.finish(60)
     while alive(mark):
@@ -463,7 +465,8 @@ def test_nobody_is_left_of_a_sweep_that_is_stopped_from_outside(how: str, tmp_pa
         assert code == -signal.SIGKILL
         return
     assert code == 130
-    last = {"int": "flbench: interrupted; 0 of 4 ", "int twice": AGAIN.decode().strip()}[how]
+    ends = ("flbench: interrupted; 0 of 4 ", AGAIN.decode().strip())
+    last = ends[:1] if how == "int" else ends  # it may be over when the second comes
     assert err.splitlines()[-1].startswith(last)
 
 
