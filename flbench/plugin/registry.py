@@ -132,9 +132,11 @@ def _called(package: Distribution | None) -> tuple[str, str]:
     if package is None:
         return "?", "?"
     try:
-        return package.name or "?", package.version or ""
-    except (TypeError, ValueError, KeyError):  # it has no metadata, or they are not text
+        about = package.metadata
+    except (TypeError, ValueError):  # it has none, or they are not text
         return "?", ""
+    name, version = (about[key] if key in about else "" for key in ("Name", "Version"))
+    return name or "?", version
 
 
 def entry_points(group: str) -> list[EntryPoint]:
