@@ -4,6 +4,7 @@ python .ci/install.py [OPTION...] REQUIREMENT...
 
 pip unpacks one wheel after the other: 50,000 files for flbench and its tests. uv does not read the
 settings of pip, so it is told of those that say where packages are and which versions are taken.
+Where UV_RESOLUTION asks for the oldest versions, pip is not tried, which takes the newest.
 """
 
 from __future__ import annotations
@@ -57,8 +58,11 @@ def with_uv(words: list[str]) -> bool:
 
 def main(words: list[str]) -> int:
     """Install what pip would; its exit code."""
-    if "--no-deps" not in words and with_uv(words):
-        return 0
+    if "--no-deps" not in words:
+        if with_uv(words):
+            return 0
+        if "UV_RESOLUTION" in os.environ:
+            return 1
     return subprocess.run([*PIP, "install", *words], check=False).returncode
 
 

@@ -135,7 +135,7 @@ def _called(package: Distribution | None) -> tuple[str, str]:
         about = package.metadata
     except (TypeError, ValueError):  # it has none, or they are not text
         return "?", ""
-    name, version = (about[key] if key in about else "" for key in ("Name", "Version"))
+    (name, *_), (version, *_) = (about.get_all(key) or [""] for key in ("Name", "Version"))
     return name or "?", version
 
 
