@@ -66,6 +66,8 @@ app.add_typer(show, name="show")
 
 def main() -> None:
     """Entry point of the console script; an error of the user is printed in one line."""
+    if sys.platform == "win32":
+        sys.exit("flbench: expected Linux or macOS, got Windows; install it in WSL")
     heed_interruptions()
     atexit.register(gc.freeze)  # what is left ends with the process: nobody need look for cycles
     for stream in (sys.stdout, sys.stderr):  # a terminal may lack characters that are printed

@@ -17,7 +17,7 @@ from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerProcess, SpawnProcess
 from types import ModuleType
 
-PRELOADED = ("flbench.run.runner", "sklearn.cluster", "torch._dynamo")
+PRELOADED = ("flbench.run.runner", "sklearn.cluster")
 """What the server imports: what a run needs, also what it would import when it first needs it."""
 BLOCKED = (signal.SIGINT, signal.SIGTERM)
 """Signals that do not reach the server and, until they unblock them, the new processes.

@@ -292,6 +292,12 @@ def main_with(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     return run
 
 
+def test_windows_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    with pytest.raises(SystemExit, match=r"^flbench: expected Linux or macOS, got"):
+        main()
+
+
 def test_standard_output_that_is_full_is_one_line(
     main_with: Callable[..., int], tmp_path: Path
 ) -> None:
