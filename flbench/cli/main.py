@@ -69,7 +69,7 @@ def main() -> None:
     if sys.platform == "win32":
         sys.exit("flbench: expected Linux or macOS, got Windows; install it in WSL")
     heed_interruptions()
-    atexit.register(gc.freeze)  # what is left ends with the process: nobody need look for cycles
+    atexit.register(leave_objects)
     for stream in (sys.stdout, sys.stderr):  # a terminal may lack characters that are printed
         if isinstance(stream, TextIOWrapper) and stream.errors != "backslashreplace":
             stream.reconfigure(errors="backslashreplace")
@@ -78,6 +78,17 @@ def main() -> None:
         code = exit_code(app)
         code = code or exit_code(lambda: write_rest(errors))
     sys.exit(code)
+
+
+def leave_objects() -> None:
+    """At the end: what is left ends with the process, so Python need not look for cycles.
+
+    If triton was imported it must, or nanobind prints what has not been freed.
+    """
+    if "triton" in sys.modules:
+        gc.unfreeze()
+    else:
+        gc.freeze()
 
 
 def exit_code(command: Callable[[], object]) -> int:

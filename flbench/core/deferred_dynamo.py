@@ -7,7 +7,8 @@ Here `import torch._dynamo` runs nothing. Until something is compiled, no object
 `OptimizedModule`, and what marks code for the compiler does nothing. Any other name that is asked
 for, and any module inside it, runs the package's own code, so all of torch._dynamo is there. The
 same holds for torch's module of symbolic shapes, which imports sympy, and which every check within
-`torch.func` imports to ask whether a bool is true.
+`torch.func` imports to ask whether a bool is true; and for its module that counts operations, which
+imports triton, and which lightning imports to have the class `FlopCounterMode`.
 
 Import this module before lightning. It does nothing if torch._dynamo is imported already, or torch
 is of a major version other than 2.
@@ -31,6 +32,7 @@ from flbench.core.deferred_torchmetrics import run
 
 NAME = "torch._dynamo"
 SHAPES = "torch.fx.experimental.symbolic_shapes"
+COUNTER = "torch.utils.flop_counter"
 MAJOR = "2."
 """The versions that this was tested with."""
 
@@ -114,6 +116,24 @@ class CompiledAutograd:
         return getattr(run(sys.modules[NAME]).compiled_autograd, name)
 
 
+class FlopCounterMode:
+    """Stands in for torch's class that counts operations: may be called, and be a base class."""
+
+    def _real(self) -> type:
+        real: type = run(sys.modules[COUNTER]).FlopCounterMode
+        return real
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:  # noqa: ANN401 - as the class
+        """An object of torch's class."""
+        return self._real()(*arguments, **keywords)
+
+    def __mro_entries__(self, bases: object) -> tuple[type]:
+        return (self._real(),)
+
+    def __instancecheck__(self, one: object) -> bool:
+        return isinstance(one, self._real())
+
+
 def expect_true(a: object, skip: int = 0) -> bool:
     """As torch's; a check of `torch.func` asks it for every bool."""
     if type(a) is bool:
@@ -128,6 +148,7 @@ STANDINS: dict[str, dict[str, object]] = {
         "trace_rules": TraceRules(), "compiled_autograd": CompiledAutograd(),
     },
     SHAPES: {"expect_true": expect_true},
+    COUNTER: {"FlopCounterMode": FlopCounterMode()},
 }  # fmt: skip
 """The modules that are deferred, and what they have without running their code."""
 

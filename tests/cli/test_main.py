@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -18,7 +19,7 @@ from unittest.mock import Mock
 import forked
 import pytest
 
-from flbench.cli.main import main
+from flbench.cli.main import leave_objects, main
 from flbench.results.schema import VOLATILE
 
 QUICK = ("--rounds", "3", "--set", "clients=20", "--set", "participation=0.25")
@@ -272,6 +273,21 @@ def test_show_explains_suites_and_methods(
     with pytest.raises(SystemExit):
         main()
     assert "lenet5" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("imported", "done"), [(True, "unfreeze"), (False, "freeze")])
+def test_cycles_are_looked_for_at_the_end_if_triton_would_miss_it(
+    imported: bool, done: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(gc, "freeze", lambda: calls.append("freeze"))
+    monkeypatch.setattr(gc, "unfreeze", lambda: calls.append("unfreeze"))
+    if imported:
+        monkeypatch.setitem(sys.modules, "triton", Mock())
+    else:
+        monkeypatch.delitem(sys.modules, "triton", raising=False)
+    leave_objects()
+    assert calls == [done]
 
 
 # --- streams that fail --------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""torch._dynamo is there when something is compiled, and is not imported before."""
+"""Modules of torch that are deferred: there when they are used, and not imported before."""
 
 from __future__ import annotations
 
@@ -80,6 +80,20 @@ torch.compile(lambda x: apart(x * 2) * 3, backend=backend)(torch.ones(1))
 print(len(found))
 """
 
+COUNTED = """
+import sys, torch, flbench.core.client
+from lightning.pytorch.utilities.model_summary.model_summary import FlopCounterMode as theirs
+from torch.utils.flop_counter import FlopCounterMode
+print(type(sys.modules["torch.utils.flop_counter"]).__name__, "triton" in sys.modules)
+class Mine(FlopCounterMode):
+    pass
+with Mine(display=False) as mine, theirs(display=False) as other:
+    torch.ones(2, 3) @ torch.ones(3, 4)
+print(mine.get_total_flops(), other.get_total_flops())
+assert isinstance(mine, theirs) and isinstance(other, theirs) and not isinstance(1, theirs)
+assert isinstance(other, torch.utils.flop_counter.FlopCounterMode) and not isinstance(other, Mine)
+"""
+
 
 def python(code: str) -> str:
     """What a new process prints."""
@@ -113,6 +127,12 @@ def test_a_compiled_module_is_known_to_lightning() -> None:
 def test_a_marked_function_is_left_alone_by_the_compiler() -> None:
     """The graph is broken in two by the function between."""
     assert python(MARKED) == "2"
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_operations_are_counted_by_torchs_class() -> None:
+    assert python(COUNTED) == "Deferred False\n48 48"
 
 
 @pytest.mark.slow
