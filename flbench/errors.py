@@ -183,6 +183,14 @@ def machine_error(error: BaseException, path: Path | None = None) -> MachineErro
     return MachineError(f"{f'{name}: ' if name else ''}{said}{f'; {remedy}' if remedy else ''}")
 
 
+def is_interruption(error: BaseException) -> bool:
+    """Whether Ctrl-C was pressed in C code that made another error of it."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, KeyboardInterrupt):
+        cause = cause.__cause__
+    return cause is not None
+
+
 @contextmanager
 def naming(path: Path | None = None) -> Iterator[None]:
     """A block that reads or writes a file: what the machine refuses there is a MachineError."""

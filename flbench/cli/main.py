@@ -42,6 +42,7 @@ from flbench.errors import (
     FlbenchError,
     Interrupted,
     ProcessDied,
+    is_interruption,
     machine_error,
 )
 
@@ -99,11 +100,11 @@ def exit_code(command: Callable[[], object]) -> int:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except BrokenPipeError:
         return 1
-    except KeyboardInterrupt:
-        return report(Interrupted("interrupted"))
-    except FlbenchError as error:
-        return report(error)
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
+        if is_interruption(error):
+            return report(Interrupted("interrupted"))
+        if isinstance(error, FlbenchError):
+            return report(error)
         if (found := machine_error(error)) is None:
             raise
         found.__cause__ = error

@@ -145,9 +145,11 @@ class Settings(_Strict):
 
     name: Name
     version: Positive
+    dataset: Name
     clients: Positive
     participation: Annotated[float, Field(gt=0, le=1)]
     rounds: Positive
+    eval_every: Positive = 1
     local: _Local
     model: _Model
     not_judged: list[Count] = []

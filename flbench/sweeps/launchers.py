@@ -21,7 +21,14 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flbench.errors import FlbenchError, InProgress, MissingData, Undefined, UserError
+from flbench.errors import (
+    FlbenchError,
+    InProgress,
+    MissingData,
+    Undefined,
+    UserError,
+    is_interruption,
+)
 from flbench.sweeps.request import Cell, RunRequest, resolve
 
 if TYPE_CHECKING:
@@ -182,6 +189,8 @@ def attempting(
     except KeyboardInterrupt:
         raise CellInterrupted(spec.checkpoint) from None
     except Exception as error:
+        if is_interruption(error):
+            raise CellInterrupted(spec.checkpoint) from None
         return _without_result(spec, error)
     seconds = time.monotonic() - began
     return Outcome(what, "", 0, spec.title, spec.path, result, seconds)

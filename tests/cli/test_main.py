@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
+from itertools import pairwise
 from pathlib import Path
 from typing import TextIO
 from unittest.mock import Mock
@@ -20,6 +21,7 @@ import forked
 import pytest
 
 from flbench.cli.main import leave_objects, main
+from flbench.errors import FlbenchError, Interrupted
 from flbench.results.schema import VOLATILE
 
 QUICK = ("--rounds", "3", "--set", "clients=20", "--set", "participation=0.25")
@@ -377,6 +379,29 @@ def test_what_the_machine_refuses_is_one_line(
 ) -> None:
     monkeypatch.setattr("flbench.cli.list.summary_of", Mock(side_effect=error))
     assert one_line(*typed("list")).startswith(f"flbench: {told}")
+
+
+def chained(*errors: Exception | KeyboardInterrupt) -> Exception:
+    """The last of the errors, each of which was caused by the one before."""
+    for cause, error in pairwise(errors):
+        error.__cause__ = cause
+    assert isinstance(errors[-1], Exception)
+    return errors[-1]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        chained(KeyboardInterrupt(), SystemError("returned a result with an exception set")),
+        chained(KeyboardInterrupt(), ImportError("x"), FlbenchError("a.score raised ImportError")),
+    ],
+    ids=repr,
+)
+def test_an_interruption_of_c_code_is_none_of_its_errors(
+    error: Exception, typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flbench.cli.list.summary_of", Mock(side_effect=error))
+    assert typed("list") == (Interrupted.exit_code, "flbench: interrupted\n")
 
 
 def test_an_error_of_flbench_itself_keeps_its_traceback(

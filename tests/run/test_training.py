@@ -28,7 +28,7 @@ from flbench.run.runner import executing
 from flbench.run.setup import prepare
 from flbench.run.spec import RunSpec
 from flbench.run.training import Training, alone, together
-from flbench.sweeps.launchers import DONE, FAILED, attempting, run_together
+from flbench.sweeps.launchers import DONE, FAILED, CellInterrupted, attempting, run_together
 from flbench.sweeps.request import Cell
 from flbench.terminal.console import Console
 
@@ -325,6 +325,21 @@ def test_an_error_of_one_seed_is_its_own(tmp_path: Path) -> None:
     assert [found[seed].what for seed in SEEDS] == [DONE, FAILED, DONE]
     assert "ValueError: no" in found[1].why
     assert [line.count("\n") for line in said] == [0]
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """Ctrl-C is pressed in C code, which makes another error of it."""
+
+    @hookimpl
+    def score(self) -> None:
+        raise SystemError("returned a result with an exception set") from KeyboardInterrupt()
+
+
+def test_an_interruption_of_c_code_stops_a_cell(tmp_path: Path) -> None:
+    run = attempting(spec(composition(("odd", Stopped())), 0, folder=tmp_path), lambda *_: DATA)
+    with pytest.raises(CellInterrupted):
+        alone(run)
 
 
 def test_samples_that_are_too_many_are_not_copied(

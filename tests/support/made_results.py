@@ -16,6 +16,7 @@ from flbench.results.schema import Clients, Fingerprint, Method, Plugin, Result,
 SUITE = {
     "name": "toy",
     "version": 1,
+    "dataset": "toy",
     "clients": 4,
     "participation": 0.5,
     "rounds": 3,
