@@ -162,6 +162,7 @@ class Place:
         """Type a command, and let the fault happen to it."""
         fault = fault or {}
         began = time.monotonic()
+        sent = True
         outside = fault.get("at") in ("time", "begun") and "cut" not in fault["signal"]
         process = server().begin(
             folder=str(self.runs), notes=str(self.notes), share=share,
@@ -172,10 +173,10 @@ class Place:
             while fault["at"] == "begun" and alive(process) and not any(self.runs.rglob("seed-*")):
                 time.sleep(0.02)
             time.sleep(fault["when"])
-            send(process, fault["signal"], others_of(process, str(self.notes)))
+            sent = send(process, fault["signal"], others_of(process, str(self.notes)))
         code = server().end()
         messages = Path(f"{self.notes}.err").read_text(encoding="utf-8", errors="replace")
-        return Ended(code, messages, time.monotonic() - began, process)
+        return Ended(code, messages, time.monotonic() - began, process, sent)
 
     def noted(self, what: str) -> dict[str, int]:
         """The last round that was finished, written or loaded, by checkpoint."""
@@ -203,12 +204,13 @@ class Place:
 
 @dataclass(frozen=True)
 class Ended:
-    """A command that has ended."""
+    """A command that has ended; `sent` = the signal from outside met a process."""
 
     code: int
     messages: str
     seconds: float
     process: int
+    sent: bool
 
 
 def alive(process: int) -> bool:
@@ -233,7 +235,7 @@ def others_of(process: int, mark: str) -> list[int]:
 
 def working(processes: list[int]) -> list[int]:
     """Those that compute: not the processes of Ray beside its workers."""
-    return [one for one in processes if re.search(r"fork_server|ray::run", title_of(one))]
+    return [one for one in processes if re.search(r"--devices|ray::run", title_of(one))]
 
 
 def left_by(process: int, mark: str, seconds: float = 30) -> list[str]:
@@ -258,20 +260,25 @@ def title_of(process: int) -> str:
         return AGENT
 
 
-def send(process: int, name: str, others: list[int]) -> None:
-    """Send a signal to a process and those that it started, to one of them, or twice to all."""
+def send(process: int, name: str, others: list[int]) -> bool:
+    """Send a signal to a process and those that it started, to one of them, or twice to all.
+
+    Returns:
+        Whether there was a process to send it to, or the command has ended.
+    """
     if name in ("main kill", "other kill"):
         chosen = [process] if name == "main kill" else working(others)[:1]
         for one in chosen:
             os.kill(one, signal.SIGKILL)
-        return
+        return bool(chosen) or not alive(process)
     number = {"kill": signal.SIGKILL, "term": signal.SIGTERM}.get(name, signal.SIGINT)
     for _ in range(2 if name == "int twice" else 1):
         try:
             os.killpg(process, number)
         except ProcessLookupError:  # it has ended
-            return
+            return True
         time.sleep(0.003)
+    return True
 
 
 def begun(place: Place, what: str) -> dict[str, int]:
@@ -352,6 +359,8 @@ def inject(name: str) -> Fault:
     wrong, message = "", killed.messages[-400:]
     if LINE.search(killed.messages):
         wrong = "more than one line"
+    elif not killed.sent:
+        wrong = "nothing was killed"
     elif ended.code != 0 or LINE.search(ended.messages):
         wrong, message = "not resumed", ended.messages[-400:]
     elif running:
