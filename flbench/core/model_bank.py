@@ -213,7 +213,7 @@ class ModelBank(Tensor):
         rows = {number: store.add(read(f"row{number}")) for number in index.unique().tolist()}
         bank = cls([rows[number] for number in index.tolist()], store)
         if "mask" in parts:
-            bank._common = (read("mask").to(store.device), read("values").to(store.device))
+            bank._common = (read("mask"), read("values"))
             bank._written = set(read("apart").tolist())
             bank._unchecked.append(bank._common[1])
         return bank

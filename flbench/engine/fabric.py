@@ -25,7 +25,7 @@ from torch import nn
 from flbench.core import client as client  # makes torchvision importable, which lightning needs
 from flbench.engine import deterministic, portable
 from flbench.engine.allocator import keep_activations
-from flbench.engine.process_group import ALONE, ProcessGroup
+from flbench.engine.process_group import ALONE, ProcessGroup, everybody
 from flbench.engine.processes import (
     CHILDREN,
     most_processes,
@@ -124,6 +124,7 @@ class IndependentDDPStrategy(DDPStrategy):
             dist.init_process_group(
                 "gloo", rank=self.global_rank, world_size=self.world_size, timeout=START_TIMEOUT
             )
+            everybody()
         except RuntimeError as error:
             text = " ".join(str(error).split())
             raise ProcessDied(

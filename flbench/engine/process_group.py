@@ -153,7 +153,7 @@ class ProcessGroup:
         """The tensors of all processes, of one shape and type, stacked on the CPU: (size, ...)."""
         own = table.detach().cpu().contiguous()
         gathered = own.new_empty(self.size, *own.shape)
-        _communicate(lambda: dist.all_gather(list(gathered.unbind()), own, group=_group()))
+        _communicate(lambda: dist.all_gather(list(gathered.unbind()), own, group=everybody()))
         return gathered
 
     def all_reduce_sum(self, table: Tensor) -> Tensor:
@@ -239,7 +239,7 @@ class ProcessGroup:
 
     def broadcast(self, block: Tensor, source: int) -> Tensor:
         """Send a tensor from one process to all; the others pass a tensor to write it to."""
-        _communicate(lambda: dist.broadcast(block, source, group=_group()))
+        _communicate(lambda: dist.broadcast(block, source, group=everybody()))
         return block
 
 
@@ -307,7 +307,10 @@ def _communicate(exchange: Callable[[], object]) -> None:
 
 
 @cache
-def _group() -> dist.ProcessGroup:
-    """All processes, with a longer timeout than at the start."""
+def everybody() -> dist.ProcessGroup:
+    """All processes, with a longer timeout than at the start; the first call connects them.
+
+    While they connect, nobody notices that one of them died (`fabric.py` does).
+    """
     group: dist.ProcessGroup = dist.new_group(timeout=PATIENCE)
     return group

@@ -42,12 +42,14 @@ class Origin:
     Attributes:
         sources: of each plugin a hash of its source files, and the version of flbench; what is
             not known is "".
+        device: type of the device that computes it.
     """
 
     method: str
     seed: int
     marks: Fingerprint
     sources: Mapping[str, str]
+    device: str
 
     def plain(self) -> dict[str, Any]:
         """As JSON-plain data."""
@@ -151,26 +153,27 @@ def pack(state: State, ledger: CommunicationLedger, history: History, origin: Or
 
 
 def write(path: Path, packed: Packed) -> None:
-    """Write a checkpoint."""
+    """Write a checkpoint, which says of each tensor where it is: memory may be on the host."""
     tensors: dict[str, Tensor] = {}
     for name, table in packed.tables.items():
         if isinstance(table, ModelBank):
             tensors |= {f"{name}#{part}": tensor for part, tensor in table.pack().items()}
         else:
             tensors[name] = table.detach()
+    on_device = [name for name, tensor in tensors.items() if tensor.device.type != "cpu"]
     owned = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
     seen: set[int] = set()
     for name, tensor in owned.items():  # a file holds no two names of one memory
         if tensor.untyped_storage().data_ptr() in seen:
             owned[name] = tensor.clone()
         seen.add(tensor.untyped_storage().data_ptr())
-    write_file(path, owned, json.dumps(packed.plain))
+    write_file(path, owned, json.dumps({**packed.plain, "on_device": on_device}))
 
 
 def load_checkpoint(
     path: Path, store: RowStore, origin: Origin, *, changed_source: bool = False
 ) -> Resumed:
-    """Read the newest generation that is whole; models and memory go to the store row by row.
+    """Read the newest generation that is whole; banks go to the store row by row.
 
     Args:
         changed_source: go on although the code has changed; the history says so.
@@ -205,7 +208,13 @@ def _load(file: Path, store: RowStore, origin: Origin, changed_source: bool) -> 
         _refuse_another_run(file, plain["origin"], origin)
         changes = _changed_code(file, plain["origin"], origin, changed_source)
         with safe_open(file, framework="pt") as opened:
-            tables = _tables(list(opened.keys()), opened.get_tensor, store)
+            on_device = set(plain["on_device"])
+
+            def read(name: str) -> Tensor:
+                tensor: Tensor = opened.get_tensor(name)
+                return tensor.to(store.device) if name in on_device else tensor
+
+            tables = _tables(list(opened.keys()), read, store)
         found = Resumed(*_unpacked(plain, tables), [], file)
         if not all_finite(found.state.models):
             raise ValueError("a model is not finite")
@@ -226,6 +235,7 @@ def _refuse_another_run(file: Path, found: Mapping[str, Any], origin: Origin) ->
         "method": (found["method"], origin.method),
         "seed": (found["seed"], origin.seed),
         "configuration": (found["marks"]["config"], origin.marks.config),
+        "device": (found["device"], origin.device),
     }
     for name in ("data", "partition", "initial_weights", "cohorts"):
         pairs[name.replace("_", " ")] = found["marks"][name], getattr(origin.marks, name)
@@ -279,13 +289,12 @@ def _part(read: Callable[[str], Tensor], table: str, part: str) -> Tensor:
 def _tables(
     names: Sequence[str], read: Callable[[str], Tensor], store: RowStore
 ) -> dict[str, Tensor]:
-    """All tables; models and memory on the device, banks put together."""
+    """All tables, banks put together."""
     tables = {}
     for name in names:
         table, bank, part = name.rpartition("#")
         if not bank:
-            there = name.startswith(("models", "memory/"))
-            tables[name] = read(name).to(store.device) if there else read(name)
+            tables[name] = read(name)
         elif part == "index":
             parts = {other.rpartition("#")[2] for other in names if other.startswith(f"{table}#")}
             tables[table] = ModelBank.unpack(parts, partial(_part, read, table), store)

@@ -183,6 +183,7 @@ def build_run(
         UserError: a metric that is asked for is not there, or gives no number for each client.
     """
     suite, seed = spec.suite, spec.seed
+    device = context.executor.workspace.device
     marks = Fingerprint(
         config=spec.fingerprint,
         suite=suite.hash(),
@@ -197,12 +198,12 @@ def build_run(
         executor=context.executor,
         context=context,
         services=context.services,
-        held_out=federation.held_out.to(context.executor.workspace.device),
+        held_out=federation.held_out.to(device),
         newcomers=federation.newcomers,
         groups=federation.groups,
         ledger=context.services.ledger,
         history=History(),
-        origin=Origin(spec.method.described.name, seed, marks, code_of(spec)),
+        origin=Origin(spec.method.described.name, seed, marks, code_of(spec), device.type),
         checkpoint=spec.checkpoint,
         judged=context.executor.samples.called(torch.tensor(suite.judged)),
         metrics=client_metrics(spec, hooks, context),

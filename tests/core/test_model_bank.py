@@ -321,7 +321,7 @@ def test_buffers_of_ones_own_are_kept_row_by_row() -> None:
 MARKS = Fingerprint(
     config="c", suite="s", initial_weights="w", cohorts="h", data="d", partition="p"
 )
-ORIGIN = Origin("toy", 0, MARKS, {})
+ORIGIN = Origin("toy", 0, MARKS, {}, "cpu")
 
 
 def test_a_checkpoint_holds_equal_rows_once_and_gives_the_bank_back(tmp_path: Path) -> None:

@@ -708,8 +708,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 import flbench as fl
 
-if os.environ.get("LOCAL_RANK") == os.environ.get("FAILS_AT_ONCE", "never"):
-    os._exit(7)
+if os.environ.get("LOCAL_RANK") == os.environ.get("ENDS"):
+    if os.environ["WHEN"] == "at once":
+        os._exit(7)
+    import torch.distributed
+    torch.distributed.new_group = lambda **_: os._exit(7)
 
 class Module(fl.ClientModule):
     def training_step(self, batch, batch_idx):
@@ -730,23 +733,26 @@ class Fails:
         return fl.Start(client_memory={"who": stage.clients})
 """
 
+UNBEGUN = "a process of this run died before it began"
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("when", "code", "line"),
+    ("when", "devices", "code", "line"),
     [
-        ("never", 1, "round 1: fails: client 5 failed in stage 'train': ValueError: no"),
-        pytest.param("1", 4, "a process of this run died before it began", marks=pytest.mark.long),
+        ("never", 2, 1, "round 1: fails: client 5 failed in stage 'train': ValueError: no"),
+        pytest.param("at once", 2, 4, UNBEGUN, marks=pytest.mark.long),
+        ("before all have met", 3, 4, UNBEGUN),
     ],
-    ids=["while it trains", "before all have met"],
 )
 def test_a_process_that_fails_takes_the_run_with_it(
-    when: str, code: int, line: str, tmp_path: Path
+    when: str, devices: int, code: int, line: str, tmp_path: Path
 ) -> None:
     install(tmp_path / "site", "fails", "[flbench.methods]\nfails = fails:Fails\n", fails=FAILS)
     path = os.pathsep.join([str(tmp_path / "site"), os.environ.get("PYTHONPATH", "")])
-    words = ("run", "-p", "fails", *SMALL, "--set", "participation=1", "--devices", "2")
-    ended, _, cried = typed(words, tmp_path, PYTHONPATH=path.strip(os.pathsep), FAILS_AT_ONCE=when)
+    words = ("run", "-p", "fails", *SMALL, "--set", "participation=1", "--devices", str(devices))
+    environ = {} if when == "never" else {"ENDS": "1", "WHEN": when}
+    ended, _, cried = typed(words, tmp_path, PYTHONPATH=path.strip(os.pathsep), **environ)
     assert ended == code
     assert cried.splitlines()[-1] == f"flbench: {line}"
     assert "Traceback" not in cried

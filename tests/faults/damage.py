@@ -161,7 +161,7 @@ def missing_table_sealed(path: Path, rng: Random) -> None:
 def older_format(path: Path, rng: Random) -> None:
     """A whole checkpoint of an older or a newer version."""
     tensors, header = _read(path)
-    header["format"] = rng.choice(["1", "2", "4", "33"])
+    header["format"] = rng.choice(["1", "2", "3", "5", "33"])
     if header["format"] in "12":
         del header["digest"]
     save_file(tensors, path, metadata=header)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
-from every import METHODS, run_of
+from every import METHODS, Film, resumed, run_of, same_state, stable
 from simulated_device import DEVICE, is_marked, simulated_device
-from toy import Play, Played
+from toy import Play, Played, player
 
 from flbench.core.model_bank import plain
 from flbench.engine.lane_program import same_bits
@@ -55,6 +57,27 @@ def test_so_it_does_in_lanes(method: str, play_toy: Play) -> None:
     """Not fedgh: what torch makes of a BatchNorm in lanes is on the host here."""
     said = as_on_the_host(play_toy, method, "vectorised")
     assert not [line for line in said if "expected all tensors on one device" in line]
+
+
+ON_HOST = {"apfl", "dc-pfl", "fedfomo", "pfedlia"}
+"""Some of those that keep memory on the host, which they give to numpy, or masks of the bank."""
+
+
+@pytest.mark.usefixtures("checkpoint_every_round")
+@pytest.mark.parametrize(
+    "method",
+    [name if name in ON_HOST else pytest.param(name, marks=pytest.mark.long) for name in METHODS],
+)
+def test_a_run_cut_on_the_device_goes_on_there(method: str, tmp_path: Path) -> None:
+    film = Film(tmp_path)
+    with simulated_device():
+        whole = run_of(player(tmp_path), method, rounds=3, sinks=(("film", film),))
+        again = resumed(whole, film.checkpoint(1), tmp_path / "again")
+        tables = [{"home": s.membership.home, **s.memory} for s in (whole.state, again.state)]
+        one, other = ({k: table.device for k, table in state.items()} for state in tables)
+        assert one == other
+        assert same_state(again.state, whole.state)
+        assert stable(again) == stable(whole)
 
 
 def test_tensors_of_both_devices_are_refused() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
+from simulated_device import DEVICE, simulated_device
 
 from flbench.core.model_bank import ModelBank, RowStore
 from flbench.core.state import Membership, State
@@ -29,7 +31,7 @@ from flbench.run.history import History
 MARKS = Fingerprint(
     config="c", suite="s", initial_weights="w", cohorts="h", data="d", partition="p"
 )
-ORIGIN = Origin("toy", 0, MARKS, {"toy": "0123", "flbench": "1.0"})
+ORIGIN = Origin("toy", 0, MARKS, {"toy": "0123", "flbench": "1.0"}, "cpu")
 
 
 def written(path: Path, round_: int = 1, origin: Origin = ORIGIN) -> Path:
@@ -167,7 +169,7 @@ def test_a_whole_checkpoint_has_nothing_to_say(path: Path) -> None:
     assert sorted(path.parent.iterdir()) == sorted(generations(path))
 
 
-@pytest.mark.parametrize("found", ["1", "2", "4", None])
+@pytest.mark.parametrize("found", ["1", "2", "3", "5", None])
 def test_another_format_is_refused_by_its_name(found: str | None, path: Path) -> None:
     with safe_open(path, framework="pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -178,7 +180,7 @@ def test_another_format_is_refused_by_its_name(found: str | None, path: Path) ->
     if not older:
         seal(path)
     line = refused(path)
-    assert line.startswith(f"{path}: expected checkpoint format 3, found {found or 'none'};")
+    assert line.startswith(f"{path}: expected checkpoint format 4, found {found or 'none'};")
     assert line.endswith(f"; to start over, delete {path} and {previous(path)}")
 
 
@@ -191,19 +193,22 @@ def test_another_format_is_refused_by_its_name(found: str | None, path: Path) ->
         ({"suite": "other"}, "suite or other settings of it: expected other, found s"),
         ({"config": "other"}, "configuration"),
         ({"initial_weights": "other"}, "initial weights"),
+        ({"device": "cuda"}, "device: expected cuda, found cpu"),
     ],
 )
 def test_another_run_is_refused_by_what_differs(
     change: dict[str, object], named: str, path: Path
 ) -> None:
-    told = {"method": ORIGIN.method, "seed": ORIGIN.seed} | change
+    told = {**vars(ORIGIN), **change}
     marks = MARKS.model_copy(update={k: v for k, v in change.items() if k not in ORIGIN.plain()})
-    line = refused(path, Origin(told["method"], told["seed"], marks, ORIGIN.sources))
+    line = refused(
+        path, Origin(told["method"], told["seed"], marks, ORIGIN.sources, told["device"])
+    )
     assert line.startswith(f"{path}: a checkpoint of another {named}")
     assert line.endswith(f"; to start over, delete {path} and {previous(path)}")
 
 
-CHANGED = Origin("toy", 0, MARKS, {"toy": "4567", "flbench": "1.0"})
+CHANGED = Origin("toy", 0, MARKS, {"toy": "4567", "flbench": "1.0"}, "cpu")
 
 
 def test_changed_code_is_refused_without_consent(path: Path) -> None:
@@ -213,7 +218,7 @@ def test_changed_code_is_refused_without_consent(path: Path) -> None:
 
 
 def test_code_that_was_not_used_before_is_changed_code(path: Path) -> None:
-    more = Origin("toy", 0, MARKS, {**ORIGIN.sources, "wrapper": "89ab"})
+    more = Origin("toy", 0, MARKS, {**ORIGIN.sources, "wrapper": "89ab"}, "cpu")
     assert "wrapper ( then, 89ab now)" in refused(path, more)
     written(path, 3, more)
     assert "wrapper (89ab then,  now)" in refused(path)
@@ -278,13 +283,19 @@ def test_weights_of_a_membership_come_back(path: Path) -> None:
     assert found.home.tolist() == [0, 1]
 
 
-def test_only_models_and_memory_go_to_the_device() -> None:
-    names = ["models", "memory/toy.x", "home", "bits/up"]
-    store = RowStore(10**6, device=torch.device("meta"))
-    tables = checkpoint._tables(names, lambda name: torch.zeros(2), store)
-    assert {name: table.device.type for name, table in tables.items()} == {
-        "models": "meta", "memory/toy.x": "meta", "home": "cpu", "bits/up": "cpu",
-    }  # fmt: skip
+def test_every_table_comes_back_to_where_it_was(tmp_path: Path) -> None:
+    """A method may keep memory on the host, for which it needs numpy, and more on the device."""
+    origin, path = replace(ORIGIN, device="cuda"), tmp_path / "a.safetensors"
+    with simulated_device():
+        memory = {"toy.host": torch.zeros(2), "toy.device": torch.zeros(2, device=DEVICE)}
+        models = torch.zeros(1, 2, device=DEVICE)
+        state = State(1, models, Membership(torch.zeros(2).long()), memory)
+        CheckpointWriter(path, origin).keep(state, CommunicationLedger(2), History())
+        found = load_checkpoint(path, RowStore(10**6, device=DEVICE), origin).state
+        tables = {"models": found.models, "home": found.membership.home, **found.memory}
+        assert {name: table.device.type for name, table in tables.items()} == {
+            "models": "cuda", "home": "cpu", "toy.host": "cpu", "toy.device": "cuda",
+        }  # fmt: skip
 
 
 class Clock:
