@@ -259,7 +259,7 @@ class Stream:
         ends = torch.tensor([at, at + len(y)], device=self._positions.device)
         first, last = torch.searchsorted(self._positions, ends).tolist()
         places, owners = self._positions[first:last] - at, self._owners[first:last]
-        with self._metrics.isolated():
+        with torch.inference_mode(), self._metrics.isolated():  # instances are of one mode always
             for client in owners.unique().tolist():
                 rows = places[owners == client]
                 self._add(client, logits[rows], y[rows])

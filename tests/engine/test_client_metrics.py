@@ -298,9 +298,13 @@ def test_clients_without_a_value_are_named_and_left_out(play_toy: Play) -> None:
 
 
 @pytest.mark.slow
-def test_executors_agree_on_metrics(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["fedavg", "flhc"])
+def test_executors_agree_on_metrics(method: str, tmp_path: Path) -> None:
+    """With flhc one model is evaluated at first, and several in lanes later."""
     found = [
-        player(tmp_path / name)("fedavg", metrics=BUILT_IN, executor=name).result.client_metrics
+        run_of(
+            player(tmp_path / name), method, metrics=BUILT_IN, executor=name
+        ).result.client_metrics
         for name in ("sequential", "vectorised")
     ]
     for label in BUILT_IN:

@@ -52,9 +52,8 @@ def test_a_method_ends_with_the_bytes_of_the_host(method: str, play_toy: Play) -
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("method", [name for name in METHODS if name != "fedgh"])
+@pytest.mark.parametrize("method", METHODS)
 def test_so_it_does_in_lanes(method: str, play_toy: Play) -> None:
-    """Not fedgh: what torch makes of a BatchNorm in lanes is on the host here."""
     said = as_on_the_host(play_toy, method, "vectorised")
     assert not [line for line in said if "expected all tensors on one device" in line]
 

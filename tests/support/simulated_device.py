@@ -27,6 +27,8 @@ BOTH = {"copy_", "_to_copy", "_foreach_copy_", "lift_fresh", "set_"}
 """Operations that take tensors of both devices."""
 INDEXED = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}
 """Operations whose positions may be the host's, of a tensor of the device."""
+NORM = "batch_norm"
+"""In the name of operations for which torch makes weights of its own in lanes, here on the host."""
 
 
 def plain(tensor: Tensor) -> Tensor:
@@ -106,6 +108,8 @@ class Checks(TorchDispatchMode):
             values = tensors(args[2:3])  # what `index_put` writes
             if any(one.ndim and is_marked(one) != here for one in values) or any(marks) > here:
                 raise mixed(name)
+        elif NORM in name:
+            here = marks[0]
         elif here and any(one.ndim for one, mark in zip(given, marks, strict=True) if not mark):
             raise mixed(name)
         source = kwargs.get("generator")
