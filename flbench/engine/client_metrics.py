@@ -169,9 +169,13 @@ class ClientMetrics:
 
     @contextmanager
     def acting(self, label: str) -> Iterator[None]:
-        """Run code of a metric in the block; what it raises names the metric."""
+        """Run code of a metric in the block; what it raises names the metric.
+
+        All of it runs in inference mode: tensors that are made there cannot be changed elsewhere.
+        """
         try:
-            yield
+            with torch.inference_mode():
+                yield
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit as well
@@ -215,10 +219,9 @@ class ClientMetrics:
         logits = torch.nn.functional.one_hot(y, self.classes).float()
         found = []
         for _ in range(2):
-            with torch.inference_mode(), self.acting(label):
+            with self.acting(label):
                 metric.update(logits.log_softmax(dim=-1), y)
-            with torch.inference_mode():
-                found.append(self._value(label, metric))
+            found.append(self._value(label, metric))
             with self.acting(label):
                 metric.reset()
         if found[0] != found[1] and not all(map(math.isnan, found)):
@@ -259,7 +262,7 @@ class Stream:
         ends = torch.tensor([at, at + len(y)], device=self._positions.device)
         first, last = torch.searchsorted(self._positions, ends).tolist()
         places, owners = self._positions[first:last] - at, self._owners[first:last]
-        with torch.inference_mode(), self._metrics.isolated():  # instances are of one mode always
+        with self._metrics.isolated():
             for client in owners.unique().tolist():
                 rows = places[owners == client]
                 self._add(client, logits[rows], y[rows])

@@ -139,14 +139,14 @@ class Sequential:
                         work,
                         round_,
                     )
-                except FlbenchError:
-                    raise
                 except (Exception, SystemExit) as error:
                     if ONE_VALUE in text_of(error):
                         raise UserError(
                             f"round {round_}: client {clients[i]}: a batch has one sample, which"
                             " BatchNorm cannot be trained on: set local.batch_size to 2 or more"
                         ) from error
+                    if isinstance(error, FlbenchError):
+                        raise
                     raise PluginError(
                         f"round {round_}: {self.workspace.module.provided_by}: client {clients[i]}"
                         f" failed in stage '{stage.label}': {in_one_line(error)}"

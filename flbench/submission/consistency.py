@@ -142,7 +142,7 @@ def _numbers(result: Result) -> Iterator[str]:
     moved = sum(sum(items.values()) for items in result.bytes.values())
     at = sum(result.clients.bytes)
     items = sum(map(len, result.bytes.values()))  # each of them is bits rounded up to whole bytes
-    if not -items < at - moved < max(1, len(WAYS) * len(result.clients.bytes)):
+    if not -max(1, items) < at - moved < max(1, len(WAYS) * len(result.clients.bytes)):
         yield f"'clients.bytes': {moved} expected in all, as in 'bytes', got {at}"
 
 

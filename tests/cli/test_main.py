@@ -466,9 +466,11 @@ def test_server_samples_that_are_not_there_are_told(command: Command) -> None:
 
 
 @pytest.mark.slow
-def test_a_batch_of_one_before_batchnorm_is_one_line(command: Command) -> None:
+@pytest.mark.parametrize("method", ["fedavg", "moon"])
+def test_a_batch_of_one_before_batchnorm_is_one_line(method: str, command: Command) -> None:
+    """Also where a hook of the method computes the loss."""
     words = ("--set", "model.norm=true", "--set", "local.batch_size=1", "--set", "clients=4")
-    done = command("run", "-p", "fedavg", "-s", "iid", "--rounds", "1", *words)
+    done = command("run", "-p", method, "-s", "iid", "--rounds", "1", *words)
     assert "a batch has one sample, which BatchNorm cannot be trained on: set" in done.stderr
     assert done.returncode == 1
 

@@ -90,6 +90,7 @@ KINDS: list[dict[str, Any]] = [
     {"method": "local-only", "validation_fraction": 0.0},
     {"method": "fedavg+fedprox"},
     {"method": "fedavg", "clock": {"seconds_per_step": 0.5, "deadline": 2.0}, "target": 0.3},
+    {"method": "fedavg", "clock": {"absent": 0.99}},  # nobody can be called
     {"method": "oracle", "metrics": ("auroc", "ece", "top-k:k=2"), "not_judged": (1, 4)},
     {
         "method": "ifca+fedavgm",
