@@ -71,6 +71,7 @@ class Programs:
         attributes: what the hooks of each module had set when it gave that answer; by its number.
         changes: how often the answer was another one.
         fills: whether batches of a module may be filled up, by its number.
+        numbered: whether the step of a module may depend on its number in the phase, likewise.
     """
 
     known: dict[Sizes, Program | None] = field(default_factory=dict)
@@ -82,6 +83,7 @@ class Programs:
     attributes: dict[int, dict[str, object]] = field(default_factory=dict)
     changes: int = 0
     fills: dict[int, bool] = field(default_factory=dict)
+    numbered: dict[int, bool] = field(default_factory=dict)
 
     def forget(self) -> None:
         """Forget the programs, as a step is another one now."""
@@ -90,6 +92,7 @@ class Programs:
         self.uses, self.question = {}, None
         self.attributes.clear()
         self.fills.clear()
+        self.numbered.clear()
 
 
 class OtherStep(Exception):
@@ -202,12 +205,35 @@ class LaneStep:
         pairs = zip(ones, others, strict=True)
         return all(torch.allclose(one, other, rtol=1e-4, atol=1e-6) for one, other in pairs)
 
+    def is_numbered(self, inputs: Callable[[], list[Tensor]]) -> bool:
+        """Whether it may depend on its number within the phase, or draws random numbers.
+
+        Others serve lanes that have made unequal numbers of steps, by Python and recorded alike:
+        which lanes share a call must not depend on what is recorded, as it decides the last bits,
+        and a run that is resumed records its steps anew.
+
+        Args:
+            inputs: gives those of one lane, shapes (1, ...); see `__call__`.
+        """
+        if self.has_plain_loss and not self.space.lane_randomness.layers:
+            return False
+        known = self.programs.numbered
+        if id(self.module) not in known:
+            self.space.lane_randomness.generators = []
+            try:
+                self._by_python(inputs(), Index())
+            except Exception:  # whatever it is, it comes again in the step itself
+                known[id(self.module)] = True
+            else:
+                known[id(self.module)] = False
+        return known[id(self.module)]
+
     def __call__(
         self,
         sizes: Sizes,
         lanes: int,
         inputs: list[Tensor],
-        index: int,
+        index: int | Index,
         shares: Sequence[slice] = (),
     ) -> tuple[Named, Tensor, Tensor]:
         """Return gradients, losses and buffers of lanes after a step.
@@ -220,7 +246,7 @@ class LaneStep:
             lanes: number of lanes, G.
             inputs: the parameters' tensors, each (G, ...), buffers (G, B), start (G, W), what the
                 clients received, and samples and labels of each batch, (G, b, ...).
-            index: number of the step within its phase.
+            index: number of the step within its phase; `Index()` if lanes have several.
             shares: the part of the lanes that each run has, where several make a recorded step.
 
         Raises:

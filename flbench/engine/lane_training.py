@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import ExitStack
 from functools import cache, cached_property, partial
 from itertools import accumulate
@@ -22,6 +22,7 @@ from flbench.engine.batches import orders
 from flbench.engine.lane_group import Steps, Turn, turns
 from flbench.engine.lane_hooks import LaneHooks, NotVectorisable, attributes, same_phases
 from flbench.engine.lane_optimizer import LaneOptimizer
+from flbench.engine.lane_program import Index
 from flbench.engine.lane_step import NO_LABEL, LaneStep, Programs
 from flbench.engine.lanes import (
     Frozen,
@@ -316,7 +317,7 @@ class LaneTraining:
                 lengths, ordered = np.minimum(lengths, left), phase_steps.placed(plan, filled)
             rows = np.concatenate([own[order] for own, order in zip(owned, epoch, strict=True)])
             for step in ordered:
-                for part in phase_steps.parts(step, plan):
+                for part in phase_steps.parts(step, plan, rows):
                     phase_steps.make(part, rows)
 
     def _filled(self, steps: dict[StageJob, LaneStep], plans: list[Steps]) -> int | None:
@@ -398,20 +399,36 @@ class PhaseSteps:
     def _place(self, turn: Turn, plan: list[Steps]) -> Placed:
         return Placed(turn, plan, self.first, self.job_numbers, self.lanes.loss.device)
 
-    def parts(self, step: Placed, plan: list[Steps]) -> list[Placed]:
+    def parts(self, step: Placed, plan: list[Steps], rows: Indices) -> list[Placed]:
         """The step, split into lanes that can make it in one call.
 
-        A recorded step serves the lanes of all jobs, and the module's Python those of one that
-        have made equally many steps.
+        A recorded step serves the lanes of all jobs, and the module's Python those of one.
         """
         turn = step.turn
         recorded = all([one.is_recorded(turn.sizes) for one in self.steps.values()])
         if recorded and not self.optimizer.counts:
             return [step]
-        made = self.lanes.steps[turn.lanes].tolist()
+        made = self._made(turn)
         jobs = [0 if recorded else self.job_numbers[lane] for lane in turn.lanes]
+        if not self._is_numbered(step, made, rows):
+            made = [0] * len(made)
         parts = turn.parts(list(zip(jobs, made, strict=True)))
         return [step] if len(parts) == 1 else [self._place(part, plan) for part in parts]
+
+    def _made(self, turn: Turn) -> list[int]:
+        """How many steps each lane has made in the phase."""
+        made: list[int] = (self.lanes.steps - self.before)[turn.lanes].tolist()
+        return made
+
+    def _is_numbered(self, placed: Placed, made: list[int], rows: Indices) -> bool:
+        """Whether lanes that have made unequal numbers of steps must make this one apart."""
+        if self.optimizer.counts or len(set(made)) == 1:
+            return True
+
+        def inputs() -> list[Tensor]:
+            return [table[:1] for table in self._inputs(placed, rows, None)]
+
+        return any([step.is_numbered(inputs) for step in self.steps.values()])
 
     def make(self, placed: Placed, rows: Indices) -> None:
         """Let some lanes make a step.
@@ -422,23 +439,16 @@ class PhaseSteps:
         """
         lanes, frozen, turn, group = self.lanes, self.frozen, placed.turn, placed.group
         step = self.steps[lanes.places[turn.lanes[0]][0]]
-        space = step.space
-        made = int(lanes.steps[turn.lanes[0]] - self.before[turn.lanes[0]])
-        theta = {name: group.take(table) for name, table in lanes.theta.items()}
-        buffers = group.take(lanes.buffers)
-        inputs, reads = [*theta.values(), buffers], step.reads(turn.sizes)
-        for number, table in enumerate((lanes.start, *lanes.received.values()), len(inputs)):
-            is_read = reads is None or number in reads
-            inputs.append(group.take(table) if is_read else table[: len(group)])
-        for samples, unused in zip(placed.samples, placed.unused, strict=True):
-            ids = sent(rows[samples], space.device)
-            for pool in (self.pool.x, self.pool.y):
-                inputs.append(pool.index_select(0, ids.view(-1)).view(*ids.shape, *pool.shape[1:]))
-            if unused is not None:
-                inputs[-1][unused] = NO_LABEL
+        numbers = set(self._made(turn))
+        made = min(numbers)
+        inputs = self._inputs(placed, rows, step.reads(turn.sizes))
+        theta = dict(zip(lanes.theta, inputs, strict=False))
+        buffers = inputs[len(theta)]
         if lanes.generators:
-            space.lane_randomness.generators = [lanes.generators[lane] for lane in turn.lanes]
-        gradients, loss, buffers_after = step(turn.sizes, len(group), inputs, made, placed.shares)
+            step.space.lane_randomness.generators = [lanes.generators[lane] for lane in turn.lanes]
+        gradients, loss, buffers_after = step(
+            turn.sizes, len(group), inputs, Index() if len(numbers) > 1 else made, placed.shares
+        )
         trained = {name: theta[name] for name in gradients if name not in frozen.wholly}
         self._refuse_others(trained.keys())
         kept = {name: theta[name].clone() for name in frozen.parameters if name in trained}
@@ -457,6 +467,21 @@ class PhaseSteps:
             lanes.buffers[group.part] = buffers_after
         group.put(lanes.loss, group.take(lanes.loss).add_(loss))
         lanes.steps[group.numbers] += 1
+
+    def _inputs(self, placed: Placed, rows: Indices, reads: Set[int] | None) -> list[Tensor]:
+        """What the step is computed from, see `LaneStep`; of what it does not read, any rows."""
+        lanes, group = self.lanes, placed.group
+        inputs = [group.take(table) for table in (*lanes.theta.values(), lanes.buffers)]
+        for number, table in enumerate((lanes.start, *lanes.received.values()), len(inputs)):
+            is_read = reads is None or number in reads
+            inputs.append(group.take(table) if is_read else table[: len(group)])
+        for samples, unused in zip(placed.samples, placed.unused, strict=True):
+            ids = sent(rows[samples], self.pool.x.device)
+            for pool in (self.pool.x, self.pool.y):
+                inputs.append(pool.index_select(0, ids.view(-1)).view(*ids.shape, *pool.shape[1:]))
+            if unused is not None:
+                inputs[-1][unused] = NO_LABEL
+        return inputs
 
     def _refuse_others(self, trained: Iterable[str]) -> None:
         """Refuse to count steps of parameters that the loss reaches in some of them only.

@@ -261,7 +261,8 @@ class _Pickler(pickle.Pickler):
 
 def _tensor(data: np.ndarray[Any, Any], dtype: torch.dtype, shape: torch.Size) -> Tensor:
     """The tensor that `_Pickler` was given."""
-    return torch.from_numpy(data).view(dtype).view(shape)
+    own = torch.from_numpy(data).clone()  # at an even place, as where it was made
+    return own.view(dtype).view(shape)
 
 
 def _pickled(value: object) -> bytearray:

@@ -211,8 +211,9 @@ def _load(file: Path, store: RowStore, origin: Origin, changed_source: bool) -> 
             on_device = set(plain["on_device"])
 
             def read(name: str) -> Tensor:
+                """A copy: what lies at odd places, as in a file, may give other bits."""
                 tensor: Tensor = opened.get_tensor(name)
-                return tensor.to(store.device) if name in on_device else tensor
+                return tensor.to(store.device if name in on_device else "cpu", copy=True)
 
             tables = _tables(list(opened.keys()), read, store)
         found = Resumed(*_unpacked(plain, tables), [], file)

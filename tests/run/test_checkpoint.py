@@ -104,6 +104,14 @@ CUTS = {
     ),
     "a headline chosen before": Cut("fedavg", {}, 3, rows(1), 5, {"headline": "validation"}),
     "rounds that nobody judges": Cut("cfl", SPLITS, 1, rows(1), 5, {"eval_every": 3}),
+    "lanes of unequal clients": Cut(
+        "local-only", {}, 1, rows(6), 5,
+        {
+            "executor": "vectorised", "participation": 1.0,
+            "partition": {"name": "dirichlet", "alpha": 0.5, "min_samples": 4},
+            "local": {"epochs": 2, "batch_size": 2, "lr": 0.1, "momentum": 0.9},
+        },
+    ),
     "adam": Cut(
         "fedprox", {}, 2, rows(1), 4,
         {"local": {"epochs": 2, "batch_size": 4, "lr": 0.01, "optimizer": "adam"}},
