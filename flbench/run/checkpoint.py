@@ -208,14 +208,16 @@ def _load(file: Path, store: RowStore, origin: Origin, changed_source: bool) -> 
         _refuse_another_run(file, plain["origin"], origin)
         changes = _changed_code(file, plain["origin"], origin, changed_source)
         with safe_open(file, framework="pt") as opened:
-            on_device = set(plain["on_device"])
+            names, on_device = list(opened.keys()), set(plain["on_device"])
+            if not on_device <= set(names):
+                raise ValueError("a tensor of the device is not there")
 
             def read(name: str) -> Tensor:
                 """A copy: what lies at odd places, as in a file, may give other bits."""
                 tensor: Tensor = opened.get_tensor(name)
                 return tensor.to(store.device if name in on_device else "cpu", copy=True)
 
-            tables = _tables(list(opened.keys()), read, store)
+            tables = _tables(names, read, store)
         found = Resumed(*_unpacked(plain, tables), [], file)
         if not all_finite(found.state.models):
             raise ValueError("a model is not finite")
