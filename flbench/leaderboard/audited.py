@@ -105,7 +105,8 @@ def last_audit(
     if wrong:
         last = max((found[seed] for seed in wrong), key=lambda audit: audit.date)
         seeds = ", ".join(map(str, wrong))
-        said.append(f"differs in seed {seeds}{_begins(wrong, found, parts)}, {_when(last)}")
+        how = _begins(wrong, found, parts) + _elsewhere(wrong, found, row.results)
+        said.append(f"differs in seed {seeds}{how}, {_when(last)}")
     elif found:
         last = max(found.values(), key=lambda audit: audit.date)
         said.append(f"{len(found)} of {len(row.results)} seeds, {_when(last)}")
@@ -124,6 +125,16 @@ def _begins(wrong: Sequence[int], found: Mapping[int, Audit], parts: Mapping[int
     if not same:
         return ""
     return f" after {min(parts[seed].rounds for seed in wrong)} rounds that agree"
+
+
+def _elsewhere(wrong: Sequence[int], found: Mapping[int, Audit], results: Sequence[Result]) -> str:
+    """Where seeds that differ were played, if not where their files were; "" = it is not known."""
+    files = {one.seed: one.environment.get("processor") for one in results if one.seed in wrong}
+    played = {seed: found[seed].processor for seed in wrong}
+    if any(None in (played[seed], files[seed]) or played[seed] == files[seed] for seed in wrong):
+        return ""
+    there, here = (", ".join(sorted(map(str, set(one.values())))) for one in (played, files))
+    return f" on {there} (computed on {here})"
 
 
 def _sources(result: Result, audit: Audit | None) -> Mapping[str, str]:

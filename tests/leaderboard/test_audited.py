@@ -81,6 +81,23 @@ def test_what_differs_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("played", "said"),
+    [
+        ("B 2", "differs in seed 7 on B 2 (computed on A 1), 2026-01-02, flbench 0.2.0"),
+        ("A 1", "differs in seed 7, 2026-01-02, flbench 0.2.0"),
+        (None, "differs in seed 7, 2026-01-02, flbench 0.2.0"),
+    ],
+)
+def test_what_differs_on_another_processor_says_so(
+    tmp_path: Path, played: str | None, said: str
+) -> None:
+    found = made(0.6, seed=7)
+    found = found.model_copy(update={"environment": {**found.environment, "processor": "A 1"}})
+    wrong = audit(found, outcome="differs", how="x", processor=played)
+    assert told(tmp_path, [found], wrong) == {"fedavg": said}
+
+
+@pytest.mark.parametrize(
     ("change", "said"),
     [
         ({}, "differs in seed 7 after 2 rounds that agree, 2026-01-02, flbench 0.2.0"),
