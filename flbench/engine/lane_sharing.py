@@ -72,8 +72,11 @@ def call_for_runs(
             whole[share] = part
     if False not in known:
         together = program(lanes, inputs)
-        for share in shares:
-            alone = [tensor[share] for tensor in outputs]
-            same = same_bits([tensor[share] for tensor in together], alone)
-            counts.note(lanes, share.stop - share.start, same=same)
+        same: dict[int, bool] = {}
+        for share in shares:  # one run's may have the same bits by chance
+            count, alone = share.stop - share.start, [tensor[share] for tensor in outputs]
+            alike = same_bits([tensor[share] for tensor in together], alone)
+            same[count] = same.get(count, True) and alike
+        for count, alike in same.items():
+            counts.note(lanes, count, same=alike)
     return outputs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -55,6 +56,25 @@ def test_runs_whose_bits_another_number_of_lanes_changes_have_calls_of_their_own
     assert called(program, counts) == [2, 1, 2, 5]
     assert called(program, counts) == [2, 1, 2]
     assert counts.are_alike(1, 5) is False
+
+
+@pytest.mark.parametrize("lucky", [0, 3])
+def test_one_share_with_other_bits_is_enough(lucky: int) -> None:
+    """That of another run, of as many lanes, may have the same by chance, here from `lucky` on."""
+
+    def program(lanes: int, inputs: Sequence[Tensor]) -> list[Tensor]:
+        rows = inputs[0].clone()
+        rows[(inputs[1] < lucky) | (inputs[1] >= lucky + 2)] += lanes
+        return [rows]
+
+    counts = LaneCounts()
+    for _ in range(2):
+        (outputs,) = call_for_runs(program, 5, INPUTS, SHARES, counts)
+        assert torch.equal(
+            outputs,
+            torch.cat([program(len(INPUTS[1][s]), [t[s] for t in INPUTS])[0] for s in SHARES]),
+        )
+    assert counts.are_alike(5, 2) is False
 
 
 def test_numbers_of_lanes_that_are_like_a_third_are_alike() -> None:
