@@ -16,28 +16,44 @@ from flbench.engine.lane_program import same_bits
 
 
 class LaneCounts:
-    """Which numbers of lanes give a lane the same bits in a call of one recorded step."""
+    """Which numbers of lanes give a lane the same bits in a call of one recorded step.
+
+    Numbers that are like a third are alike. Bits may also be the same by chance, so numbers are
+    unlike where it was otherwise once, or is by other comparisons.
+    """
 
     def __init__(self) -> None:
-        self._kinds: dict[int, int] = {}
+        self._alike: set[frozenset[int]] = set()
         self._unlike: set[frozenset[int]] = set()
+        self._answers: dict[tuple[int, int], bool | None] = {}
 
     def are_alike(self, one: int, other: int) -> bool | None:
         """Whether two numbers of lanes give the same bits; None = it is not known."""
-        kinds = frozenset({self._kind(one), self._kind(other)})
-        return True if len(kinds) == 1 else False if kinds in self._unlike else None
+        asked = one, other
+        if asked not in self._answers:
+            self._answers[asked] = self._compared(one, other)
+        return self._answers[asked]
 
     def note(self, one: int, other: int, *, same: bool) -> None:
         """Note whether two numbers of lanes gave the same bits in a call."""
-        mine, its = self._kind(one), self._kind(other)
-        if same:
-            self._kinds = {count: mine if k == its else k for count, k in self._kinds.items()}
-            self._unlike = {frozenset(mine if k == its else k for k in two) for two in self._unlike}
-        else:
-            self._unlike.add(frozenset({mine, its}))
+        (self._alike if same else self._unlike).add(frozenset({one, other}))
+        self._answers.clear()
 
-    def _kind(self, count: int) -> int:
-        return self._kinds.setdefault(count, count)
+    def _compared(self, one: int, other: int) -> bool | None:
+        mine, its = self._like(one), self._like(other)
+        if one == other:
+            return True
+        if any({a, b} in self._unlike for a in mine for b in its):
+            return False
+        return True if mine == its else None
+
+    def _like(self, count: int) -> set[int]:
+        """The numbers that are like one, or like one of these."""
+        found, more = set[int](), {count}
+        while more:
+            found |= more
+            more = {n for pair in self._alike if pair & found for n in pair} - found
+        return found
 
 
 def call_for_runs(

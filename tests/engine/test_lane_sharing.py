@@ -89,6 +89,17 @@ def test_numbers_of_lanes_that_are_like_a_third_are_alike() -> None:
     assert counts.are_alike(5, 4) is None
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_numbers_that_are_alike_by_chance_are_unlike(order: int) -> None:
+    """3 lanes gave other bits than 2, which give those of 1; so 3 and 1 were alike by chance."""
+    counts = LaneCounts()
+    for one, other, same in [(2, 1, True), (3, 2, False), (3, 1, True)][::order]:
+        counts.note(one, other, same=same)
+        counts.are_alike(3, 1)
+    assert counts.are_alike(3, 1) is False
+    assert counts.are_alike(3, 2) is False
+
+
 def test_what_differs_stays_so_when_numbers_turn_out_to_be_alike() -> None:
     counts = LaneCounts()
     counts.note(2, 8, same=False)
