@@ -5,6 +5,7 @@
     python -m tests.faults results [--count N] [--results FILE]
     python -m tests.faults inputs [--count N] [--results FILE]
     python -m tests.faults determinism [--python PATH ...] [--results FILE]
+    python -m tests.faults random [--count N] [--results FILE]
     python -m tests.faults soak [--results FILE]
 
 Results are appended to FILE, so a harness that was stopped goes on; its report lies beside it. The
@@ -29,9 +30,10 @@ MODULES = {
     "results": "damaged_results",
     "inputs": "hostile_inputs",
     "determinism": "determinism",
+    "random": "random_runs",
     "soak": "soak",
 }
-COUNTS = {"kills": 300, "results": 5_000, "inputs": 100_000}
+COUNTS = {"kills": 300, "results": 5_000, "inputs": 100_000, "random": 1_000}
 
 
 def main() -> int:

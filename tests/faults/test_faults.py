@@ -12,13 +12,14 @@ from typing import Any
 import damaged_checkpoints
 import killed_runs
 import pytest
+import random_runs
 from damage import DAMAGES
 from fault_record import Fault, injected, recorded, report
 from power_cut import Disk
 
 from flbench.results import files
 from flbench.results.files import atomic_write, write_atomically
-from flbench.run import checkpoint, checkpoint_file
+from flbench.run import checkpoint, checkpoint_file, setup
 from flbench.run.checkpoint_file import previous, safe_open
 
 # --- checkpoints --------------------------------------------------------------------------------
@@ -173,6 +174,31 @@ def test_what_is_complete_is_there_after_a_power_cut(tmp_path: Path) -> None:
     disk.cut(None)
     assert path.read_bytes() == b"whole"
     assert [one for one in tmp_path.rglob("*") if one.is_file()] == [path]
+
+
+# --- laws under random suites -------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_laws_hold_under_random_suites() -> None:
+    found = [random_runs.inject(name) for name in random_runs.names(12)]
+    assert [(one.name, one.wrong, one.message) for one in found if one.wrong] == []
+    assert {one.outcome for one in found} == {"as it should be", "refused"}
+
+
+@pytest.mark.slow
+def test_a_run_that_goes_on_from_another_state_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The harness can fail."""
+    real = setup.load_checkpoint
+
+    def load(*args: Any, **named: Any) -> Any:
+        found = real(*args, **named)
+        found.state.models[0] = found.state.models[0] + 1
+        return found
+
+    monkeypatch.setattr(setup, "load_checkpoint", load)
+    names = [name for name in random_runs.names(12) if name.startswith("resumed")]
+    assert "another state" in {random_runs.inject(name).wrong for name in names}
 
 
 # --- the report ---------------------------------------------------------------------------------
