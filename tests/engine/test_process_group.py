@@ -154,6 +154,7 @@ def test_tensors_arrive_with_their_types_and_shapes() -> None:
         assert tensor.dtype == TENSORS[name].dtype
         assert tensor.shape == TENSORS[name].shape
         assert torch.equal(tensor, TENSORS[name])
+        assert tensor.data_ptr() % 64 == 0, "at another place a product may have other bits"
 
 
 @pytest.mark.parametrize("holder", [None, 0, 1])
