@@ -141,8 +141,12 @@ class Console:
             self._accuracy = f"{accuracy:.3f}"
 
     def _left(self, record: RoundRecord) -> float:
-        """Estimated seconds until the last round, from the mean of the rounds so far."""
+        """Estimated seconds until the last round, from the mean of the rounds so far.
+
+        Of seeds that run together, one that goes on from an earlier round may outlast the first.
+        """
         spent = time.monotonic() - self._began
+        self._first = min(self._first, record.round)
         return spent / (record.round - self._first + 1) * (record.rounds - record.round)
 
     def tell(self, line: str) -> None:
@@ -258,19 +262,20 @@ class SeedsProgress:
     def __init__(self, console: Console, seeds: int) -> None:
         self._console, self._seeds = console, seeds
         self._open: set[SeedProgress] = set()
-        self._begun = False
+        self._said = False
 
     def seed(self) -> SeedProgress:
         """The listener of one seed."""
         return SeedProgress(self)
 
     def started(self, one: SeedProgress, info: RunInfo) -> None:
-        """A seed begins."""
-        self._open.add(one)
-        if not self._begun:
-            self._begun = True
+        """A seed begins; those before it may have ended, as they had no round left."""
+        if not self._said:
+            self._said = True
             self._console.say(f"{self._seeds} seeds run together; accuracies are their means")
+        if not self._open:
             self._console.run_started(info)
+        self._open.add(one)
 
     def round_finished(self, record: RoundRecord) -> None:
         """Show a round that all seeds have finished."""

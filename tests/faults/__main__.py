@@ -6,6 +6,7 @@
     python -m tests.faults inputs [--count N] [--results FILE]
     python -m tests.faults determinism [--python PATH ...] [--results FILE]
     python -m tests.faults random [--count N] [--results FILE]
+    python -m tests.faults commands [--count N] [--results FILE]
     python -m tests.faults soak [--results FILE]
 
 Results are appended to FILE, so a harness that was stopped goes on; its report lies beside it. The
@@ -31,9 +32,10 @@ MODULES = {
     "inputs": "hostile_inputs",
     "determinism": "determinism",
     "random": "random_runs",
+    "commands": "random_commands",
     "soak": "soak",
 }
-COUNTS = {"kills": 300, "results": 5_000, "inputs": 100_000, "random": 1_000}
+COUNTS = {"kills": 300, "results": 5_000, "inputs": 100_000, "random": 2_000, "commands": 500}
 
 
 def main() -> int:

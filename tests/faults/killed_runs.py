@@ -64,6 +64,8 @@ AGAIN = {"four": "run", "ray": "sweep"}
 """How half of them are typed again: in one process."""
 FURTHER = 72
 """Faults of runs of four processes, and of sweeps of two workers of Ray, which take longer."""
+LANES = 60
+"""Faults of runs whose three seeds train together in lanes."""
 OF_SEVERAL = ("kill", "main kill", "other kill", "term", "int", "int twice")
 """What is sent to them: to all, to the process that was typed, or to one that it started."""
 AGENT = "Agent"
@@ -83,6 +85,10 @@ def names(count: int) -> list[str]:
         if method in STAGES and mode in ("run", "again"):
             moments += [STAGES[method]] * 2
         found.append(f"{mode}/{method}/{sent}/{rng.choice(moments)}/{number}")
+    for number in range(LANES):
+        rng = Random(f"lanes {number}")
+        at = rng.choice(["time", "file", "file"])
+        found.append(f"lanes/{rng.choice(list(METHODS))}/{rng.choice(SIGNALS)}/{at}/{number}")
     for number in sorted(range(FURTHER), key=lambda number: number % 6 == 5):  # Ray last
         rng = Random(f"further {number}")
         method, mode = rng.choice(list(METHODS)), "ray" if number % 6 == 5 else "four"
@@ -301,6 +307,7 @@ def command(mode: str, method: str) -> list[str]:
         words += launcher  # of local workers see tests/sweeps/test_workers.py
     else:
         words += ["-p", method]
+        words += ["--seeds", "3", "--executor", "vectorised"] if mode == "lanes" else []
     for setting in METHODS[method]:
         words += ["--set", f"{method}.{setting}"]
     processes = {"two": "2", "four": "4"}.get(mode)

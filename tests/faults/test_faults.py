@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -12,11 +13,15 @@ from typing import Any
 import damaged_checkpoints
 import killed_runs
 import pytest
+import random_commands
 import random_runs
 from damage import DAMAGES
 from fault_record import Fault, injected, recorded, report
 from power_cut import Disk
 
+from flbench.core.state import Upload
+from flbench.engine import batches
+from flbench.engine.distributed import DistributedExecutor
 from flbench.results import files
 from flbench.results.files import atomic_write, write_atomically
 from flbench.run import checkpoint, checkpoint_file, setup
@@ -181,9 +186,15 @@ def test_what_is_complete_is_there_after_a_power_cut(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_laws_hold_under_random_suites() -> None:
-    found = [random_runs.inject(name) for name in random_runs.names(12)]
+    found = [random_runs.inject(name) for name in random_runs.names(16)]
     assert [(one.name, one.wrong, one.message) for one in found if one.wrong] == []
     assert {one.outcome for one in found} == {"as it should be", "refused"}
+
+
+def wrong_of(law: str, count: int) -> set[str]:
+    """What the harness says of the first cases of a law."""
+    names = [name for name in random_runs.names(1000) if name.startswith(law)]
+    return {random_runs.inject(name).wrong for name in names[:count]}
 
 
 @pytest.mark.slow
@@ -197,8 +208,51 @@ def test_a_run_that_goes_on_from_another_state_is_found(monkeypatch: pytest.Monk
         return found
 
     monkeypatch.setattr(setup, "load_checkpoint", load)
-    names = [name for name in random_runs.names(12) if name.startswith("resumed")]
-    assert "another state" in {random_runs.inject(name).wrong for name in names}
+    assert "another state" in wrong_of("resumed", 8)
+
+
+@pytest.mark.slow
+def test_what_changes_a_run_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(random_runs, "JUDGED", {"participation": [0.3, 1.0], "rounds": [1]})
+    assert "another state" in wrong_of("judged", 4)
+    monkeypatch.setattr(random_runs, "CLOCKS", ({}, {"dropout": 0.9}))
+    assert "other models" in wrong_of("clocked", 4)
+    monkeypatch.setattr(random_runs, "NEUTRAL", {"norm-bound": {"bound": 1e-9}})
+    assert "other models with norm-bound" in wrong_of("neutral", 4)
+    monkeypatch.setattr(random_runs, "APART", 0.0)
+    assert any(one.endswith(" apart") for one in wrong_of("executors", 4))
+
+
+@pytest.mark.slow
+def test_processes_that_mix_up_their_clients_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = DistributedExecutor.fit
+
+    def fit(self: DistributedExecutor, *given: Any) -> Upload:
+        upload = real(self, *given)
+        return replace(upload, params=upload.params.flip(0))
+
+    monkeypatch.setattr(DistributedExecutor, "fit", fit)
+    assert any("another state" in one for one in wrong_of("processes", 4))
+
+
+# --- random commands ----------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_what_random_commands_write_is_read_by_all() -> None:
+    found = [random_commands.inject(name) for name in random_commands.names(6)]
+    assert [(one.name, one.wrong, one.message) for one in found if one.wrong] == []
+    assert "read by all" in {one.outcome for one in found}
+
+
+@pytest.mark.slow
+def test_a_run_that_is_another_when_it_is_played_again_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real, drawn = batches.rng, iter(range(10**9))
+    monkeypatch.setattr(batches, "rng", lambda seed, *address: real(next(drawn), *address))
+    wrong = {random_commands.inject(name).wrong for name in random_commands.names(6)}
+    assert wrong & {"verify: refused", "verify: other bytes"}
 
 
 # --- the report ---------------------------------------------------------------------------------

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import functools
 import shutil
+import typing
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import torch
 from toy import Play, Played, toy_dataset
 
 from flbench import Conformance, State, hookimpl
+from flbench.core.parameters import declared as declared_parameters
 from flbench.plugin.registry import entries, find, load_entry
 from flbench.run.rounds import run_rounds
 from flbench.run.setup import prepare
@@ -44,6 +47,24 @@ def declared(method: str) -> Conformance:
 def settings_of(method: str) -> dict[str, object]:
     """Parameters with which what makes a method special happens on the toy, and soon."""
     return dict(declared(method).params) if method in METHODS else {}
+
+
+def other_value(rng: Random, method: str) -> list[tuple[str, object]]:
+    """A parameter of a method, and another value of its type; empty where there is none."""
+    known = list(declared_parameters(load_entry(find("methods", method))).values())
+    if not known:
+        return []
+    one = rng.choice(known)
+    bare = typing.get_args(one.hint)[0] if hasattr(one.hint, "__metadata__") else one.hint
+    if typing.get_origin(bare) is typing.Literal:
+        return [(one.name, rng.choice(typing.get_args(bare)))]
+    if isinstance(one.default, bool):
+        return [(one.name, not one.default)]
+    if isinstance(one.default, int):
+        return [(one.name, one.default + rng.choice([-1, 1, 2]))]
+    if isinstance(one.default, float):
+        return [(one.name, one.default * rng.choice([0.0, 0.5, 2.0]))]
+    return []
 
 
 def rounds_of(method: str) -> int:
