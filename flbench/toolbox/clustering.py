@@ -71,10 +71,10 @@ def optics(distance: Floats, min_samples: int, xi: float = 0.05) -> Labels:
         if they are all equal.
 
     Raises:
-        UserError: `min_samples` is not from 2 to the number of points, or xi not from 0 to 1.
+        UserError: `min_samples` is not from 2 to the number of points, or xi not from 0 to below 1.
     """
-    if not 0 <= xi <= 1:
-        raise UserError(f"xi {xi}: expected 0 to 1")
+    if not 0 <= xi < 1:
+        raise UserError(f"xi {xi}: expected 0 to below 1")
     if min_samples < 2:
         raise UserError(f"min_samples {min_samples}: expected 2 or more")
     if len(distance) < 4 or distance.max() == 0:

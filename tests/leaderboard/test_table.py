@@ -61,6 +61,21 @@ def test_an_entry_holds_every_number_of_its_row(tmp_path: Path) -> None:
     assert table.seeds == (0, 1, 2)
 
 
+@pytest.mark.parametrize(("devices", "seconds"), [("cc", 15), ("cg", 10), ("cgg", 25), ("ccg", 15)])
+def test_the_times_of_a_row_are_of_one_kind_of_device(
+    tmp_path: Path, devices: str, seconds: float
+) -> None:
+    """The first seed takes 10 seconds, the next 20, then 30."""
+    found = [
+        made(0.5, seed=seed, seconds=10.0 * (seed + 1)).model_copy(
+            update={"environment": {"device": {"c": "cpu", "g": f"cuda:{seed}"}[device]}}
+        )
+        for seed, device in enumerate(devices)
+    ]
+    (row,) = only(tmp_path, *found).rows
+    assert row.seconds == seconds
+
+
 def test_a_table_knows_what_is_installed(tmp_path: Path) -> None:
     search = Tuning(budget=3, tried=3, seeds=[9], score="loss")
     table = only(

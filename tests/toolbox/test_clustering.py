@@ -404,8 +404,8 @@ def test_more_samples_than_clients_are_refused() -> None:
     ("min_samples", "xi", "message"),
     [
         (1, 0.05, "min_samples 1: expected 2 or more"),
-        (2, -0.1, "xi -0.1: expected 0 to 1"),
-        (2, 1.5, "xi 1.5: expected 0 to 1"),
+        (2, -0.1, "xi -0.1: expected 0 to below 1"),
+        (2, 1.0, "xi 1.0: expected 0 to below 1"),
     ],
 )
 def test_settings_that_optics_cannot_have_are_refused(
