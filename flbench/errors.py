@@ -185,10 +185,12 @@ def machine_error(error: BaseException, path: Path | None = None) -> MachineErro
 
 def is_interruption(error: BaseException) -> bool:
     """Whether Ctrl-C was pressed in C code that made another error of it."""
+    chain: list[BaseException] = []
     cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, KeyboardInterrupt):
+    while cause is not None and cause not in chain:  # an error may be its own cause
+        chain.append(cause)
         cause = cause.__cause__
-    return cause is not None
+    return any(isinstance(one, KeyboardInterrupt) for one in chain)
 
 
 @contextmanager

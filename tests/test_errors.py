@@ -1,15 +1,24 @@
-"""What the machine refuses is one line that names path and remedy."""
+"""What the machine refuses is one line that names path and remedy; what interrupts is found."""
 
 from __future__ import annotations
 
 import errno
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from flbench.errors import MachineError, UserError, machine_error, naming, number_of
+from flbench.errors import (
+    MachineError,
+    ProcessDied,
+    UserError,
+    is_interruption,
+    machine_error,
+    naming,
+    number_of,
+)
 
 FULL = "No space left on device; free some space, or choose another folder"
 
@@ -60,3 +69,24 @@ def test_a_block_names_the_file_that_it_writes() -> None:
         raise UserError("mine")
     with pytest.raises(ZeroDivisionError), naming(Path("a")):
         raise ZeroDivisionError
+
+
+def caused(*errors: BaseException) -> BaseException:
+    """The first error; each is the cause of the one before."""
+    for one, cause in pairwise(errors):
+        one.__cause__ = cause
+    return errors[0]
+
+
+def test_an_interruption_is_found_behind_other_errors() -> None:
+    assert is_interruption(KeyboardInterrupt())
+    assert is_interruption(caused(ValueError(), ImportError(), KeyboardInterrupt()))
+    assert not is_interruption(caused(ValueError(), ImportError()))
+
+
+def test_causes_that_form_a_circle_have_an_end() -> None:
+    """They are what `raise error from error` makes."""
+    one, other = ProcessDied("a process of this run died"), ValueError()
+    assert not is_interruption(caused(one, one))
+    assert not is_interruption(caused(one, other, one))
+    assert is_interruption(caused(KeyboardInterrupt(), one, one))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import FrozenInstanceError, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pluggy
 import torch
@@ -332,7 +332,7 @@ def _guarded(
             raise
         except BaseException as error:  # SystemExit as well
             if hook not in LISTENERS:
-                raise _in_one_line(name, hook, error) from error
+                _refuse(name, hook, error)
             if not warned:
                 warn(f"{name}.{hook} failed ({in_one_line(error)}); the run goes on")
             warned = True
@@ -360,7 +360,7 @@ def _wrapper(
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit as well
-            raise _in_one_line(name, hook, error) from error
+            _refuse(name, hook, error)
         return False, None
 
     @functools.wraps(function)
@@ -394,6 +394,14 @@ def _answers(name: str, hook: str, answer: Any, value: Any) -> Any:  # noqa: ANN
     if value is None or (answer is not None and value is answer.value):
         return None if value is None else answer
     return HookResult(name, value)
+
+
+def _refuse(name: str, hook: str, error: BaseException) -> NoReturn:
+    """Raise the error that flbench shows of what a hook raised."""
+    found = _in_one_line(name, hook, error)
+    if found is error:  # which must not be its own cause
+        raise error
+    raise found from error
 
 
 def _in_one_line(name: str, hook: str, error: BaseException) -> FlbenchError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -32,8 +32,8 @@ from flbench.core.state import (
     Start,
     State,
 )
-from flbench.core.types import STAGE_KINDS
 from flbench.errors import PluginError, Undefined, in_one_line
+from flbench.plugin.field_types import misfit
 from flbench.plugin.registry import NAMES
 
 if TYPE_CHECKING:
@@ -57,6 +57,11 @@ def in_round(ctx: Context | None, message: str) -> PluginError:
     return PluginError(f"round {ctx.round}: {message}" if ctx and ctx.round else message)
 
 
+def entries(value: Tensor) -> int:
+    """Length of the first dimension; 0 where there is none."""
+    return len(value) if value.dim() else 0
+
+
 @dataclass(frozen=True)
 class Expect:
     """Checks parts of an answer.
@@ -76,6 +81,12 @@ class Expect:
     def part(self, name: str) -> Expect:
         """The same for a part of the answer."""
         return Expect(f"{self.who}{name}", self.ctx)
+
+    def fields(self, value: object) -> None:
+        """The fields of a dataclass have the types that it declares; other values pass."""
+        typed = is_dataclass(value) and not isinstance(value, (type, Partition))
+        if typed and (wrong := misfit(value)):
+            raise self.failure(f": {wrong}")
 
     def shape(self, tensor: object, expected: Shape, meaning: str) -> None:
         """A tensor has a shape."""
@@ -99,6 +110,12 @@ class Expect:
         if isinstance(tensor, Tensor) and tensor.dtype not in INTEGERS:
             raise self.failure(f" returned {tensor.dtype}, expected int64: {meaning}")
 
+    def places(self, tensor: Tensor, count: int) -> None:
+        """Indices of a list of so many are in it, each once."""
+        found = tensor.tolist()
+        if len(set(found)) < len(found) or any(not 0 <= one < count for one in found):
+            raise self.failure(f" expects each once, in 0..{count - 1}, got {found[:10]}")
+
     def rows(self, rows: object, expected: Shape, meaning: str) -> None:
         """Rows of models: shape, float32, finite."""
         self.shape(rows, expected, meaning)
@@ -120,9 +137,9 @@ class Expect:
             if name not in state.memory:
                 raise self.failure(f": memory '{name}' was not declared in setup")
             scope = state.scopes.get(name, "run")
-            if scope in lengths and len(value) != lengths[scope]:
+            if scope in lengths and entries(value) != lengths[scope]:
                 raise self.failure(
-                    f": memory '{name}' has {len(value)} entries, expected {lengths[scope]}:"
+                    f": memory '{name}' has {entries(value)} entries, expected {lengths[scope]}:"
                     f" one per {scope}"
                 )
 
@@ -150,6 +167,7 @@ def answered(
         raise expect.failure(
             f" returned {type(answer.value).__name__}, expected {expected.__name__}"
         )
+    expect.fields(answer.value)
     return answer.value, expect
 
 
@@ -161,6 +179,8 @@ def partition(answer: HookResult | None, clients: int, samples: int) -> Partitio
             f" returned {len(value.clients)} lists, expected {clients}: one per client"
         )
     for client, rows in enumerate(value.clients):
+        if np.ndim(rows) != 1 or (len(rows) and np.asarray(rows).dtype.kind not in "iu"):
+            raise expect.failure(f" gave client {client} no list of whole numbers")
         if len(rows) and not 0 <= int(np.min(rows)) <= int(np.max(rows)) < samples:
             raise expect.failure(f" gave client {client} a sample outside 0..{samples - 1}")
         if len(np.unique(rows)) != len(rows):
@@ -181,9 +201,9 @@ def setup(answer: HookResult, ctx: Context) -> Setup:
     for name, memory in value.memory.items():
         if name.count(".") != 1:
             raise expect.failure(f": memory '{name}' must be named '<method>.<name>'")
-        if memory.scope == "client" and len(memory.value) != ctx.clients:
+        if memory.scope == "client" and entries(memory.value) != ctx.clients:
             raise expect.failure(
-                f": memory '{name}' has {len(memory.value)} entries, expected {ctx.clients}:"
+                f": memory '{name}' has {entries(memory.value)} entries, expected {ctx.clients}:"
                 " one per client"
             )
     return value
@@ -209,9 +229,10 @@ def fits(answer: HookResult, merged: Setup, ctx: Context) -> None:
     if value.membership is not None and value.membership is merged.membership:
         expect.membership(value.membership, rows, ctx.clients)
     for name, memory in value.memory.items():
-        if memory.scope == "model" and len(memory.value) not in (1, rows):
+        if memory.scope == "model" and entries(memory.value) not in (1, rows):
             raise expect.failure(
-                f": memory '{name}' has {len(memory.value)} entries, expected {rows}: one per model"
+                f": memory '{name}' has {entries(memory.value)} entries, expected {rows}:"
+                " one per model"
             )
 
 
@@ -230,6 +251,7 @@ def plan(answer: HookResult | None, ctx: Context) -> Sequence[Stage]:
         raise expect.failure(f" returned {found!r}, expected a sequence of Stage")
     for stage in stages:
         of_stage = expect.part(f": stage '{stage.label}'")
+        of_stage.fields(stage)
         stage_fits(stage, of_stage, ctx)
         ids = stage.clients
         if not len(ids) or ids.min() < 0 or ids.max() >= ctx.clients or (ids.diff() <= 0).any():
@@ -249,10 +271,7 @@ def plan(answer: HookResult | None, ctx: Context) -> Sequence[Stage]:
 
 
 def stage_fits(stage: Stage, of_stage: Expect, ctx: Context) -> None:
-    """A known kind, data pooled only where the method says so, ids, and a schedule."""
-    if stage.kind not in STAGE_KINDS:
-        kinds = ", ".join(STAGE_KINDS)
-        raise of_stage.failure(f" is of kind '{stage.kind}', expected one of {kinds}")
+    """Data pooled only where the method says so, ids, and a schedule."""
     if stage.pooled and not ctx.pools_data:
         raise of_stage.failure(
             " pools all clients' data; a method says so with `pools_data = True`"
@@ -388,6 +407,7 @@ def reporter(answer: HookResult, state: State, ctx: Context) -> Reporter:
         value = function(*arguments)
         if not isinstance(value, Report):
             raise expect.failure(f" returned {type(value).__name__}, expected Report")
+        expect.fields(value)
         for name in value.kept:
             if state.scopes.get(name) != "client":
                 raise expect.failure(
@@ -406,6 +426,7 @@ def encode(answer: HookResult, state: State, ctx: Context) -> Callable[[Message]
         coded = coder(message)
         if not isinstance(coded, Message):
             raise expect.failure(f" returned {type(coded).__name__}, expected Message")
+        expect.fields(coded)
         expect.part(": params").rows(coded.params, tuple(message.params.shape), "one model")
         expect.part(": mask").flags(coded.mask, tuple(message.mask.shape), "one flag per scalar")
         if coded.bits < 1:
@@ -432,6 +453,9 @@ def score(answer: HookResult, state: State, ctx: Context) -> Scores:
     value, expect = answered("score", answer, Scores, ctx)
     expect.part(": row_ids").indices(value.row_ids, (None,), "ids of the judging clients")
     expect.part(": column_ids").indices(value.column_ids, (None,), "who or what is judged")
+    judged = ctx.clients if value.columns == "clients" else len(state.models)
+    expect.part(": row_ids").places(value.row_ids, ctx.clients)
+    expect.part(": column_ids").places(value.column_ids, judged)
     shape = (len(value.row_ids), len(value.column_ids))
     expect.shape(value.values, shape, "judging clients x judged")
     if torch.isinf(value.values).any():

@@ -6,6 +6,7 @@
     python -m tests.faults inputs [--count N] [--results FILE]
     python -m tests.faults determinism [--python PATH ...] [--results FILE]
     python -m tests.faults random [--count N] [--results FILE]
+    python -m tests.faults answers [--count N] [--results FILE]
     python -m tests.faults commands [--count N] [--results FILE]
     python -m tests.faults soak [--results FILE]
 
@@ -32,10 +33,18 @@ MODULES = {
     "inputs": "hostile_inputs",
     "determinism": "determinism",
     "random": "random_runs",
+    "answers": "random_answers",
     "commands": "random_commands",
     "soak": "soak",
 }
-COUNTS = {"kills": 300, "results": 5_000, "inputs": 100_000, "random": 2_000, "commands": 500}
+COUNTS = {
+    "kills": 300,
+    "results": 5_000,
+    "inputs": 100_000,
+    "random": 2_000,
+    "answers": 1_000,
+    "commands": 500,
+}
 
 
 def main() -> int:

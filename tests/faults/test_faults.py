@@ -13,6 +13,7 @@ from typing import Any
 import damaged_checkpoints
 import killed_runs
 import pytest
+import random_answers
 import random_commands
 import random_runs
 from damage import DAMAGES
@@ -22,6 +23,7 @@ from power_cut import Disk
 from flbench.core.state import Upload
 from flbench.engine import batches
 from flbench.engine.distributed import DistributedExecutor
+from flbench.plugin import validation
 from flbench.results import files
 from flbench.results.files import atomic_write, write_atomically
 from flbench.run import checkpoint, checkpoint_file, setup
@@ -233,6 +235,23 @@ def test_processes_that_mix_up_their_clients_are_found(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(DistributedExecutor, "fit", fit)
     assert any("another state" in one for one in wrong_of("processes", 4))
+
+
+# --- random answers -----------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_wrong_answer_is_one_line_or_does_no_harm() -> None:
+    found = [random_answers.inject(name) for name in random_answers.names(40)]
+    assert [(one.name, one.wrong, one.message) for one in found if one.wrong] == []
+    assert {one.outcome for one in found} == {"refused", "accepted"}
+
+
+@pytest.mark.slow
+def test_answers_whose_fields_nobody_looks_at_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validation, "misfit", lambda answer: "")
+    wrong = {random_answers.inject(name).wrong for name in random_answers.names(60)}
+    assert "a traceback" in wrong
 
 
 # --- random commands ----------------------------------------------------------------------------

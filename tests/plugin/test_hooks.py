@@ -78,8 +78,9 @@ def test_divergence_keeps_its_own_exit_code(play_toy: Play) -> None:
     def score(self: Any) -> None:
         raise Diverged("lower local.lr")
 
-    with pytest.raises(Diverged, match=r"^lower local\.lr$"):
+    with pytest.raises(Diverged, match=r"^lower local\.lr$") as said:
         play_toy(bad(score=score))
+    assert said.value.__cause__ is None, "an error that is its own cause has no end"
 
 
 def test_a_term_that_raises_names_plugin_and_round(play_toy: Play) -> None:

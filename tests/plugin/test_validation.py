@@ -39,7 +39,7 @@ WRONG: list[tuple[str, Callable[[], Any], str]] = [
     (
         "cluster",
         lambda: Membership(home=[0] * CLIENTS),  # type: ignore[arg-type]
-        "bad.cluster returned list, expected (6,): one group per client",
+        "bad.cluster: home is list, expected Tensor",
     ),
     (
         "cluster",
@@ -154,7 +154,8 @@ WRONG: list[tuple[str, Callable[[], Any], str]] = [
     (
         "personalise",
         lambda: Personal(row=HOME, adaptation=Stage("rest", EVERYBODY, 1)),  # type: ignore[arg-type]
-        "bad.personalise: adaptation is of kind 'rest', expected one of train, probe, trial, join",
+        "bad.personalise: adaptation.kind is 'rest', expected 'train' or 'probe' or 'trial' or"
+        " 'join'",
     ),
     (
         "personalise",
@@ -199,12 +200,27 @@ WRONG: list[tuple[str, Callable[[], Any], str]] = [
     (
         "plan",
         lambda: [Stage("rest", EVERYBODY, 1)],  # type: ignore[arg-type]
-        "bad.plan: stage 'rest' is of kind 'rest', expected one of train, probe, trial, join",
+        "bad.plan: stage 'rest': kind is 'rest', expected 'train' or 'probe' or 'trial' or 'join'",
     ),
     (
         "plan",
         lambda: [Stage("train", EVERYBODY, 1), Stage("train", EVERYBODY, 2)],
         "bad.plan: two stages of one round need different names, got ['train', 'train']",
+    ),
+    (
+        "score",
+        lambda: replace(scores(torch.zeros(2, 2)), row_ids=torch.tensor([0, 6])),
+        "bad.score: row_ids expects each once, in 0..5, got [0, 6]",
+    ),
+    (
+        "score",
+        lambda: replace(scores(torch.zeros(2, 2)), column_ids=torch.tensor([3, 3])),
+        "bad.score: column_ids expects each once, in 0..5, got [3, 3]",
+    ),
+    (
+        "score",
+        lambda: replace(scores(torch.zeros(2, 1)), columns="models", column_ids=torch.tensor([1])),
+        "bad.score: column_ids expects each once, in 0..0, got [1]",
     ),
     ("dispatch", lambda: {}, "bad.dispatch returned dict, expected Start"),
     (
@@ -215,7 +231,7 @@ WRONG: list[tuple[str, Callable[[], Any], str]] = [
     (
         "dispatch",
         lambda: Start(client_memory={"kept": 7}),  # type: ignore[dict-item]
-        "bad.dispatch: client_memory 'kept' is int, expected 3 rows: one per acting client",
+        "bad.dispatch: client_memory['kept'] is 7, expected Tensor",
     ),
 ]
 
@@ -255,6 +271,11 @@ BEFORE: list[tuple[str, Callable[[], Any], str]] = [
         lambda: remembered("bad.control", (5, 2), "client"),
         "bad.setup: memory 'bad.control' has 5 entries, expected 6: one per client",
     ),
+    (
+        "setup",
+        lambda: remembered("bad.control", (), "client"),
+        "bad.setup: memory 'bad.control' has 0 entries, expected 6: one per client",
+    ),
     ("client_module", lambda: 3, "bad.client_module returned int, expected ClientModule"),
     ("partition", lambda: [[0]], "bad.partition returned list, expected Partition"),
     (
@@ -266,6 +287,11 @@ BEFORE: list[tuple[str, Callable[[], Any], str]] = [
         "partition",
         lambda: dealt(*[range(9 * i, 9 * i + 9) for i in range(5)], range(70, 73)),
         "bad.partition gave client 5 a sample outside 0..71",
+    ),
+    (
+        "partition",
+        lambda: Partition(clients=("few",) * 6),  # type: ignore[arg-type]
+        "bad.partition gave client 0 no list of whole numbers",
     ),
     (
         "partition",
