@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from numbers import Integral, Real
@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+
+from flbench.core.types import STAGE_KINDS, Kind
 
 NUMBERS: dict[object, type] = {int: Integral, float: Real}
 """What may stand for a number, beside a tensor without dimensions; a truth value may not."""
@@ -80,13 +82,18 @@ def _is_of(value: object, hint: Any) -> bool:  # noqa: ANN401 - any type
     if origin in UNIONS:
         return any(_is_of(value, one) for one in typing.get_args(hint))
     if origin is Literal:
-        return isinstance(value, str) and value in typing.get_args(hint)
+        return isinstance(value, str) and value in _words(hint)
     if origin is Callable:
         return callable(value)
     if hint in NUMBERS:
         number = isinstance(value, NUMBERS[hint]) and not isinstance(value, bool)
         return number or (isinstance(value, Tensor) and value.dim() == 0)
     return isinstance(value, origin or hint)
+
+
+def _words(hint: Any) -> Collection[str]:  # noqa: ANN401 - any type
+    """The words that a type has; of stages, those of the table of all kinds."""
+    return STAGE_KINDS if hint == Kind else typing.get_args(hint)
 
 
 def _holds_nothing(tensor: Tensor) -> bool:
@@ -105,7 +112,7 @@ def _text(hint: Any) -> str:  # noqa: ANN401 - any type
     if origin in UNIONS:
         return " or ".join(_text(one) for one in typing.get_args(hint))
     if origin is Literal:
-        return " or ".join(map(repr, typing.get_args(hint)))
+        return " or ".join(map(repr, _words(hint)))
     if origin is Mapping:
         return f"names with {_text(typing.get_args(hint)[1])}"
     if origin is Callable:
