@@ -50,8 +50,9 @@ def _fields(kind: Any) -> tuple[tuple[str, Any, frozenset[object]], ...]:  # noq
 
 
 def _exact(hint: Any) -> frozenset[object]:  # noqa: ANN401 - any type
-    options = typing.get_args(hint) if typing.get_origin(hint) in UNIONS else (hint,)
-    return frozenset(options) & {Tensor, str, bool, int, float, type(None)}
+    options = {*typing.get_args(hint)} if typing.get_origin(hint) in UNIONS else {hint}
+    whole = {int} if float in options else set()
+    return frozenset(options & {Tensor, str, bool, int, float, type(None)} | whole)
 
 
 def _wrong(value: object, hint: Any, where: str) -> str:  # noqa: ANN401 - any type
