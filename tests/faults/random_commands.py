@@ -116,7 +116,10 @@ def run_of(words: list[str]) -> Done:
     if SEVERAL not in words:
         return typed("run", *words, seconds=LONG)
     command = [sys.executable, "-m", "flbench", "run", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LONG)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LONG)
+    except subprocess.TimeoutExpired:
+        return Done(None, "", "", "too long")
     wrong = "traceback" if "Traceback" in done.stderr else ""
     return Done(done.returncode, done.stdout, done.stderr, wrong)
 
