@@ -88,26 +88,26 @@ class Expect:
         if typed and (wrong := misfit(value)):
             raise self.failure(f": {wrong}")
 
-    def shape(self, tensor: object, expected: Shape, meaning: str) -> None:
-        """A tensor has a shape."""
-        came = tuple(tensor.shape) if isinstance(tensor, Tensor) else None
+    def shape(self, tensor: Tensor | None, expected: Shape, meaning: str) -> None:
+        """A tensor has a shape; one that is missing has none."""
+        came = None if tensor is None else tuple(tensor.shape)
         fits = came is not None and len(came) == len(expected)
         if not fits or any(e not in (None, c) for e, c in zip(expected, came or (), strict=True)):
             wanted = tuple("any" if length is None else length for length in expected)
             text = f"({', '.join(map(str, wanted))}{',' if len(wanted) == 1 else ''})"
-            got = f"shape {came}" if came is not None else type(tensor).__name__
+            got = "None" if came is None else f"shape {came}"
             raise self.failure(f" returned {got}, expected {text}: {meaning}")
 
-    def one_row_each(self, tensor: object, rows: int, of: str) -> None:
+    def one_row_each(self, tensor: Tensor, rows: int, of: str) -> None:
         """A tensor has one row for each client."""
-        if not isinstance(tensor, Tensor) or tensor.dim() == 0 or len(tensor) != rows:
-            got = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
+        if tensor.dim() == 0 or len(tensor) != rows:
+            got = tuple(tensor.shape)
             raise self.failure(f" is {got}, expected {rows} rows: one per {of}")
 
-    def indices(self, tensor: object, expected: Shape, meaning: str) -> None:
+    def indices(self, tensor: Tensor, expected: Shape, meaning: str) -> None:
         """A tensor holds row numbers or client ids."""
         self.shape(tensor, expected, meaning)
-        if isinstance(tensor, Tensor) and tensor.dtype not in INTEGERS:
+        if tensor.dtype not in INTEGERS:
             raise self.failure(f" returned {tensor.dtype}, expected int64: {meaning}")
 
     def places(self, tensor: Tensor, count: int) -> None:
@@ -116,18 +116,18 @@ class Expect:
         if len(set(found)) < len(found) or any(not 0 <= one < count for one in found):
             raise self.failure(f" expects each once, in 0..{count - 1}, got {found[:10]}")
 
-    def rows(self, rows: object, expected: Shape, meaning: str) -> None:
+    def rows(self, rows: Tensor, expected: Shape, meaning: str) -> None:
         """Rows of models: shape, float32, finite."""
         self.shape(rows, expected, meaning)
-        if isinstance(rows, Tensor) and rows.dtype != torch.float32:
+        if rows.dtype != torch.float32:
             raise self.failure(f" returned {rows.dtype}, expected float32: {meaning}")
-        if isinstance(rows, Tensor) and not all_finite(rows):
+        if not all_finite(rows):
             raise self.failure(" returned models that are not finite")
 
-    def flags(self, mask: object, expected: Shape, meaning: str) -> None:
+    def flags(self, mask: Tensor, expected: Shape, meaning: str) -> None:
         """A tensor holds truth values."""
         self.shape(mask, expected, meaning)
-        if isinstance(mask, Tensor) and mask.dtype != torch.bool:
+        if mask.dtype != torch.bool:
             raise self.failure(f" returned {mask.dtype}, expected bool: {meaning}")
 
     def memory(self, kept: Mapping[str, Tensor], state: State, rows: int, clients: int) -> None:
@@ -322,7 +322,7 @@ def start_field(
     if name == "active":
         shape, meaning = (acting, candidates), "one flag per acting client and candidate"
     else:
-        shape = (width,) if getattr(tensor, "ndim", 1) == 1 else (acting, width)
+        shape = (width,) if tensor.dim() == 1 else (acting, width)
         meaning = "one flag per scalar, or one row of flags per acting client"
     expect.flags(tensor, shape, meaning)
 
@@ -504,9 +504,9 @@ def personalise(answer: HookResult | None, state: State, clients: Tensor, ctx: C
         personalise(HookResult(answer.plugin, tested), state, clients, ctx)
     if (value.row is None) == (value.params is None):
         raise expect.failure(" must give either `row` or `params`")
-    if value.row is None:
+    if value.params is not None:
         expect.rows(value.params, (len(clients), ctx.layout.width), "one model per client")
-    else:
+    if value.row is not None:
         expect.indices(value.row, (len(clients),), "one row per client")
         lost = clients[(value.row < 0) | (value.row >= len(state.models))]
         if len(lost) and ctx.joining and answer.plugin == "defaults":
