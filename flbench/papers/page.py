@@ -22,6 +22,7 @@ from flbench.papers.reproduction import (
     in_words,
     planned,
 )
+from flbench.results.plain_rows import as_table
 from flbench.sweeps.request import RunRequest
 
 if TYPE_CHECKING:
@@ -138,18 +139,13 @@ def _claim(claim: Claim, out: Path) -> list[str]:
     if found is None:
         return [*lines, f"{command}: not run."]
     try:
-        rows = json.loads(found.read_text(encoding="utf-8"))["rows"]
-        cells = [pair for row in rows for pair in row.items()]
-        names = dict.fromkeys(k for k, value in cells if not isinstance(value, (list, dict)))
-        if not names:
+        headings, texts = as_table(json.loads(found.read_text(encoding="utf-8"))["rows"])
+        if not headings:
             raise LookupError
-        texts = [[escaped(_cell(row.get(name))) for name in names] for row in rows]
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         raise UserError(f"{found}: expected JSON with a list of tables 'rows'") from None
-    return [*lines, command, "", *markdown_table([(escaped(name), True) for name in names], texts)]
-
-
-def _cell(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:.4f}"
-    return "-" if value is None else str(value)
+    table = markdown_table(
+        [(escaped(name), words) for name, words in headings.items()],
+        [[*map(escaped, cells)] for cells in texts],
+    )
+    return [*lines, command, "", *table]

@@ -106,7 +106,7 @@ def run_study(
 
     def keep(rows: Table) -> None:
         about = {**asked, "study": stem, "seeds": len(request.seeds)}
-        text = json.dumps({**about, "rows": rows}, indent=1, sort_keys=True)
+        text = json.dumps({**about, "rows": rows}, indent=1)
         write_atomically(target, f"{text}\n".encode())
 
     torch.set_num_threads(request.engine.threads)

@@ -15,17 +15,14 @@ from flbench.leaderboard.grouping import (
     rows_of,
     shown_metrics,
 )
+from flbench.results.plain_rows import as_table
 from flbench.results.schema import Result
 
 
 def print_rows(title: str, rows: Sequence[Mapping[str, object]]) -> None:
-    """Print rows as a table: a column per key without list values, means with deviations."""
-    names = list(dict.fromkeys(key for row in rows for key in row))
-    names = [key for key in names if not any(isinstance(row.get(key), list) for row in rows)]
-    names = [key for key in names if key.removesuffix("_std") == key or key[:-4] not in names]
-    cells = [[_with_deviation(row, name) for name in names] for row in rows]
-    texts = {name for name in names if any(isinstance(row.get(name), str) for row in rows)}
-    _print(title, names, cells, texts)
+    """Print rows of plain data as a table."""
+    headings, cells = as_table(rows)
+    _print(title, list(headings), cells, {name for name, words in headings.items() if words})
 
 
 def _print(
@@ -65,18 +62,6 @@ def _print(
         table.add_row(*row)
     terminal.width = max(terminal.width, sum(least) + borders)
     terminal.print(table)
-
-
-def _with_deviation(row: Mapping[str, object], name: str) -> str:
-    """A number with its deviation, if there is one."""
-    spread = row.get(f"{name}_std")
-    return _cell(row.get(name)) + ("" if spread is None else f" ± {_cell(spread)}")
-
-
-def _cell(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:.4f}" if abs(value) < 1000 else f"{value:.0f}"
-    return "-" if value is None else str(value)
 
 
 def print_table(finished: Sequence[tuple[Path, Result]]) -> None:

@@ -401,9 +401,10 @@ def test_a_studys_table_is_shown_as_it_is_or_refused_in_one_line(tmp_path: Path)
     card = Paper(name="mine", claims=[claim], **about)
     file = tmp_path / "studies" / "one.json"
     file.parent.mkdir()
-    file.write_text(json.dumps({"rows": [{"a|b": "[x](y)", "n": 0.5}, {"n": None}]}))
+    rows = [{"a|b": "[x](y)", "n": 0.5, "n_std": 0.25, "home": [0, 1]}, {"n": None}]
+    file.write_text(json.dumps({"rows": rows}))
     assert paper_page.page(card, RunRequest(out=tmp_path), SweepProgress()).endswith(
-        "\n| a\\|b | n |\n|---|---|\n| \\[x\\](y) | 0.5000 |\n| - | - |\n"
+        "\n| a\\|b | n |\n|---|---:|\n| \\[x\\](y) | 0.50 ± 0.25 |\n| - | - |\n"
     )
     for odd in ("{", "{}", '{"rows": []}', '{"rows": [1]}', '{"rows": {"a": 1}}', "[]"):
         file.write_text(odd)
