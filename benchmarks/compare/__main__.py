@@ -30,6 +30,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--environments", type=Path, help="folder of the environments")
     parser.add_argument("--out", type=Path, help="write a JSON file per pair into this folder")
     options = parser.parse_args(arguments)
+    # the other side runs in a folder of its own; links stay, a virtual environment is found by one
+    python = options.python and options.python.absolute()
+    environments = (options.environments or cache()).absolute()
     try:
         if options.list:
             for one in PAIRS:
@@ -42,10 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
             if options.out is not None:
                 refuse_unwritable(file_of(options.out, pair))
             framework = FRAMEWORKS[pair.framework]
-            python = options.python or ensure(
-                framework, (options.environments or cache()) / pair.framework
-            )
-            report = examine(pair, python)
+            report = examine(pair, python or ensure(framework, environments / pair.framework))
             print(line(report), flush=True)
             if options.out is not None:
                 save(file_of(options.out, pair), report)

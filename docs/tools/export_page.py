@@ -26,7 +26,9 @@ DuckDB, R and others read:
 
 Rows are sorted by suite, data set, fingerprint of the suite, method, fingerprint and seed. The same
 results give the same bytes with the same version of pyarrow. Two files of one run are refused.
-Score matrices, notes and warnings stay in the result files.
+Score matrices, notes and warnings stay in the result files. What [audits](submitting.md#audits) say
+is read from `leaderboard/audits.jsonl`, in a clone of flbench, or from the file that `--audits`
+names.
 
 Results of different suites share a file, so compare rows of one `suite_fingerprint` and seed only:
 `group by suite_fingerprint`. The ranks and intervals of the [leaderboard](leaderboard.md) are not

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from flbench.leaderboard.markdown import anchor
+from flbench.leaderboard.pages import page_of
 from flbench.leaderboard.recommendation import (
     CLOSE,
     EVIDENCE,
@@ -62,8 +64,13 @@ Words: [glossary](glossary.md).
 Find the row that is most like your clients. Every number is the mean accuracy over clients and
 seeds at the methods' defaults; a method that shares a letter with the best one on the
 [leaderboard](../leaderboard/README.md) *cannot be told apart* from it. Small networks and data sets
-do not decide for large ones: run your own files with the
+do not decide for large ones, nor do few rounds for many: run your own files with the
 [partition that you have](data.md#your-own-data) before you choose.
+"""
+LEFT_OUT = f"""\
+Left out are tables with fewer than {LEAST} ranked methods at their defaults. A method of one seed
+has no rank, so the longest runs are left out too, and may say otherwise: the page of the suite has
+them.
 """
 
 
@@ -120,17 +127,20 @@ def by_kind(found: Sequence[Table]) -> list[str]:
     lines = [
         "## By how clients differ",
         "",
-        "| your clients | suite | clients | methods | best | cannot be told apart from it |"
-        " `fedavg` | `local-only` |",
-        "|---|---|---:|---:|---|---|---:|---:|",
+        *LEFT_OUT.split("\n"),
+        "| your clients | suite | clients | rounds | methods | best"
+        " | cannot be told apart from it | `fedavg` | `local-only` |",
+        "|---|---|---:|---:|---:|---|---|---:|---:|",
     ]
     for table in found:
         rows = methods(table)
         others = [baseline(table, name) for name in ("fedavg", "local-only")]
+        place = f"../leaderboard/{page_of(table.suite)}#{anchor(table.title)}"
         cells = [
             KINDS[kind_of(table)],
-            f"`{table.suite}` on `{table.dataset}`",
+            f"[`{table.suite}` on `{table.dataset}`]({place})",
             str(table.settings["clients"]),
+            str(table.settings["rounds"]),
             str(len(rows)),
             shown(rows[0]),
             peers(rows),
@@ -239,14 +249,16 @@ not compared.
   `--same-labels` (all labels, but samples that look or mean different);
 - `--traffic TIMES`: the bytes a client may send and receive, over those of one model for all,
   which are 2 x size of the model x rounds x participation;
-- `--newcomers`: clients that join later are what counts; `--different-networks`: clients have
-  networks of their own, so only methods that allow that.
+- `--newcomers`: clients that join later are what counts (the leaderboard has no such tables yet:
+  give your own results, of suites with `unseen`, as `--results FOLDER`); `--different-networks`:
+  clients have networks of their own, so only methods that allow that.
 
 The distance to a table is the mean over what both have of the difference over the range of all
 tables, numbers of clients, samples and participation as logarithms (Gower). A method's gain over
-the better of `fedavg` and `local-only` is averaged over the {NEAREST} nearest tables, with weights
-1 / ({CLOSE} + distance), if {EVIDENCE} of them have it. The interval is a 95 % prediction interval
-of one more federation. It is wide where the tables are few or differ.
+the better of `fedavg` and `local-only` is averaged over the {NEAREST} nearest tables, and those as
+near as the last of them, with weights 1 / ({CLOSE} + distance), if {EVIDENCE} of them have it. The
+interval is a 95 % prediction interval of one more federation. It is wide where the tables are few
+or differ.
 
 ### How good the answers are
 

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from flbench.errors import UserError
 from flbench.results.difference import differences, unlike, verdict
 
 
@@ -44,15 +43,12 @@ def diff(
 
 def _chosen(one: Path, other: Path) -> tuple[Path, Path]:
     """Two files; in folders, those of the lowest common seed, else of the lowest seed."""
-    from flbench.results.files import result_files
+    from flbench.results.files import some_result_files
 
     def seeds(path: Path) -> dict[str, Path]:
         if not path.is_dir():
             return {}
-        found = {file.name: file for file in result_files([path])}
-        if path in found.values():
-            raise UserError(f"{path}: expected a result file or a folder with some, found none")
-        return found
+        return {file.name: file for file in some_result_files([path])}
 
     mine, theirs = seeds(one), seeds(other)
     common = {*mine} & {*theirs}

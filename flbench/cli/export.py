@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from flbench.cli.options import COMMITTED
 from flbench.cli.plot import read_all_results
 
 
@@ -17,13 +18,17 @@ def export(
     out: Annotated[Path, typer.Option(metavar="DIR", help="folder of the three files")] = Path(
         "exported"
     ),
+    audits: Annotated[
+        Path, typer.Option(metavar="FILE", help="the log of audits, if it is there")
+    ] = COMMITTED.parent / "audits.jsonl",
 ) -> None:
     """Write results as parquet: runs, rounds and clients, a file each (docs/export.md)."""
+    from flbench.results.audits import read_audits
     from flbench.results.export import exported
     from flbench.results.files import write_atomically
 
     found = read_all_results(results)
-    for name, data in exported(result for _, result in found).items():
+    for name, data in exported((result for _, result in found), read_audits(audits)).items():
         write_atomically(out / name, data)
         print(f"wrote {out / name}")
     print(f"{len(found)} results; what each column holds: docs/export.md")

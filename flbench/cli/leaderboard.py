@@ -71,8 +71,7 @@ def leaderboard(
         (out / name).unlink()
     if drawn is not None:
         drawn.save()
-    same = len(files) - len(new)
-    print(f"wrote {len(new)} files in {out}; {same} are as they were")
+    print(f"wrote {len(new)} of {len(files)} files in {out}; the others are as they were")
 
 
 def _check(

@@ -82,12 +82,10 @@ def read_all_results(paths: Sequence[Path]) -> list[tuple[Path, Result]]:
     Raises:
         UserError: there is none, one cannot be read, or two files are of one run.
     """
-    from flbench.results.files import read_result, result_files
+    from flbench.results.files import read_result, some_result_files
 
     found: dict[Path, tuple[Path, Result]] = {}
-    for file in result_files(paths):
-        if file.is_dir():
-            raise UserError(f"{file}: expected a result file or a folder of them, found none")
+    for file in some_result_files(paths):
         if file.resolve() not in found:
             found[file.resolve()] = file, read_result(file)
     runs: dict[tuple[str, int], Path] = {}

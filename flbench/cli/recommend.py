@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from flbench.leaderboard.recommendation import Advice, Evidence, Federation, Neighbour
 
 SHOWN = 10
-"""Number of methods that are shown."""
+"""Number of methods, and of tables, that are shown."""
 WAYS = {
     "nearest": "the first method of the nearest tables, as above",
     "on average": "the method that is best on average over all tables",
@@ -112,7 +112,11 @@ def recommend(
             f"{results}: no method with {what} is in {rule.EVIDENCE} of the {len(near)} nearest"
             " tables; ask for less, or run `flbench sweep` on your own data"
         )
-    lines = [*_evidence_lines(asked, near, known), *_advice_lines(found), *_rare_lines(near)]
+    lines = [
+        *_evidence_lines(asked, near, known),
+        *_advice_lines(found),
+        *_rare_lines(rule.usable(near, allowed, traffic)),
+    ]
     lines += ["", f"try first: {found[0].method}"]
     if usual and usual[0].method != found[0].method:
         lines.append(f"best on average over all tables: {usual[0].method}")
@@ -171,13 +175,15 @@ def _evidence_lines(
         f"the {len(near)} nearest of {len(known)} tables, compared in {names}"
         " (distance 0 = alike, 1 = as far apart as tables are):"
     ]
-    for one in near:
+    for one in near[:SHOWN]:
         gains = one.table.gains
         best = max(sorted(gains), key=lambda name: gains[name])
         lines.append(
             f"  {one.distance:.2f}  {one.table.title}: best of {len(gains)} {best}"
             f" {_points(gains[best])}, weight {one.weight:.2f}"
         )
+    if len(near) > SHOWN:
+        lines.append(f"  and {len(near) - SHOWN} more, up to {near[-1].distance:.2f}")
     return lines
 
 
@@ -201,15 +207,15 @@ def _advice_lines(found: Sequence[Advice]) -> list[str]:
     return lines
 
 
-def _rare_lines(near: Sequence[Neighbour]) -> list[str]:
+def _rare_lines(usable: Mapping[str, Sequence[Neighbour]]) -> list[str]:
     """Methods that gain something on a near table, and are on too few of them to be compared."""
     from flbench.leaderboard.recommendation import EVIDENCE
 
-    gains: dict[str, list[float]] = {}
-    for one in near:
-        for name, gain in one.table.gains.items():
-            gains.setdefault(name, []).append(gain)
-    rare = {name: found for name, found in gains.items() if len(found) < EVIDENCE}
+    rare = {
+        name: [one.table.gains[name] for one in own]
+        for name, own in usable.items()
+        if len(own) < EVIDENCE
+    }
     useful = sorted((name for name in rare if max(rare[name]) > 0), key=lambda n: -max(rare[n]))
     if not useful:
         return []

@@ -60,15 +60,15 @@ def verify(
     Exit code 1 where one does not. Several files: what differs stops no other, and an interrupted
     or killed command goes on when it is typed again.
     """
-    from flbench.results.files import read_result, result_files
+    from flbench.results.files import read_result, some_result_files
 
+    paths = some_result_files(files)
     if write and rounds is not None:
-        played = [read_result(path) for path in result_files(files)]
+        played = [read_result(path) for path in paths]
         if any(rounds != one.suite["rounds"] for one in played):
             raise UserError(
                 "--write calls a file reproduced, which takes all its rounds: drop --rounds"
             )
-    paths = result_files(files)
     if len(paths) > 1 or log is not None:
         wanted = partial(rounds_to_play, wanted=rounds)
         verify_all(
@@ -219,7 +219,8 @@ def verify_all(
         ) from None
     print("\n".join([*summary(done, []), f"log: {log}"]))
     if written:
-        print(f"{len(written)} files are called reproduced; now type: {_next(written)}")
+        called = "1 file is" if len(written) == 1 else f"{len(written)} files are"
+        print(f"{called} called reproduced; now type: {_next(written)}")
     if wrong := sum(one.outcome in (None, "differs") for one in done):
         raise UserError(f"{wrong} of {len(done)} files did not come out the same")
 

@@ -42,7 +42,7 @@ def is_current(sources: Mapping[str, str]) -> bool:
 
 
 def with_audits(found: Iterable[Table], log: Path) -> list[Table]:
-    """Tables whose rows say when they were last audited.
+    """Tables whose rows say when they were last audited, and which seeds agreed.
 
     Args:
         found: the tables.
@@ -57,7 +57,12 @@ def with_audits(found: Iterable[Table], log: Path) -> list[Table]:
     def audited(row: TableRow) -> TableRow:
         work, counted = work_by_audits(row, known)
         said = last_audit(row, runs, known, begun)
-        return replace(row, last_audit=said, work=work, counted=counted)
+        agreed = frozenset(
+            one.seed
+            for one in row.results
+            if (audit := known.get((run_key(one), content_digest(one)))) and audit.agrees
+        )
+        return replace(row, last_audit=said, audited=agreed, work=work, counted=counted)
 
     return [replace(table, rows=tuple(map(audited, table.rows))) for table in found]
 

@@ -27,8 +27,8 @@ HOW_TO_READ = (
     " and are not ranked. *To oracle* is the mean's distance below the oracle's; *gain* its"
     " distance above the better of training alone and one model for all, which is what a method"
     " must be worth. Unseen clients joined after the last round. *Status* is `reproduced` where"
-    " `flbench verify` played the run again from its file alone and it agreed, `self-reported`"
-    " where nobody has yet. `docs/leaderboard.md` explains every column, and"
+    " the run was played again as a whole from its file alone and agreed, `self-reported` where"
+    " nobody has yet. `docs/leaderboard.md` explains every column, and"
     " `docs/submitting.md` how to submit a row."
 )
 

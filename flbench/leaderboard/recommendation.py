@@ -23,7 +23,7 @@ from flbench.leaderboard.table import Table, TableRow
 from flbench.metrics import HEADLINE, Floats
 
 NEAREST = 5
-"""Tables that an answer is made from."""
+"""Tables that an answer is made from, and those that are as near as the last of them."""
 CLOSE = 0.1
 """A table at distance d has the weight 1 / (CLOSE + d)."""
 EVIDENCE = 3
@@ -228,10 +228,13 @@ class Neighbour:
 
 
 def nearest(asked: Federation, known: Sequence[Evidence], count: int = NEAREST) -> list[Neighbour]:
-    """The tables that are most like a federation, the nearest first."""
+    """The tables that are most like a federation, the nearest first; all that tie with the last."""
+    away = [round(distance, 9) for distance in distances(asked, known)]
+    limit = max(sorted(away)[:count], default=0.0)
     pairs = sorted(
-        zip(distances(asked, known), known, strict=True), key=lambda pair: (pair[0], pair[1].title)
-    )[:count]
+        (pair for pair in zip(away, known, strict=True) if pair[0] <= limit),
+        key=lambda pair: (pair[0], pair[1].title),
+    )
     total = sum(1 / (CLOSE + distance) for distance, _ in pairs)
     return [Neighbour(one, far, 1 / (CLOSE + far) / total) for far, one in pairs]
 
@@ -292,19 +295,37 @@ def advise(
         most_traffic: allowed traffic over that of one model for all.
     """
     found = []
-    for name in sorted({name for one in neighbours for name in one.table.gains}):
-        own = [one for one in neighbours if name in one.table.gains]
-        if len(own) < EVIDENCE or (allowed is not None and name not in allowed):
+    for name, own in usable(neighbours, allowed, most_traffic).items():
+        if len(own) < EVIDENCE:
             continue
         middle, low, high = predicted(
             [one.table.gains[name] for one in own], [one.weight for one in own]
         )
-        moved = [(one.table.traffic[name], one.weight) for one in own if name in one.table.traffic]
-        times = sum(a * w for a, w in moved) / sum(w for _, w in moved) if moved else None
-        if most_traffic is not None and (times is None or times > most_traffic * 1.001):
-            continue
-        found.append(Advice(name, middle, (max(low, -1.0), min(high, 1.0)), times, len(own)))
+        interval = max(low, -1.0), min(high, 1.0)
+        found.append(Advice(name, middle, interval, traffic_of(name, own), len(own)))
     return sorted(found, key=lambda one: (-one.gain, one.method))
+
+
+def usable(
+    neighbours: Sequence[Neighbour],
+    allowed: Container[str] | None = None,
+    most_traffic: float | None = None,
+) -> dict[str, list[Neighbour]]:
+    """The tables that have a method, for every method that may be used."""
+    found = {}
+    for name in sorted({name for one in neighbours for name in one.table.gains}):
+        own = [one for one in neighbours if name in one.table.gains]
+        times = traffic_of(name, own)
+        fits = most_traffic is None or (times is not None and times <= most_traffic * 1.001)
+        if fits and (allowed is None or name in allowed):
+            found[name] = own
+    return found
+
+
+def traffic_of(method: str, own: Sequence[Neighbour]) -> float | None:
+    """Weighted mean of a method's traffic over that of one model for all; None = not known."""
+    moved = [(one.table.traffic[method], one.weight) for one in own if method in one.table.traffic]
+    return sum(a * w for a, w in moved) / sum(w for _, w in moved) if moved else None
 
 
 def on_average(known: Sequence[Evidence]) -> list[Neighbour]:

@@ -49,7 +49,7 @@ def details(row: TableRow, results: str, audits: Mapping[str, Sequence[Audit]]) 
         "params": [[name, _plain(value)] for name, value in sorted(row.params.items())],
         "plugins": [_plugin(one) for one in row.plugins],
         "links": [list(one) for one in row.links],
-        "runs": [_run(one, file) for one, file in zip(row.results, row.files, strict=True)],
+        "runs": [_run(row, one, file) for one, file in zip(row.results, row.files, strict=True)],
         "files": [f"{quote(results)}/{quote(file)}" for file in row.files],
         "audits": [
             _audit(result, audit)
@@ -113,7 +113,7 @@ def paper_of(name: str, distribution: str) -> str:
     return method_info(entry).source if entry else ""
 
 
-def _run(result: Result, file: str) -> list[str]:
+def _run(row: TableRow, result: Result, file: str) -> list[str]:
     accuracy = result.summary.get("accuracy_mean")
     worst = result.summary.get("accuracy_worst_decile")
     known = result.environment
@@ -131,7 +131,7 @@ def _run(result: Result, file: str) -> list[str]:
         number(accuracy),
         number(worst),
         number(result.seconds.get("total"), 1),
-        result.status,
+        row.status_of(result),
         PurePosixPath(file).name,
         _code({one.name: one.source for one in result.plugins}),
         ", ".join(filter(None, [*parts, *versions])) or "-",

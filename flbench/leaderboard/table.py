@@ -260,6 +260,7 @@ class TableRow(ResultGroup):
         printed: name in a summary -> the paper's number; empty where it has no accuracy.
         outdated: why it is stale; empty where it is not.
         last_audit: when it was last run again (`flbench.leaderboard.audited`).
+        audited: seeds whose last audit of all rounds agrees.
         links: to source, paper and package of its plugins (`flbench.leaderboard.links`).
     """
 
@@ -277,6 +278,7 @@ class TableRow(ResultGroup):
     printed: Mapping[str, float] = field(default_factory=dict)
     outdated: str = ""
     last_audit: str = ""
+    audited: frozenset[int] = frozenset()
     links: tuple[Link, ...] = ()
 
     @property
@@ -327,8 +329,13 @@ class TableRow(ResultGroup):
         """
         if self.outdated:
             return "outdated"
-        found = {"not reproducible" if r.source_changes else r.status for r in self.results}
-        return ", ".join(sorted(found))
+        return ", ".join(sorted(set(map(self.status_of, self.results))))
+
+    def status_of(self, result: Result) -> str:
+        """What is known of one seed: by its file, or by an audit."""
+        if result.source_changes:
+            return "not reproducible"
+        return "reproduced" if result.seed in self.audited else result.status
 
 
 def _compared(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from flbench.errors import UserError
 from flbench.leaderboard.markdown import escaped
 from flbench.leaderboard.markdown import grid as markdown_table
+from flbench.leaderboard.pages import page_of
 from flbench.papers.paper import SCALES, Claim, Paper, PaperTable
 from flbench.papers.reproduction import (
     COLUMNS,
@@ -131,8 +132,9 @@ def _parts(scale: str, table: PaperTable, found: Sequence[Comparison]) -> list[s
 def _claim(claim: Claim, out: Path) -> list[str]:
     """A claim, and the table of its study if there is one."""
     lines = ["", f"**{claim.where}.** {claim.says}", ""]
-    if claim.suite:
-        return [*lines, f"Suite `{claim.suite}`: see the leaderboard."]
+    if claim.suites:
+        links = (f"[{name}](../../leaderboard/{page_of(name)})" for name in claim.suites)
+        return [*lines, f"See the leaderboard: {', '.join(links)}."]
     command = f"`flbench study {claim.study}`"
     places = (out.parent / "studies", out / "studies")
     found = next((f for p in places if (f := p / f"{claim.study}.json").is_file()), None)

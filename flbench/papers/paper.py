@@ -66,13 +66,13 @@ class PaperTable(BaseModel):
 
 
 class Claim(BaseModel):
-    """A figure or sentence of the paper that a study or suite tests."""
+    """A figure or sentence of the paper that a study or suites test."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     where: str
     says: str
     study: str = ""
-    suite: str = ""
+    suites: list[str] = []
 
 
 class Paper(BaseModel):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from flbench.errors import UserError
 from flbench.metrics import EPOCHS, METRICS, TIME, WAYS
-from flbench.results.audits import run_key
+from flbench.results.audits import Audit, content_digest, latest, run_key
 from flbench.results.schema import Result
 
 if TYPE_CHECKING:
@@ -66,6 +66,8 @@ COLUMNS: Mapping[File, tuple[Column, ...]] = {
         Column("uses_true_groups", "flag", "a plugin is given the true groups"),
         Column("pools_data", "flag", "a plugin has all data in one place"),
         Column("paper_leak", "flag", "a plugin uses test data as its paper does"),
+        Column("audit", "text", "what its last audit gave, as the log of audits says it"),
+        Column("audit_date", "text", "the day of that, year-month-day"),
         Column("tuning_budget", "whole", "sets of parameters that were tried; null = not tuned"),
         Column("suite_version", "whole", "version of the suite"),
         Column("partition", "text", "name of the partition"),
@@ -134,16 +136,21 @@ FURTHER: Mapping[File, tuple[tuple[str, str], ...]] = {
 Row = dict[str, Any]
 
 
-def exported(results: Iterable[Result]) -> dict[str, bytes]:
+def exported(results: Iterable[Result], audits: Iterable[Audit] = ()) -> dict[str, bytes]:
     """The three files, by name; the same results in any order give the same bytes.
+
+    Args:
+        results: what is written.
+        audits: when they were run again. Those of other results do not count.
 
     Raises:
         UserError: pyarrow is not installed.
     """
     arrow = _library()
     found = sorted(results, key=_place)
+    known = latest(audits)
     of: Mapping[File, Callable[[Result], Iterator[Row]]]
-    of = {"runs": runs, "rounds": rounds, "clients": clients}
+    of = {"runs": lambda one: runs(one, known), "rounds": rounds, "clients": clients}
     return {
         f"{file}.parquet": _parquet(arrow, file, list(chain.from_iterable(map(rows, found))))
         for file, rows in of.items()
@@ -210,13 +217,16 @@ def _numbers(values: Mapping[str, float | None]) -> dict[str, float | None]:
     return {name: None if value is None else float(value) for name, value in values.items()}
 
 
-def runs(result: Result) -> Iterator[Row]:
-    """The row of a run."""
+def runs(result: Result, audits: Mapping[tuple[str, str], Audit]) -> Iterator[Row]:
+    """The row of a run; its epochs are those that an audit counted, if its file has none."""
+    audit = audits.get((run_key(result), content_digest(result))) if audits else None
+    again = audit if audit is not None and audit.agrees else None
     suite, plugins, marks = result.suite, result.method.plugins, result.fingerprint
     metrics = result.metrics()
     declared = {column.name for column in COLUMNS["runs"]}
     packages = dict.fromkeys(f"{one.distribution} {one.version}" for one in plugins)
     yield {
+        EPOCHS: None if again is None else again.trained_epochs,
         **_numbers({name: value for name, value in metrics.items() if name in declared}),
         **{
             f"metric_{label}": metrics.get(f"{label}_mean")
@@ -237,6 +247,8 @@ def runs(result: Result) -> Iterator[Row]:
         "uses_true_groups": any(one.uses_true_groups for one in plugins),
         "pools_data": any(one.pools_data for one in plugins),
         "paper_leak": any(one.paper_leak for one in plugins),
+        "audit": None if audit is None else audit.outcome,
+        "audit_date": None if audit is None else audit.date,
         "tuning_budget": result.tuning.budget if result.tuning else None,
         "suite_version": suite["version"],
         "partition": suite.get("partition", {}).get("name"),

@@ -290,6 +290,18 @@ def result_files(paths: Iterable[Path]) -> list[Path]:
     return list(found)
 
 
+def some_result_files(paths: Iterable[Path]) -> list[Path]:
+    """The same, of folders that have some.
+
+    Raises:
+        UserError: a folder has none.
+    """
+    found = result_files(paths)
+    if empty := [path for path in found if path.is_dir()]:
+        raise UserError(f"{empty[0]}: expected a result file or a folder of them, found none")
+    return found
+
+
 def read_results(folder: Path) -> Iterator[tuple[Path, Result]]:
     """All result files below a folder, in path order."""
     for path in files_below(folder, "seed-*.json"):

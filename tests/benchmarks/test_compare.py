@@ -360,6 +360,28 @@ def test_a_report_that_cannot_be_written_is_refused_before_a_play(
     assert "fedlab-fedavg.json: Not a directory; " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", [["--python", "venv/python"], ["--environments", "venv"]])
+def test_paths_are_those_of_the_folder_in_which_it_is_typed(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other side runs in a folder of its own; a link is what makes an environment."""
+    found: list[Path] = []
+
+    def examined(_: Pair, python: Path) -> None:
+        found.append(python)
+        raise UserError("enough")
+
+    (tmp_path / "venv").mkdir()
+    (tmp_path / "venv" / "python").symlink_to(sys.executable)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(report, "examine", examined)
+    monkeypatch.setattr(command, "ensure", lambda _, folder: folder / "python")
+    assert main(["fedlab", "fedavg", *words]) == 1
+    (python,) = found
+    assert python.is_absolute()
+    assert python.parent in (tmp_path / "venv", tmp_path / "venv" / "fedlab")
+
+
 @pytest.mark.parametrize("left", [b"", b'{"packages": ["fe', b"[]"])
 def test_an_environment_with_a_damaged_marker_is_made_again(
     left: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

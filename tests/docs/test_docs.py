@@ -271,6 +271,26 @@ def test_what_is_quoted_stands_on_the_pages_of_suites(text: str) -> None:
     assert [number for number in known if number not in PAGES] == []
 
 
+ROWS: dict[str, list[str]] = {}
+"""Method -> its means on all pages of suites."""
+for method, mean in re.findall(
+    r"\[([\w+-]+)[^\]]*\]\(results/[^)]*\) \| ([\d.]+(?: ± [\d.]+)?)", PAGES
+):
+    ROWS.setdefault(method, []).append(mean)
+
+
+def test_what_is_quoted_of_a_method_is_its_own() -> None:
+    text = BOARD["findings.md"].replace("training alone", "local-only")
+    quoted = re.findall(r"([\w-]+) \((\d\.\d{4}(?: ± \d\.\d{4})?)", text)
+    known = [(method, mean) for method, mean in quoted if method in ROWS]
+    assert len(known) >= 40
+    assert [
+        (method, mean)
+        for method, mean in known
+        if not any(one.startswith(mean) for one in ROWS[method])
+    ] == []
+
+
 def test_ranks_at_equal_work_that_are_quoted_stand_in_the_overview() -> None:
     (text,) = re.findall(r"At equal work, of \d+ methods, .+?\(\[overview\]", FLAT)
     heading, rows = (

@@ -141,6 +141,22 @@ def test_changed_code_is_named_until_it_was_run_again(
     assert told(tmp_path / "d", [made(0.5, method="cfl", plugin={"source": "same"})]) == {"cfl": ""}
 
 
+def test_a_seed_whose_audit_agrees_is_reproduced(tmp_path: Path) -> None:
+    found = [made(0.5, seed=seed) for seed in range(3)]
+    write(tmp_path / "R", *found)
+    log = tmp_path / "audits.jsonl"
+    append_audit(log, audit(found[0]))
+    append_audit(log, audit(found[1], outcome="differs"))
+    (table,) = with_audits(tables(tmp_path / "R"), log)
+    assert [table.rows[0].status_of(one) for one in table.rows[0].results] == [
+        "reproduced", "self-reported", "self-reported"
+    ]  # fmt: skip
+    assert table.rows[0].status == "reproduced, self-reported"
+    append_audit(log, audit(found[0], outcome="differs"))
+    (table,) = with_audits(tables(tmp_path / "R"), log)
+    assert table.rows[0].status == "self-reported", "the last audit counts"
+
+
 @pytest.mark.slow
 def test_the_page_has_the_column_where_something_is_known(tmp_path: Path, typed: Typed) -> None:
     one = made(0.5)
@@ -153,7 +169,7 @@ def test_the_page_has_the_column_where_something_is_known(tmp_path: Path, typed:
     assert typed(*words)[0] == 0
     page = Path("toy.md").read_text()
     assert "| status | last audit | package |" in page
-    assert "| self-reported | 1 of 1 seeds, 2026-01-02, flbench 0.2.0 |" in page
+    assert "| reproduced | 1 of 1 seeds, 2026-01-02, flbench 0.2.0 |" in page
     assert typed(*words[:-1], "--html")[0] == 0
     (rows,) = Path("tables").iterdir()
     assert "1 of 1 seeds, 2026-01-02" in rows.read_text()

@@ -188,8 +188,8 @@ def typed(
 
 
 def test_what_was_written_is_current(typed: Typed) -> None:
-    assert typed() == (0, "wrote 7 files in board; 0 are as they were\n")
-    assert typed() == (0, "wrote 0 files in board; 7 are as they were\n")
+    assert typed() == (0, "wrote 7 of 7 files in board; the others are as they were\n")
+    assert typed() == (0, "wrote 0 of 7 files in board; the others are as they were\n")
     assert typed("--check") == (0, "")
     assert "](../results/11111111/one/" in (typed.folder / "board/one.md").read_text()
 
@@ -257,7 +257,7 @@ def test_findings_are_taken_as_they_are(typed: Typed) -> None:
 
 @pytest.mark.slow
 def test_without_figures_pages_show_those_that_lie_there(typed: Typed) -> None:
-    assert typed("--no-figures")[1] == "wrote 4 files in board; 0 are as they were\n"
+    assert typed("--no-figures")[1] == "wrote 4 of 4 files in board; the others are as they were\n"
     assert "![" not in (typed.folder / "board/one.md").read_text()
     typed()
     picture = typed.folder / "board/figures/one--toy--rows.svg"

@@ -83,6 +83,23 @@ def test_near_tables_weigh_more_and_only_so_many_count() -> None:
     assert [one.weight for one in near] == pytest.approx([5 / total, 2.5 / total])
 
 
+def test_all_tables_that_are_as_near_as_the_last_count() -> None:
+    shares = {"a": 0.0, "b": 0.4, "c": 0.4, "d": 1.0}
+    known = [table(name, {}, labels=share) for name, share in shares.items()]
+    near = rule.nearest(Federation(labels=0.0), known, count=2)
+    assert [one.table.suite for one in near] == ["a", "b", "c"]
+    assert sum(one.weight for one in near) == pytest.approx(1)
+
+
+def test_a_method_that_may_not_be_used_is_not_named() -> None:
+    gains, moved = {"cheap": 0.2, "dear": 0.3}, {"cheap": 1.0, "dear": 5.0}
+    near = rule.on_average([table(name, gains, moved) for name in "ab"])
+    assert {*rule.usable(near)} == {"alone", "cheap", "dear", "one"}
+    assert {*rule.usable(near, most_traffic=1.0)} == {"alone", "cheap", "one"}
+    assert {*rule.usable(near, allowed={"dear"})} == {"dear"}
+    assert len(rule.usable(near)["dear"]) == 2
+
+
 def test_the_interval_is_the_usual_one_for_equal_weights() -> None:
     values = [0.1, 0.4, 0.1, 0.2]
     middle, low, high = rule.predicted(values, [2.0] * 4)

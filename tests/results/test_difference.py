@@ -140,7 +140,7 @@ def test_folders_are_compared_by_a_seed_that_both_have(
     code, _, error = typed("diff", str(tmp_path / "a"), str(tmp_path / "empty"))
     assert code == 1
     assert error.count("\n") == 1
-    assert "expected a result file or a folder with some" in error
+    assert "expected a result file or a folder of them, found none" in error
 
 
 @pytest.mark.parametrize(

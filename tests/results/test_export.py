@@ -15,6 +15,7 @@ from toy import Typed
 
 from flbench.errors import UserError
 from flbench.results import export
+from flbench.results.audits import Audit, content_digest, run_key
 from flbench.results.schema import Change, ClientMetricValues, Result, Unseen
 
 ROOT = Path(__file__).parents[2]
@@ -51,6 +52,25 @@ def read(data: bytes) -> tuple[Any, list[dict[str, Any]]]:
 @pytest.fixture
 def pyarrow() -> Any:
     return pytest.importorskip("pyarrow", reason="the extra `export` is not installed")
+
+
+def test_a_run_has_its_audit_and_the_epochs_that_it_counted(pyarrow: Any) -> None:
+    def audit(result: Result, outcome: str, day: int) -> Audit:
+        return Audit(
+            file="f", run=run_key(result), digest=content_digest(result), outcome=outcome, rounds=3,
+            whole=True, tolerance=0.01, seconds=1.0, date=f"2026-01-0{day}", flbench="1", torch="2",
+            trained_epochs=7.5, sources={},
+        )  # fmt: skip
+
+    def row(*audits: Audit) -> tuple[Any, ...]:
+        _, (found,) = read(export.exported([one], audits)["runs.parquet"])
+        return found["audit"], found["audit_date"], found["trained_epochs"]
+
+    one = Result.model_validate_json(made(0.5).canonical())
+    assert row() == (None, None, None)
+    assert row(audit(made(0.6), "agrees", 1)) == (None, None, None), "of another result"
+    assert row(audit(one, "agrees", 1)) == ("agrees", "2026-01-01", 7.5)
+    assert row(audit(one, "agrees", 1), audit(one, "differs", 2)) == ("differs", "2026-01-02", None)
 
 
 def test_each_client_and_newcomer_is_a_row(pyarrow: Any) -> None:

@@ -198,6 +198,16 @@ def test_another_beginning_and_a_run_that_diverges_differ(
     assert replays.played == ([2] if ended else [2, 1])
 
 
+@pytest.mark.parametrize("more", [False, True])
+def test_a_folder_without_results_is_refused(
+    more: bool, files: list[str], replays: Replays, typed: Typed
+) -> None:
+    Path("empty").mkdir()
+    code, _, err = typed("verify", "empty", *(files[:1] if more else []))
+    assert (code, replays.played) == (1, [])
+    assert err == "flbench: empty: expected a result file or a folder of them, found none\n"
+
+
 def test_write_calls_those_reproduced_that_agree(
     files: list[str], result: Result, replays: Replays, typed: Typed
 ) -> None:
@@ -208,7 +218,7 @@ def test_write_calls_those_reproduced_that_agree(
     assert read_result(Path(files[0])).status == "reproduced"
     assert read_result(Path(files[1])).status == "self-reported"
     command = "flbench leaderboard --suite=toy"
-    assert out.splitlines()[-1] == f"1 files are called reproduced; now type: {command}"
+    assert out.splitlines()[-1] == f"1 file is called reproduced; now type: {command}"
     del replays.played[:]
     _, out, _ = typed("verify", *files[:2], "--write")
     assert replays.played == [], "the status is no content"
