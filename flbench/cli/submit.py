@@ -83,9 +83,16 @@ def _changes(base: str, results: Path) -> list[str]:
     """What changes on the leaderboard from a revision, or another folder, to these results."""
     from flbench.leaderboard.changes import changes
     from flbench.leaderboard.table import tables
+    from flbench.results.audits import LOG, added_lines
+
+    def both(before: Path, old_log: bytes) -> list[str]:
+        log = results.parent / LOG
+        said = added_lines(old_log, log.read_bytes() if log.is_file() else b"")
+        return [*changes(tables(before), tables(results)), *(["", said] if said else [])]
 
     if Path(base).is_dir():
-        return changes(tables(Path(base)), tables(results))
+        log = Path(base).parent / LOG
+        return both(Path(base), log.read_bytes() if log.is_file() else b"")
     try:
         inside = results.resolve().relative_to(Path.cwd().resolve())
     except ValueError:
@@ -105,7 +112,9 @@ def _changes(base: str, results: Path) -> list[str]:
             ) from None
         with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
             archive.extractall(folder, filter="data")
-        return changes(tables(Path(folder) / inside), tables(results))
+        words = ["git", "show", f"{base}:./{inside.parent / LOG}"]
+        shown = subprocess.run(words, capture_output=True, check=False)  # it need not be there
+        return both(Path(folder) / inside, b"" if shown.returncode else shown.stdout)
 
 
 def _next(files: Sequence[File], into: Path) -> Iterator[str]:

@@ -69,7 +69,9 @@ def _seeds(count: int | None) -> str:
 
 
 def separations(found: Sequence[Table], names: tuple[str, str]) -> list[Separation]:
-    """What every table that has both rows says of them; `names` are as in the column *method*.
+    """What every table that has both rows says of them.
+
+    `names` are as in the column *method*, or of methods: their rows at defaults.
 
     Raises:
         UserError: no table has both rows with a common seed, or the names are equal.
@@ -79,11 +81,13 @@ def separations(found: Sequence[Table], names: tuple[str, str]) -> list[Separati
     answers = []
     known: dict[str, None] = {}
     for table in found:
-        rows = {row.name: row for row in table.rows if not row.outdated}
+        fresh = [row for row in table.rows if not row.outdated]
+        rows = {row.method: row for row in fresh if row.default}
+        rows |= {row.name: row for row in fresh}
         known.update(dict.fromkeys(rows))
         if names[0] in rows and names[1] in rows:
             first, second = rows[names[0]], rows[names[1]]
-            if {*first.seeds} & {*second.seeds}:
+            if first is not second and {*first.seeds} & {*second.seeds}:
                 answers.append(_separation(table, first, second))
     for name in names:
         if name not in known:

@@ -135,6 +135,14 @@ def append_audit(path: Path, audit: Audit) -> None:
             os.fsync(file.fileno())
 
 
+def added_lines(before: bytes, after: bytes) -> str:
+    """What became of a log, in a sentence of Markdown; "" = nothing."""
+    if not after.startswith(before):
+        return "**Lines of the log of audits were changed or removed: it may only be appended to.**"
+    number = after[len(before) :].count(b"\n")
+    return f"Lines that are new in the log of audits: {number}." if number else ""
+
+
 def latest(audits: Iterable[Audit]) -> dict[tuple[str, str], Audit]:
     """The last audit of each run and digest that played all of it, or differed."""
     return {(one.run, one.digest): one for one in audits if one.whole or not one.agrees}

@@ -83,6 +83,30 @@ def test_the_command_compares_with_a_folder_or_a_revision(
     assert "--diff HEAD: expected results below this folder" in error
 
 
+@pytest.mark.slow
+def test_the_log_of_audits_is_only_appended_to(typed: Typed) -> None:
+    def said(base: str) -> str:
+        return typed("submit", "--diff", base, "--results", "board/results")[1].splitlines()[-1]
+
+    write(Path("old/results"), made(0.5))
+    log = Path("board/audits.jsonl")
+    write(Path("board/results"), made(0.5))
+    git("init", "-q", ".")
+    git("add", ".")
+    git("commit", "-q", "-m", "no log")
+    log.write_text("a\n")
+    for base in ("HEAD", "old/results"):
+        assert said(base) == "Lines that are new in the log of audits: 1."
+    git("add", ".")
+    git("commit", "-q", "-m", "a log")
+    assert said("HEAD") == "No row of the leaderboard changes."
+    log.write_text("a\nb\nc\n")
+    assert said("HEAD") == "Lines that are new in the log of audits: 2."
+    for other in ("b\n", ""):
+        log.write_text(other)
+        assert said("HEAD").startswith("**Lines of the log of audits were changed or removed")
+
+
 @pytest.mark.parametrize("base", ["no-such-thing", "--output=x"])
 def test_what_is_no_revision_is_one_line(base: str, typed: Typed) -> None:
     code, _, error = typed("submit", f"--diff={base}")

@@ -52,6 +52,16 @@ def test_equal_rows_give_no_number(tmp_path: Path) -> None:
     ]
 
 
+def test_a_method_stands_for_its_row_at_defaults(tmp_path: Path) -> None:
+    for mode, config in (("x", "one"), ("y", "other")):
+        write(tmp_path, *twice(made(0.5, method="a", params={"mode": mode}, config=config)))
+    write(tmp_path, *twice(made(0.4, method="b")))
+    (found,) = separations(tables(tmp_path), ("a", "b"))
+    assert found.rows == ("a (mode=x)", "b")
+    with pytest.raises(UserError, match=r"no table has a and a \(mode=x\) with a common seed"):
+        separations(tables(tmp_path), ("a", "a (mode=x)"))
+
+
 def test_every_table_with_both_rows_is_asked(tmp_path: Path) -> None:
     for mark in ("01234567", "5u1te000"):
         write(tmp_path, *twice(made(0.5, method="a", mark=mark), made(0.4, method="b", mark=mark)))
