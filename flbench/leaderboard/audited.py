@@ -55,56 +55,40 @@ def with_audits(found: Iterable[Table], log: Path) -> list[Table]:
     runs, known, begun = {one.run for one in audits}, latest(audits), latest_part(audits)
 
     def audited(row: TableRow) -> TableRow:
-        work, counted = work_by_audits(row, known)
-        said = last_audit(row, runs, known, begun)
-        agreed = frozenset(
-            one.seed
-            for one in row.results
-            if (audit := known.get((run_key(one), content_digest(one)))) and audit.agrees
-        )
+        of_row = [one for one in row.results if run_key(one) in runs]
+        keys = {one.seed: (run_key(one), content_digest(one)) for one in of_row}
+        whole = {seed: known[key] for seed, key in keys.items() if key in known}
+        parts = {seed: begun[key] for seed, key in keys.items() if key in begun}
+        work, counted = work_by_audits(row, whole)
+        agreed = frozenset(seed for seed, audit in whole.items() if audit.agrees)
+        said = last_audit(row, whole, parts)
         return replace(row, last_audit=said, audited=agreed, work=work, counted=counted)
 
     return [replace(table, rows=tuple(map(audited, table.rows))) for table in found]
 
 
-def work_by_audits(
-    row: TableRow, known: Mapping[tuple[str, str], Audit]
-) -> tuple[float | None, bool]:
+def work_by_audits(row: TableRow, whole: Mapping[int, Audit]) -> tuple[float | None, bool]:
     """The work of a row, and whether it was counted: by its files, or by audits that agree.
 
     Args:
         row: a row.
-        known: run and digest -> last audit.
+        whole: seed -> last audit of all rounds, or that differed.
     """
     if row.counted:
         return row.work, True
-    audits = [known.get((run_key(one), content_digest(one))) for one in row.results]
-    made = [
-        one.trained_epochs
-        for one in audits
-        if one is not None and one.agrees and one.trained_epochs is not None
-    ]
+    audits = [one for one in whole.values() if one.agrees]
+    made = [one.trained_epochs for one in audits if one.trained_epochs is not None]
     return (median(made) / cohort_epochs(row), True) if made else (row.work, False)
 
 
-def last_audit(
-    row: ResultGroup,
-    runs: set[str],
-    known: Mapping[tuple[str, str], Audit],
-    begun: Mapping[tuple[str, str], Audit],
-) -> str:
+def last_audit(row: ResultGroup, found: Mapping[int, Audit], parts: Mapping[int, Audit]) -> str:
     """What a row's audits say, in a few words; "" = nothing is known.
 
     Args:
         row: a row.
-        runs: the runs of which there are audits, whatever their content was.
-        known: run and digest -> last audit of all rounds, or that differed.
-        begun: run and digest -> last audit of the first rounds, which agreed.
+        found: seed -> last audit of all rounds, or that differed.
+        parts: seed -> last audit of the first rounds, which agreed.
     """
-    of_row = [one for one in row.results if run_key(one) in runs]
-    keys = {one.seed: (run_key(one), content_digest(one)) for one in of_row}
-    found = {seed: known[key] for seed, key in keys.items() if key in known}
-    parts = {seed: begun[key] for seed, key in keys.items() if key in begun}
     wrong = [seed for seed, audit in found.items() if not audit.agrees]
     said = []
     if wrong:

@@ -61,7 +61,8 @@ def page(paper: Paper, request: RunRequest, progress: SweepProgress) -> str:
     for name, table in paper.tables.items():
         lines += _table(paper, name, table, request, progress)
     if paper.claims:
-        lines += ["", "## Figures and claims"]
+        found = "What came of them stands in words in [findings](../findings.md)."
+        lines += ["", "## Figures and claims", "", found]
     for claim in paper.claims:
         lines += _claim(claim, request.out)
     if paper.anomalies:

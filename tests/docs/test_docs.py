@@ -367,8 +367,31 @@ def test_the_numbers_of_text_and_of_studies_are_those_of_their_files() -> None:
         values = [f"{row['accuracy_mean']:.4f}" for row in rows if row["method"] == method]
         assert values[0] in FLAT
         assert values[-1] in FLAT
-    rows = json.loads((studies / "naive-split.json").read_text())["rows"]
-    assert all(f"{row['accuracy_mean']:.4f}" in FLAT for row in rows)
+    for name in ("naive-split", "dc-pfl-ablation"):
+        rows = json.loads((studies / f"{name}.json").read_text())["rows"]
+        assert all(f"{row['accuracy_mean']:.4f}" in FLAT for row in rows), name
+    rows = json.loads((studies / "fedc2i-ablation.json").read_text())["rows"]
+    assert all(f"{row['accuracy_mean']:.4f}" in FLAT for row in rows if row["method"] != "fedavg")
+    rows = json.loads((studies / "fedc2i-gamma.json").read_text())["rows"]
+    gammas = {row["fedc2i.gamma"]: f"{row['accuracy_mean']:.4f}" for row in rows}
+    assert all(f"{gammas[gamma]} at {gamma}" in FLAT for gamma in (0, 5, 10))
+    rows = json.loads((studies / "fixed-groups.json").read_text())["rows"]
+    one = [f"{row['accuracy_mean']:.4f}" for row in rows if row["kld-groups.gamma"] == 5]
+    assert "one model for all is best ({}, {}); at high".format(*one) in FLAT
+    assert f"{one[2]} with one)" in FLAT
+    for band, coarse in (("low", True), ("mid", True), ("high", False)):
+        own = [row for row in rows if row["suite"] == f"primary-secondary-{band}"]
+        best = max(own, key=lambda row: (row["accuracy_mean"], row["kld-groups.gamma"]))
+        assert (best["groups"] == 1) is coarse
+    for name, metric in (("flis-budget", "accuracy_mean"), ("flis-unseen", "unseen_accuracy")):
+        rows = json.loads((studies / f"{name}.json").read_text())["rows"]
+        told = [row for row in rows if row["method"] in ("fedavg", "flis-dc", "flis-hc")]
+        assert all(f"{row[metric]:.4f}" in FLAT for row in told), name
+    rows = json.loads((studies / "flis-beta.json").read_text())["rows"]
+    for epochs in (1, 5, 10, 20):
+        own = [row for row in rows if row["local.epochs"] == epochs]
+        assert max(own, key=lambda row: row["accuracy_mean"])["flis-dc.beta"] == 0
+        assert 0.3 <= min(own, key=lambda row: row["selection_error_mean"])["flis-dc.beta"] <= 0.5
     rows = json.loads((studies / "discrepancy.json").read_text())["rows"]
     for scale in ("model", "tensor"):
         values = [row["pearson"] for row in rows if row["scale"] == scale]
