@@ -80,7 +80,10 @@ def usable(found: Sequence[Table]) -> list[Table]:
     many = [
         one
         for one in found
-        if len(methods(one)) >= LEAST and kind_of(one) in KINDS and one.suite not in PURPOSES
+        if len(methods(one)) >= LEAST
+        and kind_of(one) in KINDS
+        and one.suite not in PURPOSES
+        and not one.joins_late
     ]
     return sorted(many, key=lambda one: (order.index(kind_of(one)), one.suite, one.dataset))
 
@@ -249,9 +252,8 @@ not compared.
   `--same-labels` (all labels, but samples that look or mean different);
 - `--traffic TIMES`: the bytes a client may send and receive, over those of one model for all,
   which are 2 x size of the model x rounds x participation;
-- `--newcomers`: clients that join later are what counts (the leaderboard has no such tables yet:
-  give your own results, of suites with `unseen`, as `--results FOLDER`); `--different-networks`:
-  clients have networks of their own, so only methods that allow that.
+- `--newcomers`: clients that join later are what counts, in the tables that have such;
+  `--different-networks`: clients have networks of their own, so only methods that allow that.
 
 The distance to a table is the mean over what both have of the difference over the range of all
 tables, numbers of clients, samples and participation as logarithms (Gower). A method's gain over

@@ -130,11 +130,17 @@ def _by_row(
 
 def ranked_blocks(found: Sequence[Table]) -> list[Block]:
     """The blocks of the methods at defaults."""
-    return next((one.blocks for one in tracks(found) if one.name == DEFAULTS), [])
+    return next((one.blocks for one in tracks(_whole(found)) if one.name == DEFAULTS), [])
+
+
+def _whole(found: Sequence[Table]) -> list[Table]:
+    """The tables in which all clients train; the others are there to compare newcomers."""
+    return [table for table in found if not table.joins_late]
 
 
 def parts_of(found: Sequence[Table]) -> list[Part]:
     """All that compares methods across tables."""
+    found = _whole(found)
     made = tracks(found)
     if len(found) < 2 or not made:
         return []

@@ -177,11 +177,12 @@ def federation_of(table: Table) -> Federation:
 def evidence(found: Iterable[Table], metric: str = HEADLINE) -> list[Evidence]:
     """The tables with both baselines and `LEAST` other methods that have a metric.
 
-    Without suites in which other plugins join every method, such as attackers.
+    Without suites in which other plugins join every method, such as attackers. Tables in which some
+    clients join after training count for the metric of these clients alone.
     """
     chosen = []
     for table in found:
-        if table.settings.get("plugins"):
+        if table.settings.get("plugins") or table.joins_late != (metric == NEWCOMERS):
             continue
         rows = candidates(table)
         known = {row.method: value for row in rows if (value := row.mean_of(metric)) is not None}

@@ -65,6 +65,11 @@ class Table:
         return title_of((self.suite, self.dataset, self.fingerprint))
 
     @property
+    def joins_late(self) -> bool:
+        """Whether some of its clients join after training."""
+        return bool(self.settings.get("unseen"))
+
+    @property
     def main(self) -> tuple[TableRow, ...]:
         """Rows that are neither tuned nor outdated."""
         return tuple(row for row in self.rows if not (row.tuning or row.outdated))

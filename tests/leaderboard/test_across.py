@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from flbench.leaderboard.across import (
     improvability,
     mean_over_suites,
     parts_of,
+    ranked_blocks,
     wins,
 )
 from flbench.leaderboard.html import PAGE, html
@@ -339,6 +341,13 @@ def test_methods_without_a_common_seed_have_no_standing(tmp_path: Path) -> None:
 
 def test_one_table_is_no_comparison_across_suites(tmp_path: Path) -> None:
     assert parts(write(tmp_path, made(0.5), made(0.6, method="b"))) == {}
+
+
+def test_tables_in_which_clients_join_late_are_not_among_them(tmp_path: Path) -> None:
+    found = tables(board(tmp_path))
+    late = replace(found[0], settings={**found[0].settings, "unseen": 0.2}, fingerprint="late")
+    assert parts_of([*found, late]) == parts_of(found)
+    assert ranked_blocks([*found, late]) == ranked_blocks(found)
 
 
 def test_both_pages_show_every_part(tmp_path: Path) -> None:

@@ -217,6 +217,16 @@ def test_a_table_becomes_evidence(tmp_path: Path) -> None:
     assert rule.evidence(tables(tmp_path), rule.NEWCOMERS) == []
 
 
+def test_tables_in_which_clients_join_late_count_for_these_alone(tmp_path: Path) -> None:
+    late = [
+        one.model_copy(update={"summary": {**one.summary, rule.NEWCOMERS: 0.3}})
+        for one in results("late", unseen=0.2)
+    ]
+    found = tables(write(tmp_path, *results("s"), *late))
+    assert [one.suite for one in rule.evidence(found)] == ["s"]
+    assert [one.suite for one in rule.evidence(found, rule.NEWCOMERS)] == ["late"]
+
+
 @pytest.mark.slow
 def test_the_command_answers_and_says_what_it_used(typed: Typed, tmp_path: Path) -> None:
     found = [one for name in "abcd" for one in results(name)]
