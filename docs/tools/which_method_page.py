@@ -176,27 +176,36 @@ def by_bytes(found: Sequence[Table]) -> list[str]:
 
 
 def by_newcomers(found: Sequence[Table]) -> list[str]:
-    """Markdown: the best method for clients that join after the last round."""
-    rows = []
-    for table in found:
-        known = {row.name: value for row in table.main if (value := row.mean_of(NEWCOMERS))}
-        if known:
-            rows.append((table, sorted(known.items(), key=lambda pair: (-pair[1], pair[0]))))
-    if not rows:
-        return []
+    """Markdown: the best methods for clients that join after the last round."""
     lines = [
         "## If clients join later",
         "",
-        "Mean accuracy of clients that joined after the last round.",
+        "Mean accuracy of clients that joined after the last round: with what the method gives",
+        "them then, and after some local epochs of their own.",
         "",
-        "| suite | best | second | third |",
-        "|---|---|---|---|",
+        "| suite | at once | `fedavg` | `local-only` | local epochs | after these |",
+        "|---|---|---:|---:|---:|---|",
     ]
-    for table, known in rows:
-        best = [f"`{name}` {value:.3f}" for name, value in known[:3]]
-        best += ["-"] * (3 - len(best))
-        lines.append(f"| `{table.suite}` on `{table.dataset}` | {' | '.join(best)} |")
-    return lines
+    late = [table for table in found if table.joins_late]
+    for table in late:
+        others = [baseline(table, name) for name in ("fedavg", "local-only")]
+        known = [row.mean_of(NEWCOMERS) if row else None for row in others]
+        cells = [
+            f"`{table.suite}` on `{table.dataset}`",
+            ranked(table, NEWCOMERS),
+            *("-" if value is None else f"{value:.3f}" for value in known),
+            str(table.settings["unseen_epochs"]),
+            ranked(table, f"{NEWCOMERS}_tuned"),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines if late else []
+
+
+def ranked(table: Table, metric: str) -> str:
+    """The three best rows by a metric of newcomers."""
+    known = [(value, row.name) for row in table.main if (value := row.mean_of(metric)) is not None]
+    best = sorted(known, key=lambda pair: (-pair[0], pair[1]))[:3]
+    return ", ".join(f"`{name}` {value:.3f}" for value, name in best) or "-"
 
 
 def by_purpose(found: Sequence[Table]) -> list[str]:

@@ -13,6 +13,7 @@ from flbench.leaderboard.grouping import asked_of, mean_std, shown_metrics, sign
 from flbench.leaderboard.statistics import interval
 from flbench.leaderboard.table import Table, TableRow
 from flbench.metrics import HEADLINE, Family, Metric, Place
+from flbench.suite import training_clients
 
 Column = tuple[str, bool, Callable[[TableRow], str]]
 """Heading, whether it holds words, and the cell of a row."""
@@ -213,8 +214,10 @@ def settings_text(table: Table) -> str:
     models = [suite["model"], *suite.get("further_models", ())]
     networks = " or ".join(model["name"] for model in models)
     plugins = ", ".join(plugin["name"] for plugin in suite.get("plugins", ()))
+    clients = training_clients(suite["clients"], suite.get("unseen", 0.0))
+    later = f", {suite['clients'] - clients} more after the last" if table.joins_late else ""
     return (
-        f"{suite['clients']} clients, {sampled} in each round,"
+        f"{clients} clients, {sampled} in each round{later},"
         f" {suite['rounds']} rounds of {suite['local']['epochs']} local epochs,"
         f" {networks}; suite version {suite['version']}."
         + (f" Every method is joined by {plugins}." if plugins else "")

@@ -111,6 +111,8 @@ def tables_of(found: Sequence[Table], suites: Collection[str], results: Path) ->
 def tables(folder: Path) -> list[Table]:
     """Every table of a folder of result files, by suite, data set and fingerprint.
 
+    Of a suite and data set, those in which some clients join after training are the last.
+
     What is installed matters too: a suite's version, what its paper prints, methods' defaults.
 
     Raises:
@@ -124,10 +126,11 @@ def tables(folder: Path) -> list[Table]:
         key = (str(skip.suite["name"]), skip.dataset, skip.suite_hash)
         skipped.setdefault(key, []).append(skip)
     places = {id(one): path.relative_to(folder).as_posix() for path, one in files}
-    return [
+    found = [
         _table(key, groups.get(key, []), skipped.get(key, []), places)
         for key in sorted({*groups, *skipped})
     ]
+    return sorted(found, key=lambda one: (one.suite, one.dataset, one.joins_late))
 
 
 def _table(

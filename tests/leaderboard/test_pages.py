@@ -322,6 +322,15 @@ def test_a_suite_of_which_there_are_only_skips_has_its_section(tmp_path: Path) -
     assert "|" not in part
 
 
+def test_a_table_with_clients_that_join_late_is_the_last_and_says_so(tmp_path: Path) -> None:
+    late = made(mark="01234567", suite={"unseen": 0.25}, correct=[9] * 4, test=[10] * 4)
+    _, first, last = page(write(tmp_path, late, made())).split("\n## ")
+    assert first.startswith(
+        "toy on toy [5u1te000]\n\n4 clients, 50 % of them in each round, 3 rounds"
+    )
+    assert last.startswith("toy on toy [01234567]\n\n3 clients, 50 % of them in each round, 1 more")
+
+
 def test_tuned_rows_are_ranked_among_themselves_beside_their_defaults(tmp_path: Path) -> None:
     def tuned(accuracy: float, method: str, budget: int = 8) -> Result:
         search = Tuning(budget=budget, tried=4, seeds=[100, 101], score="validation accuracy")
