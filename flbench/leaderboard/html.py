@@ -172,6 +172,7 @@ def _section(table: Table, results: str, audits: Audits) -> Section:
     ]
     best = next((row for row in table.compared if row.rank is not None), None)
     count = f"{len(table.rows)} row{'' if len(table.rows) == 1 else 's'}"
+    count += f", {table.settings['rounds']} rounds{', newcomers' if table.joins_late else ''}"
     return Section(
         "--".join([slug(table.suite), slug(table.dataset), table.fingerprint]),
         table.title,

@@ -150,8 +150,8 @@ def test_the_page_alone_says_which_tables_there_are_and_who_leads(found: list[Ta
     )
     seen = Seen(page)
     assert page.count("<details id=") == page.count("<summary>") == 4, "how to read, one across"
-    assert "4 rows; best ranked: good 0.9000" in page
-    assert "1 row; best ranked: elsewhere 0.4000" in page
+    assert "4 rows, 3 rounds; best ranked: good 0.9000" in page
+    assert "1 row, 3 rounds; best ranked: elsewhere 0.4000" in page
     fields = [attrs for tag, attrs in seen.tags if tag in ("input", "select")]
     assert len(fields) == page.count("<label>") == 6
     assert "<noscript>" in page
