@@ -14,7 +14,7 @@ from flbench.suite import Suite, load_suite
 
 SUITES = sorted(entries("suites"))
 WITH = {
-    "digit-5": {"digit-5"},
+    "digit-5": {"digit-5", "digit-5[mnist,usps,mnist-m]"},
     "dirichlet-0.1": {"fashion-mnist", "cifar10", "cifar100"},
     "label-skew-20": {"fashion-mnist", "cifar10", "cifar100", "svhn"},
     "label-skew-30": {"fashion-mnist", "cifar10", "cifar100", "svhn"},
@@ -51,7 +51,8 @@ def numbers(suite: Suite) -> list[tuple[str, str, str, float]]:
 def test_every_suite_loads_and_prints_what_its_paper_prints() -> None:
     found = {name: load_suite(name).printed for name in SUITES}
     assert {name: set(printed) for name, printed in found.items() if printed} == WITH
-    assert set().union(*found.values()) <= set(entries("datasets"))
+    names = {name.partition("[")[0] for name in set().union(*found.values())}
+    assert names <= set(entries("datasets"))
     for name, printed in found.items():
         for dataset in printed:
             assert load_suite(name, dataset).printed == printed
@@ -70,6 +71,19 @@ def test_every_printed_number_has_a_known_name_and_a_sensible_size() -> None:
             assert number <= 1, place
         else:
             assert number > 1, place
+
+
+def test_of_three_domains_of_digit_5_the_mean_of_each_is_printed() -> None:
+    printed = load_suite("digit-5").printed
+    three, five = printed["digit-5[mnist,usps,mnist-m]"], printed["digit-5"]
+    domains = [f"accuracy_{name}" for name in ("mnist", "usps", "mnist-m")]
+    assert {*three} == {name for name, known in five.items() if domains[0] in known}
+    for name, known in three.items():
+        assert {domain: known[domain] for domain in domains} == {
+            domain: five[name][domain] for domain in domains
+        }
+        mean = sum(known[domain] for domain in domains) / 3
+        assert known["accuracy_mean"] == pytest.approx(mean, abs=5.1e-5)
 
 
 def test_every_printed_method_has_an_accuracy() -> None:
