@@ -564,8 +564,12 @@ def is_taken(label: str) -> bool:
     return label.startswith(TAKEN) or bool((own | {label}) & (others - {"ece"}))
 
 
-def computed(outcome: Outcome, known: Collection[str] = ()) -> dict[str, Value]:
+def computed(
+    outcome: Outcome, known: Collection[str] = (), only: Collection[str] | None = None
+) -> dict[str, Value]:
     """Every metric that follows from an outcome, by name; those whose names are known are left out.
+
+    Only those with certain names, if they are given.
 
     Example:
         >>> outcome = Outcome(np.array([1, 2]), np.array([1, 4]), np.zeros(2))
@@ -575,7 +579,10 @@ def computed(outcome: Outcome, known: Collection[str] = ()) -> dict[str, Value]:
     return {
         metric.name: metric.function(outcome)
         for metric in table_of(outcome)
-        if metric.name not in known and metric.function is not None and metric.applies(outcome)
+        if metric.name not in known
+        and (only is None or metric.name in only)
+        and metric.function is not None
+        and metric.applies(outcome)
     }
 
 

@@ -44,9 +44,8 @@ def board(
         UserError: files that cannot be read, or cannot share a table; or suites, a page; or a suite
             is named that has no results.
     """
-    found = with_audits(linked(tables(results), out), results.parent / LOG)
-    named = list(dict.fromkeys(table.suite for table in found))
-    tables_of(found, suites, results)  # refuses a suite without results
+    found = tables(results)
+    shown = with_audits(linked(tables_of(found, suites, results), out), results.parent / LOG)
     files: dict[str, bytes] = {}
 
     def there(wanted: Sequence[Drawing]) -> list[Drawing]:
@@ -62,8 +61,8 @@ def board(
         return kept
 
     way = Path(os.path.relpath(results, out)).as_posix()
-    for suite in suites or named:
-        own = [table for table in found if table.suite == suite]
+    for suite in dict.fromkeys(table.suite for table in shown):
+        own = [table for table in shown if table.suite == suite]
         if page_of(suite) in files:
             raise UserError(
                 f"{results}: two suites would share the page {page_of(suite)}, one of them"
@@ -75,10 +74,10 @@ def board(
     text = findings.read_text(encoding="utf-8") if findings.is_file() else ""
     files[INDEX] = index(found, text).encode()
     if not suites:
-        ranked = ranked_blocks(found)
-        count = sum(len(row.results) for table in found for row in table.rows)
-        pictures_of_all = there([*across(ranked), *showcase(found)])
-        files[OVERVIEW] = overview(found, parts_of(found), pictures_of_all, count).encode()
+        ranked = ranked_blocks(shown)
+        count = sum(len(row.results) for table in shown for row in table.rows)
+        pictures_of_all = there([*across(ranked), *showcase(shown)])
+        files[OVERVIEW] = overview(shown, parts_of(shown), pictures_of_all, count).encode()
     return dict(sorted(files.items()))
 
 

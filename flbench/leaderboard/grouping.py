@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from flbench.errors import UserError
-from flbench.metrics import HEADLINE, Floats, Metric, Place, Value, columns_of
+from flbench.metrics import HEADLINE, Floats, Metric, Outcome, Place, Value, columns_of, computed
 from flbench.results.difference import SHARED_MARKS
 from flbench.results.schema import Plugin, Result, Tuning
 
@@ -120,8 +120,19 @@ class ResultGroup:
         return mean(known) if known else None
 
     @cached_property
-    def _metrics(self) -> list[dict[str, Value]]:
-        return [result.metrics() for result in self.results]
+    def _columns(self) -> dict[str, list[float]]:
+        """The columns that were asked for, by name."""
+        return {}
+
+    @cached_property
+    def _outcomes(self) -> list[Outcome]:
+        return [result.outcome() for result in self.results]
+
+    def _metric(self, at: int, name: str) -> Value:
+        summary = self.results[at].summary
+        if name in summary:
+            return summary[name]
+        return computed(self._outcomes[at], only=(name,)).get(name)
 
     def client_metric(self, label: str) -> dict[int, Floats]:
         """A metric that was asked for, of every client, shape (N,), by seed; NaN = undefined."""
@@ -134,8 +145,10 @@ class ResultGroup:
 
     def column(self, name: str) -> list[float]:
         """A metric for every seed that has it; computed where a file is older than the metric."""
-        values = (metrics.get(name) for metrics in self._metrics)
-        return [float(value) for value in values if value is not None]
+        if name not in self._columns:
+            values = [self._metric(at, name) for at in range(len(self.results))]
+            self._columns[name] = [float(value) for value in values if value is not None]
+        return self._columns[name]
 
     def mean_of(self, name: str) -> float | None:
         """Mean of a metric over the seeds that have it; None where no seed has."""

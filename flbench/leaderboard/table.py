@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from statistics import median
 from typing import Any
@@ -43,7 +44,6 @@ class Table:
     Attributes:
         fingerprint: of the suite's settings.
         summary: one line on the installed suite; empty where it is not installed.
-        command: what to type to run a method on it; empty where the installed suite differs.
         seeds: all seeds of its rows.
         rows: the best mean accuracy first.
         undefined: method and reason, where it is not defined.
@@ -54,7 +54,6 @@ class Table:
     fingerprint: str
     settings: Mapping[str, Any]
     summary: str
-    command: str
     seeds: tuple[int, ...]
     rows: tuple[TableRow, ...]
     undefined: tuple[tuple[str, str], ...]
@@ -63,6 +62,12 @@ class Table:
     def title(self) -> str:
         """Suite, data set and fingerprint."""
         return title_of((self.suite, self.dataset, self.fingerprint))
+
+    @cached_property
+    def command(self) -> str:
+        """What to type to run a method on it; empty where the installed suite differs."""
+        suite, count = suite_of(self.suite, self.dataset), max(self.seeds, default=0) + 1
+        return command(suite, self.settings, self.fingerprint, count) if suite else ""
 
     @property
     def joins_late(self) -> bool:
@@ -175,7 +180,6 @@ def _table(
         fingerprint=mark,
         settings=settings,
         summary=suite.summary if suite else "",
-        command=command(suite, settings, mark, max(seeds, default=0) + 1) if suite else "",
         seeds=seeds,
         rows=tuple(sorted(entries, key=lambda row: (-row.mean, row.name))),
         undefined=tuple(sorted({(skip.method.name, skip.reason) for skip in skips})),
