@@ -19,16 +19,21 @@ def export(
         "exported"
     ),
     audits: Annotated[
-        Path, typer.Option(metavar="FILE", help="the log of audits, if it is there")
-    ] = COMMITTED.parent / "audits.jsonl",
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help=f"the log of audits [default: audits.jsonl beside {COMMITTED}, if it is there]",
+        ),
+    ] = None,
 ) -> None:
     """Write results as parquet: runs, rounds and clients, a file each (docs/export.md)."""
-    from flbench.results.audits import read_audits
+    from flbench.results.audits import LOG, read_audits
     from flbench.results.export import exported
     from flbench.results.files import write_atomically
 
     found = read_all_results(results)
-    for name, data in exported((result for _, result in found), read_audits(audits)).items():
+    known = read_audits(audits or COMMITTED.parent / LOG)
+    for name, data in exported((result for _, result in found), known).items():
         write_atomically(out / name, data)
         print(f"wrote {out / name}")
     print(f"{len(found)} results; what each column holds: docs/export.md")

@@ -85,14 +85,16 @@ def _changes(base: str, results: Path) -> list[str]:
     from flbench.leaderboard.table import tables
     from flbench.results.audits import LOG, added_lines
 
-    def both(before: Path, old_log: bytes) -> list[str]:
-        log = results.parent / LOG
-        said = added_lines(old_log, log.read_bytes() if log.is_file() else b"")
+    def log_of(folder: Path) -> bytes:
+        log = folder.parent / LOG
+        return log.read_bytes() if log.is_file() else b""
+
+    def both(before: Path, log: bytes) -> list[str]:
+        said = added_lines(log, log_of(results))
         return [*changes(tables(before), tables(results)), *(["", said] if said else [])]
 
     if Path(base).is_dir():
-        log = Path(base).parent / LOG
-        return both(Path(base), log.read_bytes() if log.is_file() else b"")
+        return both(Path(base), log_of(Path(base)))
     try:
         inside = results.resolve().relative_to(Path.cwd().resolve())
     except ValueError:

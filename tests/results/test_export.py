@@ -170,6 +170,12 @@ def test_the_command_writes_three_files(typed: Typed, tmp_path: Path, pyarrow: A
     code, _, err = typed("export", str(tmp_path / "nothing"))
     assert code == 1
     assert "nothing" in err
+    for words in ((), ("--audits", "mine.jsonl")):
+        log = Path(words[-1] if words else "leaderboard/audits.jsonl")
+        log.parent.mkdir(exist_ok=True)
+        log.write_text("no audit\n")
+        code, _, err = typed("export", str(folder), *words)
+        assert (code, err.startswith(f"flbench: {log}, line 1: no audit")) == (1, True)
 
 
 @pytest.mark.slow
