@@ -118,7 +118,8 @@ def run_request(
         bool,
         typer.Option(
             "--changed-source",
-            help="with --resume: go on although a plugin's code has changed; the result says so",
+            help="with --resume: go on although code, torch, --threads or --compile have changed;"
+            " the result says so",
         ),
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="recompute a complete result")] = False,

@@ -1,4 +1,4 @@
-"""When a row was last run again, by which version, and whether its code has changed since.
+"""When a row was last run again, by which core, and whether its code has changed since.
 
 Imports no torch.
 """
@@ -134,7 +134,8 @@ def _sources(result: Result, audit: Audit | None) -> Mapping[str, str]:
 
 
 def _when(audit: Audit) -> str:
-    return f"{audit.date}, flbench {audit.flbench}"
+    by = f"core {audit.core}" if audit.core else f"flbench {audit.flbench}"
+    return f"{audit.date}, {by}"
 
 
 def counted(audits: Sequence[Audit]) -> list[Audit]:

@@ -17,6 +17,16 @@ from flbench.results.difference import SHARED_MARKS
 from flbench.results.schema import Plugin, Result, Tuning
 
 
+def cores_of(results: Iterable[Result]) -> list[str]:
+    """Digests of the cores that computed some files, sorted; older files name none."""
+    return sorted({*filter(None, (one.environment.get("core") for one in results))})
+
+
+def _seconds(results: Sequence[Result]) -> float:
+    """Wall time of a run, mean over files that have it."""
+    return mean(one.seconds["total"] for one in results)
+
+
 @dataclass(frozen=True)
 class ResultGroup:
     """One method with one set of parameters on one suite: its results over seeds."""
@@ -101,17 +111,22 @@ class ResultGroup:
         return mean(self.accuracies)
 
     @property
-    def seconds(self) -> float | None:
-        """Wall time of a run, mean over the seeds on the device that most of them were run on.
+    def timed(self) -> list[Result]:
+        """The seeds whose seconds are shown: those on the device that most of them were run on.
 
         Of devices with equally many seeds it is the faster one.
         """
-        times: dict[str, list[float]] = {}
+        found: dict[str, list[Result]] = {}
         for one in self.results:
             if "total" in one.seconds:
                 device = one.environment.get("device", "").partition(":")[0]
-                times.setdefault(device, []).append(one.seconds["total"])
-        return min((-len(found), mean(found)) for found in times.values())[1] if times else None
+                found.setdefault(device, []).append(one)
+        return min(found.values(), key=lambda some: (-len(some), _seconds(some)), default=[])
+
+    @property
+    def seconds(self) -> float | None:
+        """Wall time of a run, mean over the seeds that are `timed`."""
+        return _seconds(self.timed) if self.timed else None
 
     @property
     def energy(self) -> float | None:

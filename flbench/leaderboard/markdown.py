@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from flbench.leaderboard.grouping import asked_of, mean_std, shown_metrics, signed
+from flbench.leaderboard.grouping import asked_of, cores_of, mean_std, shown_metrics, signed
 from flbench.leaderboard.statistics import interval
 from flbench.leaderboard.table import Table, TableRow
 from flbench.metrics import HEADLINE, Family, Metric, Place
@@ -128,9 +128,9 @@ def seeds(row: TableRow) -> str:
 
 
 def packages(row: TableRow) -> str:
-    """Where its plugins came from."""
+    """Where its plugins came from, and the cores that computed its files, if these name them."""
     found = dict.fromkeys(f"{one.distribution} {one.version}" for one in row.plugins)
-    return ", ".join(found)
+    return ", ".join([*found, *(f"core {one}" for one in cores_of(row.results))])
 
 
 def columns(

@@ -13,18 +13,20 @@ from typing import Any
 from urllib.parse import quote
 
 from flbench.leaderboard.audited import installed_source
+from flbench.leaderboard.grouping import cores_of
 from flbench.leaderboard.links import installed_entry
 from flbench.leaderboard.markdown import number
 from flbench.leaderboard.table import TableRow
 from flbench.plugin.method_info import method_info
-from flbench.results.audits import Audit, content_digest, run_key
+from flbench.results.audits import Audit, content_digest, latest, run_key
 from flbench.results.schema import Plugin, Result
 
+NOT_NAMED = "one that older files do not name"
 POINTS = 60
 """Points of a curve at most."""
 RUNS = ("seed", "accuracy", "worst decile", "seconds", "status", "file", "code", "machine")
 """Headings of the runs of a row."""
-AUDITS = ("seed", "date", "outcome", "rounds", "flbench", "torch", "code")
+AUDITS = ("seed", "date", "outcome", "rounds", "flbench", "core", "torch", "code")
 """Headings of its audits."""
 
 
@@ -44,7 +46,7 @@ def details(row: TableRow, results: str, audits: Mapping[str, Sequence[Audit]]) 
         `curve`: pairs of a round and an accuracy.
     """
     found = {
-        "notes": _notes(row),
+        "notes": [*_notes(row), *_cores(row, audits)],
         "folder": row.folder,
         "params": [[name, _plain(value)] for name, value in sorted(row.params.items())],
         "plugins": [_plugin(one) for one in row.plugins],
@@ -78,8 +80,30 @@ def _notes(row: TableRow) -> list[str]:
         found.append(f"Other rows also have seeds {', '.join(map(str, row.lacks))}.")
     changed = {one.plugin for result in row.results for one in result.source_changes or ()}
     if changed:
-        found.append(f"The code of {', '.join(sorted(changed))} changed within a run.")
+        found.append(f"Changed within a run: {', '.join(sorted(changed))}.")
     return found
+
+
+def _cores(row: TableRow, audits: Mapping[str, Sequence[Audit]]) -> list[str]:
+    """By which cores a row was computed and last run again, and with which its seconds were."""
+    known = latest(one for result in row.results for one in audits.get(run_key(result), ()))
+    whole = [known.get((run_key(one), content_digest(one))) for one in row.results]
+    agreed = [one for one in whole if one is not None and one.agrees]
+    last = max(agreed, key=lambda audit: audit.date, default=None)
+    if not cores_of(row.results) and (last is None or last.core is None):
+        return []
+    said = [f"computed by {_named(row.results)}"]
+    if last is not None:
+        said.append(f"last replayed by {last.core or NOT_NAMED}, {last.date}")
+    if row.timed:
+        said.append(f"seconds measured with {_named(row.timed)}")
+    return [f"Core: {'; '.join(said)}."]
+
+
+def _named(results: Sequence[Result]) -> str:
+    """The cores of some files, and that there are some which name none."""
+    lacking = any("core" not in one.environment for one in results)
+    return " and ".join([*cores_of(results), *([NOT_NAMED] if lacking else [])])
 
 
 def _plain(value: object) -> str:
@@ -125,7 +149,8 @@ def _run(row: TableRow, result: Result, file: str) -> list[str]:
         known.get("executor", ""),
         threads,
     ]
-    versions = [f"{name} {known[name]}" for name in ("python", "torch") if name in known]
+    named = ("core", "python", "torch")
+    versions = [f"{name} {known[name]}" for name in named if name in known]
     return [
         str(result.seed),
         number(accuracy),
@@ -157,6 +182,7 @@ def _audit(result: Result, audit: Audit) -> list[str]:
         f"{audit.outcome}{how}{former}",
         str(audit.rounds) if audit.whole else f"the first {audit.rounds}",
         audit.flbench,
+        audit.core or "-",
         audit.torch,
         ", ".join(audit.sources.values()) or "-",
     ]

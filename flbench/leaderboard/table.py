@@ -29,7 +29,7 @@ from flbench.results.files import read_results, read_skips
 from flbench.results.schema import Plugin, Result, Skip
 from flbench.suite import Suite, cohort_size
 
-MACHINE = ("device", "executor", "flbench", "machine", "threads")
+MACHINE = ("core", "device", "executor", "flbench", "machine", "threads")
 """Keys of a result's environment in which runs agree whose times are compared."""
 WITHIN_COUNT, WITHIN_ESTIMATE = 1.1, 1.5
 """Up to these factors work is taken to be equal: where epochs are counted, and by wall time."""
@@ -202,7 +202,8 @@ def cohort_epochs(row: ResultGroup) -> float:
 def _estimated_work(row: ResultGroup, anchor: ResultGroup | None) -> float | None:
     """Time of training over that of the anchor, median over the seeds that both have.
 
-    Only runs of one version of flbench, machine, executor and number of threads are compared.
+    Only runs of one core and version of flbench, machine, executor and number of threads are
+    compared.
     """
 
     def kind(one: Result) -> tuple[object, ...]:
@@ -337,7 +338,7 @@ class TableRow(ResultGroup):
     def status(self) -> str:
         """`self-reported` or `reproduced`, both where seeds differ; or `outdated`.
 
-        `not reproducible` where the code changed within a run.
+        `not reproducible` where the code, a library or an option changed within a run.
         """
         if self.outdated:
             return "outdated"

@@ -53,6 +53,7 @@ class Audit(BaseModel):
         executor: the one that was asked for in place of the file's; None = the file's.
         trained_epochs: the metric of that name, which older files lack; None = not known.
         sources: plugin -> hash of the source that ran; "" where it has none.
+        core: digest of the core that ran it, as in a result's environment; None in older lines.
     """
 
     model_config = ConfigDict(frozen=True, allow_inf_nan=False)
@@ -72,6 +73,7 @@ class Audit(BaseModel):
     executor: Line | None = None
     trained_epochs: Number | None = None
     sources: dict[Name, Line]
+    core: Line | None = None
 
     @property
     def agrees(self) -> bool:

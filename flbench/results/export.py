@@ -82,6 +82,7 @@ COLUMNS: Mapping[File, tuple[Column, ...]] = {
         Column("seconds", "number", "wall time of the run"),
         Column("energy", "number", "watt-hours of the run, where they were estimated"),
         Column("flbench", "text", "version of flbench that ran it; null in older files"),
+        Column("core", "text", "digest of the core that ran it; null in older files"),
         Column("torch", "text", "version of torch"),
         Column("device", "text", "device"),
         *(Column(one.name, "number", one.doc) for one in METRICS),
@@ -260,7 +261,7 @@ def runs(result: Result, audits: Mapping[tuple[str, str], Audit]) -> Iterator[Ro
         **{f"bytes_{way}": sum(result.bytes.get(way, {}).values()) for way in WAYS},
         "seconds": result.seconds.get("total"),
         "energy": None if result.energy is None else result.energy.total,
-        **{name: result.environment.get(name) for name in ("flbench", "torch", "device")},
+        **{name: result.environment.get(name) for name in ("flbench", "core", "torch", "device")},
     }
 
 

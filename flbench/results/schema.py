@@ -298,12 +298,12 @@ class Tuning(_Stored):
 
 
 class SourceChange(_Stored):
-    """Other code in the middle of a run: the person resumed it with `--changed-source`.
+    """What computed changed within a run: the person resumed it with `--changed-source`.
 
     Attributes:
-        round: the last round of the code before.
-        plugin: what has changed.
-        before: hash of its source files, as `after`; of flbench its version.
+        round: the last round before.
+        plugin: what has changed: a plugin, or a key of the environment, as `core` or `threads`.
+        before: hash of source files, version or value, as `after`.
     """
 
     round: Count

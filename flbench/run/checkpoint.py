@@ -13,7 +13,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +26,7 @@ from flbench.core.state import Membership, State
 from flbench.engine.communication import CommunicationLedger
 from flbench.errors import MachineError, UserError, in_one_line
 from flbench.results.schema import Fingerprint
+from flbench.run import core_digest
 from flbench.run.checkpoint_file import Damaged, generations, read_content, write_file
 from flbench.run.history import History
 
@@ -33,16 +34,19 @@ LONGEST = 600.0
 """It is written at the latest when so many seconds have passed."""
 UNFIT = (AssertionError, AttributeError, LookupError, TypeError, ValueError, SafetensorError)
 """What reading a file raises that holds something else than a run."""
+OPTIONS = {"threads": "--threads", "compile": "--compile"}
+"""Key of an environment -> the option by which a person sets it."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Which run a checkpoint is of, and the code that computes it.
+    """Which run a checkpoint is of, and what computes it.
 
     Attributes:
-        sources: of each plugin a hash of its source files, and the version of flbench; what is
-            not known is "".
+        sources: of each plugin a hash of its source files; what is not known is "".
         device: type of the device that computes it.
+        environment: what else decides its bits, by the keys of a result's environment.
+        core_parts: part of the core -> its digest (`core_digest.py`), to name what has changed.
     """
 
     method: str
@@ -50,10 +54,13 @@ class Origin:
     marks: Fingerprint
     sources: Mapping[str, str]
     device: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+    core_parts: Mapping[str, str] = field(default_factory=dict)
 
     def plain(self) -> dict[str, Any]:
         """As JSON-plain data."""
-        return {**vars(self), "marks": self.marks.model_dump(), "sources": dict(self.sources)}
+        plain = {name: dict(one) for name, one in vars(self).items() if isinstance(one, Mapping)}
+        return {**vars(self), "marks": self.marks.model_dump(), **plain}
 
 
 class Resumed(NamedTuple):
@@ -176,11 +183,11 @@ def load_checkpoint(
     """Read the newest generation that is whole; banks go to the store row by row.
 
     Args:
-        changed_source: go on although the code has changed; the history says so.
+        changed_source: go on although what computes has changed; the history says so.
 
     Raises:
         Damaged: no generation is whole.
-        UserError: it is of another format, of another run or of other code.
+        UserError: it is of another format, of another run, or was computed otherwise.
     """
     messages: list[str] = []
     begin_anew = f"; to start over, delete {' and '.join(map(str, generations(path)))}"
@@ -206,7 +213,7 @@ def _load(file: Path, store: RowStore, origin: Origin, changed_source: bool) -> 
     try:
         plain = json.loads(content)
         _refuse_another_run(file, plain["origin"], origin)
-        changes = _changed_code(file, plain["origin"], origin, changed_source)
+        changes = _changes(file, plain["origin"], origin, changed_source)
         with safe_open(file, framework="pt") as opened:
             names, on_device = list(opened.keys()), set(plain["on_device"])
             if not on_device <= set(names):
@@ -226,8 +233,11 @@ def _load(file: Path, store: RowStore, origin: Origin, changed_source: bool) -> 
     for name, before, after in changes:
         change = {"round": found.state.round, "plugin": name, "before": before, "after": after}
         found.history.source_changes.append(change)
-        text = f"goes on with other code of {name} from round {found.state.round + 1} on"
-        found.messages.append(f"{text}; the result says so and can never be `reproduced`")
+        text = f"goes on with another {name} ({before} before, {after} now)"
+        found.messages.append(
+            f"{text} from round {found.state.round + 1} on; the result says so and can never be"
+            " `reproduced`"
+        )
     return found
 
 
@@ -248,19 +258,30 @@ def _refuse_another_run(file: Path, found: Mapping[str, Any], origin: Origin) ->
             raise UserError(f"{file}: {other}")
 
 
-def _changed_code(
+def _changes(
     file: Path, found: Mapping[str, Any], origin: Origin, consented: bool
 ) -> list[tuple[str, str, str]]:
-    """The code that has changed: name, before, after; refused without consent."""
-    before, after = found["sources"], origin.sources
-    names = sorted(before.keys() | after.keys())
-    pairs = [(name, before.get(name, ""), after.get(name, "")) for name in names]
-    changes = [pair for pair in pairs if pair[1] != pair[2]]
+    """What of code, libraries and options has changed: name, before, after.
+
+    Raises:
+        UserError: something has, without consent.
+    """
+    changes = []
+    for kind in ("sources", "environment"):
+        before, after = found[kind], getattr(origin, kind)
+        names = sorted(before.keys() | after.keys())
+        pairs = [(name, before.get(name, ""), after.get(name, "")) for name in names]
+        changes += [one for one in pairs if one[1] != one[2] or core_digest.UNKNOWN in one]
     if changes and not consented:
-        listed = ", ".join(f"{name} ({old} then, {new} now)" for name, old, new in changes)
+        listed = ", ".join(
+            f"{OPTIONS.get(name, name)} ({old} then, {new} now)" for name, old, new in changes
+        )
+        old, new = found["core_parts"], origin.core_parts
+        parts = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
+        of_core = f" (core: {', '.join(parts)})" if parts else ""
         raise UserError(
-            f"{file}: the code has changed since: {listed}; restore it, or mix both with --resume"
-            " --changed-source, which the result will say"
+            f"{file}: what computes has changed since: {listed}{of_core}; restore it, or mix both"
+            " with --resume --changed-source, which the result will say"
         )
     return changes
 

@@ -96,11 +96,11 @@ class History:
         membership: rounds at which the groups changed, with the labels from then on.
         chosen: the evaluation with the best validation accuracy so far, the first of equals.
         scores: the last of the largest score matrices.
-        source_changes: where the run was resumed with other code: the last round of the code
-            before, the plugin, and both hashes.
+        source_changes: where the run was resumed with other code, libraries or options: the last
+            round before, what has changed, and both hashes, versions or values.
         trained: local epochs of all clients so far; None = a checkpoint did not know.
         executor, processor: by which the last round was computed; "" = none was, or a checkpoint
-            did not know.
+            did not know. Lanes of several processes say how many these are.
     """
 
     curves: dict[str, list[float | None]] = field(default_factory=dict)

@@ -133,12 +133,11 @@ def build_result(
         seconds={part: round(spent, 3) for part, spent in run.services.seconds.items()},
         energy=energy,
         environment={
-            **{name: _version(name) for name in ("flbench", "lightning", "numpy")},
+            "flbench": _version("flbench"),
             "python": platform.python_version(),
-            "torch": torch.__version__,
             "machine": platform.machine(),
             **_computed_by(job, run),
-            "threads": str(torch.get_num_threads()),
+            **run.origin.environment,
         },
     )
 
@@ -204,7 +203,7 @@ def _labels(run: Run) -> list[dict[int, int]] | None:
 
 
 def _computed_by(job: RunSpec, run: Run) -> dict[str, str]:
-    """Device, processor, executor, number of processes and precision."""
+    """Device, processor, executor, number of processes and precision; see `environment_of`."""
     device = run.executor.workspace.device
     return {
         "device": str(device),
@@ -212,5 +211,4 @@ def _computed_by(job: RunSpec, run: Run) -> dict[str, str]:
         "executor": run.executor.name,
         "ranks": str(ProcessGroup.of(run.executor.workspace.fabric).size),
         "precision": job.engine.precision,
-        "compile": "yes" if job.engine.compile else "no",
     }

@@ -27,6 +27,7 @@ from flbench.engine.client_metrics import ClientMetrics
 from flbench.engine.clock import StageTimer
 from flbench.engine.communication import DIRECTIONS, CommunicationLedger
 from flbench.engine.encoding import encoded
+from flbench.engine.process_group import ProcessGroup
 from flbench.engine.processor import processor
 from flbench.engine.sequential import Sequential
 from flbench.errors import Diverged
@@ -265,7 +266,7 @@ def _tell_what_computes(run: Run, round_: int) -> None:
     """Warn where the rounds before were computed by another executor, or on another processor."""
     history, executor = run.history, run.executor
     here = {
-        "executor": executor.name,
+        "executor": _executor(executor),
         "processor": processor(executor.workspace.device),
     }
     for name, mine in here.items():
@@ -276,6 +277,13 @@ def _tell_what_computes(run: Run, round_: int) -> None:
                 f"rounds before {round_} were computed by another {name} ({before}) than this one"
                 f" ({mine}): equal up to the order of sums"
             )
+
+
+def _executor(executor: Sequential) -> str:
+    """The name of an executor; in lanes, bits depend on how many processes share the clients."""
+    processes = ProcessGroup.of(executor.workspace.fabric).size
+    is_one = processes == 1 or executor.name == "sequential"
+    return executor.name if is_one else f"{executor.name} in {processes} processes"
 
 
 def trained_epochs(executor: Sequential, stage: Stage, upload: Upload) -> float:

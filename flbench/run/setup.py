@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -43,6 +43,7 @@ from flbench.run.checkpoint import Origin, load_checkpoint
 from flbench.run.checkpoint_file import generations
 from flbench.run.composition import joined, plugins_of
 from flbench.run.context import RunContext, RunServices
+from flbench.run.core_digest import core, core_parts
 from flbench.run.history import History
 from flbench.run.networks import build_network as build_network
 from flbench.run.networks import (
@@ -203,7 +204,15 @@ def build_run(
         groups=federation.groups,
         ledger=context.services.ledger,
         history=History(),
-        origin=Origin(spec.method.described.name, seed, marks, code_of(spec), device.type),
+        origin=Origin(
+            method=spec.method.described.name,
+            seed=seed,
+            marks=marks,
+            sources=code_of(spec),
+            device=device.type,
+            environment=environment_of(spec),
+            core_parts=core_parts(),
+        ),
         checkpoint=spec.checkpoint,
         judged=context.executor.samples.called(torch.tensor(suite.judged)),
         metrics=client_metrics(spec, hooks, context),
@@ -211,17 +220,33 @@ def build_run(
 
 
 def code_of(spec: RunSpec) -> dict[str, str]:
-    """Hashes of the code of the plugins of method and suite, and of networks of other packages.
-
-    What flbench itself brings has its version.
-    """
+    """Hashes of the code of the plugins of method and suite, and of networks of other packages."""
     plugins = (*spec.method.described.plugins, *plugins_of(spec.suite))
     found = {one.name: one.source for one in plugins}
     for network in spec.suite.networks:
         module = find("models", network.name).module()
         if not module.startswith("flbench."):
             found[f"network {network.name}"] = loaded_source(module)
-    return {**found, "flbench": version("flbench")}
+    return found
+
+
+def environment_of(spec: RunSpec) -> dict[str, str]:
+    """What else decides the bits of a run, by the keys of a result's environment.
+
+    The processor and the executor are not among them: they change rounding alone, and a result says
+    from which round on another one computed.
+    """
+    return {
+        "core": core(),
+        "torch": torch.__version__,
+        **{name: installed(name) for name in ("lightning", "numpy")},
+        "threads": str(spec.engine.threads),
+        "compile": "yes" if spec.engine.compile else "no",
+    }
+
+
+installed = cache(version)
+"""The version of an installed package; its metadata are read once."""
 
 
 def client_metrics(spec: RunSpec, hooks: HookCaller, context: RunContext) -> ClientMetrics | None:

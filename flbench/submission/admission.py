@@ -18,9 +18,11 @@ from flbench.errors import UserError
 from flbench.leaderboard.grouping import refuse_mixed
 from flbench.leaderboard.suite_info import suite_of
 from flbench.plugin.registry import entries
+from flbench.results.audits import LOG, content_digest, read_audits
 from flbench.results.difference import different_parts
 from flbench.results.files import read_result, result_files, slug
 from flbench.results.schema import Result
+from flbench.run.core_digest import UNKNOWN
 from flbench.submission.consistency import departures, faults, job_of
 from flbench.suite import Suite
 from flbench.sweeps.tuning import FIRST_SEED
@@ -29,8 +31,8 @@ LARGEST = 50_000
 """Largest size of a result file in bytes; 100 rounds of 100 clients need less."""
 FOLDER = re.compile(r"\w[\w.,+-]*")
 """Names of suites and methods, which are names of folders."""
-ENVIRONMENT_OF_A_ROW = ("flbench", "torch", "lightning", "numpy", "device", "compile")
-"""Parts of the environment that all seeds of a row share."""
+ENVIRONMENT_OF_A_ROW = ("torch", "lightning", "numpy", "device", "compile")
+"""Parts of the environment that all seeds of a row share, beside the core (`other_core`)."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,15 @@ class Folder:
         found: dict[str, list[File]] = {}
         for file in self.files.values():
             found.setdefault(file.result.fingerprint.suite, []).append(file)
+        return found
+
+    @cached_property
+    def replays(self) -> dict[str, dict[str, bool]]:
+        """Digest of content (`content_digest`) -> core -> whether its whole replay agreed."""
+        found: dict[str, dict[str, bool]] = {}
+        for one in read_audits(self.root.parent / LOG):
+            if one.core and (one.whole or not one.agrees):
+                found.setdefault(one.digest, {})[one.core] = one.agrees
         return found
 
     @cached_property
@@ -152,6 +163,9 @@ def _seeds(file: File, folder: Folder) -> Iterator[str]:
         yield f"its row lacks {lacking}: run all with --seeds {result.seed + 1}"
     if (before := row.get(result.seed - 1)) is not None:
         yield from other_environment(result, before.result)
+    yield from other_core(
+        result, [row[seed].result for seed in sorted(row) if seed < result.seed], folder.replays
+    )
 
 
 def _numbers(seeds: Iterable[int]) -> str:
@@ -190,8 +204,7 @@ def other_environment(result: Result, before: Result) -> Iterator[str]:
     for name in ENVIRONMENT_OF_A_ROW:
         mine, theirs = (one.environment.get(name) for one in (result, before))
         if mine and theirs and mine != theirs:
-            text = f"{theirs} expected as of seed {before.seed}, got {mine}"
-            yield f"'environment.{name}': {text}: run all seeds of a row in one environment"
+            yield _not_of_one(name, theirs, mine, before.seed)
     sources = {(one.name, one.distribution, one.version): one.source for one in before.plugins}
     for plugin in result.plugins:
         source = sources.get((plugin.name, plugin.distribution, plugin.version))
@@ -201,6 +214,55 @@ def other_environment(result: Result, before: Result) -> Iterator[str]:
                 f" seeds {before.seed} and {result.seed} ({source}, {plugin.source}): give changed"
                 " code another version, and run both again"
             )
+
+
+def other_core(
+    result: Result, before: Sequence[Result], replays: Mapping[str, Mapping[str, bool]]
+) -> Iterator[str]:
+    """That the seeds before were computed by another core than this one.
+
+    They go with it where one of them was, or where a whole replay of one of them by the core of
+    this file agrees, or of this file by theirs; and no replay differs. Files without a digest go
+    with each other if their version of flbench is the same.
+
+    Args:
+        before: the smaller seeds of the row.
+        replays: see `Folder.replays`.
+    """
+
+    def judged(core: str, other: Result) -> bool | None:
+        """What a replay of a file by a core says; None = nothing."""
+        return replays.get(content_digest(other), {}).get(core)
+
+    own = core_of(result)
+    cores = {core for one in before if (core := core_of(one))}
+    if not own and not cores:
+        versions = [one.environment.get("flbench") for one in (result, *before[-1:])]
+        if all(versions) and len({*versions}) > 1:
+            yield _not_of_one("flbench", versions[1], versions[0], before[-1].seed)
+        return
+    found = [True for one in before if own and core_of(one) == own]
+    found += [judged(own, one) for one in before if own and core_of(one) != own]
+    found += [judged(core, result) for core in cores - {own}]
+    if before and (False in found or True not in found):
+        there = ", ".join(sorted(cores - {own})) or "none"
+        yield (
+            f"{_not_of_one('core', there, own or 'none', before[-1].seed)}, or show that a replay"
+            f" of a whole run agrees: flbench verify FILE --log leaderboard/{LOG}"
+        )
+
+
+def core_of(result: Result) -> str:
+    """The digest of the core that computed a file; "" = it does not say."""
+    found = result.environment.get("core", "")
+    return "" if found == UNKNOWN else found
+
+
+def _not_of_one(key: str, expected: str | None, came: str | None, seed: int) -> str:
+    return (
+        f"'environment.{key}': {expected} expected as of seed {seed}, got {came}: run all seeds of"
+        " a row in one environment"
+    )
 
 
 def _place(file: File, folder: Folder) -> Iterator[str]:

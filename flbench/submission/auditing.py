@@ -29,6 +29,7 @@ from flbench.results.audits import (
 )
 from flbench.results.files import read_result
 from flbench.results.schema import Result
+from flbench.run.core_digest import core, same
 from flbench.submission.comparison import Part, compare
 from flbench.submission.consistency import sound
 from flbench.submission.verification import (
@@ -143,6 +144,7 @@ def audit_of(verdict: Verdict, task: Task) -> Audit:
             one.name: one.source if came else installed_source(one.name)
             for one in (came or claimed).plugins
         },
+        core=core(),
     )
 
 
@@ -155,6 +157,8 @@ def known(
 ) -> Audit | None:
     """The last audit that answers the same question: this content, as many rounds, this code.
 
+    The code is that of the core and of the plugins.
+
     What agrees by one executor is not asked of another one. Where nothing was played, another data
     folder may give another answer.
     """
@@ -163,7 +167,7 @@ def known(
         one
         for one in audits
         if one.digest == digest
-        and one.flbench == flbench.__version__
+        and same(one.core or "", core())
         and one.tolerance == tolerance
         and one.rounds == rounds
         and (one.agrees or one.executor == executor)

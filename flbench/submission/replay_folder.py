@@ -16,13 +16,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-
 from flbench.errors import Diverged, UserError
 from flbench.results.audits import content_digest
 from flbench.results.schema import Result
+from flbench.run.core_digest import UNKNOWN
 from flbench.run.run_folder import held
-from flbench.run.setup import code_of
+from flbench.run.setup import code_of, environment_of
 from flbench.run.spec import RunSpec
 
 LONGEST = 30 * 86_400
@@ -38,14 +37,14 @@ def cache() -> Path:
 def folder_of(spec: RunSpec, result: Result, rounds: int) -> Path:
     """The folder of one replay.
 
-    Another content, engine, code, version of torch or number of rounds has another one.
+    Another content, engine, code, version of a library or number of rounds has another one.
 
     Args:
         spec: how the run is played again.
         rounds: how many of them.
     """
-    code = sorted(code_of(spec).items())
-    told = content_digest(result), rounds, spec.engine, code, torch.__version__
+    computes = sorted(code_of(spec).items()), sorted(environment_of(spec).items())
+    told = content_digest(result), rounds, spec.engine, *computes
     return cache() / hashlib.sha256(repr(told).encode()).hexdigest()[:16]
 
 
@@ -59,7 +58,7 @@ def rounds_kept(spec: RunSpec, result: Result, rounds: int) -> Iterator[RunSpec]
         spec, rounds: see `folder_of`.
     """
     folder = folder_of(spec, result, rounds)
-    kept = replace(spec, out=folder, resume=True)
+    kept = replace(spec, out=folder, resume=environment_of(spec)["core"] != UNKNOWN)
     with ExitStack() as stack:
         try:
             stack.enter_context(held(kept.path))

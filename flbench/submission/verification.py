@@ -21,7 +21,7 @@ TOLERANCE = 0.01
 EXECUTORS = ("sequential", "vectorised")
 
 COMPUTED_BY = (
-    "flbench", "torch", "lightning", "numpy", "python", "machine", "device", "processor",
+    "flbench", "core", "torch", "lightning", "numpy", "python", "machine", "device", "processor",
     "executor", "threads", "compile",
 )  # fmt: skip
 """What of an environment may change the last bits of a number."""

@@ -356,9 +356,10 @@ def refuse_other_code(spec: RunSpec, sources: Mapping[str, str]) -> None:
 
 def sources_of(spec: RunSpec) -> dict[str, str]:
     """The code of a run, and the settings of its suite, as hashes by name."""
+    from flbench.run.core_digest import core
     from flbench.run.setup import code_of
 
-    return {**code_of(spec), f"suite {spec.suite.name}": spec.suite.hash()}
+    return {**code_of(spec), "flbench": core(), f"suite {spec.suite.name}": spec.suite.hash()}
 
 
 @cache

@@ -26,12 +26,21 @@ from flbench.results.schema import Fingerprint
 from flbench.run import checkpoint
 from flbench.run.checkpoint import CheckpointWriter, Origin, Resumed, load_checkpoint
 from flbench.run.checkpoint_file import Damaged, discard, generations, previous, seal
+from flbench.run.core_digest import UNKNOWN
 from flbench.run.history import History
 
 MARKS = Fingerprint(
     config="c", suite="s", initial_weights="w", cohorts="h", data="d", partition="p"
 )
-ORIGIN = Origin("toy", 0, MARKS, {"toy": "0123", "flbench": "1.0"}, "cpu")
+ORIGIN = Origin(
+    "toy",
+    0,
+    MARKS,
+    {"toy": "0123"},
+    "cpu",
+    {"core": "ab12", "threads": "1"},
+    {"lanes": "a", "rounds": "b"},
+)
 
 
 def written(path: Path, round_: int = 1, origin: Origin = ORIGIN) -> Path:
@@ -169,7 +178,7 @@ def test_a_whole_checkpoint_has_nothing_to_say(path: Path) -> None:
     assert sorted(path.parent.iterdir()) == sorted(generations(path))
 
 
-@pytest.mark.parametrize("found", ["1", "2", "3", "5", None])
+@pytest.mark.parametrize("found", ["1", "2", "3", "4", "6", None])
 def test_another_format_is_refused_by_its_name(found: str | None, path: Path) -> None:
     with safe_open(path, framework="pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -180,7 +189,7 @@ def test_another_format_is_refused_by_its_name(found: str | None, path: Path) ->
     if not older:
         seal(path)
     line = refused(path)
-    assert line.startswith(f"{path}: expected checkpoint format 4, found {found or 'none'};")
+    assert line.startswith(f"{path}: expected checkpoint format 5, found {found or 'none'};")
     assert line.endswith(f"; to start over, delete {path} and {previous(path)}")
 
 
@@ -201,27 +210,56 @@ def test_another_run_is_refused_by_what_differs(
 ) -> None:
     told = {**vars(ORIGIN), **change}
     marks = MARKS.model_copy(update={k: v for k, v in change.items() if k not in ORIGIN.plain()})
-    line = refused(
-        path, Origin(told["method"], told["seed"], marks, ORIGIN.sources, told["device"])
-    )
+    other = {name: told[name] for name in ("method", "seed", "device")}
+    line = refused(path, replace(ORIGIN, marks=marks, **other))
     assert line.startswith(f"{path}: a checkpoint of another {named}")
     assert line.endswith(f"; to start over, delete {path} and {previous(path)}")
 
 
-CHANGED = Origin("toy", 0, MARKS, {"toy": "4567", "flbench": "1.0"}, "cpu")
+CHANGED = replace(ORIGIN, sources={"toy": "4567"})
 
 
 def test_changed_code_is_refused_without_consent(path: Path) -> None:
     line = refused(path, CHANGED)
-    assert line.startswith(f"{path}: the code has changed since: toy (0123 then, 4567 now);")
+    assert line.startswith(f"{path}: what computes has changed since: toy (0123 then, 4567 now);")
     assert "--resume --changed-source" in line
 
 
 def test_code_that_was_not_used_before_is_changed_code(path: Path) -> None:
-    more = Origin("toy", 0, MARKS, {**ORIGIN.sources, "wrapper": "89ab"}, "cpu")
+    more = replace(ORIGIN, sources={**ORIGIN.sources, "wrapper": "89ab"})
     assert "wrapper ( then, 89ab now)" in refused(path, more)
     written(path, 3, more)
     assert "wrapper (89ab then,  now)" in refused(path)
+
+
+ELSEWHERE = {
+    "core": ({"core": "cd34"}, "core (ab12 then, cd34 now) (core: lanes);"),
+    "threads": ({"threads": "2"}, "--threads (1 then, 2 now);"),
+    "torch": ({"torch": "2.9"}, "torch ( then, 2.9 now);"),
+    "unknown": ({"core": UNKNOWN}, "core (ab12 then, unknown now) (core: lanes, rounds);"),
+}
+PARTS_OF = {"core": {"lanes": "c", "rounds": "b"}, "unknown": {}}
+
+
+@pytest.mark.parametrize("what", ELSEWHERE)
+def test_another_core_library_or_option_is_refused_by_its_name(what: str, path: Path) -> None:
+    change, said = ELSEWHERE[what]
+    parts = PARTS_OF.get(what, ORIGIN.core_parts)
+    other = replace(ORIGIN, environment={**ORIGIN.environment, **change}, core_parts=parts)
+    line = refused(path, other)
+    assert line.startswith(f"{path}: what computes has changed since: {said}")
+    found = load(path, other, changed_source=True)
+    ((name, after),) = change.items()
+    before = ORIGIN.environment.get(name, "")
+    assert found.history.source_changes == [
+        {"round": 2, "plugin": name, "before": before, "after": after}
+    ]
+
+
+def test_a_core_whose_sources_are_missing_is_not_even_its_own(tmp_path: Path) -> None:
+    origin = replace(ORIGIN, environment={"core": UNKNOWN}, core_parts={})
+    path = written(tmp_path / "seed-0.checkpoint.safetensors", origin=origin)
+    assert "core (unknown then, unknown now)" in refused(path, origin)
 
 
 def test_with_consent_the_history_says_what_changed_and_keeps_saying_it(path: Path) -> None:

@@ -460,7 +460,9 @@ def test_changed_code_is_refused_or_told_by_the_result(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         execute(replace(job, sinks=(("stop", Stop(2)),)), load)
     other = replace(job, method=sourced(job.method, "0" * 12), resume=True)
-    with pytest.raises(UserError, match=r"the code has changed since: fedavg \(\w{12} then, 0{12}"):
+    with pytest.raises(
+        UserError, match=r"what computes has changed since: fedavg \(\w{12} then, 0{12}"
+    ):
         execute(other, load)
     result = execute(replace(other, changed_source=True), load)
     (change,) = result.source_changes or ()

@@ -1,0 +1,172 @@
+"""Which code of flbench computed a run: a digest of the parts that can change a number.
+
+A digest is one of what the code says, not of its bytes: comments, docstrings, blank lines, and the
+modules from which names of flbench are imported are left out. So it stays when a module moves, and
+changes with every operator. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+
+PARTS: Mapping[str, str] = {
+    "aggregation": "toolbox",
+    "checkpoints": "run.checkpoint run.checkpoint_file",
+    "clock": "core.clock_settings engine.clock",
+    "data": "core.dataset datasets federation.loading",
+    "evaluation": "engine.cross_evaluation engine.lane_evaluation run.evaluation run.newcomers",
+    "hooks": "core.context core.hookspecs core.state core.types plugin.fedavg_defaults plugin.hooks"
+    " plugin.isolation plugin.validation run.composition run.context",
+    "instructions": "core.torchvision_compat engine.allocator engine.deterministic engine.fabric"
+    " engine.instructions engine.options engine.portable",
+    "lanes": "engine.lane_convolution engine.lane_functions engine.lane_graph engine.lane_group"
+    " engine.lane_hooks engine.lane_optimizer engine.lane_program engine.lane_sharing"
+    " engine.lane_simplify engine.lane_step engine.lane_training engine.lanes engine.vectorised",
+    "metrics": "client_metrics engine.client_metrics metrics run.history run.result"
+    " results.score_encoding",
+    "models in memory": "core.client_memory core.file_memory core.layout core.model_bank"
+    " engine.reusable_table engine.workspace",
+    "networks": "core.networks models run.networks",
+    "partitions": "federation.build federation.federation federation.pooled federation.remembered"
+    " federation.row_lists federation.shared_test_sets partitions",
+    "processes": "engine.distributed engine.process_group engine.shared_samples",
+    "random numbers": "core.seeding",
+    "rounds": "run.rounds run.runner run.setup run.training",
+    "suites": "suite",
+    "traffic": "engine.communication engine.encoding",
+    "training": "core.client core.local_training engine.batches engine.batchnorm engine.dropout"
+    " engine.optimizer_step engine.sequential",
+}
+"""Part of the core -> its modules, and packages with all they hold; below `flbench`.
+
+The names of parts are in checkpoints; where modules move, the right side alone changes.
+"""
+ASIDE = (
+    "__init__ __main__ cli figures leaderboard papers sinks submission sweeps terminal testing"
+    " errors core.conformance core.deferred_dynamo core.deferred_torchmetrics core.free_memory"
+    " core.parameters engine.processes engine.processor plugin.field_types plugin.method_info"
+    " plugin.registry plugin.source_inspection results.audits results.difference results.events"
+    " results.export results.files results.plain_rows results.schema run.core_digest run.energy"
+    " run.fork_server run.import_probe run.run_folder run.spec"
+)
+"""Modules and packages that can change no number; every other one is in a part."""
+UNKNOWN = "unknown"
+"""The digest where sources are missing; it equals none, not even itself."""
+TOKEN = re.compile(
+    "|".join(
+        (
+            r"\#.*",
+            r'"""[^"\\]*(?:(?:\\[\s\S]|"(?!""))[^"\\]*)*"""',
+            r"'''[^'\\]*(?:(?:\\[\s\S]|'(?!''))[^'\\]*)*'''",
+            r'"[^"\\\n]*(?:\\[\s\S][^"\\\n]*)*"',
+            r"'[^'\\\n]*(?:\\[\s\S][^'\\\n]*)*'",
+        )
+    )
+)
+"""A comment or a string."""
+OWN_IMPORT = re.compile(r"from flbench(?:\.\w+)* import (?:\(([^)]*)\)|(.*))")
+NEXT = re.compile(r"(?:\s|#.*)*(.?)")
+"""Blanks and comments, and the character after them."""
+
+
+@cache
+def core() -> str:
+    """The digest of the core that this process runs, 12 hex digits; see `UNKNOWN`."""
+    parts = core_parts()
+    return _hash(f"{name} {digest}" for name, digest in parts.items()) if parts else UNKNOWN
+
+
+@cache
+def core_parts() -> Mapping[str, str]:
+    """Part -> its digest, as it was when this process first asked; none where sources lack.
+
+    The hash of a part is one of the sorted hashes of its modules: names of files are not in it.
+    """
+    try:
+        return {name: _part(modules.split()) for name, modules in PARTS.items()}
+    except (OSError, UnicodeDecodeError):
+        return {}
+
+
+def same(one: str, other: str) -> bool:
+    """Whether two digests are of one core: both are known, and they are equal."""
+    return one == other and one not in ("", UNKNOWN)
+
+
+def sources(module: str, root: Path | None = None) -> list[Path]:
+    """The file of a module, or all files of a package; below the folder of flbench.
+
+    Raises:
+        FileNotFoundError: there are none.
+    """
+    place = (root or Path(__file__).parents[1]).joinpath(*module.split("."))
+    found = sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
+    if not found or not all(file.is_file() for file in found):
+        raise FileNotFoundError(f"{place}: no source files")
+    return found
+
+
+def _part(modules: Iterable[str]) -> str:
+    """The digest of some modules; those that only hold a docstring, as of packages, do not count.
+
+    Raises:
+        OSError: one has no source file.
+    """
+    files = [file for module in modules for file in sources(module)]
+    texts = [essence(file.read_text(encoding="utf-8")) for file in files]
+    return _hash(sorted(_hash([text]) for text in texts if text))
+
+
+def _hash(texts: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:12]
+
+
+def essence(source: str) -> str:
+    r"""The lines of a module that say what it computes.
+
+    Left out are comments, string statements in triple quotes, blank lines and blanks at the end of
+    a line. Imports from flbench come first, as the sorted names without their modules.
+
+    Example:
+        >>> essence("from flbench.core import b, a\n\ndef f(x):\n    return x  # 1")
+        'import a\nimport b\ndef f(x):\n    return x'
+    """
+    kept, end, last = list[str](), 0, ""
+    for found in TOKEN.finditer(source):
+        start = found.start() if found[0][0] == "#" else _statement(source, found, end, last)
+        if start is None:
+            continue
+        kept.append(source[end:start])
+        last, end = kept[-1].rstrip()[-1:] or last, found.end()
+    text = "".join([*kept, source[end:], "\n"])
+    names = set[str]()
+
+    def kept_names(found: re.Match[str]) -> str:
+        names.update(name.strip() for name in (found[1] or found[2]).split(","))
+        return ""
+
+    lines = filter(None, map(str.rstrip, OWN_IMPORT.sub(kept_names, text).split("\n")))
+    return "\n".join([*(f"import {name}" for name in sorted(names - {""})), *lines])
+
+
+def _statement(source: str, found: re.Match[str], end: int, last: str) -> int | None:
+    """Where a string begins that is a statement, as docstrings are; None = it is in an expression.
+
+    Args:
+        end: where the text begins of which nothing is left out so far.
+        last: the last character before it that was kept.
+    """
+    if found[0][:3] not in ('"""', "'''"):
+        return None
+    start = found.start() - source.startswith("r", found.start() - 1)
+    before = source[max(end, source.rfind("\n", 0, start)) : start]
+    follows = NEXT.match(source, found.end())
+    assert follows is not None, "it matches nothing at least"
+    alone = not before.strip() and ("\n" in follows[0] or not follows[1])
+    last = source[end:start].rstrip()[-1:] or last
+    inside = last in tuple("([{,=+-*/%|&^<>\\") or follows[1] in tuple(")]},.+/%|&^<>=")
+    return start if alone and not inside else None
