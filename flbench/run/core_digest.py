@@ -2,7 +2,8 @@
 
 A digest is one of what the code says, not of its bytes: comments, docstrings, blank lines, and the
 modules from which names of flbench are imported are left out. So it stays when a module moves, and
-changes with every operator. Imports no torch.
+changes with every operator. (A name of flbench that is imported from another module than before is not
+seen.) Imports no torch.
 """
 
 from __future__ import annotations
@@ -76,18 +77,32 @@ NEXT = re.compile(r"(?:\s|#.*)*(.?)")
 @cache
 def core() -> str:
     """The digest of the core that this process runs, 12 hex digits; see `UNKNOWN`."""
-    parts = core_parts()
-    return _hash(f"{name} {digest}" for name, digest in parts.items()) if parts else UNKNOWN
+    return whole(core_parts())
 
 
 @cache
 def core_parts() -> Mapping[str, str]:
-    """Part -> its digest, as it was when this process first asked; none where sources lack.
+    """Part -> its digest, as it was when this process first asked; none where sources lack."""
+    return digests(Path(__file__).parents[1], PARTS)
 
-    The hash of a part is one of the sorted hashes of its modules: names of files are not in it.
+
+def whole(parts: Mapping[str, str]) -> str:
+    """The digest of a core by those of its parts."""
+    return _hash(f"{name} {digest}" for name, digest in parts.items()) if parts else UNKNOWN
+
+
+def digests(root: Path, parts: Mapping[str, str]) -> dict[str, str]:
+    """Part -> its digest; none where a source file lacks.
+
+    That of a part is the hash of the sorted hashes of its modules: names of files are not in it.
+    Modules that only hold a docstring, as of packages, do not count.
+
+    Args:
+        root: the folder of flbench.
+        parts: as `PARTS`.
     """
     try:
-        return {name: _part(modules.split()) for name, modules in PARTS.items()}
+        return {name: _part(root, modules.split()) for name, modules in parts.items()}
     except (OSError, UnicodeDecodeError):
         return {}
 
@@ -97,26 +112,21 @@ def same(one: str, other: str) -> bool:
     return one == other and one not in ("", UNKNOWN)
 
 
-def sources(module: str, root: Path | None = None) -> list[Path]:
-    """The file of a module, or all files of a package; below the folder of flbench.
+def sources(root: Path, module: str) -> list[Path]:
+    """The file of a module below a folder, or all files of a package.
 
     Raises:
         FileNotFoundError: there are none.
     """
-    place = (root or Path(__file__).parents[1]).joinpath(*module.split("."))
+    place = root.joinpath(*module.split("."))
     found = sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
     if not found or not all(file.is_file() for file in found):
         raise FileNotFoundError(f"{place}: no source files")
     return found
 
 
-def _part(modules: Iterable[str]) -> str:
-    """The digest of some modules; those that only hold a docstring, as of packages, do not count.
-
-    Raises:
-        OSError: one has no source file.
-    """
-    files = [file for module in modules for file in sources(module)]
+def _part(root: Path, modules: Iterable[str]) -> str:
+    files = [file for module in modules for file in sources(root, module)]
     texts = [essence(file.read_text(encoding="utf-8")) for file in files]
     return _hash(sorted(_hash([text]) for text in texts if text))
 

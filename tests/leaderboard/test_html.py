@@ -202,7 +202,7 @@ def test_a_row_opens_to_runs_files_code_paper_and_audits(tmp_path: Path) -> None
     assert [dict(zip(AUDITS, one, strict=True)) for one in about["audits"]] == [
         {
             "seed": "0", "date": "2026-01-02", "outcome": "differs: curves", "rounds": "3",
-            "flbench": "0.2.0", "torch": "2.13", "code": "n3w",
+            "flbench": "0.2.0", "core": "-", "torch": "2.13", "code": "n3w",
         }
     ]  # fmt: skip
     earlier = audit.model_copy(update={"digest": "0" * 64, "whole": False})
