@@ -2,8 +2,8 @@
 
 A digest is one of what the code says, not of its bytes: comments, docstrings, blank lines, and the
 modules from which names of flbench are imported are left out. So it stays when a module moves, and
-changes with every operator. (A name of flbench that is imported from another module than before is not
-seen.) Imports no torch.
+changes with every operator; that a name is imported from another module is not seen. Imports no
+torch.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from flbench.federation import loading
 from flbench.federation.loading import load_dataset
 from flbench.results.files import read_result, result_path, skip_path
 from flbench.results.schema import VOLATILE, Result
-from flbench.run import checkpoint, rounds, runner
+from flbench.run import checkpoint, rounds, runner, setup
 from flbench.run.checkpoint_file import generations, previous
 from flbench.run.composition import MethodStack, compose
 from flbench.run.result import refuse_unfit
@@ -453,6 +453,57 @@ def sourced(method: MethodStack, source: str) -> MethodStack:
     """The same method, as if its files were others."""
     plugins = [one.model_copy(update={"source": source}) for one in method.described.plugins]
     return replace(method, described=method.described.model_copy(update={"plugins": plugins}))
+
+
+def test_another_core_is_refused_or_told_by_the_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, load = job_of(tmp_path, rounds=3), giving(toy_dataset())
+    with pytest.raises(KeyboardInterrupt):
+        execute(replace(job, sinks=(("stop", Stop(2)),)), load)
+    before, parts = setup.core(), {**setup.core_parts(), "lanes": "0" * 12}
+    monkeypatch.setattr(setup, "core", lambda: "0" * 12)
+    monkeypatch.setattr(setup, "core_parts", lambda: parts)
+    with pytest.raises(UserError) as refused:
+        execute(replace(job, resume=True), load)
+    line = str(refused.value)
+    assert f"since: core ({before} then, {'0' * 12} now) (core: lanes); restore it" in line
+    assert "\n" not in line
+    said: list[str] = []
+    result = execute(replace(job, resume=True, changed_source=True, say=said.append), load)
+    (change,) = result.source_changes or ()
+    assert (change.round, change.plugin, change.before) == (2, "core", before)
+    assert result.environment["core"] == "0" * 12
+    assert [line for line in said if "another core" in line and "from round 3 on" in line]
+
+
+def test_other_threads_are_refused_by_the_option_and_lanes_are_told(tmp_path: Path) -> None:
+    job, load = job_of(tmp_path, rounds=3), giving(toy_dataset())
+    with pytest.raises(KeyboardInterrupt):
+        execute(replace(job, sinks=(("stop", Stop(2)),)), load)
+    more = replace(job, engine=replace(job.engine, threads=2), resume=True)
+    try:
+        with pytest.raises(UserError, match=re.escape("since: --threads (1 then, 2 now); restore")):
+            execute(more, load)
+    finally:
+        torch.set_num_threads(1)
+    lanes = replace(job, engine=replace(job.engine, executor="vectorised"), resume=True)
+    result = execute(lanes, load)
+    assert result.source_changes is None
+    assert "another executor" in result.warnings[0]
+
+
+def test_compiling_decides_bits(tmp_path: Path) -> None:
+    job = job_of(tmp_path)
+    compiled = replace(job, engine=replace(job.engine, compile=True))
+    found = {**setup.environment_of(job), "compile": "yes"}
+    assert setup.environment_of(compiled) == found != setup.environment_of(job)
+
+
+def test_a_result_names_its_core_beside_what_it_is_compared_by(play_toy: Play) -> None:
+    result = play_toy("fedavg").result
+    assert result.environment["core"] == setup.core()
+    assert "environment" in VOLATILE
 
 
 def test_changed_code_is_refused_or_told_by_the_result(tmp_path: Path) -> None:

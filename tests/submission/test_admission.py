@@ -17,6 +17,7 @@ from toy import Play, Typed, player, toy_dataset, toy_suite
 
 import flbench
 from flbench.engine.options import EngineOptions
+from flbench.results.audits import LOG, Audit, append_audit, content_digest, run_key
 from flbench.results.files import read_result, read_skips, write_atomically
 from flbench.results.schema import Change, Result, Tuning
 from flbench.run.result import build_result
@@ -524,6 +525,84 @@ def test_seeds_of_a_row_share_an_environment(
     del moved["torch"]
     one = kept(runs["one"].model_copy(update={"environment": moved}), tmp_path / "out")
     assert asked(one, board) == [], "older files say less"
+
+
+OLD, NEW, OTHER = "0" * 12, "1" * 12, "2" * 12
+Lines = list[tuple[int, str, str, bool]]
+"""Seed, core, outcome, and whether all rounds were played."""
+ROWS: dict[str, tuple[str, str, Lines, bool]] = {
+    "one core": (NEW, NEW, [], True),
+    "two cores": (OLD, NEW, [], False),
+    "two cores, and a replay by the new one": (OLD, NEW, [(0, NEW, "agrees", True)], True),
+    "two cores, and a replay by the old one": (OLD, NEW, [(1, OLD, "same bytes", True)], True),
+    "two cores, and a replay by a third one": (OLD, NEW, [(0, OTHER, "agrees", True)], False),
+    "an older file": ("", NEW, [], False),
+    "an older file that was replayed": ("", NEW, [(0, NEW, "agrees", True)], True),
+    "only its first rounds were": ("", NEW, [(0, NEW, "agrees", False)], False),
+    "its replay differs": ("", NEW, [(0, NEW, "differs", True)], False),
+    "its first rounds differ": ("", NEW, [(0, NEW, "differs", False)], False),
+    "its replay agreed, and differs now": (
+        "", NEW, [(0, NEW, "agrees", True), (0, NEW, "differs", True)], False,
+    ),
+    "an older file that comes late": (NEW, "", [], False),
+    "an older file that comes late, replayed": (NEW, "", [(1, NEW, "agrees", True)], True),
+    "two older files": ("", "", [], True),
+    "nobody knows": ("unknown", "unknown", [], True),
+    "one is not known": ("unknown", NEW, [], False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_seeds_of_a_row_are_of_one_core_or_a_replay_agrees(
+    name: str, runs: dict[str, Result], board: Path, tmp_path: Path
+) -> None:
+    *cores, lines, taken = ROWS[name]
+    zero, one = (computed_by(runs[f], core) for f, core in zip(("zero", "one"), cores, strict=True))
+    paths = [kept(zero, board), kept(one, tmp_path / "out")]
+    for seed, core, outcome, whole in lines:
+        append_audit(board.parent / LOG, audit(paths[seed], core, outcome, whole))
+    found = asked(paths[1], board)
+    assert (found == []) == taken
+    assert all(line.startswith("'environment.core': ") for line in found)
+    assert all("flbench verify FILE --log leaderboard/audits.jsonl" in line for line in found)
+
+
+def test_a_replay_of_one_seed_speaks_for_its_row_unless_another_differs(
+    runs: dict[str, Result], board: Path, tmp_path: Path
+) -> None:
+    zero, one = (computed_by(runs[name], "") for name in ("zero", "one"))
+    two = computed_by(edited(runs["one"], into("seed", 2)), NEW)
+    there = [kept(zero, board), kept(one, board)]
+    path = kept(two, tmp_path / "out")
+    append_audit(board.parent / LOG, audit(there[0], NEW, "agrees", True))
+    assert asked(path, board) == []
+    append_audit(board.parent / LOG, audit(there[1], NEW, "differs", True))
+    assert [line[:20] for line in asked(path, board)] == ["'environment.core': "]
+
+
+def test_older_files_of_a_row_share_their_version(
+    runs: dict[str, Result], board: Path, tmp_path: Path
+) -> None:
+    kept(computed_by(runs["zero"], ""), board)
+    one = computed_by(runs["one"], "")
+    one = one.model_copy(update={"environment": {**one.environment, "flbench": "0.1.0"}})
+    (found,) = asked(kept(one, tmp_path / "out"), board)
+    assert found.startswith("'environment.flbench': 0.2.0 expected as of seed 0, got 0.1.0: ")
+
+
+def computed_by(result: Result, core: str) -> Result:
+    environment = {name: one for name, one in result.environment.items() if name != "core"}
+    more = {"core": core} if core else {}
+    return result.model_copy(update={"environment": {**environment, **more}})
+
+
+def audit(path: Path, core: str, outcome: Any, whole: bool) -> Audit:
+    result = read_result(path)
+    return Audit(
+        file="f", run=run_key(result), digest=content_digest(result), outcome=outcome, rounds=1,
+        whole=whole, tolerance=0.01, seconds=1.0, date="2026-11-28", flbench="0.2.0", torch="2",
+        sources={}, core=core,
+    )  # fmt: skip
 
 
 def test_seeds_of_a_row_share_their_method_s_source(

@@ -18,6 +18,7 @@ from flbench.errors import Diverged, MissingData, UserError
 from flbench.results.audits import Audit, content_digest, read_audits
 from flbench.results.files import read_result, write_atomically
 from flbench.results.schema import Result
+from flbench.run.core_digest import UNKNOWN
 from flbench.run.training import Training
 from flbench.submission import auditing
 from flbench.submission.auditing import at_hand, draw, expected_seconds
@@ -156,9 +157,18 @@ def test_the_log_answers_only_the_same_question(
         patch.setattr(auditing, "is_current", lambda sources: False)
         assert typed("verify", *files[:2])[0] == 0
     assert replays.played == [1, 1, 2], "another code"
-    monkeypatch.setattr(flbench, "__version__", "9.9")
+    assert read_audits(Path(LOG))[-1].core == auditing.core()
+    monkeypatch.setattr(auditing, "core", lambda: "9" * 12)
+    del replays.played[:]
     assert typed("verify", *files[:2])[0] == 0
-    assert read_audits(Path(LOG))[-1].flbench == "9.9"
+    assert typed("verify", *files[:2])[0] == 0
+    assert replays.played == [1, 2], "another core, once"
+    assert read_audits(Path(LOG))[-1].core == "9" * 12
+    monkeypatch.setattr(auditing, "core", lambda: UNKNOWN)
+    for _ in range(2):
+        del replays.played[:]
+        assert typed("verify", *files[:2])[0] == 0
+        assert replays.played == [1, 2], "what is not known equals nothing"
 
 
 def test_another_executor_is_asked_where_one_differs(

@@ -6,7 +6,6 @@ import os
 import re
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from toy import Play, Typed, toy_dataset
@@ -16,6 +15,7 @@ from flbench.errors import Diverged
 from flbench.results.events import RoundRecord
 from flbench.results.files import read_result, write_atomically
 from flbench.run import runner
+from flbench.run.core_digest import UNKNOWN
 from flbench.run.run_folder import held
 from flbench.submission import replay_folder
 from flbench.terminal.console import Console
@@ -101,9 +101,20 @@ def test_it_begins_anew_with_another_torch(
     stopped: str, file: str, typed: Typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(replay_folder, "torch", SimpleNamespace(__version__="9.9"))
+        patch.setattr(replay_folder, "environment_of", lambda spec: {"core": "", "torch": "9.9"})
         assert "goes on after" not in typed("verify", file)[2]
     assert "goes on after" in typed("verify", file)[2]
+
+
+@pytest.mark.slow
+def test_it_begins_anew_where_the_sources_of_the_core_are_missing(
+    stopped: str, file: str, typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (old,) = replay_folder.cache().iterdir()
+    monkeypatch.setattr(replay_folder, "folder_of", lambda *told: old)
+    monkeypatch.setattr(replay_folder, "environment_of", lambda spec: {"core": UNKNOWN})
+    code, _, err = typed("verify", file)
+    assert (code, "goes on after" in err) == (0, False)
 
 
 @pytest.mark.slow
