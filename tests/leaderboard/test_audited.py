@@ -68,6 +68,13 @@ def test_the_last_date_of_all_seeds_is_shown(tmp_path: Path) -> None:
     assert told(tmp_path, found, *audits) == {"fedavg": "2 of 2 seeds, 2026-01-05, flbench 0.2.0"}
 
 
+def test_the_core_is_named_where_it_is_known(tmp_path: Path) -> None:
+    found = made(0.5)
+    assert told(tmp_path, [found], audit(found, core="ab12")) == {
+        "fedavg": "1 of 1 seeds, 2026-01-02, core ab12"
+    }
+
+
 def test_a_file_that_was_replaced_has_no_audit(tmp_path: Path) -> None:
     assert told(tmp_path, [made(0.5)], audit(made(0.6))) == {"fedavg": ""}
 

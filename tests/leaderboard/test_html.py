@@ -205,9 +205,42 @@ def test_a_row_opens_to_runs_files_code_paper_and_audits(tmp_path: Path) -> None
             "flbench": "0.2.0", "core": "-", "torch": "2.13", "code": "n3w",
         }
     ]  # fmt: skip
+    assert "notes" not in about, "nobody knows of cores"
     earlier = audit.model_copy(update={"digest": "0" * 64, "whole": False})
     (row,) = main_rows(html([table], "results", [earlier])).values()
     assert row["about"]["audits"][0][2:4] == ["differs: curves (of an earlier file)", "the first 3"]
+
+
+@pytest.mark.parametrize(
+    ("environments", "core", "said"),
+    [
+        (({"core": "aa"}, {"core": "aa"}), None, "computed by aa; seconds measured with aa"),
+        (({"core": "bb"}, {"core": "aa"}), "cc",
+         "computed by aa and bb; last replayed by cc, 2026-01-02; seconds measured with aa and bb"),
+        (({"core": "aa"}, {}), None, "computed by aa and one that older files do not name;"
+         " seconds measured with aa and one that older files do not name"),
+        (({}, {}), "cc", "computed by one that older files do not name; last replayed by cc,"
+         " 2026-01-02; seconds measured with one that older files do not name"),
+        (({"core": "aa", "device": "cuda:0"}, {"core": "bb", "device": "cpu"}), None,
+         "computed by aa and bb; seconds measured with bb"),
+    ],
+)  # fmt: skip
+def test_a_row_says_which_cores_computed_replayed_and_timed_it(
+    environments: tuple[dict[str, str], ...], core: str | None, said: str, tmp_path: Path
+) -> None:
+    """Of the last one, the seed on the CPU is the faster."""
+    for seed, environment in enumerate(environments):
+        one = listed(0.5, seed=seed, seconds=9.0 - seed)
+        write(tmp_path / "results", one.model_copy(update={"environment": environment}))
+    (table,) = linked(tables(tmp_path / "results"))
+    (result, _) = table.rows[0].results
+    audit = Audit(
+        file="f", run=run_key(result), digest=content_digest(result), outcome="agrees", rounds=3,
+        whole=True, tolerance=0.01, seconds=1.0, date="2026-01-02", flbench="0.2.0", torch="2.13",
+        sources={}, core=core,
+    )  # fmt: skip
+    (row,) = main_rows(html([table], "results", [audit] if core else [])).values()
+    assert row["about"]["notes"] == [f"Core: {said}."]
 
 
 @pytest.mark.parametrize(
