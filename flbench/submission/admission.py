@@ -253,9 +253,10 @@ def other_core(
 
 
 def core_of(result: Result) -> str:
-    """The digest of the core that computed a file; "" = it does not say."""
-    found = result.environment.get("core", "")
-    return "" if found == UNKNOWN else found
+    """The digest of the core that computed a file; "" = it does not say, or there were several."""
+    found = result.environment.get("core", UNKNOWN)
+    changed = any(one.plugin == "core" for one in result.source_changes or ())
+    return "" if changed or found == UNKNOWN else found
 
 
 def _not_of_one(key: str, expected: str | None, came: str | None, seed: int) -> str:

@@ -19,7 +19,7 @@ import flbench
 from flbench.engine.options import EngineOptions
 from flbench.results.audits import LOG, Audit, append_audit, content_digest, run_key
 from flbench.results.files import read_result, read_skips, write_atomically
-from flbench.results.schema import Change, Result, Tuning
+from flbench.results.schema import Change, Result, SourceChange, Tuning
 from flbench.run.result import build_result
 from flbench.run.rounds import run_rounds
 from flbench.run.setup import prepare
@@ -578,6 +578,16 @@ def test_a_replay_of_one_seed_speaks_for_its_row_unless_another_differs(
     assert asked(path, board) == []
     append_audit(board.parent / LOG, audit(there[1], NEW, "differs", True))
     assert [line[:20] for line in asked(path, board)] == ["'environment.core': "]
+
+
+def test_a_run_of_two_cores_is_of_none_that_its_row_could_share(
+    runs: dict[str, Result], board: Path, tmp_path: Path
+) -> None:
+    change = SourceChange(round=1, plugin="core", before=OLD, after=NEW)
+    mixed = computed_by(runs["one"], NEW).model_copy(update={"source_changes": [change]})
+    kept(computed_by(runs["zero"], NEW), board)
+    (line,) = asked(kept(mixed, tmp_path / "out"), board)
+    assert line.startswith(f"'environment.core': {NEW} expected as of seed 0, got none: ")
 
 
 def test_older_files_of_a_row_share_their_version(
