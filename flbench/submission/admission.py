@@ -241,7 +241,7 @@ def other_core(
         if all(versions) and len({*versions}) > 1:
             yield _not_of_one("flbench", versions[1], versions[0], before[-1].seed)
         return
-    found = [True for one in before if own and core_of(one) == own]
+    found: list[bool | None] = [True for one in before if own and core_of(one) == own]
     found += [judged(own, one) for one in before if own and core_of(one) != own]
     found += [judged(core, result) for core in cores - {own}]
     if before and (False in found or True not in found):

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -338,6 +339,33 @@ def test_a_run_that_goes_on_with_another_executor_says_so(play_toy: Play, tmp_pa
         "rounds before 3 were computed by another executor (sequential) than this one (vectorised):"
         " equal up to the order of sums"
     ]
+
+
+@pytest.mark.parametrize(
+    ("executor", "said"),
+    [
+        ("sequential", []),
+        (
+            "vectorised",
+            [
+                "rounds before 3 were computed by another executor (vectorised) than this one"
+                " (vectorised in 2 processes): equal up to the order of sums"
+            ],
+        ),
+    ],
+)
+def test_only_in_lanes_another_number_of_processes_is_told(
+    executor: str,
+    said: list[str],
+    play_toy: Play,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = play_toy("fedavg", rounds=4, executor=executor)
+    sizes = iter([1, 1, 2, 2])
+    processes = SimpleNamespace(of=lambda fabric: SimpleNamespace(size=next(sizes)))
+    monkeypatch.setattr(rounds, "ProcessGroup", processes)
+    assert resumed(whole, tmp_path, after=2, executor=executor).result.warnings == said
 
 
 def test_a_run_that_goes_on_on_another_processor_says_so(
