@@ -72,11 +72,15 @@ class Folder:
 
     @cached_property
     def replays(self) -> dict[str, dict[str, bool]]:
-        """Digest of content (`content_digest`) -> core -> whether its whole replay agreed."""
+        """Digest of content (`content_digest`) -> core -> whether a whole replay by it agreed.
+
+        One that agrees is enough: on another processor rounding may grow.
+        """
         found: dict[str, dict[str, bool]] = {}
         for one in read_audits(self.root.parent / LOG):
             if one.core and (one.whole or not one.agrees):
-                found.setdefault(one.digest, {})[one.core] = one.agrees
+                of_file = found.setdefault(one.digest, {})
+                of_file[one.core] = of_file.get(one.core, False) or one.agrees
         return found
 
     @cached_property
@@ -164,7 +168,10 @@ def _seeds(file: File, folder: Folder) -> Iterator[str]:
     if (before := row.get(result.seed - 1)) is not None:
         yield from other_environment(result, before.result)
     yield from other_core(
-        result, [row[seed].result for seed in sorted(row) if seed < result.seed], folder.replays
+        result,
+        [row[seed].result for seed in sorted(row) if seed < result.seed],
+        folder.replays,
+        arrives=file.arriving,
     )
 
 
@@ -217,17 +224,22 @@ def other_environment(result: Result, before: Result) -> Iterator[str]:
 
 
 def other_core(
-    result: Result, before: Sequence[Result], replays: Mapping[str, Mapping[str, bool]]
+    result: Result,
+    before: Sequence[Result],
+    replays: Mapping[str, Mapping[str, bool]],
+    *,
+    arrives: bool,
 ) -> Iterator[str]:
     """That the seeds before were computed by another core than this one.
 
-    They go with it where one of them was, or where a whole replay of one of them by the core of
-    this file agrees, or of this file by theirs; and no replay differs. Files without a digest go
-    with each other if their version of flbench is the same.
+    It goes with them if one of them is of its core, or if a whole replay agrees: of one of them by
+    its core, or of it by one of theirs. Files without a digest go with each other if their version
+    of flbench is the same.
 
     Args:
         before: the smaller seeds of the row.
         replays: see `Folder.replays`.
+        arrives: whether a replay that differs forbids it; what is there already stays.
     """
 
     def judged(core: str, other: Result) -> bool | None:
@@ -244,7 +256,7 @@ def other_core(
     found: list[bool | None] = [True for one in before if own and core_of(one) == own]
     found += [judged(own, one) for one in before if own and core_of(one) != own]
     found += [judged(core, result) for core in cores - {own}]
-    if before and (False in found or True not in found):
+    if before and (True not in found or (arrives and False in found)):
         there = ", ".join(sorted(cores - {own})) or "none"
         yield (
             f"{_not_of_one('core', there, own or 'none', before[-1].seed)}, or show that a replay"

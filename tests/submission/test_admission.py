@@ -541,8 +541,8 @@ ROWS: dict[str, tuple[str, str, Lines, bool]] = {
     "only its first rounds were": ("", NEW, [(0, NEW, "agrees", False)], False),
     "its replay differs": ("", NEW, [(0, NEW, "differs", True)], False),
     "its first rounds differ": ("", NEW, [(0, NEW, "differs", False)], False),
-    "its replay agreed, and differs now": (
-        "", NEW, [(0, NEW, "agrees", True), (0, NEW, "differs", True)], False,
+    "its replay agreed, and differs elsewhere": (
+        "", NEW, [(0, NEW, "agrees", True), (0, NEW, "differs", True)], True,
     ),
     "an older file that comes late": (NEW, "", [], False),
     "an older file that comes late, replayed": (NEW, "", [(1, NEW, "agrees", True)], True),
@@ -578,6 +578,8 @@ def test_a_replay_of_one_seed_speaks_for_its_row_unless_another_differs(
     assert asked(path, board) == []
     append_audit(board.parent / LOG, audit(there[1], NEW, "differs", True))
     assert [line[:20] for line in asked(path, board)] == ["'environment.core': "]
+    placed = kept(two, board)
+    assert asked(placed, board) == [], "what is there already stays"
 
 
 def test_a_run_of_two_cores_is_of_none_that_its_row_could_share(
