@@ -20,7 +20,7 @@ class RunSpec:
     Attributes:
         tuning: how the method's parameters were found, if they were searched for.
         resume: continue from the checkpoint, if there is one.
-        changed_source: also if a plugin's code has changed since; the result says so.
+        changed_source: also if what computes has changed since; the result says so.
         force: recompute even if the result is there.
         together: how many runs this process runs at once; they share the memory for models.
     """

@@ -54,7 +54,7 @@ SWAPS = {
     "of another seed": r"a checkpoint of another seed: expected 0, found 1",
     "of another suite": r"a checkpoint of another suite",
     "of other data": r"a checkpoint of another data",
-    "of other code": r"the code has changed since: ",
+    "of other code": r"what computes has changed since: ",
 }
 """A whole checkpoint of something else in its place, and what the refusal says."""
 
