@@ -17,9 +17,8 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from flbench.core.hookspecs import hookimpl
-from flbench.core.state import State
 from flbench.engine.options import EngineOptions
-from flbench.results.events import RoundRecord, RunInfo
+from flbench.results.events import RunInfo
 from flbench.run.runner import execute
 
 from .turns import Turns, pin
@@ -54,7 +53,7 @@ class RoundReporter:
         self.turns.report_and_wait()
 
     @hookimpl
-    def round_finished(self, record: RoundRecord, state: State) -> None:
+    def round_finished(self) -> None:
         """Report the round."""
         self.turns.report_and_wait(steps=self.steps.stop())
 

@@ -32,6 +32,9 @@ defaults, which are FedAvg. "First" below means that the first result that is no
 called once per round or stage, never per batch, and must not change their arguments. A hook marked
 `hookimpl(wrapper=True)` wraps the others of its name: it yields once, gets their answer, and
 returns the answer that counts.
+
+Who may answer what: a method every hook, a suite `partition`, a sink the last three, which return
+nothing. The mark of each specification says so, and a plugin with another hook is refused.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from inspect import getattr_static
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import pluggy
 
@@ -67,9 +70,38 @@ if TYPE_CHECKING:
     from flbench.results.events import RoundRecord, RunInfo
     from flbench.results.schema import Result
 
-hookspec = pluggy.HookspecMarker("flbench")
+F = TypeVar("F", bound=Callable[..., Any])
+Audience = Literal["method", "suite", "sink"]
+"""Who answers hooks."""
 hookimpl = pluggy.HookimplMarker("flbench")
 """Marks a method of a plugin as its implementation of the hook of that name, or of `specname`."""
+
+
+def hookspec(*others: Audience, firstresult: bool = False) -> Callable[[F], F]:
+    """Mark a function as the specification of a hook.
+
+    Args:
+        others: who may answer it beside methods.
+        firstresult: whether the first answer is the only one that counts.
+    """
+
+    def marked(function: F) -> F:
+        vars(function).update(flbench_audiences=("method", *others))
+        return pluggy.HookspecMarker("flbench")(function, firstresult=firstresult)
+
+    return marked
+
+
+@lru_cache(maxsize=len(get_args(Audience)))
+def hooks_for(audience: Audience) -> tuple[str, ...]:
+    """The names of the hooks that an audience may answer, in the order of a run.
+
+    Example:
+        >>> hooks_for("suite"), hooks_for("sink")
+        (('partition',), ('run_started', 'round_finished', 'run_finished'))
+    """
+    found = globals().items()
+    return tuple(name for name, it in found if audience in getattr(it, "flbench_audiences", ()))
 
 
 def implemented_hooks(kind: type, *, wrappers: bool = True) -> dict[str, str]:
@@ -89,11 +121,17 @@ def implemented_hooks(kind: type, *, wrappers: bool = True) -> dict[str, str]:
 def hook_marks(home: type | ModuleType) -> tuple[tuple[str, dict[str, Any]], ...]:
     """The names in a class or module that `hookimpl` marks, each with its mark."""
     names = vars(home) if isinstance(home, ModuleType) else dir(home)
-    marks = ((name, getattr(getattr_static(home, name), "flbench_impl", None)) for name in names)
+    marks = ((name, _mark(getattr_static(home, name))) for name in names)
     return tuple((name, mark) for name, mark in marks if isinstance(mark, dict))
 
 
-@hookspec(firstresult=True)
+def _mark(found: object) -> object:
+    """The mark of a function, or of a static or class method, in which it may be either way."""
+    inner = getattr(found, "__func__", None)
+    return getattr(found, "flbench_impl", None) or getattr(inner, "flbench_impl", None)
+
+
+@hookspec("suite", firstresult=True)
 def partition(
     labels: Indices, domains: Indices | None, clients: int, rng: np.random.Generator
 ) -> Partition | None:
@@ -107,7 +145,7 @@ def partition(
     """
 
 
-@hookspec
+@hookspec()
 def setup(ctx: Context) -> Setup | None:
     """Declare the first model bank, the first membership and the memory of the method.
 
@@ -122,7 +160,7 @@ def plan(state: State, ctx: Context) -> Sequence[Stage] | None:
     """Return the stages of this round, in order. First; default: the cohort trains."""
 
 
-@hookspec
+@hookspec()
 def dispatch(state: State, stage: Stage, ctx: Context) -> Start | None:
     """Return what each acting client starts from and receives.
 
@@ -136,7 +174,7 @@ def client_module(net: nn.Module, ctx: Context) -> ClientModule | None:
     """Return the LightningModule that clients train. First; default: cross-entropy."""
 
 
-@hookspec
+@hookspec()
 def metrics(ctx: Context) -> Mapping[str, Callable[[int], Any]] | None:
     """Return metrics of each client's test samples beside accuracy. All, merged.
 
@@ -146,7 +184,7 @@ def metrics(ctx: Context) -> Mapping[str, Callable[[int], Any]] | None:
     """
 
 
-@hookspec
+@hookspec()
 def local_term(state: State, stage: Stage, ctx: Context) -> Callable[[ClientModule], Tensor] | None:
     """Return a function `term(module) -> scalar` added to every batch's loss. All, added up."""
 
@@ -169,7 +207,7 @@ def phases(state: State, stage: Stage, ctx: Context) -> PhaseRule | None:
     """
 
 
-@hookspec
+@hookspec()
 def report(state: State, stage: Stage, ctx: Context) -> Reporter | None:
     """Return a function `report(module, x, y) -> Report`: what a client sends and keeps. All.
 
@@ -178,7 +216,7 @@ def report(state: State, stage: Stage, ctx: Context) -> Reporter | None:
     """
 
 
-@hookspec
+@hookspec()
 def encode(
     state: State, stage: Stage, upload: Upload, ctx: Context
 ) -> Callable[[Message], Message] | None:
@@ -234,16 +272,16 @@ def personalise(state: State, clients: Tensor, ctx: Context) -> Personal | None:
     """
 
 
-@hookspec
+@hookspec("sink")
 def run_started(info: RunInfo) -> None:
     """Called for sinks when a run starts."""
 
 
-@hookspec
+@hookspec("sink")
 def round_finished(record: RoundRecord, state: State) -> None:
-    """Called for sinks at the end of each round; `record` is plain data."""
+    """Called for sinks at the end of each round; `record` is plain data, both are copies."""
 
 
-@hookspec
+@hookspec("sink")
 def run_finished(result: Result, path: str) -> None:
     """Called for sinks when the run is over; its result file is at `path`."""

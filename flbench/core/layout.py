@@ -126,7 +126,7 @@ class ParameterLayout:
         mask = torch.zeros(self.width, dtype=torch.bool)
         for slot in chosen:
             mask[slot.start : slot.stop] = True
-        return mask
+        return mask.clone()  # never written in place, so that a plugin that does is found
 
     @cached_property
     def head(self) -> Tensor:

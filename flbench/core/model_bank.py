@@ -11,10 +11,12 @@ Every operation that is not reading or writing rows works on a copy as one plain
 
 from __future__ import annotations
 
+import copy
 import math
 import tempfile
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,9 @@ from torch.utils._pytree import tree_map
 
 from flbench.core.file_memory import give_back, row_in_file, table_in_file
 from flbench.core.free_memory import half_of_free
+
+VERSION: Callable[[Tensor], int] = attrgetter("_version")
+"""How often torch has seen a tensor written in place, and all its views."""
 
 
 class RowStore:
@@ -103,6 +108,7 @@ class ModelBank(Tensor):
     _written: set[int]  # rows written since `_common` was set, to which it does not apply
     _unshared: set[int]  # rows that no copy shares, so that they may be written in place
     _unchecked: list[Tensor]  # rows not yet seen by `all_finite`
+    _writes: int  # so many writes are not counted by the rows themselves
 
     @staticmethod
     def __new__(
@@ -122,6 +128,7 @@ class ModelBank(Tensor):
         self._written = set()
         self._unshared = set()
         self._unchecked = self.stored if unchecked is None else unchecked
+        self._writes = 0
         return self
 
     @classmethod
@@ -132,6 +139,20 @@ class ModelBank(Tensor):
     def clone(self, **_: object) -> ModelBank:
         """A copy that shares all rows."""
         return self._copy(list(self._rows), set(self._written))
+
+    def apart(self) -> ModelBank:
+        """A copy that shares no memory, in a store with the same room."""
+        store = copy.copy(self._store)
+        own = {id(row): store.add(row) for row in self.stored}
+        bank = ModelBank([own[id(row)] for row in self._rows], store)
+        if self._common is not None:
+            mask, values = self._common
+            bank._common, bank._written = (mask.clone(), values.clone()), set(self._written)
+        return bank
+
+    def writes(self) -> int:
+        """A number that grows with every write, also one to a row that was read."""
+        return self._writes + sum(map(VERSION, self._rows))
 
     def read(self, index: int) -> Tensor:
         """One row, shape (W,); read-only."""
@@ -171,11 +192,13 @@ class ModelBank(Tensor):
 
     def share(self, mask: Tensor, values: Tensor) -> None:
         """Set the same scalars in all rows: `bank[:, mask] = values`, stored once."""
+        before = self.writes()
         if self._common is not None and not torch.equal(self._common[0], mask):
             self._rows = [self._store.add(self.read(i)) for i in range(len(self._rows))]
         self._common, self._written = (mask.clone(), values.clone()), set()
         self._unshared.clear()
         self._unchecked.append(values)
+        self._writes += before + 1 - self.writes()
 
     def dense(self) -> Tensor:
         """All rows as one plain tensor, shape (K, W)."""
@@ -218,7 +241,9 @@ class ModelBank(Tensor):
             bank._unchecked.append(bank._common[1])
         return bank
 
-    def _write(self, index: int, row: Tensor) -> None:
+    def _write(self, index: int, row: Tensor, *, changed: bool = True) -> None:
+        """Put a row in the place of another; `changed` = whether it has other content."""
+        self._writes += changed + self._rows[index]._version - row._version
         self._rows[index] = row
         if self._common is not None:
             self._written.add(index)
@@ -238,7 +263,7 @@ class ModelBank(Tensor):
             if rest:
                 return self.read(index)[rest].clone()
             if index not in self._unshared:
-                self._write(index, self._store.add(self.read(index)))
+                self._write(index, self._store.add(self.read(index)), changed=False)
                 self._unshared.add(index)
             return self._rows[index]
         chosen = self._row_numbers(first, rest)
@@ -325,6 +350,22 @@ class ModelBank(Tensor):
 
     def __reduce_ex__(self, protocol: Any) -> Any:  # noqa: ANN401 - pickle's own
         return self.dense().__reduce_ex__(protocol)
+
+
+def writes(table: Tensor) -> int:
+    """A number that grows with every write to a table in place, also through a view of it.
+
+    Torch counts them, but not what is written through `.data`, numpy or another process. A table
+    that came out of `torch.inference_mode` cannot be written.
+    """
+    if isinstance(table, ModelBank):
+        return table.writes()
+    return 0 if table.is_inference() else table._version
+
+
+def apart(table: Tensor) -> Tensor:
+    """A copy of a table that shares no memory with it; of a bank a bank."""
+    return table.apart() if isinstance(table, ModelBank) else table.detach().clone()
 
 
 def row_of(table: Tensor, index: int) -> Tensor:

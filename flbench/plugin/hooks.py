@@ -1,16 +1,17 @@
 """HookCaller: calls the hooks of one run, merges the answers and checks them.
 
 A run has a plugin manager of its own: defaults first, then the suite, the sinks and the methods, so
-that pluggy asks the method named last first. Every plugin is registered behind a `HookGuard`: what
-a hook raises becomes one line that names plugin and hook, an answer carries the plugin's name, and
-process-wide settings are restored after third-party code ran (`isolation`).
+that pluggy asks the method named last first. Every plugin is registered behind a `HookGuard`: a
+hook of another audience is refused, what a hook raises becomes one line that names plugin and hook,
+an answer carries the plugin's name, process-wide settings are restored after third-party code ran
+(`isolation`), and what it writes to its arguments is found (`arguments`).
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import FrozenInstanceError, replace
 from functools import partial
@@ -21,6 +22,7 @@ import torch
 
 from flbench.core import hookspecs
 from flbench.core.dataset import Indices, Partition
+from flbench.core.hookspecs import Audience
 from flbench.core.state import (
     Dispatched,
     Membership,
@@ -36,6 +38,7 @@ from flbench.core.state import (
 from flbench.core.types import Phase
 from flbench.errors import FlbenchError, PluginError, Undefined, UserError, in_one_line, text_of
 from flbench.plugin import fedavg_defaults, validation
+from flbench.plugin.arguments import Marks, copied
 from flbench.plugin.isolation import DEFAULTS, TORCH, IsolatedPlugin, Snapshot, snapshot
 from flbench.plugin.validation import HookResult
 
@@ -50,8 +53,10 @@ Layer = tuple[str, object]
 Coder = Callable[[Message], Message]
 Acting = Callable[[], AbstractContextManager[None]]
 """Gives the block in which a plugin's code runs."""
-LISTENERS = ("run_started", "round_finished", "run_finished")
+LISTENERS = hookspecs.hooks_for("sink")
 """Hooks of sinks: an error in one is a warning, and the run goes on."""
+COPIED = ("partition", *LISTENERS)
+"""Hooks of which each plugin gets copies, of a random generator too."""
 ADDED = (TORCH,)
 """Settings that `client_module` may change: layers draw their first weights from this generator,
 which the core has seeded."""
@@ -65,7 +70,8 @@ class HookCaller:
     say what clients start from.
 
     Raises:
-        PluginError: a plugin declares a hook, or an argument of one, that does not exist.
+        PluginError: a plugin declares a hook, or an argument of one, that does not exist, or a
+            hook that is not for its audience.
     """
 
     def __init__(
@@ -80,12 +86,17 @@ class HookCaller:
         self._between_hooks = IsolatedPlugin("+".join(name for name, _ in methods), warn)
         self._settings: Snapshot = []
         self._trainer = "defaults"
+        self._given: dict[str, object] = {}
         self._warn = functools.cache(warn)  # says each line once
-        layers = [("defaults", "defaults", fedavg_defaults), ("suite", *suite)]
-        layers += [("sink", *sink) for sink in sinks]
-        layers += [("method", *method) for method in methods]
-        for kind, name, plugin in layers:
-            guard = HookGuard(plugin, IsolatedPlugin(name, warn), warn)
+        layers: list[tuple[str, Audience, Layer]] = [
+            ("defaults", "method", ("defaults", fedavg_defaults)),
+            ("suite", "suite", suite),
+            *(("sink", "sink", sink) for sink in sinks),
+            *(("method", "method", method) for method in methods),
+        ]
+        for kind, audience, (name, plugin) in layers:
+            isolated = IsolatedPlugin(name, warn)
+            guard = HookGuard(plugin, audience, isolated, warn, lambda: self._given)
             try:
                 # A suite may be called like a method: pluggy knows them by kind and name.
                 self._manager.register(guard, f"{kind}:{name}")
@@ -107,10 +118,25 @@ class HookCaller:
         getattr(self._manager.hook, hook)(**arguments)
 
     def _call(self, hook: str, **arguments: Any) -> Any:  # noqa: ANN401 - any hook's answer
+        outer, self._given = self._given, arguments  # `ctx.train` calls hooks within a hook
         try:
             return getattr(self._manager.hook, hook)(**arguments)
         except PluginError as error:
             raise validation.in_round(arguments.get("ctx"), str(error)) from error.__cause__
+        finally:
+            self._given = outer
+
+    @contextmanager
+    def reading(self, what: str, ctx: Context, **given: object) -> Iterator[None]:
+        """Find what functions write that hooks gave: in training, encoding or evaluation.
+
+        Raises:
+            PluginError: a tensor inside of what is given was written in the block.
+        """
+        marks = Marks(given)
+        yield
+        if path := marks.written():
+            raise validation.in_round(ctx, f"{self._between_hooks.name}: {what} {_wrote(path)}")
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -287,20 +313,31 @@ class HookGuard:
     """The hooks of a plugin, each guarded, and nothing else of it; registered in its place."""
 
     def __init__(
-        self, plugin: object, isolated: IsolatedPlugin, warn: Callable[[str], None]
+        self,
+        plugin: object,
+        audience: Audience,
+        isolated: IsolatedPlugin,
+        warn: Callable[[str], None],
+        given: Callable[[], Mapping[str, object]],
     ) -> None:
         self._name = isolated.name
         home: Any = plugin if inspect.ismodule(plugin) else type(plugin)
         for attribute, options in hookspecs.hook_marks(home):
             hook = options.get("specname") or attribute
             acting: Acting = nullcontext
+            refuse_hook(self._name, audience, hook, options)
             if not _is_core(plugin):
                 quiet = ADDED if hook == "client_module" else ()
-                acting = partial(isolated.acting, f"{self._name}.{hook}", quiet)
-            if options.get("hookwrapper"):
-                raise PluginError(f"{self._name}.{hook}: use hookimpl(wrapper=True)")
-            guard = _wrapper if options.get("wrapper") else _guarded
-            call = guard(self._name, hook, getattr(plugin, attribute), acting, warn)
+                acting = partial(_acting, isolated, f"{self._name}.{hook}", quiet, given)
+            function = getattr(plugin, attribute)
+            if hook in COPIED:
+                function = _on_copies(function)
+            call: Callable[..., Any]
+            if hook in LISTENERS:
+                call = _listening(self._name, hook, function, acting, warn)
+            else:
+                guard = _wrapper if options.get("wrapper") else _guarded
+                call = guard(self._name, hook, function, acting)
             # `wraps` copies the mark of a function, but not that of a static method.
             vars(call).update(flbench_impl=options)
             setattr(self, attribute, call)
@@ -316,34 +353,97 @@ def _is_core(plugin: object) -> bool:
     return home.startswith("flbench.") and home != "flbench.suite"
 
 
-def _guarded(
+def refuse_hook(name: str, audience: Audience, hook: str, options: Mapping[str, Any]) -> None:
+    """Refuse what a plugin of an audience may not answer; pluggy refuses unknown hooks.
+
+    Raises:
+        PluginError: the hook is for others, or it is wrapped in a way that is not supported.
+    """
+    own = hookspecs.hooks_for(audience)
+    if hook in hookspecs.hooks_for("method") and hook not in own:
+        raise PluginError(
+            f"{name}.{hook}: '{name}' is a {audience}, and '{hook}' is a hook of methods; a"
+            f" {audience} may answer {', '.join(own)} (methods are offered under flbench.methods)"
+        )
+    if options.get("hookwrapper"):
+        raise PluginError(f"{name}.{hook}: use hookimpl(wrapper=True)")
+    if options.get("wrapper") and hook in LISTENERS:
+        raise PluginError(f"{name}.{hook}: listeners return nothing to wrap: use hookimpl")
+
+
+@contextmanager
+def _acting(
+    isolated: IsolatedPlugin,
+    what: str,
+    quiet: Collection[str],
+    given: Callable[[], Mapping[str, object]],
+) -> Iterator[None]:
+    """Run a hook of third-party code, restore what it changed, refuse what it wrote."""
+    marks = Marks(given())
+    with isolated.acting(what, quiet):
+        yield
+    if path := marks.written():
+        raise PluginError(_wrote(path))
+
+
+def _wrote(path: str) -> str:
+    """What a person reads of a write into an argument."""
+    return f"wrote to {path}, which is not its own: write to a copy (`clone()`) and return that"
+
+
+def _on_copies(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A hook that gets copies of its arguments."""
+
+    @functools.wraps(function)
+    def call(*args: object) -> object:
+        return function(*copied(args))
+
+    return call
+
+
+def _listening(
     name: str, hook: str, function: Callable[..., Any], acting: Acting, warn: Callable[[str], None]
-) -> Callable[..., HookResult | None]:
-    """A hook whose errors are one line; in a sink's hook the first one is a warning."""
+) -> Callable[..., None]:
+    """A hook that decides nothing; of its errors the first one is a warning."""
     warned = False
 
     @functools.wraps(function)
-    def call(*args: object) -> HookResult | None:
+    def call(*args: object) -> None:
         nonlocal warned
+        try:
+            with acting():
+                function(*args)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit as well
+            if not warned:
+                warn(f"{name}.{hook} failed ({in_one_line(error)}); the run goes on")
+            warned = True
+
+    return call
+
+
+def _guarded(
+    name: str, hook: str, function: Callable[..., Any], acting: Acting
+) -> Callable[..., HookResult | None]:
+    """A hook whose errors are one line."""
+
+    @functools.wraps(function)
+    def call(*args: object) -> HookResult | None:
         try:
             with acting():
                 value = function(*args)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit as well
-            if hook not in LISTENERS:
-                _refuse(name, hook, error)
-            if not warned:
-                warn(f"{name}.{hook} failed ({in_one_line(error)}); the run goes on")
-            warned = True
-            return None
+            _refuse(name, hook, error)
         return None if value is None else HookResult(name, value)
 
     return call
 
 
 def _wrapper(
-    name: str, hook: str, function: Callable[..., Any], acting: Acting, warn: Callable[[str], None]
+    name: str, hook: str, function: Callable[..., Any], acting: Acting
 ) -> Callable[..., Generator[None, Any, Any]]:
     """A hook that wraps those of other plugins: it gets and gives values, not `HookResult`s.
 
@@ -354,9 +454,10 @@ def _wrapper(
         """Whether the hook came to its end in this step, and what it returned then."""
         try:
             with acting():
-                step()
-        except StopIteration as end:
-            return True, end.value
+                try:
+                    step()
+                except StopIteration as end:
+                    return True, end.value
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit as well

@@ -104,6 +104,21 @@ def _set_torch_state(torch: ModuleType, state: bytes) -> None:
     torch.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
 
 
+SMALLEST = 5e-324
+"""The smallest denormal number; 0 where the processor flushes such numbers."""
+ATTENTION = ("flash", "math", "mem_efficient", "cudnn")
+
+
+def _attention(torch: ModuleType) -> tuple[bool, ...]:
+    """Which kernels of attention may be chosen."""
+    return tuple(getattr(torch.backends.cuda, f"{name}_sdp_enabled")() for name in ATTENTION)
+
+
+def _set_attention(torch: ModuleType, enabled: tuple[bool, ...]) -> None:
+    for name, on in zip(ATTENTION, enabled, strict=True):
+        getattr(torch.backends.cuda, f"enable_{name}_sdp")(on)
+
+
 def _working_directory(os: ModuleType) -> str | None:
     """None where the working directory was removed."""
     try:
@@ -179,6 +194,24 @@ DEFAULTS = (
         "torch's cudnn settings", "torch",
         lambda torch: (torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic),
         lambda torch, how: torch.backends.cudnn.set_flags(_benchmark=how[0], _deterministic=how[1]),
+    ),
+    GlobalSetting(
+        "torch's autocast", "torch",
+        lambda torch: (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")),
+        lambda torch, how: (
+            torch.set_autocast_enabled("cpu", how[0]), torch.set_autocast_dtype("cpu", how[1])
+        ),
+    ),
+    GlobalSetting(
+        "torch's use of oneDNN", "torch",
+        lambda torch: torch.backends.mkldnn.enabled,
+        lambda torch, on: torch.backends.mkldnn.set_flags(_enabled=on),
+    ),
+    GlobalSetting("torch's attention kernels", "torch", _attention, _set_attention),
+    GlobalSetting(
+        "torch's flushing of denormal numbers", "torch",
+        lambda _: SMALLEST * 1.0 == 0.0,  # torch does not tell
+        lambda torch, on: torch.set_flush_denormal(on),
     ),
     GlobalSetting("the working directory", "os", _working_directory, _set_working_directory),
     GlobalSetting("the environment", "os", _environment, _set_environment, _is_kept),

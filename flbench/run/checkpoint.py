@@ -25,6 +25,7 @@ from flbench.core.model_bank import ModelBank, RowStore, all_finite
 from flbench.core.state import Membership, State
 from flbench.engine.communication import CommunicationLedger
 from flbench.errors import MachineError, UserError, in_one_line
+from flbench.plugin.arguments import Marks
 from flbench.results.schema import Fingerprint
 from flbench.run import core_digest
 from flbench.run.checkpoint_file import Damaged, generations, read_content, write_file
@@ -74,10 +75,14 @@ class Resumed(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """A whole round as it will be written: tables by name, and everything else as plain data."""
+    """A whole round as it will be written: tables by name, and everything else as plain data.
+
+    The tables are no copies; `marks` tell whether a plugin has written to one of them since.
+    """
 
     tables: dict[str, Tensor]
     plain: dict[str, Any]
+    marks: Marks
 
 
 class CheckpointWriter:
@@ -109,8 +114,11 @@ class CheckpointWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Write the last whole round, if it is not written yet."""
+        """Write the last whole round, if it is not written yet and is still what it was."""
         if self.path is None or self._pending is None:
+            return
+        if self._pending.marks.written():  # the error that ends the run says who wrote to it
+            self._pending = None
             return
         began = time.monotonic()
         try:
@@ -156,7 +164,7 @@ def pack(state: State, ledger: CommunicationLedger, history: History, origin: Or
         "history": history.copy().plain(),
         "origin": origin.plain(),
     }
-    return Packed(tables, plain)
+    return Packed(tables, plain, Marks(tables))
 
 
 def write(path: Path, packed: Packed) -> None:

@@ -187,7 +187,7 @@ class RunContext(Context):
         groups = self.truth()
         if groups is None:
             raise Undefined("this partition has no true groups: choose another suite or method")
-        return groups
+        return groups.clone()  # with them groups are judged
 
     @property
     def _samples(self) -> Samples:

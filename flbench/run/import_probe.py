@@ -88,11 +88,11 @@ def _attempt(kind: str, name: str) -> str:
         if kind == "methods":
             from flbench.run.composition import compose
 
-            _register(compose(name).layers)
+            _register(methods=compose(name).layers)
             return ""
         found = load_entry(find(kind, name))
         if kind == "sinks":
-            _register([(name, found())])
+            _register(sinks=[(name, found())])
         if isinstance(found, Path):
             tomllib.loads(found.read_text(encoding="utf-8"))
     except UserError as error:
@@ -104,8 +104,10 @@ def _attempt(kind: str, name: str) -> str:
     return ""
 
 
-def _register(plugins: Sequence[tuple[str, object]]) -> None:
+def _register(
+    methods: Sequence[tuple[str, object]] = (), sinks: Sequence[tuple[str, object]] = ()
+) -> None:
     """Let pluggy check the hooks of plugins."""
     from flbench.plugin.hooks import HookCaller
 
-    HookCaller(("suite", object()), plugins)
+    HookCaller(("suite", object()), methods, sinks)

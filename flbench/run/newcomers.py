@@ -74,7 +74,8 @@ def judge_newcomers(run: Run, state: State, guests: Newcomers) -> Unseen:
     held_out = replace(guests.held_out, splits={"test": lists}).to(device)
 
     def judged(personal: Personal) -> Evaluation:
-        return evaluate(run.executor, personal, state, held_out, ids, work)
+        with run.hooks.reading("evaluation", ctx, state=state, personal=personal):
+            return evaluate(run.executor, personal, state, held_out, ids, work)
 
     first = judged(personal)
     personal = trained(run.executor, personal, state, personal.adaptation, work)

@@ -131,7 +131,7 @@ def running_round(run: Run, state: State) -> Running[tuple[State, list[float]]]:
             complete = batchnorm.complete(policy, ctx.layout, start.params[:, 0])
             run.ledger.start(start, stage, complete)
             work = hooks.local_work(state, stage, ctx)
-        with clock("train"):
+        with clock("train"), hooks.reading("local training", ctx, state=state, start=start):
             upload = yield from trained(run, start, stage, work, ctx.round)
             refuse_divergence(upload, stage, ctx)
             if run.history.trained is not None:
@@ -140,7 +140,8 @@ def running_round(run: Run, state: State) -> Running[tuple[State, list[float]]]:
             upload, state = kept_by_clients(upload, state)
         with clock("encode"):
             coders = hooks.encode(state, stage, upload, ctx)
-            upload, state = encoded(upload, start, coders, state, ctx.layout.parameters)
+            with hooks.reading("encode", ctx, state=state, start=start, upload=upload):
+                upload, state = encoded(upload, start, coders, state, ctx.layout.parameters)
         run.ledger.upload(upload, start)
         stage, upload, now = timer.arrive(stage, upload, state.seconds)
         state = replace(state, seconds=now)
@@ -198,9 +199,10 @@ def evaluate_round(run: Run, state: State, losses: list[float]) -> RoundRecord:
             tune = suite.ft_epochs if state.round == suite.rounds else 0
             work = partial(run.hooks.local_work, state, ctx=ctx)
             judged = everybody if run.judged is None else run.judged
-            found = evaluate_judged(
-                run.executor, personal, state, run.held_out, judged, work, tune, run.metrics
-            )
+            with run.hooks.reading("evaluation", ctx, state=state, personal=personal):
+                found = evaluate_judged(
+                    run.executor, personal, state, run.held_out, judged, work, tune, run.metrics
+                )
             if not math.isfinite(found.mean_loss()):
                 raise Diverged(f"round {ctx.round}: test loss is not finite: lower local.lr")
     heard = list(filter(math.isfinite, losses))

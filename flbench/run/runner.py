@@ -172,7 +172,12 @@ def playing(
             raise PluginError(
                 f"{described.name}: no result file could hold the run: {what}"
             ) from error
-        if target is not None and join_process_group(spec.engine).is_rank_zero:
-            save_result(target, result)
+        kept = target if join_process_group(spec.engine).is_rank_zero else None
+        if kept is not None:
+            save_result(kept, result)
+    written = kept and kept.read_bytes()
     run.hooks.listen("run_finished", result=result, path=info.path)
+    if kept and written and not (kept.is_file() and kept.read_bytes() == written):
+        run.services.say(f"{kept}: a sink changed the file; it is written again")
+        write_atomically(kept, written)
     return result

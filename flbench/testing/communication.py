@@ -25,11 +25,12 @@ from flbench.core.state import (
 )
 from flbench.core.types import Direction
 from flbench.engine.communication import BITS, DIRECTIONS, CommunicationLedger
+from flbench.plugin.arguments import tensors
 from flbench.run.context import RunContext
 from flbench.run.rounds import Run
 from flbench.testing.check import MethodUnderTest, check
 from flbench.testing.edge_cases import usual_run
-from flbench.testing.hook_recorder import same_bits, tensors
+from flbench.testing.hook_recorder import same_bits
 from flbench.testing.small_run import Fit
 
 

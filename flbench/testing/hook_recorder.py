@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import replace
 from functools import partial, wraps
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from flbench.core.hookspecs import implemented_hooks
+from flbench.core.hookspecs import hook_marks
 from flbench.run.composition import MethodStack
 
 Observer = Callable[[str, Mapping[str, object], Callable[[], object]], object]
@@ -29,18 +29,18 @@ def with_hook_recorder(method: MethodStack, observer: Observer) -> MethodStack:
 
 def _observed(plugin: object, observer: Observer) -> object:
     """A plugin that has the hooks of another, each called through the observer."""
-    plugin_class = type(plugin)
+    plugin_class: Any = type(plugin)
     body: dict[str, object] = {"__module__": plugin_class.__module__}  # messages name the module
-    for hook, name in implemented_hooks(plugin_class).items():
-        marked = inspect.getattr_static(plugin_class, name)
-        body[name] = _observed_hook(hook, getattr(plugin, name), marked, observer)
+    for name, mark in hook_marks(plugin_class):
+        hook = mark.get("specname") or name
+        body[name] = _observed_hook(hook, getattr(plugin, name), mark, observer)
     return type(plugin_class.__name__, (), body)()
 
 
 def _observed_hook(
     hook: str,
     function: Callable[..., object],
-    marked: Any,  # noqa: ANN401 - a function, or a staticmethod
+    mark: Mapping[str, object],
     observer: Observer,
 ) -> staticmethod[..., object]:
     """A bound hook as a static method, with the mark that pluggy looks for."""
@@ -70,23 +70,8 @@ def _observed_hook(
         return answers[0]
 
     observed = staticmethod(wrapper if inspect.isgeneratorfunction(function) else call)
-    vars(observed).update(vars(marked))
+    vars(observed).update(flbench_impl=mark)
     return observed
-
-
-def tensors(value: object, path: str) -> Iterator[tuple[str, Tensor]]:
-    """All tensors inside a hook's argument, each with its path, such as "state.memory['x']"."""
-    if isinstance(value, Tensor):
-        yield path, value
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from tensors(item, f"{path}['{key}']")
-    elif isinstance(value, (list, tuple)):
-        for index, item in enumerate(value):
-            yield from tensors(item, f"{path}[{index}]")
-    elif is_dataclass(value):
-        for attribute in (one.name for one in fields(value) if one.name != "services"):
-            yield from tensors(getattr(value, attribute), f"{path}.{attribute}")
 
 
 def same_bits(one: Tensor | None, other: Tensor | None) -> bool:

@@ -24,6 +24,7 @@ from flbench.engine.distributed import select_clients
 from flbench.engine.options import EngineOptions
 from flbench.engine.vectorised import Vectorised
 from flbench.errors import Undefined
+from flbench.plugin.arguments import tensors
 from flbench.plugin.isolation import GENERATORS, restore, snapshot
 from flbench.results.difference import relative_distance
 from flbench.run.composition import compose
@@ -32,7 +33,7 @@ from flbench.run.history import Evaluation, History
 from flbench.run.rounds import round_context
 from flbench.testing.check import CheckSkipped, MethodUnderTest, check
 from flbench.testing.edge_cases import run_with_failures, usual_run
-from flbench.testing.hook_recorder import same_bits, tensors
+from flbench.testing.hook_recorder import same_bits
 from flbench.testing.small_run import Fit, SmallRun, run_small, small_suite
 from flbench.testing.subprocesses import ProcessFailed, in_fresh_process, in_process_group
 
@@ -267,7 +268,7 @@ def rest_of_run(
     return file, finished.stable
 
 
-def _state_tensors(finished: SmallRun) -> Iterator[tuple[str, Tensor]]:
+def _state_tensors(finished: SmallRun) -> list[tuple[str, Tensor]]:
     return tensors(finished.state, "state")
 
 

@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 
 from flbench.core.context import Context
 from flbench.core.state import Dispatched, Membership, Stage, State, Upload
+from flbench.plugin.arguments import tensors
 from flbench.plugin.hooks import ADDED
 from flbench.plugin.isolation import restore, snapshot
 from flbench.run.rounds import Run
-from flbench.testing.hook_recorder import same_bits, tensors
+from flbench.testing.hook_recorder import same_bits
 from flbench.testing.small_run import Fit
 
 Arguments = Mapping[str, object]

@@ -19,7 +19,16 @@ from hypothesis import strategies as st
 from toy import Play, composition, toy_dataset
 
 from flbench import Setup, State, hookimpl
-from flbench.core.model_bank import ModelBank, RowStore, all_finite, mean_of, plain, row_of, take
+from flbench.core.model_bank import (
+    ModelBank,
+    RowStore,
+    all_finite,
+    mean_of,
+    plain,
+    row_of,
+    take,
+    writes,
+)
 from flbench.core.state import Membership, Scores
 from flbench.engine import batchnorm
 from flbench.engine.communication import CommunicationLedger
@@ -426,3 +435,73 @@ def test_past_the_budget_rows_need_no_folder_of_ones_own() -> None:
     stored = store.add(row)
     assert torch.equal(stored, row)
     assert (store.used, store.spilled) == (0, 4 * WIDTH)
+
+
+# --- writes are counted, and a copy may share nothing -----------------------------------------
+
+
+def a_bank(budget: int | None = None) -> ModelBank:
+    return ModelBank.repeated(torch.arange(3.0), 4, RowStore(budget))
+
+
+COUNTED: dict[str, Callable[[ModelBank], object]] = {
+    "a row": lambda bank: bank[1].add_(1),
+    "a part of a row": lambda bank: bank[1][:2].zero_(),
+    "a row that was read": lambda bank: bank.read(1).add_(1),
+    "one row by number": lambda bank: bank.__setitem__(2, torch.zeros(3)),
+    "rows": lambda bank: bank.__setitem__([0, 3], 7.0),
+    "columns": lambda bank: bank.__setitem__((slice(None), 1), 7.0),
+    "all in place": lambda bank: bank.mul_(2),
+    "common scalars": lambda bank: bank.share(torch.tensor([True, False, False]), torch.ones(1)),
+    "a scalar": lambda bank: bank.__setitem__((0, 1), 5.0),
+}
+UNCOUNTED: dict[str, Callable[[ModelBank], object]] = {
+    "a row": lambda bank: bank[1].sum(),
+    "a row twice": lambda bank: (bank[-1], bank[3]),
+    "all rows": lambda bank: [row.sum() for row in bank],
+    "a row by number": lambda bank: bank.read(1).sum(),
+    "rows": lambda bank: bank[[0, 1]].zero_(),
+    "columns": lambda bank: bank[:, 1].zero_(),
+    "a mean": lambda bank: bank.mean_of(torch.tensor([0, 1])),
+    "a copy": lambda bank: bank.clone()[0].zero_(),
+    "a copy's rows": lambda bank: bank.clone().__setitem__([0, 1], 0.0),
+    "other rows": lambda bank: bank.take(torch.tensor([1, 1]))[0].zero_(),
+    "an array": lambda bank: bank.numpy().fill(0),
+    "a sum": lambda bank: bank + 1,
+    "a copy apart": lambda bank: bank.apart().mul_(2),
+}
+
+
+@pytest.mark.parametrize("budget", [None, 0], ids=["memory", "files"])
+@pytest.mark.parametrize("what", COUNTED)
+def test_every_write_to_a_bank_is_counted(what: str, budget: int | None) -> None:
+    bank = a_bank(budget)
+    for _ in range(3):  # shared rows, rows of its own, rows that were written
+        count = writes(bank)
+        COUNTED[what](bank)
+        assert writes(bank) > count
+
+
+@pytest.mark.parametrize("what", UNCOUNTED)
+def test_reading_a_bank_counts_nothing(what: str) -> None:
+    bank = a_bank()
+    bank.share(torch.tensor([True, False, False]), torch.ones(1))
+    bank[2].mul_(3)
+    table, count = bank.dense(), writes(bank)
+    UNCOUNTED[what](bank)
+    assert writes(bank) == count
+    assert torch.equal(bank.dense(), table)
+
+
+@pytest.mark.parametrize("budget", [None, 0], ids=["memory", "files"])
+def test_a_copy_apart_shares_no_row(budget: int | None) -> None:
+    bank = a_bank(budget)
+    bank.share(torch.tensor([True, False, False]), torch.ones(1))
+    bank[2].mul_(3)
+    table, other = bank.dense(), bank.apart()
+    assert torch.equal(other.dense(), table)
+    assert len(other.stored) == len(bank.stored), "equal rows are one"
+    for row in other.stored:
+        row.data.fill_(9)
+    other._common[1].fill_(9)  # type: ignore[index]
+    assert torch.equal(bank.dense(), table)

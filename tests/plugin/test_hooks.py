@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,13 @@ from toy import (
 )
 
 from flbench import ClientModule, Membership, Models, Partition, UserError, hookimpl
+from flbench.core import hookspecs
+from flbench.core.hookspecs import hooks_for
 from flbench.errors import Diverged, PluginError
 from flbench.plugin.hooks import HookCaller
 from flbench.run.composition import compose
 from flbench.run.runner import execute
+from flbench.suite import Suite
 
 # --- what a plugin raises ---------------------------------------------------------------------
 
@@ -249,6 +253,118 @@ def test_a_wrong_method_on_the_manager_itself_is_named() -> None:
     suite = toy_suite()
     with pytest.raises(PluginError, match=r"^bad: .*personalize"):
         HookCaller((suite.name, suite), [("bad", Misspelt())])
+
+
+# --- who may answer which hook ----------------------------------------------------------------
+
+ONES = [hook for hook in hooks_for("method") if hook not in hooks_for("sink")]
+FOREIGN = [("sink", hook) for hook in ONES]
+FOREIGN += [("suite", hook) for hook in hooks_for("method") if hook != "partition"]
+
+
+def registered(audience: str, name: str, plugin: object) -> HookCaller:
+    """A plugin among the hooks of a run, as an audience."""
+    suite, others = (name, plugin) if audience == "suite" else ("toy", object()), [(name, plugin)]
+    methods, sinks = (others if audience == one else [] for one in ("method", "sink"))
+    return HookCaller(suite, methods, sinks)
+
+
+def hooked(hook: str, **options: Any) -> type:
+    """A class that implements a hook and takes no argument of it."""
+    return type("Hooked", (), {"any_name": hookimpl(specname=hook, **options)(lambda self: None)})
+
+
+def test_each_hook_is_for_methods_and_four_for_others_too() -> None:
+    hooks = [name for name, it in vars(hookspecs).items() if hasattr(it, "flbench_spec")]
+    assert list(hooks_for("method")) == hooks
+    assert hooks_for("suite") == ("partition",)
+    assert hooks_for("sink") == ("run_started", "round_finished", "run_finished")
+    for audience in ("method", "suite", "sink"):
+        for hook in hooks_for(audience):
+            registered(audience, "mine", hooked(hook)())
+
+
+@pytest.mark.parametrize(("audience", "hook"), FOREIGN)
+def test_a_hook_of_another_audience_is_refused_by_name(audience: str, hook: str) -> None:
+    with pytest.raises(PluginError) as caught:
+        registered(audience, "mine", hooked(hook)())
+    own = ", ".join(hooks_for(audience))  # type: ignore[arg-type]
+    assert str(caught.value) == (
+        f"mine.{hook}: 'mine' is a {audience}, and '{hook}' is a hook of methods; a {audience}"
+        f" may answer {own} (methods are offered under flbench.methods)"
+    )
+
+
+class Averages:
+    """A method, and what sinks could take from it."""
+
+    @hookimpl
+    def aggregate(self, state: Any) -> Models:
+        return Models(torch.zeros_like(state.models))
+
+    @hookimpl
+    def round_finished(self) -> None: ...
+
+
+class Inherits(Averages):
+    """Its hooks are those of the class above."""
+
+    @hookimpl
+    def run_started(self) -> None: ...
+
+
+class Still:
+    """A hook that needs no object."""
+
+    @staticmethod
+    @hookimpl
+    def aggregate(state: Any) -> Models:
+        return Models(state.models)
+
+
+def module_with_a_hook() -> ModuleType:
+    module = ModuleType("a_module")
+    vars(module)["aggregate"] = hookimpl(lambda state: None)
+    return module
+
+
+@pytest.mark.parametrize(
+    "plugin",
+    [
+        Averages(), Inherits(), Still(), module_with_a_hook(),
+        hooked("aggregate", wrapper=True)(), hooked("aggregate", hookwrapper=True)(),
+        hooked("aggregate", optionalhook=True)(), hooked("aggregate", tryfirst=True)(),
+    ],
+)  # fmt: skip
+def test_a_sink_cannot_average_however_it_hides_it(play_toy: Play, plugin: object) -> None:
+    with pytest.raises(PluginError, match=r"^mine\.aggregate: 'mine' is a sink"):
+        play_toy("fedavg", rounds=1, sinks=(("mine", plugin),))
+
+
+def test_what_is_method_and_sink_at_once_is_a_method(play_toy: Play) -> None:
+    """As a method it averages and listens; the same object among the sinks is refused."""
+    both = Averages()
+    assert not play_toy(composition(("mine", both)), rounds=1).state.models.any()
+    with pytest.raises(PluginError, match=r"^mine\.aggregate: 'mine' is a sink"):
+        play_toy(composition(("mine", both)), rounds=1, sinks=(("mine", both),))
+
+
+def test_a_suite_decides_nothing_but_the_partition(play_toy: Play) -> None:
+    class Averaging(Suite):
+        @hookimpl
+        def aggregate(self, state: Any) -> Models:
+            return Models(state.models)
+
+    suite = Averaging(**toy_suite().model_dump())
+    with pytest.raises(PluginError, match=r"^toy\.aggregate: 'toy' is a suite, and"):
+        play_toy("fedavg", suite=suite)
+
+
+@pytest.mark.parametrize("audience", ["sink", "method"])
+@pytest.mark.parametrize("hook", hooks_for("sink"))
+def test_nobody_wraps_what_listeners_return(audience: str, hook: str) -> None:
+    with pytest.raises(PluginError, match=f"^mine.{hook}: listeners return nothing to wrap"):
+        registered(audience, "mine", hooked(hook, wrapper=True)())
 
 
 # --- sinks ------------------------------------------------------------------------------------

@@ -95,6 +95,22 @@ CHANGES: dict[str, tuple[str, Callable[[], object]]] = {
         "changed torch's cudnn settings to (True, False)",
         lambda: setattr(torch.backends.cudnn, "benchmark", True),
     ),
+    "autocast": (
+        "changed torch's autocast to (True, torch.bfloat16)",
+        lambda: torch.set_autocast_enabled("cpu", True),
+    ),
+    "oneDNN": (
+        "changed torch's use of oneDNN to False",
+        lambda: torch.backends.mkldnn.set_flags(_enabled=False),
+    ),
+    "attention": (
+        "changed torch's attention kernels to (False, True, True, True)",
+        lambda: torch.backends.cuda.enable_flash_sdp(False),
+    ),
+    "denormal": (
+        "changed torch's flushing of denormal numbers to True",
+        lambda: torch.set_flush_denormal(True),
+    ),
     "cwd": ("changed the working directory to /", lambda: os.chdir("/")),
     "environ": ("changed the environment (PATH)", lambda: os.environ.update(PATH="", NEW_X="1")),
     "pop": ("changed the environment (PATH)", lambda: os.environ.pop("PATH")),

@@ -131,9 +131,11 @@ def test_the_list_says_what_imports_show(typed: Typed) -> None:
 def test_sinks_and_toml_files_are_loaded_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: Typed
 ) -> None:
-    points = "[flbench.sinks]\nodd = odd_s:Odd\n[flbench.suites]\nodd = odd_s:odd\n"
+    points = "[flbench.sinks]\nodd = odd_s:Odd\nthief = odd_s:Thief\n"
+    points += "[flbench.suites]\nodd = odd_s:odd\n"
     code = "from pathlib import Path\nodd = Path(__file__).with_name('odd.toml')\n"
     code += "import flbench\nclass Odd:\n    @flbench.hookimpl\n    def round_ended(self): ...\n"
+    code += "class Thief:\n    @flbench.hookimpl\n    def plan(self): ...\n"
     install(tmp_path / "site", "odd-things", points, odd_s=code)
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     for text, reason in (
@@ -145,9 +147,9 @@ def test_sinks_and_toml_files_are_loaded_too(
         (why,) = [row["broken"] for row in rows if row["broken"]]
         assert reason in why
     rows = json.loads(typed("list", "sinks", "--load", "--json")[1])["sinks"]
-    assert [row["broken"] for row in rows if row["broken"]] == [
-        "odd: unknown hook 'round_ended' in plugin odd"
-    ]
+    odd, thief = [row["broken"] for row in rows if row["broken"]]
+    assert odd == "odd: unknown hook 'round_ended' in plugin odd"
+    assert thief.startswith("thief.plan: 'thief' is a sink, and 'plan' is a hook of methods;")
     (tmp_path / "site" / "odd.toml").write_text("name = \n")
     code_, _, errors = typed("run", "-p", "fedavg", "-s", "odd")
     assert (code_, errors.count("\n")) == (1, 1)

@@ -204,11 +204,12 @@ class DeclaredEqual:
 
 @dataclass(frozen=True)
 class InputsUntouched:
-    """Clips uploads in place; whoever reads them next reads something else."""
+    """Clips uploads where they are, with numpy, which counts no writes."""
 
     @fl.hookimpl
     def aggregate(self, state: fl.State, upload: fl.Upload, membership: fl.Membership) -> fl.Models:
-        upload.params.clamp_(-0.4, 0.4)
+        table = upload.params.numpy()
+        table.clip(-0.4, 0.4, out=table)
         return fl.Models(fl.member_mean(state.models, upload, membership))
 
 
@@ -630,6 +631,16 @@ class WritesInAWrapper:
 
 
 @dataclass(frozen=True)
+class WritesRoundTheCounter:
+    """Clips what others are about to average in place, through `.data`."""
+
+    @fl.hookimpl(wrapper=True)
+    def aggregate(self, upload: fl.Upload) -> Generator[None, fl.Models, fl.Models]:
+        upload.params.data.clamp_(-0.4, 0.4)
+        return (yield)
+
+
+@dataclass(frozen=True)
 class ChattersInAWrapper:
     """Prints what others have averaged."""
 
@@ -669,6 +680,24 @@ class ScribblesInTraining:
     @fl.hookimpl
     def dispatch(self, stage: fl.Stage) -> fl.Start:
         return fl.Start(extras={"weight": torch.ones(len(stage.clients), 1)})
+
+
+class ScribblingUnseen(fl.ClientModule):
+    """Halves what it was told, through `.data`."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        self.received["weight"].data.mul_(0.5)
+        loss: Tensor = super().training_step(batch, batch_idx)
+        return loss
+
+
+@dataclass(frozen=True)
+class ScribblesUnseen(ScribblesInTraining):
+    """Writes to what clients are told while they train, where torch does not count it."""
+
+    @fl.hookimpl
+    def client_module(self, net: nn.Module, ctx: fl.Context) -> fl.ClientModule:
+        return ScribblingUnseen(net, ctx.local)
 
 
 @dataclass(frozen=True)
@@ -860,8 +889,10 @@ FURTHER: dict[type, str] = {
     Chatters: "process-state-untouched",
     ChattersInAWrapper: "process-state-untouched",
     WantsPrecision: "process-state-untouched",
-    ScribblesInTraining: "inputs-untouched",
-    WritesInAWrapper: "inputs-untouched",
+    ScribblesInTraining: "usual-run",
+    ScribblesUnseen: "inputs-untouched",
+    WritesInAWrapper: "usual-run",
+    WritesRoundTheCounter: "inputs-untouched",
     Unmarked: "every-hook-answers",
     InheritsUnmarked: "every-hook-answers",
     SendsEightBits: "bytes-add-up",
