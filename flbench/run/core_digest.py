@@ -20,8 +20,9 @@ PARTS: Mapping[str, str] = {
     "clock": "core.clock_settings engine.clock",
     "data": "core.dataset datasets federation.loading",
     "evaluation": "engine.cross_evaluation engine.lane_evaluation run.evaluation run.newcomers",
-    "hooks": "core.context core.hookspecs core.state core.types plugin.fedavg_defaults plugin.hooks"
-    " plugin.isolation plugin.validation run.composition run.context",
+    "hooks": "core.context core.hookspecs core.state core.types plugin.arguments"
+    " plugin.fedavg_defaults plugin.hooks plugin.isolation plugin.validation run.composition"
+    " run.context",
     "instructions": "core.torchvision_compat engine.allocator engine.deterministic engine.fabric"
     " engine.instructions engine.options engine.portable",
     "lanes": "engine.lane_convolution engine.lane_functions engine.lane_graph engine.lane_group"
