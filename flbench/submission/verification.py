@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+from packaging.version import InvalidVersion, Version
 
 from flbench.errors import BadParameter, UnknownName, UserError
 from flbench.results.difference import SHARED_MARKS
 
 if TYPE_CHECKING:
     from flbench.engine.options import EngineOptions
-    from flbench.results.schema import Result
+    from flbench.results.schema import Plugin, Result
     from flbench.run.spec import RunSpec
     from flbench.run.training import Running
 
@@ -67,28 +71,29 @@ def again(
     out: Path,
     say: Callable[[str], None],
     executor: str | None = None,
+    opened: Sequence[str] = (),
 ) -> RunSpec:
     """The job of a result, with the plugins that are installed here; says where versions differ.
 
     Args:
         executor: in place of the file's.
+        opened: what a person lets the file open, see `trust.refuse_outside`.
 
     Raises:
         NotTheSameRun: parameters of a plugin, or what it openly uses, are not what the file says.
-        UserError: a plugin is not installed.
+        UserError: a plugin is not installed, or the file would open another one.
     """
     from flbench.run.composition import compose, plugins_of
     from flbench.submission.consistency import job_of
+    from flbench.submission.trust import refuse_outside
 
     stated = result.method
+    refuse_outside(result, opened)
     try:
         method = compose(stated.name, stated.params)
     except UnknownName as error:
-        packages = sorted({f"{one.distribution}=={one.version}" for one in stated.plugins})
         unknown = str(error).partition(" (")[0]  # the list of names that are known is long
-        raise UserError(
-            f"{unknown}; the file names {', '.join(packages)}: pip install it"
-        ) from None
+        raise UserError(f"{unknown}; {_where_from(stated.plugins)}") from None
     here = method.described
     for field in ("name", "params"):
         there, mine = getattr(stated, field), getattr(here, field)
@@ -115,6 +120,25 @@ def again(
         engine=engine_of(result, executor),
         say=say,
     )
+
+
+def _where_from(plugins: Iterable[Plugin]) -> str:
+    """Which packages a file names, and the command that installs them, if they can be packages."""
+    pairs = sorted({(one.distribution, one.version) for one in plugins})
+    listed = ", ".join(repr(f"{name}=={version}") for name, version in pairs)
+    if not all(_is_package(*pair) for pair in pairs):
+        return f"the file names {listed}, which no package is called"
+    words = ["pip", "install", *(f"{name}=={version}" for name, version in pairs)]
+    return f"the file names {listed}; where you trust them: {shlex.join(words)}"
+
+
+def _is_package(name: str, version: str) -> bool:
+    """Whether a package can have this name (PEP 508) and version (PEP 440)."""
+    is_named = re.fullmatch(r"[A-Z0-9]|[A-Z0-9][A-Z0-9._-]*[A-Z0-9]", name, re.I | re.A)
+    try:
+        return bool(is_named and Version(version))
+    except InvalidVersion:
+        return False
 
 
 def lacks_device(result: Result) -> bool:
@@ -163,6 +187,7 @@ def replaying(
     *,
     executor: str | None = None,
     together: int = 1,
+    opened: Sequence[str] = (),
 ) -> Running[Replay]:
     """The first rounds of a result's run, again; see `again`. One that was stopped goes on.
 
@@ -170,6 +195,7 @@ def replaying(
         say: prints a line.
         sink: listens to the run.
         together: how many runs are played at once, this one among them.
+        opened: see `again`.
 
     Raises:
         NotTheSameRun: it does not begin as the file says; every mark that differs is named.
@@ -179,7 +205,7 @@ def replaying(
     from flbench.run.setup import prepare
     from flbench.submission.replay_folder import cache, rounds_kept
 
-    spec = again(result, root, cache(), say, executor)
+    spec = again(result, root, cache(), say, executor, opened)
     spec = replace(spec, sinks=(("console", sink),), together=together)
     with rounds_kept(spec, result, rounds) as spec:
         dataset = load_dataset(spec.suite.dataset.partition("[")[0], root)
