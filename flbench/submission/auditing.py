@@ -29,6 +29,7 @@ from flbench.results.files import read_result
 from flbench.results.schema import Result
 from flbench.submission.comparison import Part, compare
 from flbench.submission.consistency import sound
+from flbench.submission.trust import refuse_outside
 from flbench.submission.verification import (
     NotTheSameRun,
     first_rounds,
@@ -93,26 +94,21 @@ def verifying(
 
     What shows that the code is another than that of the file is a verdict, not an error: another
     beginning, other parameters, or a run that diverges; with `refuse` it is an error too. Clients
-    are trained by `executor`; None = as the file says. For the rest see `replaying`.
+    are trained by `executor`; None = as the file says. The file may open what is `opened` beside
+    the data sets (`trust.refuse_outside`). For the rest see `replaying`.
 
     Raises:
-        UserError: it contradicts itself; or it cannot be run here, as its data or plugins are not
+        UserError: it contradicts itself, or would open something else; or it cannot be run here, as its data or plugins are not
             there.
     """
     sound(path, result)
+    refuse_outside(result, opened)
     wanted = rounds_to_play(result, rounds)
     began = time.monotonic()
     came, parts, refusal, ended, earlier = None, list[Part](), "", False, 0.0
     try:
         came, earlier = yield from replaying(
-            result,
-            wanted,
-            data_root,
-            say,
-            sink,
-            executor=executor,
-            together=together,
-            opened=opened,
+            result, wanted, data_root, say, sink, executor=executor, together=together
         )
         parts = compare(result, came, wanted)
     except (NotTheSameRun, Diverged) as error:

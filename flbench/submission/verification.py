@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -71,24 +71,20 @@ def again(
     out: Path,
     say: Callable[[str], None],
     executor: str | None = None,
-    opened: Sequence[str] = (),
 ) -> RunSpec:
     """The job of a result, with the plugins that are installed here; says where versions differ.
 
     Args:
         executor: in place of the file's.
-        opened: what a person lets the file open, see `trust.refuse_outside`.
 
     Raises:
         NotTheSameRun: parameters of a plugin, or what it openly uses, are not what the file says.
-        UserError: a plugin is not installed, or the file would open another one.
+        UserError: a plugin is not installed.
     """
     from flbench.run.composition import compose, plugins_of
     from flbench.submission.consistency import job_of
-    from flbench.submission.trust import refuse_outside
 
     stated = result.method
-    refuse_outside(result, opened)
     try:
         method = compose(stated.name, stated.params)
     except UnknownName as error:
@@ -187,7 +183,6 @@ def replaying(
     *,
     executor: str | None = None,
     together: int = 1,
-    opened: Sequence[str] = (),
 ) -> Running[Replay]:
     """The first rounds of a result's run, again; see `again`. One that was stopped goes on.
 
@@ -195,7 +190,6 @@ def replaying(
         say: prints a line.
         sink: listens to the run.
         together: how many runs are played at once, this one among them.
-        opened: see `again`.
 
     Raises:
         NotTheSameRun: it does not begin as the file says; every mark that differs is named.
@@ -205,7 +199,7 @@ def replaying(
     from flbench.run.setup import prepare
     from flbench.submission.replay_folder import cache, rounds_kept
 
-    spec = again(result, root, cache(), say, executor, opened)
+    spec = again(result, root, cache(), say, executor)
     spec = replace(spec, sinks=(("console", sink),), together=together)
     with rounds_kept(spec, result, rounds) as spec:
         dataset = load_dataset(spec.suite.dataset.partition("[")[0], root)
