@@ -14,9 +14,9 @@ import typer
 
 from flbench.cli.options import COMMITTED, Executors, Root, Workers, board_command, read_workers
 from flbench.cli.show import digest_line
-from flbench.cli.submit import printable
 from flbench.errors import Interrupted, UserError
 from flbench.submission.verification import COMPUTED_BY, TOLERANCE, rounds_to_play
+from flbench.terminal.lines import tell
 
 if TYPE_CHECKING:
     from flbench.results.schema import Result
@@ -99,11 +99,11 @@ def verify(
         raise UserError(f"{path}: the code changed within the run: it can never be reproduced")
     verdict = _alone(path, result, rounds, data_root, executor, opened or ())
     for line in lines_of(verdict, tolerance):
-        print(line)
+        tell(line)
     if verdict.outcome(tolerance) == "differs":
         raise typer.Exit(1)
     if write:
-        print(f"{_reproduced(path, result)}; now type: {_next([(path, result)])}")
+        tell(f"{_reproduced(path, result)}; now type: {_next([(path, result)])}")
 
 
 def _alone(
@@ -234,19 +234,19 @@ def verify_all(
         with closing(running):
             for one in running:
                 done.append(one)
-                print(printable(f"[{len(done)}/{len(paths)}] {_line(one)}"), flush=True)
+                tell(f"[{len(done)}/{len(paths)}] {_line(one)}")
                 if write and one.outcome in ("same bytes", "agrees"):
                     written += _called_reproduced(one.path)
     except KeyboardInterrupt:
         ended = {one.path for one in done}
-        print("\n".join(summary(done, [path for path in paths if path not in ended])))
+        tell(*summary(done, [path for path in paths if path not in ended]))
         raise Interrupted(
             f"interrupted; what was played is in {log}: type the same again to go on"
         ) from None
-    print("\n".join([*summary(done, []), f"log: {log}"]))
+    tell(*summary(done, []), f"log: {log}")
     if written:
         called = "1 file is" if len(written) == 1 else f"{len(written)} files are"
-        print(f"{called} called reproduced; now type: {_next(written)}")
+        tell(f"{called} called reproduced; now type: {_next(written)}")
     if wrong := sum(one.outcome in (None, "differs") for one in done):
         raise UserError(f"{wrong} of {len(done)} files did not come out the same")
 
@@ -285,7 +285,7 @@ def summary(done: Sequence[Checked], left: Sequence[Path]) -> list[str]:
     ]
     for what, found in (("differs", wrong), ("cannot be run", failed)):
         lines += [f"  {what}: {one.path}" for one in found]
-    return [printable(line) for line in (*lines, *(f"  left: {path}" for path in left))]
+    return [*lines, *(f"  left: {path}" for path in left)]
 
 
 def _called_reproduced(path: Path) -> list[tuple[Path, Result]]:
@@ -297,9 +297,9 @@ def _called_reproduced(path: Path) -> list[tuple[Path, Result]]:
 
     result = read_result(path)
     if result.source_changes:
-        print(printable(f"  {path}: the code changed within the run: it stays as it is"))
+        tell(f"  {path}: the code changed within the run: it stays as it is")
     elif result.status != "reproduced":
-        print(printable(f"  {_reproduced(path, result)}"))
+        tell(f"  {_reproduced(path, result)}")
         return [(path, result)]
     return []
 

@@ -45,15 +45,21 @@ def balanced_accuracy(classes: int) -> Metric:
 def auroc(
     classes: int,
     average: Annotated[Average, "weights of classes: equal, or by their samples"] = "macro",
-    bins: Annotated[int, Ge(4), Le(100_000), "bins of the log-odds, in which samples count as equal"] = 200,
+    bins: Annotated[
+        int, Ge(4), Le(100_000), "bins of the log-odds, in which samples count as equal"
+    ] = 200,
 ) -> Metric:
     """Area under the ROC curve, each class against the others; undefined for one class alone."""
     if (entries := 2 * classes * bins) > MOST_ENTRIES:
-        raise ValueError(f"{entries:,} bins for {classes:,} labels, expected at most {MOST_ENTRIES:,}")
+        raise ValueError(
+            f"{entries:,} bins for {classes:,} labels, expected at most {MOST_ENTRIES:,}"
+        )
     return AUROC(classes, average, bins)
 
 
-def ece(classes: int, bins: Annotated[int, Ge(1), Le(1000), "equal parts of (0, 1]"] = BINS) -> Metric:
+def ece(
+    classes: int, bins: Annotated[int, Ge(1), Le(1000), "equal parts of (0, 1]"] = BINS
+) -> Metric:
     """Expected calibration error: mean gap between confidence and accuracy, weighted by bin."""
     return CalibrationError(bins)
 

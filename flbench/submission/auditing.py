@@ -98,8 +98,8 @@ def verifying(
     the data sets (`trust.refuse_outside`). For the rest see `replaying`.
 
     Raises:
-        UserError: it contradicts itself, or would open something else; or it cannot be run here, as its data or plugins are not
-            there.
+        UserError: it contradicts itself, or would open something else; or it cannot be run here,
+            as its data or plugins are not there.
     """
     sound(path, result)
     refuse_outside(result, opened)

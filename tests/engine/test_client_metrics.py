@@ -595,7 +595,7 @@ def test_one_module_is_imported_whatever_the_name_says(monkeypatch: pytest.Monke
     assert asked == ["torchmetrics.classification"] * 3
     with pytest.raises(UnknownName, match="unknown metric"):
         find_metric(Component(name="fine"))
-    with pytest.raises(UnknownName, match="class of torchmetrics .*it has: F1Score"):
+    with pytest.raises(UnknownName, match=r"class of torchmetrics .*it has: F1Score"):
         find_metric(Component(name="Recall"))
     with pytest.raises(UnknownName, match="parameter of metric 'F1Score'"):
         find_metric(Component(name="F1Score", average="macro"))

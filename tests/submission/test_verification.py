@@ -277,7 +277,9 @@ def test_a_file_that_contradicts_itself_is_not_played(
     file = kept(result, tmp_path, edit)
     code, out, err = typed("verify", file)
     assert (code, out) == (1, "")
-    assert last(err).startswith(f"flbench: {file}: 'summary.ari': 0 expected by its arrays, got 0.9")
+    assert last(err).startswith(
+        f"flbench: {file}: 'summary.ari': 0 expected by its arrays, got 0.9"
+    )
 
 
 def signed(table: dict[str, Any]) -> None:
