@@ -129,7 +129,7 @@ def show_method(name: str) -> None:
 
     for plugin_name, plugin in compose(name).layers:
         doc = inspect.getdoc(inspect.getmodule(plugin)) or inspect.getdoc(plugin)
-        tell(plugin_name, "", *doc.splitlines(), "")
+        tell(plugin_name, "", *(doc or "").splitlines(), "")
         for key, parameter in declared(type(plugin)).items():
             tell(f"  {key}: {parameter.type} = {parameter.default!r}", f"      {parameter.doc}")
 

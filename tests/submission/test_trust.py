@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import shlex
 import sys
@@ -404,3 +405,13 @@ def test_no_line_holds_what_a_terminal_obeys(
     for line in (out + err).split("\n"):
         assert escaped(line) == line
         assert not line.startswith("flbench: it agrees")
+
+
+@pytest.mark.parametrize("words", [("reproduce",), ("study",), ("show", "suite")])
+def test_a_pipe_in_the_place_of_a_file_holds_nothing_up(
+    words: tuple[str, ...], typed: Typed, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "x.toml")
+    code, _, err = typed(*words, "x.toml")
+    assert code == 1
+    assert "expected a file, got a pipe" in err
