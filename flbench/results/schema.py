@@ -77,14 +77,6 @@ def _name(value: str) -> str:
     return _line(value)
 
 
-def _folder(value: str) -> str:
-    if "/" in value or value.startswith("."):
-        raise PydanticCustomError(
-            "folder", "a name without / and without a dot at its beginning expected: it is a folder"
-        )
-    return value
-
-
 def _plain(value: Any, depth: int = 0, key: str = "") -> Any:  # noqa: ANN401 - whatever JSON holds
     """Any JSON value whose numbers, texts and depth are within reason."""
     problem = ""
@@ -118,8 +110,6 @@ def _number(value: float) -> float:
 Text = Annotated[str, AfterValidator(_text)]
 Line = Annotated[str, AfterValidator(_line)]
 Name = Annotated[str, AfterValidator(_name)]
-FolderName = Annotated[Name, AfterValidator(_folder)]
-"""A name that is a folder of results: files with other names would be written elsewhere."""
 Mark = Annotated[str, Field(pattern=r"^[\w.+-]{1,64}$")]
 """A fingerprint; it is part of files' names."""
 Plain = Annotated[Any, AfterValidator(_plain)]
@@ -153,7 +143,7 @@ class _Model(_Strict):
 class Settings(_Strict):
     """What every result says of its suite; there is more, which no table needs."""
 
-    name: FolderName
+    name: Name
     version: Positive
     dataset: Name
     clients: Positive
@@ -190,7 +180,7 @@ class Plugin(_Stored):
 class Method(_Stored):
     """The method of a row."""
 
-    name: FolderName
+    name: Name
     params: dict[Name, Plain]
     plugins: list[Plugin]
 

@@ -28,8 +28,12 @@ def job_of(result: Result, out: Path) -> RunSpec:
     """The specification of the run that a result describes; its plugins are not loaded.
 
     Raises:
-        UserError: its settings are not valid for a suite.
+        UserError: its settings are not valid for a suite, or its names are those of no folder.
     """
+    for field, name in (("suite.name", result.suite["name"]), ("method.name", result.method.name)):
+        if "/" in name or name.startswith("."):  # they are folders, where a run writes and reads
+            expected = "a name without / and without a dot at its beginning expected"
+            raise UserError(f"'{field}': {expected}, got {name!r}")
     asked = [
         {**one.params, "name": one.name}
         for one in (result.client_metrics or {}).values()

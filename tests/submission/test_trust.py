@@ -177,16 +177,11 @@ def test_so_it_does_where_many_are_run(hostile: int, typed: Typed) -> None:
     code, out, err = typed("verify", "R", "--log", "log")
     assert (TOUCHED, code) == ([], 1)
     assert f"0 agree, 0 of them to the last byte; 0 differ; {hostile} cannot be run" in out, out
-    for file in Path("R").rglob("seed-0.json"):  # those that no command can read hold up an audit
-        with suppress(UserError):
-            read_result(file)
-            continue
-        file.unlink()
     code, out, err = typed("audit", "--results", "R", "--sample", "99")
     assert (TOUCHED, code) == ([], 1)
     drawn = re.match(r"(\d+) of \1 result files; (\d+) lack", out)
     assert drawn, out + err
-    assert int(drawn[1]) + int(drawn[2]) == hostile - 2
+    assert int(drawn[1]) + int(drawn[2]) == hostile
     assert f"; 0 differ; {drawn[1]} cannot be run; 0 are left" in out
 
 
