@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import errno
 import os
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -93,6 +94,32 @@ def text_of(error: BaseException) -> str:
     except Exception:  # its own __str__ is broken
         return ""
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
+
+
+INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+"""Characters that Python calls printable, and that nobody sees."""
+
+
+def escaped(text: str) -> str:
+    r"""A text as one line for a person: what moves the cursor or is not seen is written out.
+
+    These are control characters (line feeds and escape sequences of terminals), characters that
+    change the direction of text or take no place, and bytes of a path that are no text.
+
+    Example:
+        >>> print(escaped("a\nb \x1b[31mred \u202egnp.exe caf\u00e9"))
+        a\nb \x1b[31mred \u202egnp.exe café
+    """
+    if text.isprintable() and not INVISIBLE.search(text):
+        return text
+    return "".join(
+        one
+        if one.isprintable() and not INVISIBLE.match(one)
+        else one.encode("unicode_escape").decode()
+        for one in text
+    )
 
 
 def in_one_line(error: BaseException) -> str:

@@ -11,6 +11,7 @@ import typer
 from flbench.cli.options import COMMITTED, Results, Root, Workers, refuse_no_folder
 from flbench.cli.verify import OtherExecutor, Tolerance, verify_all
 from flbench.submission.verification import TOLERANCE
+from flbench.terminal.lines import tell
 
 
 def audit(
@@ -58,7 +59,7 @@ def audit(
     lack = len(found) - len(here)
     others = f"; {lack} lack their data or device here" if lack else ""
     line = f"{len(paths)} of {len(here)} result files{others}; they took {expected:.0f} s"
-    print(line, flush=True)
+    tell(line)
     wanted = partial(first_rounds, most=rounds)
     verify_all(
         paths,

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from flbench.errors import UserError
+from flbench.terminal.lines import tell
 
 Methods = Annotated[list[str] | None, typer.Argument(help="methods (flbench list methods)")]
 
@@ -32,15 +33,15 @@ def check(
 
     if list_checks:
         for one in CHECKS.values():
-            print(f"{one.name:<{NAME_WIDTH}}  {one.description}")
+            tell(f"{one.name:<{NAME_WIDTH}}  {one.description}")
     failed = []
     for entry in entries:
         counts = Counter[str]()
-        print(f"{entry.name} [{entry.distribution} {entry.version}]")
+        tell(f"{entry.name} [{entry.distribution} {entry.version}]")
         for result in check_results(entry.name, only or ()):
-            print(f"  {result}", flush=True)
+            tell(f"  {result}")
             counts[result.state] += 1
             failed += [] if result.ok else [f"{entry.name}: {result.check}"]
-        print("  " + ", ".join(f"{count} {state}" for state, count in counts.items()))
+        tell("  " + ", ".join(f"{count} {state}" for state, count in counts.items()))
     if failed:
         raise UserError(f"check: {len(failed)} failed: {', '.join(failed)}")

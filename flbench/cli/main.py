@@ -13,6 +13,7 @@ from io import TextIOWrapper
 from typing import Annotated, Any, TextIO, cast
 
 import typer
+from typer.core import TyperGroup
 
 from flbench import __version__
 from flbench.cli.audit import audit
@@ -42,11 +43,28 @@ from flbench.errors import (
     FlbenchError,
     Interrupted,
     ProcessDied,
+    escaped,
     is_interruption,
     machine_error,
 )
+from flbench.terminal.lines import tell
+
+
+class Commands(TyperGroup):
+    """The commands; what is wrong with the words of one is one line, whatever they hold."""
+
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - as the library has it
+        """Read the words of a command and call it."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            if hasattr(error, "format_message"):  # a usage error, which the library prints
+                error.message = escaped(str(error.message))  # type: ignore[attr-defined]
+            raise
+
 
 app = typer.Typer(
+    cls=Commands,
     help="Benchmark suite for personalised and clustered federated learning.",
     no_args_is_help=True,
     add_completion=False,
@@ -116,7 +134,7 @@ def report(error: FlbenchError) -> int:
     """Print an error in one line; returns its exit code."""
     if os.environ.get(DEBUG):
         traceback.print_exception(error)
-    print(f"flbench: {error}", file=sys.stderr)
+    tell(f"flbench: {error}", errors=True)
     if isinstance(error, ProcessDied):  # threads that wait for the dead process cannot be joined
         with suppress(OSError):
             sys.stdout.flush()
@@ -129,7 +147,7 @@ def write_rest(errors: TolerantStream) -> None:
     """Write what is not written yet, and whether messages were lost."""
     if errors.lost is not None:
         reason = machine_error(errors.lost)
-        print(f"flbench: messages were lost, as standard error could not be written: {reason}")
+        tell(f"flbench: messages were lost, as standard error could not be written: {reason}")
     sys.stdout.flush()
 
 

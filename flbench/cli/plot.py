@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flbench.errors import UnknownName, UserError
+from flbench.terminal.lines import tell
 
 if TYPE_CHECKING:
     from flbench.results.schema import Result
@@ -68,12 +69,12 @@ def plot(
             continue
         target = out if file else out / f"{stem}-{one}.svg"
         write_atomically(target, svg)
-        print(f"wrote {target}")
+        tell(f"wrote {target}")
     if missing:
         line = f"not drawn: {', '.join(missing)}"
         if len(missing) == (len(KINDS) if kind == "all" else 1):
             raise UserError(line)
-        print(line)
+        tell(line)
 
 
 def read_all_results(paths: Sequence[Path]) -> list[tuple[Path, Result]]:

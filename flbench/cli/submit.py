@@ -15,6 +15,7 @@ import typer
 
 from flbench.cli.options import COMMITTED, board_command
 from flbench.errors import UserError
+from flbench.terminal.lines import tell
 
 if TYPE_CHECKING:
     from flbench.submission.admission import File
@@ -49,7 +50,7 @@ def submit(
     from flbench.submission.admission import gathered, outlook, problems, read
 
     if diff is not None:
-        print("\n".join(map(printable, _changes(diff, into))))
+        tell(*_changes(diff, into))
         return
     if not results:
         raise UserError("expected result files, or folders of them; or --diff BASE")
@@ -63,20 +64,20 @@ def submit(
     found = {path: problems(path, folder) for path in paths}
     for path, lines in found.items():
         for line in lines:
-            print(printable(f"{path}: {line}"))
+            tell(f"{path}: {line}")
     wrong = sum(map(bool, found.values()))
     if wrong:
         kept = "" if check else "; nothing was copied"
         raise UserError(f"{wrong} of {len(paths)} files cannot be taken{kept}")
     files = [file for file in (read(path, into) for path in paths) if not file.place.exists()]
     if check:
-        print(f"{len(paths)} files are in order, {len(files)} of them new")
+        tell(f"{len(paths)} files are in order, {len(files)} of them new")
         for line in outlook(paths, folder):
-            print(printable(f"  {line}"))
+            tell(f"  {line}")
         return
     for file in files:
         write_atomically(file.place, file.path.read_bytes())
-    print("\n".join(_next(files, into)))
+    tell(*_next(files, into))
 
 
 def _changes(base: str, results: Path) -> list[str]:
@@ -131,8 +132,3 @@ def _next(files: Sequence[File], into: Path) -> Iterator[str]:
     rows = {(f.result.method.name, f.result.suite["name"], f.result.dataset) for f in files}
     names = ", ".join(f"{method} on {suite} ({data})" for method, suite, data in sorted(rows))
     yield f"    {shlex.join(['git', 'commit', '-m', f'Add results: {names}'])}"
-
-
-def printable(line: str) -> str:
-    """A line without control characters for the terminal."""
-    return line if line.isprintable() else ascii(line)[1:-1]

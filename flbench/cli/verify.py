@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,9 +14,9 @@ import typer
 
 from flbench.cli.options import COMMITTED, Executors, Root, Workers, board_command, read_workers
 from flbench.cli.show import digest_line
-from flbench.cli.submit import printable
 from flbench.errors import Interrupted, UserError
 from flbench.submission.verification import COMPUTED_BY, TOLERANCE, rounds_to_play
+from flbench.terminal.lines import tell
 
 if TYPE_CHECKING:
     from flbench.results.schema import Result
@@ -26,6 +26,14 @@ LOG = Path("flbench-verified.jsonl")
 OtherExecutor = Annotated[
     Executors | None,
     typer.Option(help="how clients train", show_default="as each file says"),
+]
+Opened = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--open",
+        metavar="NAME",
+        help="let a file name this path or data set of yours, such as npz:mine.npz; repeatable",
+    ),
 ]
 Tolerance = Annotated[
     float, typer.Option(min=0, max=1, help="how far numbers may be apart on another machine")
@@ -54,6 +62,7 @@ def verify(
     ] = None,
     executor: OtherExecutor = None,
     workers: Workers = "auto",
+    opened: Opened = None,
 ) -> None:
     """Run result files again, from nothing but the files, and say whether they agree.
 
@@ -81,19 +90,20 @@ def verify(
             write,
             executor=executor,
             workers=workers,
+            opened=opened or (),
         )
         return
     (path,) = paths
     result = read_result(path)
     if write and result.source_changes:
         raise UserError(f"{path}: the code changed within the run: it can never be reproduced")
-    verdict = _alone(path, result, rounds, data_root, executor)
+    verdict = _alone(path, result, rounds, data_root, executor, opened or ())
     for line in lines_of(verdict, tolerance):
-        print(line)
+        tell(line)
     if verdict.outcome(tolerance) == "differs":
         raise typer.Exit(1)
     if write:
-        print(f"{_reproduced(path, result)}; now type: {_next([(path, result)])}")
+        tell(f"{_reproduced(path, result)}; now type: {_next([(path, result)])}")
 
 
 def _alone(
@@ -102,6 +112,7 @@ def _alone(
     rounds: int | None,
     data_root: Path | None,
     executor: str | None,
+    opened: Sequence[str],
 ) -> Verdict:
     """Run one file again; what forbids that is an error.
 
@@ -124,13 +135,23 @@ def _alone(
         from flbench.datasets import data_root as locate
         from flbench.run.training import alone
         from flbench.submission.auditing import verifying
+        from flbench.submission.trust import will_run
+    console.say(will_run([result]))
     if not result.is_digested:
         console.say(f"{path}: {digest_line(result)}")
     try:
         root = locate(data_root)
         return alone(
             verifying(
-                path, result, rounds, root, console.say, console, executor=executor, refuse=True
+                path,
+                result,
+                rounds,
+                root,
+                console.say,
+                console,
+                executor=executor,
+                refuse=True,
+                opened=opened,
             )
         )
     except KeyboardInterrupt:
@@ -166,6 +187,7 @@ def verify_all(
     again: bool = False,
     executor: str | None = None,
     workers: str = "auto",
+    opened: Sequence[str] = (),
 ) -> None:
     """Run several files again, a line for each, and sum up; exit code 1 if not all agree.
 
@@ -175,6 +197,7 @@ def verify_all(
         again: also those that the log answers.
         executor: by which clients are trained, in place of the files'.
         workers: how many at once, as `--workers` takes it.
+        opened: what a person lets the files open.
     """
     from flbench.results.audits import read_audits
     from flbench.results.files import refuse_unwritable
@@ -190,6 +213,8 @@ def verify_all(
     with console.importing():
         from flbench.datasets import data_root as locate
         from flbench.submission.many_files import verify_many
+        from flbench.submission.trust import will_run
+    console.say(will_run(_readable(paths)))
     done: list[Checked] = []
     written: list[tuple[Path, Result]] = []
     try:
@@ -204,25 +229,35 @@ def verify_all(
             console=console,
             workers=number,
             executor=executor,
+            opened=opened,
         )
         with closing(running):
             for one in running:
                 done.append(one)
-                print(printable(f"[{len(done)}/{len(paths)}] {_line(one)}"), flush=True)
+                tell(f"[{len(done)}/{len(paths)}] {_line(one)}")
                 if write and one.outcome in ("same bytes", "agrees"):
                     written += _called_reproduced(one.path)
     except KeyboardInterrupt:
         ended = {one.path for one in done}
-        print("\n".join(summary(done, [path for path in paths if path not in ended])))
+        tell(*summary(done, [path for path in paths if path not in ended]))
         raise Interrupted(
             f"interrupted; what was played is in {log}: type the same again to go on"
         ) from None
-    print("\n".join([*summary(done, []), f"log: {log}"]))
+    tell(*summary(done, []), f"log: {log}")
     if written:
         called = "1 file is" if len(written) == 1 else f"{len(written)} files are"
-        print(f"{called} called reproduced; now type: {_next(written)}")
+        tell(f"{called} called reproduced; now type: {_next(written)}")
     if wrong := sum(one.outcome in (None, "differs") for one in done):
         raise UserError(f"{wrong} of {len(done)} files did not come out the same")
+
+
+def _readable(paths: Iterable[Path]) -> Iterator[Result]:
+    """The results that can be read; why others cannot is said where they are run."""
+    from flbench.results.files import read_result
+
+    for path in paths:
+        with suppress(UserError):
+            yield read_result(path)
 
 
 def _line(one: Checked) -> str:
@@ -250,7 +285,7 @@ def summary(done: Sequence[Checked], left: Sequence[Path]) -> list[str]:
     ]
     for what, found in (("differs", wrong), ("cannot be run", failed)):
         lines += [f"  {what}: {one.path}" for one in found]
-    return [printable(line) for line in (*lines, *(f"  left: {path}" for path in left))]
+    return [*lines, *(f"  left: {path}" for path in left)]
 
 
 def _called_reproduced(path: Path) -> list[tuple[Path, Result]]:
@@ -262,9 +297,9 @@ def _called_reproduced(path: Path) -> list[tuple[Path, Result]]:
 
     result = read_result(path)
     if result.source_changes:
-        print(printable(f"  {path}: the code changed within the run: it stays as it is"))
+        tell(f"  {path}: the code changed within the run: it stays as it is")
     elif result.status != "reproduced":
-        print(printable(f"  {_reproduced(path, result)}"))
+        tell(f"  {_reproduced(path, result)}")
         return [(path, result)]
     return []
 

@@ -11,10 +11,11 @@ from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
-from annotated_types import Ge
+from annotated_types import Ge, Le
 from torch import Tensor
 from torchmetrics.metric import Metric
 
+from flbench.client_metrics.torchmetrics_classes import MOST_ENTRIES
 from flbench.metrics import BINS, calibration_error
 
 Average = Literal["macro", "weighted"]
@@ -29,7 +30,7 @@ def f1(classes: int, average: Literal["macro", "weighted", "micro"] = "macro") -
     return MulticlassF1Score(classes, average=average)
 
 
-def top_k(classes: int, k: Annotated[int, Ge(1)] = 5) -> Metric:
+def top_k(classes: int, k: Annotated[int, Ge(1), Le(10_000)] = 5) -> Metric:
     """Top-k accuracy: share of samples whose label is among the k largest logits."""
     if k > classes:
         raise ValueError(f"k is {k}, there are {classes} classes")
@@ -44,13 +45,21 @@ def balanced_accuracy(classes: int) -> Metric:
 def auroc(
     classes: int,
     average: Annotated[Average, "weights of classes: equal, or by their samples"] = "macro",
-    bins: Annotated[int, Ge(4), "bins of the log-odds, in which samples count as equal"] = 200,
+    bins: Annotated[
+        int, Ge(4), Le(100_000), "bins of the log-odds, in which samples count as equal"
+    ] = 200,
 ) -> Metric:
     """Area under the ROC curve, each class against the others; undefined for one class alone."""
+    if (entries := 2 * classes * bins) > MOST_ENTRIES:
+        raise ValueError(
+            f"{entries:,} bins for {classes:,} labels, expected at most {MOST_ENTRIES:,}"
+        )
     return AUROC(classes, average, bins)
 
 
-def ece(classes: int, bins: Annotated[int, Ge(1), "equal parts of (0, 1]"] = BINS) -> Metric:
+def ece(
+    classes: int, bins: Annotated[int, Ge(1), Le(1000), "equal parts of (0, 1]"] = BINS
+) -> Metric:
     """Expected calibration error: mean gap between confidence and accuracy, weighted by bin."""
     return CalibrationError(bins)
 

@@ -12,6 +12,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from flbench.core import torchvision_compat as torchvision_compat
+from flbench.core.parameters import OpensFile
 from flbench.errors import UserError
 from flbench.models.pretrained import PretrainedWeights
 
@@ -27,7 +28,9 @@ def build(
     shape: tuple[int, ...],
     classes: int,
     pretrained: Annotated[
-        str | None, "folder with config and weights, which then has its own sizes; none = random"
+        str | None,
+        OpensFile(),
+        "folder with config and weights, which then has its own sizes; none = random",
     ] = None,
     layers: Annotated[int, Field(ge=1), "number of blocks"] = 2,
     width: Annotated[int, Field(ge=1), "features of a token"] = 64,

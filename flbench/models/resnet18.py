@@ -11,6 +11,7 @@ from pydantic import Field
 from torch import nn
 
 from flbench.core import torchvision_compat as torchvision_compat
+from flbench.core.parameters import OpensFile
 from flbench.models.image_input import ImageAdapter, expect_images
 from flbench.models.pretrained import PretrainedWeights
 
@@ -24,7 +25,9 @@ def build(
         Literal["imagenet", "cifar"], "7x7 stride 2 and a pooling, or 3x3 stride 1 without"
     ] = "imagenet",
     weights: Annotated[
-        str | None, "file of a pretrained state dict, .pth or .safetensors; none = random"
+        str | None,
+        OpensFile(),
+        "file of a pretrained state dict, .pth or .safetensors; none = random",
     ] = None,
     resize: Annotated[
         int | None, Field(ge=8), "resize images to this height and width; none = as they are"

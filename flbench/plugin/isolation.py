@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TypeVar
 
-from flbench.errors import FlbenchError, PluginError, in_one_line
+from flbench.errors import FlbenchError, PluginError, escaped, in_one_line
 
 T = TypeVar("T")
 
@@ -249,7 +249,7 @@ class IsolatedPlugin:
 
     def __init__(self, name: str, warn: Callable[[str], None] | None = None) -> None:
         self.name = name
-        self._warn = warn or (lambda line: print(f"flbench: {line}", file=sys.stderr))
+        self._warn = warn or (lambda line: print(f"flbench: {escaped(line)}", file=sys.stderr))
         self._warned: set[str] = set()
 
     @contextmanager

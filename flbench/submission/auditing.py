@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +16,6 @@ import flbench
 from flbench.errors import Diverged, FlbenchError, UnknownName, UserError, text_of
 from flbench.leaderboard.audited import counted, installed_source, is_current
 from flbench.metrics import EPOCHS
-from flbench.plugin.registry import entries
 from flbench.results.audits import (
     AGREES,
     DIFFERS,
@@ -32,6 +30,7 @@ from flbench.results.schema import Result
 from flbench.run.core_digest import core, same
 from flbench.submission.comparison import Part, compare
 from flbench.submission.consistency import sound
+from flbench.submission.trust import refuse_outside
 from flbench.submission.verification import (
     NotTheSameRun,
     first_rounds,
@@ -90,18 +89,21 @@ def verifying(
     executor: str | None = None,
     together: int = 1,
     refuse: bool = False,
+    opened: Sequence[str] = (),
 ) -> Running[Verdict]:
     """Run a result file again and compare.
 
     What shows that the code is another than that of the file is a verdict, not an error: another
     beginning, other parameters, or a run that diverges; with `refuse` it is an error too. Clients
-    are trained by `executor`; None = as the file says. For the rest see `replaying`.
+    are trained by `executor`; None = as the file says. The file may open what is `opened` beside
+    the data sets (`trust.refuse_outside`). For the rest see `replaying`.
 
     Raises:
-        UserError: it contradicts itself; or it cannot be run here, as its data or plugins are not
-            there.
+        UserError: it contradicts itself, or would open something else; or it cannot be run here,
+            as its data or plugins are not there.
     """
     sound(path, result)
+    refuse_outside(result, opened)
     wanted = rounds_to_play(result, rounds)
     began = time.monotonic()
     came, parts, refusal, ended, earlier = None, list[Part](), "", False, 0.0
@@ -200,6 +202,7 @@ class Task:
         executor: in place of the file's; None = the file's.
         row: of those with the same, the seeds may share lanes; "" = it is played by itself.
         limits: variables by which libraries are limited, in a process that begins with them.
+        opened: what a person lets the file open, see `trust.refuse_outside`.
     """
 
     path: Path
@@ -210,6 +213,7 @@ class Task:
     executor: str | None = None
     row: str = ""
     limits: Mapping[str, str] = field(default_factory=dict)
+    opened: Sequence[str] = ()
 
 
 Answer = Audit | Checked
@@ -255,6 +259,7 @@ def _playing(
             sink,
             executor=task.executor,
             together=together,
+            opened=task.opened,
         )
     except FlbenchError as error:
         return Checked(task.path, None, text_of(error), None)
@@ -262,9 +267,14 @@ def _playing(
 
 
 def at_hand(found: Sequence[tuple[Path, Result]], data_root: Path) -> list[tuple[Path, Result]]:
-    """The results whose data set is installed and has files here, and whose kind of device is."""
+    """The results whose data set is installed and has files here, and whose kind of device is.
+
+    A data set that is a path, or of a hub, is not here: a file may name any.
+    """
+    from flbench.datasets.status import opens_argument
+
     names = [result.suite["dataset"] for _, result in found]
-    here = {name for name in {*names} if has_data(name, data_root)}
+    here = {one for one in {*names} if has_data(one, data_root) and not opens_argument(one)}
     return [
         one
         for one, name in zip(found, names, strict=True)
@@ -278,15 +288,13 @@ def has_data(dataset: str, data_root: Path) -> bool:
     Args:
         dataset: as in a suite; for `rotated:mnist` both parts must be there.
     """
-    from flbench.datasets.status import surveyed
+    from flbench.datasets.status import chain, surveyed
 
-    name, _, argument = dataset.partition(":")
+    states = ("absent", "broken")
     try:
-        here = surveyed(name.partition("[")[0], data_root).state not in ("absent", "broken")
+        return all(surveyed(name, data_root).state not in states for name in chain(dataset))
     except UnknownName:
         return False
-    is_derived = re.split(r"[\[:]", argument)[0] in entries("datasets")
-    return here and (not is_derived or has_data(argument, data_root))
 
 
 def expected_seconds(result: Result, rounds: int | None) -> float:

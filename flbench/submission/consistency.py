@@ -7,9 +7,11 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from flbench.client_metrics.torchmetrics_classes import checked_params, is_class
 from flbench.engine.options import EXACT, EngineOptions
 from flbench.errors import UserError
 from flbench.metrics import GREY_LENET, TIME, WAYS, computed, flis_compat
+from flbench.plugin.registry import entries
 from flbench.results.difference import relative_distance
 from flbench.results.schema import Result, first_problem
 from flbench.run.composition import MethodStack
@@ -26,8 +28,12 @@ def job_of(result: Result, out: Path) -> RunSpec:
     """The specification of the run that a result describes; its plugins are not loaded.
 
     Raises:
-        UserError: its settings are not valid for a suite.
+        UserError: its settings are not valid for a suite, or its names are those of no folder.
     """
+    for field, name in (("suite.name", result.suite["name"]), ("method.name", result.method.name)):
+        if "/" in name or name.startswith("."):  # they are folders, where a run writes and reads
+            expected = "a name without / and without a dot at its beginning expected"
+            raise UserError(f"'{field}': {expected}, got {name!r}")
     asked = [
         {**one.params, "name": one.name}
         for one in (result.client_metrics or {}).values()
@@ -70,6 +76,7 @@ def faults(result: Result) -> Iterator[str]:
         yield str(error)
         return
     yield from _marks(result, job)
+    yield from _metrics(job.suite)
     shape = list(_shape(result, job.suite))
     yield from shape or _numbers(result)
 
@@ -86,6 +93,16 @@ def _marks(result: Result, job: RunSpec) -> Iterator[str]:
     names = "+".join(plugin.name for plugin in result.method.plugins)
     if names != result.method.name:
         yield f"'method.name': {names} expected, its plugins, got {result.method.name}"
+
+
+def _metrics(suite: Suite) -> Iterator[str]:
+    """Metrics that no file may ask for; of installed metrics only a run knows the parameters."""
+    for one in suite.metrics:
+        if is_class(one.name) and one.name not in entries("metrics"):
+            try:
+                checked_params(one.name, one.params)
+            except UserError as error:
+                yield f"'client_metrics': {error}"
 
 
 def departures(one: Mapping[str, object], other: Mapping[str, object]) -> str:

@@ -50,6 +50,7 @@ def verify_many(
     console: Console,
     workers: int | None = 1,
     executor: str | None = None,
+    opened: Sequence[str] = (),
 ) -> Generator[Checked, None, None]:
     """Run result files again, and append what came of each to a log.
 
@@ -68,6 +69,7 @@ def verify_many(
         workers: how many are run at once, each in a process of its own if they are several; None =
             as many as the CPUs and the memory hold.
         executor: by which clients are trained, in place of the files'.
+        opened: what a person lets the files open, see `trust.refuse_outside`.
     """
 
     def asked() -> Iterator[Task | Checked]:
@@ -84,7 +86,7 @@ def verify_many(
                 engine = engine_of(result, executor)
                 row = result.fingerprint.config if engine.executor in LANES else ""
                 limits = limits_of(result, engine)
-                yield Task(path, name, wanted, tolerance, data_root, executor, row, limits)
+                yield Task(path, name, wanted, tolerance, data_root, executor, row, limits, opened)
             else:
                 yield Checked(path, earlier.outcome, earlier.how, None)
 

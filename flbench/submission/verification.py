@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+import shlex
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+from packaging.version import InvalidVersion, Version
 
 from flbench.errors import BadParameter, UnknownName, UserError
 from flbench.results.difference import SHARED_MARKS
 
 if TYPE_CHECKING:
     from flbench.engine.options import EngineOptions
-    from flbench.results.schema import Result
+    from flbench.results.schema import Plugin, Result
     from flbench.run.spec import RunSpec
     from flbench.run.training import Running
 
@@ -84,11 +88,8 @@ def again(
     try:
         method = compose(stated.name, stated.params)
     except UnknownName as error:
-        packages = sorted({f"{one.distribution}=={one.version}" for one in stated.plugins})
         unknown = str(error).partition(" (")[0]  # the list of names that are known is long
-        raise UserError(
-            f"{unknown}; the file names {', '.join(packages)}: pip install it"
-        ) from None
+        raise UserError(f"{unknown}; {_where_from(stated.plugins)}") from None
     here = method.described
     for field in ("name", "params"):
         there, mine = getattr(stated, field), getattr(here, field)
@@ -115,6 +116,25 @@ def again(
         engine=engine_of(result, executor),
         say=say,
     )
+
+
+def _where_from(plugins: Iterable[Plugin]) -> str:
+    """Which packages a file names, and the command that installs them, if they can be packages."""
+    pairs = sorted({(one.distribution, one.version) for one in plugins})
+    listed = ", ".join(repr(f"{name}=={version}") for name, version in pairs)
+    if not all(_is_package(*pair) for pair in pairs):
+        return f"the file names {listed}, which no package is called"
+    words = ["pip", "install", *(f"{name}=={version}" for name, version in pairs)]
+    return f"the file names {listed}; where you trust them: {shlex.join(words)}"
+
+
+def _is_package(name: str, version: str) -> bool:
+    """Whether a package can have this name (PEP 508) and version (PEP 440)."""
+    is_named = re.fullmatch(r"[A-Z0-9]|[A-Z0-9][A-Z0-9._-]*[A-Z0-9]", name, re.I | re.A)
+    try:
+        return bool(is_named and Version(version))
+    except InvalidVersion:
+        return False
 
 
 def lacks_device(result: Result) -> bool:

@@ -351,8 +351,9 @@ def test_the_first_rounds_take_their_share_of_the_seconds() -> None:
 
 def test_only_runs_whose_data_are_there_are_drawn(tmp_path: Path) -> None:
     (_, one), *_ = found([1.0])
-    here = ["digits", "rotated:digits", "npz:mine.npz"]
-    names = [*here, "fashion-mnist", "rotated:mnist", "digit-5[mnist,usps]", "nobody-has-it"]
+    here = ["digits", "rotated:digits"]
+    names = [*here, "npz:mine.npz", "rotated:csv:digits", "hub:digits", "fashion-mnist"]
+    names += ["rotated:mnist", "digit-5[mnist,usps]", "nobody-has-it"]
     many = [
         (Path(name), one.model_copy(update={"suite": {**one.suite, "dataset": name}}))
         for name in names
