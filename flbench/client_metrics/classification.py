@@ -13,9 +13,12 @@ import torch
 import torch.nn.functional as F
 from annotated_types import Ge
 from torch import Tensor
-from torchmetrics.metric import Metric
 
+from flbench.core import torchvision_compat as torchvision_compat
 from flbench.metrics import BINS, calibration_error
+
+# isort: split
+from torchmetrics.metric import Metric  # after torchvision_compat, which it needs here
 
 Average = Literal["macro", "weighted"]
 EDGE = 15.0

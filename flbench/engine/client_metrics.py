@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flbench.core import torchvision_compat as torchvision_compat
 from flbench.core.parameters import checked
 from flbench.errors import PluginError, UnknownName, UserError, in_one_line
 from flbench.plugin.isolation import IsolatedPlugin
