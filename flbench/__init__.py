@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from flbench.errors import UserError as UserError
     from flbench.results.events import RoundRecord as RoundRecord
     from flbench.results.events import RunInfo as RunInfo
+    from flbench.results.hashed_fields import LATER as LATER
     from flbench.results.schema import Result as Result
     from flbench.toolbox import asynchrony as asynchrony
     from flbench.toolbox import attacks as attacks

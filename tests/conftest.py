@@ -10,6 +10,9 @@ import time
 from collections.abc import Generator
 from pathlib import Path
 
+import own_process_of_tests as own_process_of_tests
+
+# isort: split
 import pytest
 import uneven
 from toy import Play, Typed, player
@@ -20,7 +23,7 @@ from flbench.run import checkpoint
 from flbench.submission import replay_folder
 
 # isort: split
-from lightning.fabric import fabric  # after flbench, which prepares its import
+from lightning.fabric import fabric  # after flbench, which makes torchvision importable
 
 fabric._load_external_callbacks = functools.cache(fabric._load_external_callbacks)
 """Fabric reads the metadata of all installed packages whenever it is made: once is enough here."""

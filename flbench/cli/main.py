@@ -47,6 +47,7 @@ from flbench.errors import (
     is_interruption,
     machine_error,
 )
+from flbench.run.own_process import defer_imports
 from flbench.terminal.lines import tell
 
 
@@ -87,6 +88,7 @@ def main() -> None:
     """Entry point of the console script; an error of the user is printed in one line."""
     if sys.platform == "win32":
         sys.exit("flbench: expected Linux or macOS, got Windows; install it in WSL")
+    defer_imports()
     heed_interruptions()
     atexit.register(leave_objects)
     for stream in (sys.stdout, sys.stderr):  # a terminal may lack characters that are printed

@@ -13,10 +13,13 @@ import torch
 import torch.nn.functional as F
 from annotated_types import Ge, Le
 from torch import Tensor
-from torchmetrics.metric import Metric
 
 from flbench.client_metrics.torchmetrics_classes import MOST_ENTRIES
+from flbench.core import torchvision_compat as torchvision_compat
 from flbench.metrics import BINS, calibration_error
+
+# isort: split
+from torchmetrics.metric import Metric  # after torchvision_compat, which it needs here
 
 Average = Literal["macro", "weighted"]
 EDGE = 15.0

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from flbench.results.hashed_fields import LATER
+
 
 @dataclass(frozen=True)
 class LocalTraining:
@@ -29,8 +31,8 @@ class LocalTraining:
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
-    lr_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
-    drop_last: bool = False
+    lr_decay: Annotated[float, Field(gt=0, le=1), LATER] = 1.0
+    drop_last: Annotated[bool, LATER] = False
 
     def at(self, round_: int) -> LocalTraining:
         """The settings of a round, 1-based; 0 = before the first."""

@@ -29,6 +29,7 @@ from flbench.client_metrics.torchmetrics_classes import (
     is_class,
     refuse_too_large,
 )
+from flbench.core import torchvision_compat as torchvision_compat
 from flbench.core.parameters import checked
 from flbench.errors import PluginError, UnknownName, in_one_line
 from flbench.plugin.isolation import IsolatedPlugin

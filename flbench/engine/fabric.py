@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from flbench.core import client as client  # makes torchvision importable, which lightning needs
+from flbench.core import torchvision_compat as torchvision_compat  # lightning needs it
 from flbench.engine import deterministic, portable
 from flbench.engine.allocator import keep_activations
 from flbench.engine.process_group import ALONE, ProcessGroup, everybody

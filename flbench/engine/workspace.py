@@ -7,8 +7,9 @@ every module that it gets.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
-from lightning.fabric import Fabric
 from torch import Tensor, nn
 
 from flbench.core.client import ClientModule
@@ -18,6 +19,9 @@ from flbench.engine.dropout import replace_dropout
 from flbench.engine.lane_program import ProgramsByShape
 from flbench.engine.optimizer_step import OptimizerStep
 from flbench.errors import PluginError
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
 
 
 class Workspace:

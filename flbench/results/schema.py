@@ -37,6 +37,7 @@ from flbench.metrics import (
     is_taken,
     metrics_of,
 )
+from flbench.results.hashed_fields import DESCRIBES
 from flbench.results.score_encoding import Floats, decode
 
 SCHEMA = 3
@@ -173,8 +174,8 @@ class Plugin(_Stored):
     uses_true_groups: bool = False
     paper_leak: bool = False
     pools_data: bool = False
-    baseline: bool = False
-    source: Line = ""
+    baseline: Annotated[bool, DESCRIBES] = False
+    source: Annotated[Line, DESCRIBES] = ""
 
 
 class Method(_Stored):

@@ -17,7 +17,9 @@ from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerProcess, SpawnProcess
 from types import ModuleType
 
-PRELOADED = ("flbench.run.runner", "sklearn.cluster")
+from flbench.run.own_process import inherited
+
+PRELOADED = ("flbench.run.own_process", "flbench.run.runner", "sklearn.cluster")
 """What the server imports: what a run needs, also what it would import when it first needs it."""
 BLOCKED = (signal.SIGINT, signal.SIGTERM)
 """Signals that do not reach the server and, until they unblock them, the new processes.
@@ -35,7 +37,7 @@ def start_server(preloaded: Sequence[str] = ()) -> None:
     multiprocessing.get_context("forkserver").set_forkserver_preload([*PRELOADED, *preloaded])
     resource_tracker.ensure_running()  # here, because it unblocks signals
     # the server would search modules in the current folder first
-    searched = {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}
+    searched = {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1", **inherited()}
     with _signals_blocked(), _environment(searched), _empty_main_module():
         forkserver.ensure_running()
 
@@ -60,8 +62,9 @@ def spawn(
     Its libraries see them when they are loaded. As in forked ones, signals are blocked.
     """
     context = multiprocessing.get_context("spawn")
-    with _signals_blocked(), _environment(variables), _empty_main_module():
-        process = context.Process(target=_call, args=(os.environ.copy(), function, arguments))
+    environment, begins_with = {**os.environ, **variables}, {**variables, **inherited()}
+    with _signals_blocked(), _environment(begins_with), _empty_main_module():
+        process = context.Process(target=_call, args=(environment, function, arguments))
         process.start()
     return process
 

@@ -303,6 +303,10 @@ def expected_seconds(result: Result, rounds: int | None) -> float:
     return result.seconds.get("total", 0.0) * share
 
 
+Lot = tuple[tuple[int, int, str], float, Path]
+"""A file that can be drawn: its place in the draw, its seconds, its path."""
+
+
 def draw(
     found: Sequence[tuple[Path, Result]],
     audits: Sequence[Audit],
@@ -310,6 +314,7 @@ def draw(
     seed: int,
     most_seconds: float | None = None,
     rounds: int | None = None,
+    methods: int | None = None,
 ) -> list[Path]:
     """Files for an audit: the least audited files of the least audited rows, at random.
 
@@ -326,9 +331,10 @@ def draw(
         seed: of the lot.
         most_seconds: leave out what takes longer, by the seconds in the files.
         rounds: how many are to be played of each (`first_rounds`).
+        methods: take each file of another row, and first one of each of so many methods.
 
     Raises:
-        UserError: there is none.
+        UserError: there is none, or not of so many methods.
     """
     enough = math.inf if rounds is None else rounds
     times = Counter(
@@ -338,7 +344,7 @@ def draw(
     rows: Counter[Path] = Counter()
     for path, result in found:
         rows[path.parent] += times[digests[path]] + (result.status == "reproduced")
-    lots = []
+    lots: list[Lot] = []
     for path, result in found:
         seconds = expected_seconds(result, rounds)
         if most_seconds is None or seconds <= most_seconds:
@@ -348,5 +354,28 @@ def draw(
     if not lots:
         limit = "" if most_seconds is None else f" of at most {most_seconds:g} seconds"
         raise UserError(f"no result files{limit} to draw from, {len(found)} in all")
-    drawn = sorted(lots, key=lambda one: one[0])[:count]
+    lots.sort()
+    if methods is not None:
+        lots = spread(lots, {path: result.method.name for path, result in found}, methods)
+    drawn = lots[:count]
     return [path for *_, path in sorted(drawn, key=lambda one: (one[1], one[0]))]
+
+
+def spread(lots: Sequence[Lot], method_of: Mapping[Path, str], methods: int) -> list[Lot]:
+    """Lots of distinct rows, in their order: first one of each of so many methods, then the others.
+
+    Raises:
+        UserError: there are fewer methods.
+    """
+    rows: dict[Path, Lot] = {}
+    for lot in lots:
+        rows.setdefault(lot[-1].parent, lot)
+    first: dict[str, Lot] = {}
+    for lot in rows.values():
+        first.setdefault(method_of[lot[-1]], lot)
+    if len(first) < methods:
+        raise UserError(
+            f"--methods {methods}: there are files of {len(first)} methods to draw from"
+        )
+    chosen = list(first.values())[:methods]
+    return [*chosen, *(lot for lot in rows.values() if lot not in chosen)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -307,6 +308,24 @@ def test_rows_that_were_never_audited_come_first() -> None:
     path, result = placed[3]
     placed[3] = path, result.model_copy(update={"status": "reproduced"})
     assert draw(placed, audits, 1, seed=0) == [placed[4][0]]
+
+
+def test_a_sample_is_spread_over_methods_and_rows() -> None:
+    """Four methods with three rows of two seeds each: of one of them all rows were audited."""
+    placed, audits = [], []
+    for at, (method, row, seed) in enumerate(product("abcd", range(3), range(2))):
+        one = made(seed=seed, seconds=float(at), method=method)
+        placed.append((Path(method, str(row), f"{seed}.json"), one))
+        audits += [line_of(one)] if method == "d" else []
+    for seed in range(8):
+        drawn = draw(placed, audits, 6, seed=seed, methods=4)
+        assert {path.parts[0] for path in drawn} == set("abcd"), "also the audited one"
+        assert len({path.parent for path in drawn}) == 6
+        assert drawn == sorted(drawn, key=lambda path: dict(placed)[path].seconds["total"])
+        assert {path.parts[0] for path in draw(placed, audits, 9, seed=seed)} == set("abc")
+    assert len(draw(placed, audits, 99, seed=0, methods=1)) == 12, "one of each row"
+    with pytest.raises(UserError, match="--methods 5: there are files of 4 methods to draw from"):
+        draw(placed, audits, 9, seed=0, methods=5)
 
 
 def test_an_audit_of_other_code_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
