@@ -16,7 +16,7 @@ from flbench.cli.options import COMMITTED, Executors, Root, Workers, board_comma
 from flbench.cli.show import digest_line
 from flbench.cli.submit import printable
 from flbench.errors import Interrupted, UserError
-from flbench.submission.verification import COMPUTED_BY, TOLERANCE, rounds_to_play
+from flbench.submission.verification import TOLERANCE, computed_otherwise, rounds_to_play
 
 if TYPE_CHECKING:
     from flbench.results.schema import Result
@@ -292,12 +292,5 @@ def _next(written: Iterable[tuple[Path, Result]]) -> str:
 
 def _environments(one: Result, other: Result) -> str:
     """Where the two were not computed alike, and what the first does not say of that."""
-    pairs = [(key, one.environment.get(key), other.environment.get(key)) for key in COMPUTED_BY]
-    unlike = [
-        f"{key} {stated}, here {here}" for key, stated, here in pairs if stated and stated != here
-    ]
-    unknown = [
-        f"{key} not known, here {here}" for key, stated, here in pairs if here and not stated
-    ]
-    same = "the same, so the same bytes are expected"
-    return f"environment: {'; '.join(unlike + unknown) or same}"
+    unlike = "; ".join(computed_otherwise(one, other))
+    return f"environment: {unlike or 'the same, so the same bytes are expected'}"
