@@ -408,7 +408,7 @@ METRICS = (
     ),
     Metric(
         "loss_mean", _mean_loss, "loss", 4, False, "mean over clients of test loss, in nats",
-        curve="loss", kind="loss",
+        curve="loss", kind="losses",
     ),
     Metric(
         "accuracy_last", None, "accuracy, last", 4, True, "mean accuracy at the last round",
@@ -493,7 +493,7 @@ METRICS = (
     ),
     Metric(
         "perplexity", lambda run: perplexity(_mean_loss(run)), "perplexity", 1, False,
-        "of text: the exponential of the mean loss", applies=lambda run: run.is_text, kind="loss",
+        "of text: the exponential of the mean loss", applies=lambda run: run.is_text, kind="losses",
     ),
     Metric(
         "selection_error", None, "selection error, last", 3, False,
@@ -590,9 +590,9 @@ def curve_kind(name: str) -> str:
         >>> curve_kind("accuracy_generic"), curve_kind("ari"), curve_kind("f1")
         ('share', 'groups', 'metric')
     """
+    found = next((kind for start, kind in TAKEN.items() if name.startswith(start)), "metric")
     of_metrics = {metric.curve or metric.name: metric.kind for metric in METRICS}
-    begins = next((kind for start, kind in TAKEN.items() if name.startswith(start)), "metric")
-    return of_metrics.get(name, begins)
+    return "loss" if name == "loss" else of_metrics.get(name, found)
 
 
 def is_taken(label: str) -> bool:

@@ -62,7 +62,7 @@ def audit(
     wanted = partial(first_rounds, most=rounds)
     verify_all(
         paths,
-        target,
+        [target],
         results,
         wanted,
         data_root,

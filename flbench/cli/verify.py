@@ -15,14 +15,14 @@ import typer
 from flbench.cli.options import COMMITTED, Executors, Root, Workers, board_command, read_workers
 from flbench.cli.show import digest_line
 from flbench.cli.submit import printable
-from flbench.errors import Interrupted, UserError
+from flbench.errors import Interrupted, MachineError, UserError
 from flbench.submission.verification import TOLERANCE, computed_otherwise, rounds_to_play
 
 if TYPE_CHECKING:
+    from flbench.results.audits import Audit
     from flbench.results.schema import Result
     from flbench.submission.auditing import Checked, Verdict
 
-LOG = Path("flbench-verified.jsonl")
 OtherExecutor = Annotated[
     Executors | None,
     typer.Option(help="how clients train", show_default="as each file says"),
@@ -48,8 +48,7 @@ def verify(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="append what comes of each file, and do not run again what it answers"
-            f" [default: {LOG}, for several files]",
+            help="append what comes of each file to this log, too",
         ),
     ] = None,
     executor: OtherExecutor = None,
@@ -73,7 +72,7 @@ def verify(
         wanted = partial(rounds_to_play, wanted=rounds)
         verify_all(
             paths,
-            log or LOG,
+            [] if log is None else [log],
             None,
             wanted,
             data_root,
@@ -93,6 +92,8 @@ def verify(
     if verdict.outcome(tolerance) == "differs":
         raise typer.Exit(1)
     if write:
+        if read_result(path) != result:
+            raise UserError(f"{path}: it was changed while it was played: it stays as it is")
         print(f"{_reproduced(path, result)}; now type: {_next([(path, result)])}")
 
 
@@ -156,7 +157,7 @@ def lines_of(verdict: Verdict, tolerance: float) -> list[str]:
 
 def verify_all(
     paths: Sequence[Path],
-    log: Path,
+    logs: Sequence[Path],
     root: Path | None,
     rounds: Callable[[Result], int],
     data_root: Path | None,
@@ -169,34 +170,40 @@ def verify_all(
 ) -> None:
     """Run several files again, a line for each, and sum up; exit code 1 if not all agree.
 
+    What the log in this user's cache answers is not run again; no other log is believed, as
+    anybody may have written it.
+
     Args:
-        root: files are named below this folder in the log; None = as they are given.
+        logs: where lines are appended beside that log.
+        root: files are named below this folder in the logs; None = as they are given.
         rounds: how many of a result's rounds to play.
-        again: also those that the log answers.
+        again: run all of them; that log is left alone.
         executor: by which clients are trained, in place of the files'.
         workers: how many at once, as `--workers` takes it.
     """
-    from flbench.results.audits import read_audits
     from flbench.results.files import refuse_unwritable
     from flbench.sweeps.workers import prepare_workers
     from flbench.terminal.console import Console
 
     number = read_workers(workers)
-    audits = read_audits(log)
-    refuse_unwritable(log)
+    for log in logs:
+        refuse_unwritable(log)
     if len(paths) > 1:
         prepare_workers(number)
     console = Console()
     with console.importing():
         from flbench.datasets import data_root as locate
         from flbench.submission.many_files import verify_many
+    audits, own = ([], []) if again else _known(console.say)
+    logs = [*own, *logs]
+    where = logs[-1] if logs else "no log"
     done: list[Checked] = []
     written: list[tuple[Path, Result]] = []
     try:
         running = verify_many(
             paths,
-            [] if again else audits,
-            log,
+            audits,
+            logs,
             root,
             rounds=rounds,
             tolerance=tolerance,
@@ -210,19 +217,32 @@ def verify_all(
                 done.append(one)
                 print(printable(f"[{len(done)}/{len(paths)}] {_line(one)}"), flush=True)
                 if write and one.outcome in ("same bytes", "agrees"):
-                    written += _called_reproduced(one.path)
+                    written += _called_reproduced(one.path, one.digest)
     except KeyboardInterrupt:
         ended = {one.path for one in done}
         print("\n".join(summary(done, [path for path in paths if path not in ended])))
         raise Interrupted(
-            f"interrupted; what was played is in {log}: type the same again to go on"
+            f"interrupted; what was played is in {where}: type the same again to go on"
         ) from None
-    print("\n".join([*summary(done, []), f"log: {log}"]))
+    print("\n".join([*summary(done, []), f"log: {where}"]))
     if written:
         called = "1 file is" if len(written) == 1 else f"{len(written)} files are"
         print(f"{called} called reproduced; now type: {_next(written)}")
     if wrong := sum(one.outcome in (None, "differs") for one in done):
         raise UserError(f"{wrong} of {len(done)} files did not come out the same")
+
+
+def _known(say: Callable[[str], None]) -> tuple[list[Audit], list[Path]]:
+    """What the log in the user's cache says, and that log, if it can be written."""
+    from flbench.results.files import refuse_unwritable
+    from flbench.submission.replay_folder import own_audits, own_log
+
+    try:
+        refuse_unwritable(own_log())
+    except MachineError as error:
+        say(f"were it stopped, it would begin anew: {error}")
+        return [], []
+    return own_audits(), [own_log()]
 
 
 def _line(one: Checked) -> str:
@@ -253,15 +273,21 @@ def summary(done: Sequence[Checked], left: Sequence[Path]) -> list[str]:
     return [printable(line) for line in (*lines, *(f"  left: {path}" for path in left))]
 
 
-def _called_reproduced(path: Path) -> list[tuple[Path, Result]]:
+def _called_reproduced(path: Path, digest: str) -> list[tuple[Path, Result]]:
     """Call a file that agrees reproduced, if it is not yet and can be; both, if it was done.
 
     Also what the log says of it: a command may have been killed before it wrote the file.
+
+    Args:
+        digest: of the content that was played.
     """
+    from flbench.results.audits import content_digest
     from flbench.results.files import read_result
 
     result = read_result(path)
-    if result.source_changes:
+    if content_digest(result) != digest:
+        print(printable(f"  {path}: it was changed while it was played: it stays as it is"))
+    elif result.source_changes:
         print(printable(f"  {path}: the code changed within the run: it stays as it is"))
     elif result.status != "reproduced":
         print(printable(f"  {_reproduced(path, result)}"))

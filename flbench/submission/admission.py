@@ -87,13 +87,14 @@ def problems(path: Path, folder: Folder) -> list[str]:
         file = read(path, folder.root)
     except UserError as error:
         return [str(error).removeprefix(f"{path}: ")]
-    found = list(faults(file.result))
+    odd = list(unreadable(file.result))
+    found = [*odd, *faults(file.result), *_plugins(file.result)]
     if path.read_bytes() != file.result.canonical(as_read=True).encode():
         text = "its bytes are not those that flbench writes; submit the file as the run left it"
         found.insert(0, text)
-    found += [*unreadable(file.result), *_plugins(file.result)]
     found += [*_seeds(file, folder), *_place(file, folder)]
-    return found + ([] if found else [*_table(file, folder)])
+    found += [] if found else _table(file, folder)
+    return [ascii(line)[1:-1] for line in found] if odd else found
 
 
 def read(path: Path, root: Path) -> File:

@@ -15,7 +15,7 @@ from flbench.results.schema import Plugin, Result
 
 PROSE = ("suite.paper", "warnings", "notes.value")
 """Fields that hold text for a person; every other key and text of a file is an identifier."""
-ALIKE = str.maketrans("01i5", "olls")
+ALIKE = str.maketrans("01i", "oll")
 """Characters that look like others in one font or another."""
 
 
