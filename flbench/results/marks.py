@@ -79,7 +79,8 @@ KINDS = {
         Kind("extreme", 5, 5),  # of the worst client or decile, and the deviation over clients
         Kind("groups", 1, 10),  # groups, and numbers that follow from them
         Kind("bytes", 1, 1),
-        Kind("other", 1, 1),  # epochs, seconds of the simulated clock, notes
+        Kind("notes", 1, 10),  # all of one name
+        Kind("other", 1, 1),  # epochs, seconds of the simulated clock
         Kind("threshold", inf, inf),  # the round in which a curve is highest, or reaches a target
         Kind("reported", inf, inf),  # warnings
     )

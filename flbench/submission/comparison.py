@@ -275,8 +275,10 @@ def _bytes(pair: _Pair, where: str, mine: object, theirs: object) -> Iterator[En
     if isinstance(mine, Mapping) and isinstance(theirs, Mapping):
         for key in {**mine, **theirs}:
             one, other = mine.get(key), theirs.get(key)
-            if isinstance(one, Mapping) or isinstance(other, Mapping):
-                yield from _bytes(pair, f"{where}.{key}", one or {}, other or {})
+            if one is None or other is None:
+                yield pair.missing(f"{where}.{key}", file_has=other is None)
+            elif isinstance(one, Mapping):
+                yield from _bytes(pair, f"{where}.{key}", one, other)
             elif one != other:
                 yield _apart(f"{where}.{key}", "bytes", _distances([one], [other]))
     else:
@@ -337,13 +339,17 @@ def _scores(pair: _Pair, where: str, mine: object, theirs: object) -> Iterator[E
 
 
 def _notes(pair: _Pair, where: str, mine: object, theirs: object) -> Iterator[Entry]:
-    """Compare what the method noted in the rounds that were played."""
+    """Compare what the method noted in the rounds that were played, name by name."""
     one, other = (
         [note for note in result.notes if note["round"] <= pair.rounds]
         for result in (pair.claimed, pair.again)
     )
-    if one != other:
-        yield _apart(where, "other", _leaves(one, other))
+    for name in dict.fromkeys(note["name"] for note in (*one, *other)):
+        a, b = ([note for note in notes if note["name"] == name] for notes in (one, other))
+        if a != b:
+            yield _apart(f"{where}.{name}", "notes", _leaves(a, b))
+    if [note["name"] for note in one] != [note["name"] for note in other]:
+        yield Entry(where, "exact", math.inf, math.inf)  # in another order
 
 
 def _leaves(one: object, other: object) -> Iterator[float]:
