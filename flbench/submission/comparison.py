@@ -130,9 +130,14 @@ class _Pair:
     again: Result
     rounds: int
 
+    @property
+    def whole(self) -> bool:
+        """Whether these are all rounds."""
+        return bool(self.rounds == self.claimed.suite["rounds"])
+
     def judges(self, mark: Mark) -> bool:
         """Whether a field is compared after so many rounds."""
-        return mark.how != "not" and (not mark.whole or self.rounds == self.claimed.suite["rounds"])
+        return mark.how != "not" and (self.whole or not mark.whole)
 
     def missing(self, where: str, file_has: bool) -> Entry:
         """What is in one of them only; fields of a field that is younger are younger, too."""
@@ -238,12 +243,18 @@ def _distances(one: Sequence[float | None], other: Sequence[float | None]) -> li
 
 def _curves(pair: _Pair, where: str, mine: object, theirs: object) -> Iterator[Entry]:
     """Compare the rounds that were played, of every curve of either."""
-    one, other = pair.claimed.curves, pair.again.curves
+    one, other = (
+        {name: curve[: pair.rounds] for name, curve in result.curves.items()}
+        for result in (pair.claimed, pair.again)
+    )
     for name in {**one, **other}:
-        if name not in one or name not in other:
+        if name in one and name in other:
+            if one[name] != other[name]:
+                yield _apart(
+                    f"{where}.{name}", curve_kind(name), _distances(one[name], other[name])
+                )
+        elif pair.whole or any(value is not None for value in one.get(name, [0])):
             yield pair.missing(f"{where}.{name}", file_has=name in one)
-        elif (a := one[name][: pair.rounds]) != (b := other[name][: pair.rounds]):
-            yield _apart(f"{where}.{name}", curve_kind(name), _distances(a, b))
 
 
 def _summary(pair: _Pair, where: str, mine: object, theirs: object) -> Iterator[Entry]:
