@@ -548,6 +548,26 @@ def test_a_part_says_what_it_is() -> None:
     assert Part("x", [lacking], alike=True).agrees(0)
 
 
+def test_the_limits_hold_what_was_measured() -> None:
+    root = Path(__file__).resolve().parents[2]
+    study = json.loads((root / "leaderboard/studies/tolerances.json").read_text(encoding="utf-8"))
+    text = " ".join((root / "docs" / "submitting.md").read_text(encoding="utf-8").split())
+    files, differ = ([len(one[key]) for one in study.values()] for key in ("files", "differ"))
+    assert f"{files[0]} committed files" in text
+    assert f"{files[1]} of them with the instructions" in text
+    assert f" {sum(files) - sum(differ)} agree;" in text
+    largest = [one["largest"] for one in study.values()]
+    assert all({*one}.isdisjoint(("groups", "bytes", "exact")) for one in largest)
+    for one in largest:
+        for name, (mean, most) in one.items():
+            kind = KINDS[name]
+            assert mean <= max(kind.mean, kind.most) * TOLERANCE, "a number by itself has one limit"
+            assert most <= kind.most * TOLERANCE
+    for kind, told in (("share", 0.008), ("clients", 0.012), ("loss", 0.045)):
+        assert max(one[kind][1] for one in largest) <= told
+        assert f"more than {told}" in text
+
+
 def test_the_docs_state_every_kind_and_part(rich: Result) -> None:
     root = Path(__file__).resolve().parents[2]
     text = (root / "docs" / "submitting.md").read_text(encoding="utf-8")
