@@ -271,13 +271,11 @@ def _summary(pair: _Pair, where: str, mine: object, theirs: object) -> Iterator[
 
 def _per_sample(where: str, one: BaseModel, other: BaseModel, field: str, kind: str) -> Entry:
     """Compare sums over the test samples of clients, for each sample."""
-    tests = [np.array(vars(model)["test"]) for model in (one, other)]
-    if not np.array_equal(*tests):
+    test = np.array(vars(one)["test"])
+    if test.tolist() != vars(other)["test"]:
         return Entry(where, kind, math.inf, math.inf)
-    judged = tests[0] > 0
-    mine, theirs = (
-        np.array(getattr(model, field))[judged] / tests[0][judged] for model in (one, other)
-    )
+    judged = test > 0
+    mine, theirs = (np.array(getattr(of, field))[judged] / test[judged] for of in (one, other))
     return _apart(where, kind, _distances(mine.tolist(), theirs.tolist()))
 
 
