@@ -44,6 +44,8 @@ def computed_otherwise(one: Result, other: Result) -> list[str]:
             found.append(f"{plugin.name} {', here '.join(code)}")
     if one.source_changes:
         found.append("the code changed within the run")
+    if other.environment.get("device") != "cpu":
+        found.append("processor of the device's host not known")
     return found
 
 

@@ -248,9 +248,15 @@ def test_another_environment_or_one_that_is_not_known_is_not_alike(
     here = {**result.environment, key: "here"}
     again = result.model_copy(update={"environment": here})
     for there in ({**here, key: "there"}, {k: v for k, v in here.items() if k != key}):
-        (told,) = computed_otherwise(result.model_copy(update={"environment": there}), again)
+        told, *_ = computed_otherwise(result.model_copy(update={"environment": there}), again)
         assert told.startswith(key)
         assert told.endswith("here here")
+
+
+def test_nor_is_a_gpu_whose_host_is_not_known(result: Result) -> None:
+    there = {**result.environment, "device": "cuda:0", "processor": "NVIDIA H100"}
+    one = result.model_copy(update={"environment": there})
+    assert computed_otherwise(one, one) == ["processor of the device's host not known"]
 
 
 @pytest.mark.parametrize("about", [{"source": "0" * 12}, {"source": ""}, {"version": "0.0.1"}])
