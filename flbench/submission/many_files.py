@@ -20,7 +20,7 @@ import joblib
 
 from flbench.engine.instructions import limited
 from flbench.errors import FlbenchError, text_of
-from flbench.results.audits import Audit, append_audit, name_of
+from flbench.results.audits import Audit, append_audit, name_of, read_audits
 from flbench.results.files import read_result
 from flbench.results.schema import Result
 from flbench.run.fork_server import fork, spawn
@@ -53,8 +53,8 @@ def verify_many(
 ) -> Generator[Checked, None, None]:
     """Run result files again, and append what came of each to logs.
 
-    A file that an audit answers already is not run again. What differs, or cannot be run, does not
-    stop the others.
+    A file that an audit answers already is not run again; that audit is in the logs, too. What
+    differs, or cannot be run, does not stop the others.
 
     Args:
         paths: result files.
@@ -69,6 +69,7 @@ def verify_many(
             as many as the CPUs and the memory hold.
         executor: by which clients are trained, in place of the files'.
     """
+    there = {log: read_audits(log) for log in logs} if audits else {}
 
     def asked() -> Iterator[Task | Checked]:
         for path in paths:
@@ -86,6 +87,9 @@ def verify_many(
                 limits = limits_of(result, engine)
                 yield Task(path, name, wanted, tolerance, data_root, executor, row, limits)
             else:
+                for log in logs:
+                    if earlier not in there[log]:
+                        append_audit(log, earlier)
                 yield Checked(path, earlier.outcome, earlier.how, None, earlier.digest)
 
     most = at_once(len(paths)) if workers is None else min(workers, len(paths))

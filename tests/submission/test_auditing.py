@@ -242,6 +242,27 @@ def test_a_log_that_came_with_the_files_answers_nothing(
     assert [read_result(Path(file)).status for file in files[:2]] == ["self-reported", "reproduced"]
 
 
+def test_no_log_at_all_stops_nothing(files: list[str], replays: Replays, typed: Typed) -> None:
+    """A cache that cannot be written: everything is played, and nothing is known the next time."""
+    replay_folder.cache().parent.write_text("a file")
+    for _ in range(2):
+        code, out, err = typed("verify", *files[:2])
+        assert (code, out.splitlines()[-1]) == (0, "log: no log")
+        assert "were it stopped, it would begin anew: " in err
+    assert replays.played == [1, 2, 1, 2]
+
+
+def test_what_is_known_is_in_every_log_once(
+    files: list[str], replays: Replays, typed: Typed
+) -> None:
+    assert typed("verify", files[0], "--log", "one.jsonl")[0] == 0
+    for _ in range(2):
+        assert typed("verify", *files[:2], "--log", "two.jsonl")[0] == 0
+    assert replays.played == [1, 2]
+    assert read_audits(Path("two.jsonl")) == own_audits()
+    assert [one.file for one in own_audits()] == files[:2]
+
+
 def test_a_relative_cache_is_none(
     files: list[str], replays: Replays, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

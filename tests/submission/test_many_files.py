@@ -136,15 +136,17 @@ def test_an_interrupted_command_leaves_no_process(typed: Typed, tmp_path: Path) 
     assert typed("sweep", *long)[0] == 0
     mark = uuid.uuid4().hex
     words = ["verify", "flbench-results", "--workers", "2"]
-    command = forked.Command(words, tmp_path, FLBENCH_MARK=mark)
+    cache = tmp_path / "cache"
+    log = cache / "flbench" / "verified.jsonl"
+    command = forked.Command(words, tmp_path, FLBENCH_MARK=mark, XDG_CACHE_HOME=str(cache))
     try:
-        forked.waited(lambda: own_log().is_file(), 120)
+        forked.waited(log.is_file, 120)
         os.kill(command.pid, signal.SIGINT)
         code, out, err = command.finish(60)
     finally:
         command.kill()
     assert code == 130, err
-    assert f"what was played is in {own_log()}: type the same again to go on" in err
+    assert f"what was played is in {log}: type the same again to go on" in err
     assert out.splitlines()[-1].startswith("  left: ")
     forked.waited(lambda: not alive(mark), 30)
     assert typed("verify", "flbench-results")[0] == 0
