@@ -81,14 +81,22 @@ def _names(result: Result) -> Iterator[tuple[str, str]]:
     yield from (("methods", plugin.name) for plugin in result.plugins)
 
 
+def _installed(package: str) -> tuple[str, str]:
+    """The name and version of an installed package, which may be asked for by another spelling.
+
+    The name that was asked for and no version, where there is none, or its metadata are broken.
+    """
+    try:
+        found = distribution(package)
+        return found.metadata["Name"] or package, found.version or ""
+    except (PackageNotFoundError, ValueError, TypeError, KeyError):
+        return package, ""
+
+
 def _unlike(plugin: Plugin) -> Iterator[str]:
     """How a plugin of a file is not the one that is installed under its name or its package's."""
     entry = entries("methods").get(plugin.name)
-    try:
-        package = distribution(plugin.distribution)
-    except (PackageNotFoundError, ValueError):
-        package = None
-    name = package.metadata["Name"] if package else plugin.distribution
+    name, version = _installed(plugin.distribution)
     if name != plugin.distribution:
         yield f"the package of {plugin.name} is '{name}', got '{plugin.distribution}'"
     elif entry and entry.distribution != name:
@@ -96,7 +104,7 @@ def _unlike(plugin: Plugin) -> Iterator[str]:
             f"{plugin.name} is the method of {entry.distribution}, got one of {name}: another"
             " method needs another name"
         )
-    elif package is None or package.version != plugin.version:
+    elif version != plugin.version:
         return  # nothing to compare with
     elif entry is None:
         yield f"{name} {plugin.version}, which is installed here, has no method '{plugin.name}'"
