@@ -62,7 +62,7 @@ def typed(
 
     It believes that there is one CPU, so that it runs in this process unless it says --workers.
     """
-    cached = tmp_path_factory.getbasetemp() / f"{tmp_path.name}-cache"
+    cached = tmp_path_factory.getbasetemp() / f"{tmp_path.name}-cache" / "verify"
     monkeypatch.setattr("joblib.cpu_count", lambda: 1)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FLBENCH_DATA", str(tmp_path / "empty"))

@@ -70,7 +70,7 @@ def audit(
     wanted = partial(first_rounds, most=rounds)
     verify_all(
         paths,
-        target,
+        [target],
         results,
         wanted,
         data_root,

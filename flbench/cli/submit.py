@@ -92,7 +92,8 @@ def _changes(base: str, results: Path) -> list[str]:
 
     def both(before: Path, log: bytes) -> list[str]:
         said = added_lines(log, log_of(results))
-        return [*changes(tables(before), tables(results)), *(["", said] if said else [])]
+        lines = [*changes(tables(before), tables(results)), *(["", said] if said else [])]
+        return [*lines, *_imitating(before, results)]
 
     if Path(base).is_dir():
         return both(Path(base), log_of(Path(base)))
@@ -118,6 +119,25 @@ def _changes(base: str, results: Path) -> list[str]:
         words = ["git", "show", f"{base}:./{inside.parent / LOG}"]
         shown = subprocess.run(words, capture_output=True, check=False)  # it need not be there
         return both(Path(folder) / inside, b"" if shown.returncode else shown.stdout)
+
+
+def _imitating(before: Path, results: Path) -> Iterator[str]:
+    """What files that are new in a folder, or changed, say of names and code that is not so here.
+
+    Whoever copies a file into place by hand has not asked `flbench submit` for it.
+    """
+    from flbench.leaderboard.markdown import escaped
+    from flbench.results.files import files_below, read_result
+    from flbench.submission.identity import imitations, unreadable
+
+    for path in files_below(results, "seed-*.json"):
+        name = path.relative_to(results)
+        old = before / name
+        if not old.is_file() or old.read_bytes() != path.read_bytes():
+            result = read_result(path)
+            for line in (*unreadable(result), *imitations(result)):
+                yield ""
+                yield f"**{escaped(f'{name.as_posix()}: {line}')}**"
 
 
 def _next(files: Sequence[File], into: Path) -> Iterator[str]:

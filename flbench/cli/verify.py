@@ -14,15 +14,15 @@ import typer
 
 from flbench.cli.options import COMMITTED, Executors, Root, Workers, board_command, read_workers
 from flbench.cli.show import digest_line
-from flbench.errors import Interrupted, UserError
-from flbench.submission.verification import COMPUTED_BY, TOLERANCE, rounds_to_play
+from flbench.errors import Interrupted, MachineError, UserError
+from flbench.submission.verification import TOLERANCE, computed_otherwise, rounds_to_play
 from flbench.terminal.lines import tell
 
 if TYPE_CHECKING:
+    from flbench.results.audits import Audit
     from flbench.results.schema import Result
     from flbench.submission.auditing import Checked, Verdict
 
-LOG = Path("flbench-verified.jsonl")
 OtherExecutor = Annotated[
     Executors | None,
     typer.Option(help="how clients train", show_default="as each file says"),
@@ -56,8 +56,7 @@ def verify(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="append what comes of each file, and do not run again what it answers"
-            f" [default: {LOG}, for several files]",
+            help="append what comes of each file to this log, too",
         ),
     ] = None,
     executor: OtherExecutor = None,
@@ -82,7 +81,7 @@ def verify(
         wanted = partial(rounds_to_play, wanted=rounds)
         verify_all(
             paths,
-            log or LOG,
+            [] if log is None else [log],
             None,
             wanted,
             data_root,
@@ -103,6 +102,8 @@ def verify(
     if verdict.outcome(tolerance) == "differs":
         raise typer.Exit(1)
     if write:
+        if read_result(path) != result:
+            raise UserError(f"{path}: it was changed while it was played: it stays as it is")
         tell(f"{_reproduced(path, result)}; now type: {_next([(path, result)])}")
 
 
@@ -177,7 +178,7 @@ def lines_of(verdict: Verdict, tolerance: float) -> list[str]:
 
 def verify_all(
     paths: Sequence[Path],
-    log: Path,
+    logs: Sequence[Path],
     root: Path | None,
     rounds: Callable[[Result], int],
     data_root: Path | None,
@@ -191,22 +192,25 @@ def verify_all(
 ) -> None:
     """Run several files again, a line for each, and sum up; exit code 1 if not all agree.
 
+    What the log in this user's cache answers is not run again; no other log is believed, as
+    anybody may have written it.
+
     Args:
-        root: files are named below this folder in the log; None = as they are given.
+        logs: where lines are appended beside that log.
+        root: files are named below this folder in the logs; None = as they are given.
         rounds: how many of a result's rounds to play.
-        again: also those that the log answers.
+        again: run all of them; that log is left alone.
         executor: by which clients are trained, in place of the files'.
         workers: how many at once, as `--workers` takes it.
         opened: what a person lets the files open.
     """
-    from flbench.results.audits import read_audits
     from flbench.results.files import refuse_unwritable
     from flbench.sweeps.workers import prepare_workers
     from flbench.terminal.console import Console
 
     number = read_workers(workers)
-    audits = read_audits(log)
-    refuse_unwritable(log)
+    for log in logs:
+        refuse_unwritable(log)
     if len(paths) > 1:
         prepare_workers(number)
     console = Console()
@@ -215,13 +219,16 @@ def verify_all(
         from flbench.submission.many_files import verify_many
         from flbench.submission.trust import will_run
     console.say(will_run(_readable(paths)))
+    audits, own = ([], []) if again else _known(console.say)
+    logs = [*own, *logs]
+    where = logs[-1] if logs else "no log"
     done: list[Checked] = []
     written: list[tuple[Path, Result]] = []
     try:
         running = verify_many(
             paths,
-            [] if again else audits,
-            log,
+            audits,
+            logs,
             root,
             rounds=rounds,
             tolerance=tolerance,
@@ -236,14 +243,14 @@ def verify_all(
                 done.append(one)
                 tell(f"[{len(done)}/{len(paths)}] {_line(one)}")
                 if write and one.outcome in ("same bytes", "agrees"):
-                    written += _called_reproduced(one.path)
+                    written += _called_reproduced(one.path, one.digest)
     except KeyboardInterrupt:
         ended = {one.path for one in done}
         tell(*summary(done, [path for path in paths if path not in ended]))
         raise Interrupted(
-            f"interrupted; what was played is in {log}: type the same again to go on"
+            f"interrupted; what was played is in {where}: type the same again to go on"
         ) from None
-    tell(*summary(done, []), f"log: {log}")
+    tell(*summary(done, []), f"log: {where}")
     if written:
         called = "1 file is" if len(written) == 1 else f"{len(written)} files are"
         tell(f"{called} called reproduced; now type: {_next(written)}")
@@ -258,6 +265,19 @@ def _readable(paths: Iterable[Path]) -> Iterator[Result]:
     for path in paths:
         with suppress(UserError):
             yield read_result(path)
+
+
+def _known(say: Callable[[str], None]) -> tuple[list[Audit], list[Path]]:
+    """What the log in the user's cache says, and that log, if it can be written."""
+    from flbench.results.files import refuse_unwritable
+    from flbench.submission.replay_folder import own_audits, own_log
+
+    try:
+        refuse_unwritable(own_log())
+    except MachineError as error:
+        say(f"were it stopped, it would begin anew: {error}")
+        return [], []
+    return own_audits(), [own_log()]
 
 
 def _line(one: Checked) -> str:
@@ -288,15 +308,21 @@ def summary(done: Sequence[Checked], left: Sequence[Path]) -> list[str]:
     return [*lines, *(f"  left: {path}" for path in left)]
 
 
-def _called_reproduced(path: Path) -> list[tuple[Path, Result]]:
+def _called_reproduced(path: Path, digest: str) -> list[tuple[Path, Result]]:
     """Call a file that agrees reproduced, if it is not yet and can be; both, if it was done.
 
     Also what the log says of it: a command may have been killed before it wrote the file.
+
+    Args:
+        digest: of the content that was played.
     """
+    from flbench.results.audits import content_digest
     from flbench.results.files import read_result
 
     result = read_result(path)
-    if result.source_changes:
+    if content_digest(result) != digest:
+        tell(f"  {path}: it was changed while it was played: it stays as it is")
+    elif result.source_changes:
         tell(f"  {path}: the code changed within the run: it stays as it is")
     elif result.status != "reproduced":
         tell(f"  {_reproduced(path, result)}")
@@ -327,12 +353,5 @@ def _next(written: Iterable[tuple[Path, Result]]) -> str:
 
 def _environments(one: Result, other: Result) -> str:
     """Where the two were not computed alike, and what the first does not say of that."""
-    pairs = [(key, one.environment.get(key), other.environment.get(key)) for key in COMPUTED_BY]
-    unlike = [
-        f"{key} {stated}, here {here}" for key, stated, here in pairs if stated and stated != here
-    ]
-    unknown = [
-        f"{key} not known, here {here}" for key, stated, here in pairs if here and not stated
-    ]
-    same = "the same, so the same bytes are expected"
-    return f"environment: {'; '.join(unlike + unknown) or same}"
+    unlike = "; ".join(computed_otherwise(one, other))
+    return f"environment: {unlike or 'the same, so the same bytes are expected'}"

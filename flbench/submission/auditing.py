@@ -186,12 +186,14 @@ class Checked:
         outcome: None = it could not be run here.
         how: how it differs, or why it could not be run.
         seconds: of the run; None = it was not run now.
+        digest: of the content that was played; "" where it could not be run.
     """
 
     path: Path
     outcome: Outcome | None
     how: str
     seconds: float | None
+    digest: str = ""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from flbench.errors import Diverged, UserError
-from flbench.results.audits import content_digest
+from flbench.results.audits import Audit, content_digest, read_audits
 from flbench.results.schema import Result
 from flbench.run.core_digest import UNKNOWN
 from flbench.run.run_folder import held
@@ -29,9 +29,23 @@ LONGEST = 30 * 86_400
 
 
 def cache() -> Path:
-    """The folder of all replays."""
-    root = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(root).expanduser() / "flbench" / "verify"
+    """The folder of all replays.
+
+    A relative `XDG_CACHE_HOME` does not count: it may lead beside somebody's files.
+    """
+    root = os.environ.get("XDG_CACHE_HOME", "")
+    return Path(root if os.path.isabs(root) else "~/.cache").expanduser() / "flbench" / "verify"
+
+
+def own_log() -> Path:
+    """The log of what this user's commands played; the only one that is believed."""
+    return cache().parent / "verified.jsonl"
+
+
+def own_audits() -> list[Audit]:
+    """What that log says; nothing where another user wrote it."""
+    path = own_log()
+    return read_audits(path) if path.is_file() and path.stat().st_uid == os.getuid() else []
 
 
 def folder_of(spec: RunSpec, result: Result, rounds: int) -> Path:

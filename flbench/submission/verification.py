@@ -26,9 +26,31 @@ EXECUTORS = ("sequential", "vectorised")
 
 COMPUTED_BY = (
     "flbench", "core", "torch", "lightning", "numpy", "python", "machine", "device", "processor",
-    "executor", "threads", "compile",
+    "executor", "threads", "compile", "precision",
 )  # fmt: skip
 """What of an environment may change the last bits of a number."""
+
+
+def computed_otherwise(one: Result, other: Result) -> list[str]:
+    """In what two results were not computed alike, or the first does not say that they were.
+
+    Where there is nothing, the two have equal bytes.
+    """
+    pairs = [(key, one.environment.get(key), other.environment.get(key)) for key in COMPUTED_BY]
+    found = [f"{key} {there}, here {here}" for key, there, here in pairs if there and there != here]
+    found += [f"{key} not known, here {here}" for key, there, here in pairs if here and not there]
+    for plugin in other.plugins:
+        mine = next((mine for mine in one.plugins if mine.name == plugin.name), None)
+        if mine is None or not mine.source:
+            found.append(f"source of {plugin.name} not known, here {plugin.source}")
+        elif (mine.version, mine.source) != (plugin.version, plugin.source):
+            code = (f"{one.version} ({one.source})" for one in (mine, plugin))
+            found.append(f"{plugin.name} {', here '.join(code)}")
+    if one.source_changes:
+        found.append("the code changed within the run")
+    if other.environment.get("device") != "cpu":
+        found.append("processor of the device's host not known")
+    return found
 
 
 class Replay(NamedTuple):
