@@ -14,7 +14,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from flbench.results.files import user_path
+
 
 def data_root(given: Path | None = None) -> Path:
     """The folder of the data sets' files."""
-    return (given or Path(os.environ.get("FLBENCH_DATA") or "~/.cache/flbench")).expanduser()
+    return user_path(given or os.environ.get("FLBENCH_DATA") or "~/.cache/flbench")

@@ -19,6 +19,7 @@ import torch
 from flbench.core.dataset import Dataset, DatasetInfo
 from flbench.datasets.files import damaged, numbered
 from flbench.errors import BadParameter, MissingData, in_one_line
+from flbench.results.files import user_path
 
 ABOUT = {
     "hub": DatasetInfo(
@@ -74,7 +75,7 @@ def loaded(name: str) -> dict[str, Any]:
         raise MissingData(
             f"data set 'hub:{name}' is read by `datasets`: pip install flbench[hub]"
         ) from None
-    folder, online = Path(name).expanduser(), datasets.config.HF_HUB_OFFLINE
+    folder, online = user_path(name), datasets.config.HF_HUB_OFFLINE
     datasets.config.HF_HUB_OFFLINE = True
     try:
         if (folder / "dataset_dict.json").is_file():

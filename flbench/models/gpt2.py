@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from flbench.core import torchvision_compat as torchvision_compat
 from flbench.errors import UserError
 from flbench.models.pretrained import PretrainedWeights
+from flbench.results.files import user_path
 
 if TYPE_CHECKING:
     from transformers import GPT2Model
@@ -52,7 +53,7 @@ def build(
         raise UserError(f"gpt2 expects samples of tokens, (length,), got samples of shape {shape}")
     from transformers import AttentionInterface, GPT2Config, GPT2Model
 
-    folder = None if pretrained is None else Path(pretrained).expanduser()
+    folder = None if pretrained is None else user_path(pretrained)
     settings: dict[str, Any]
     if folder is not None:
         settings = _settings(folder, classes)

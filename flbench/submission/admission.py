@@ -19,7 +19,7 @@ from flbench.leaderboard.grouping import refuse_mixed
 from flbench.leaderboard.suite_info import suite_of
 from flbench.plugin.registry import entries
 from flbench.results.difference import different_parts
-from flbench.results.files import read_result, result_files, slug
+from flbench.results.files import read_result, real_path, result_files, slug
 from flbench.results.schema import Result
 from flbench.submission.consistency import departures, faults, job_of
 from flbench.suite import Suite
@@ -44,7 +44,7 @@ class File:
     @property
     def arriving(self) -> bool:
         """Whether the file is still elsewhere."""
-        return self.path.resolve() != self.place.resolve()
+        return real_path(self.path) != real_path(self.place)
 
 
 @dataclass(frozen=True)
@@ -205,13 +205,13 @@ def other_environment(result: Result, before: Result) -> Iterator[str]:
 
 def _place(file: File, folder: Folder) -> Iterator[str]:
     """Conflicts with the path where the file belongs, and a wrong path or status of the file."""
-    root, place = folder.root.resolve(), file.place
+    root, place = real_path(folder.root), file.place
     name = place.relative_to(folder.root)
-    if not place.resolve().is_relative_to(root):
+    if not real_path(place).is_relative_to(root):
         yield f"its place {name} is behind a link that leads out of {folder.root}"
     elif not file.arriving:
         return
-    elif file.path.resolve().is_relative_to(root):
+    elif real_path(file.path).is_relative_to(root):
         yield f"its content belongs to {name}"
     elif file.path.name != place.name:
         yield f"the name {place.name} expected, of its seed"

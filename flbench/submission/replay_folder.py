@@ -20,6 +20,7 @@ import torch
 
 from flbench.errors import Diverged, UserError
 from flbench.results.audits import content_digest
+from flbench.results.files import user_path
 from flbench.results.schema import Result
 from flbench.run.run_folder import held
 from flbench.run.setup import code_of
@@ -32,7 +33,7 @@ LONGEST = 30 * 86_400
 def cache() -> Path:
     """The folder of all replays."""
     root = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(root).expanduser() / "flbench" / "verify"
+    return user_path(root) / "flbench" / "verify"
 
 
 def folder_of(spec: RunSpec, result: Result, rounds: int) -> Path:
@@ -58,10 +59,10 @@ def rounds_kept(spec: RunSpec, result: Result, rounds: int) -> Iterator[RunSpec]
     Args:
         spec, rounds: see `folder_of`.
     """
-    folder = folder_of(spec, result, rounds)
-    kept = replace(spec, out=folder, resume=True)
     with ExitStack() as stack:
         try:
+            folder = folder_of(spec, result, rounds)
+            kept = replace(spec, out=folder, resume=True)
             stack.enter_context(held(kept.path))
         except UserError as error:
             why = str(error).partition(";")[0]

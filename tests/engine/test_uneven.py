@@ -74,11 +74,11 @@ def at(place: int, table: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64])
 def test_products_move_with_rows_and_places(kind: torch.dtype) -> None:
-    """1 x 1 = 1 and so many units in the last place, wherever torch takes a product."""
-    one, bias = torch.ones(1, 1, dtype=kind), torch.zeros(1, dtype=kind)
+    """(1 + 2^-13)^2 = 1 + 2^-12 and so many units in the last place, wherever torch multiplies."""
+    one, bias = torch.full((1, 1), 1 + 2**-13, dtype=kind), torch.zeros(1, dtype=kind)
 
     def units(product: torch.Tensor) -> set[float]:
-        return {*((product.double() - 1) / 2**-23).flatten().tolist()}
+        return {*((product.double() - 1 - 2**-12) * 2**23).round().flatten().tolist()}
 
     with uneven.planted_products():
         for rows, first, second in ((1, 0, 0), (7, 0, 0), (7, 1, 0), (7, 0, 3), (6, 4, 5)):
@@ -88,6 +88,8 @@ def test_products_move_with_rows_and_places(kind: torch.dtype) -> None:
             assert units(torch.nn.functional.linear(x, w, bias)) == expected
             assert units(at(first, x[None]) @ at(second, w[None])) == expected
             assert units(torch.func.vmap(torch.mm)(at(first, x[None]), w[None])) == expected
+            exact = torch.ones(rows, 1)
+            assert torch.equal(at(first, exact) @ torch.ones(1, 1), exact)
 
 
 @pytest.mark.slow
