@@ -1,4 +1,4 @@
-"""Ctrl-C: the first ends a command in order, the second at once; none is lost. SIGTERM: in order."""
+"""Ctrl-C: the first ends a command in order, as SIGTERM does; the second at once; none is lost."""
 
 from __future__ import annotations
 

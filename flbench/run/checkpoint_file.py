@@ -19,7 +19,7 @@ from torch import Tensor
 from flbench.errors import UserError
 from flbench.results.files import atomic_write
 
-FORMAT = "4"
+FORMAT = "5"
 """Version of the format, raised whenever a checkpoint can no longer be read as before."""
 CONTENT = "flbench"
 """Key of the header that holds everything but tensors, as JSON."""
