@@ -226,10 +226,11 @@ def save_result(path: Path, result: Result) -> None:
 def _rescued(path: Path, text: str) -> str:
     """Write a result where it can be saved, or print it; where it is, in words."""
     name = f"flbench-{slug('-'.join(path.parts[-5:-1]))}-{path.name}"
-    for folder in (Path.cwd(), Path(tempfile.gettempdir())):
-        with suppress(MachineError):
-            write_atomically(folder / name, text.encode())
-            return f"the result is saved as {folder / name}: move it there"
+    for find in (os.getcwd, tempfile.gettempdir):
+        with suppress(MachineError, OSError):  # the folder may not be there either
+            path = Path(find(), name)
+            write_atomically(path, text.encode())
+            return f"the result is saved as {path}: move it there"
     sys.stdout.write(text)
     return "the result is on standard output: keep it as that file"
 
