@@ -71,6 +71,7 @@ def spawn(
     Its libraries see them when they are loaded. As in forked ones, signals are blocked.
     """
     context = multiprocessing.get_context("spawn")
+    resource_tracker.ensure_running()  # here, because it unblocks signals
     with _signals_blocked(), _environment(variables), _empty_main_module():
         process = context.Process(target=_call, args=(os.environ.copy(), function, arguments))
         process.start()
