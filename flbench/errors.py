@@ -162,6 +162,8 @@ REMEDIES = {
 """What a person can do, by the number of a system error."""
 MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "std::bad_alloc")
 """How torch says that memory is not there."""
+NO_TEMPORARY = "No usable temporary directory"
+"""How Python says that there is no folder for temporary files."""
 DEVICE = "CUDA out of memory"
 """How torch says it of a device's memory."""
 DEVICE_IS_FULL = (
@@ -202,6 +204,10 @@ def machine_error(error: BaseException, path: Path | None = None) -> MachineErro
     number = number_of(error)
     if number is None and not isinstance(error, OSError):
         return None
+    if NO_TEMPORARY in text_of(error):
+        return MachineError(
+            "no folder for temporary files can be written to: set TMPDIR to one that can"
+        )
     if number == errno.ENOMEM and DEVICE in text_of(error):
         return MachineError(DEVICE_IS_FULL)
     name = str(path or getattr(error, "filename", None) or "")

@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Generator
+from contextlib import ExitStack
 from pathlib import Path
 
 import own_process_of_tests as own_process_of_tests
@@ -80,7 +81,7 @@ def typed(
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of these tests."""
-    parser.addoption("--uneven", action="store_true", help="play the toy with support/uneven.py")
+    parser.addoption("--uneven", action="store_true", help="plant the faults of support/uneven.py")
     parser.addoption(
         "--cpu-limit",
         type=float,
@@ -91,9 +92,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """`pytest --uneven`: the toy's logits depend on who shares the pass (`uneven.py`)."""
+    """`pytest --uneven`: last bits depend on who shares a pass, and on addresses (`uneven.py`)."""
     if config.getoption("--uneven"):
         mlp.build = uneven.build
+        planted = ExitStack()
+        planted.enter_context(uneven.planted_products())
+        config.add_cleanup(planted.close)
 
 
 def pytest_collection_finish() -> None:

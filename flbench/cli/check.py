@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from multiprocessing import forkserver
 from typing import Annotated
 
 import typer
@@ -23,11 +22,11 @@ def check(
     if not methods and not list_checks:
         raise UserError("check: name a method (flbench list methods), or type --list")
     from flbench.plugin.registry import find
+    from flbench.run.fork_server import start_server
 
     entries = [find("methods", name) for name in methods or []]
     if entries:  # it imports torch at the same time as this process
-        forkserver.set_forkserver_preload(["flbench.testing.small_run"])
-        forkserver.ensure_running()
+        start_server(["flbench.testing.small_run"])
     from flbench.testing.check import NAME_WIDTH
     from flbench.testing.kit import CHECKS, check_results
 

@@ -97,7 +97,7 @@ def main() -> None:
     output, errors = NamedStream(sys.stdout, "standard output"), TolerantStream(sys.stderr)
     with redirect_stdout(cast("TextIO", output)), redirect_stderr(cast("TextIO", errors)):
         code = exit_code(app)
-        code = code or exit_code(lambda: write_rest(errors))
+        code = code or exit_code(lambda: write_rest(output, errors))
     sys.exit(code)
 
 
@@ -145,12 +145,13 @@ def report(error: FlbenchError) -> int:
     return error.exit_code
 
 
-def write_rest(errors: TolerantStream) -> None:
+def write_rest(output: NamedStream, errors: TolerantStream) -> None:
     """Write what is not written yet, and whether messages were lost."""
     if errors.lost is not None:
         reason = machine_error(errors.lost)
-        tell(f"flbench: messages were lost, as standard error could not be written: {reason}")
-    sys.stdout.flush()
+        lost = f"flbench: messages were lost, as standard error could not be written: {reason}"
+        output.write(f"{escaped(lost)}\n")
+    output.flush()
 
 
 class NamedStream:

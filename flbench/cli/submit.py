@@ -85,6 +85,7 @@ def _changes(base: str, results: Path) -> list[str]:
     from flbench.leaderboard.changes import changes
     from flbench.leaderboard.table import tables
     from flbench.results.audits import LOG, added_lines
+    from flbench.results.files import real_path
 
     def log_of(folder: Path) -> bytes:
         log = folder.parent / LOG
@@ -98,7 +99,7 @@ def _changes(base: str, results: Path) -> list[str]:
     if Path(base).is_dir():
         return both(Path(base), log_of(Path(base)))
     try:
-        inside = results.resolve().relative_to(Path.cwd().resolve())
+        inside = real_path(results).relative_to(real_path(Path.cwd()))
     except ValueError:
         raise UserError(
             f"--diff {base}: expected results below this folder, got '{results}': type the command"

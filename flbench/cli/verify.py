@@ -14,7 +14,7 @@ import typer
 
 from flbench.cli.options import COMMITTED, Executors, Root, Workers, board_command, read_workers
 from flbench.cli.show import digest_line
-from flbench.errors import Interrupted, MachineError, UserError
+from flbench.errors import Interrupted, UserError
 from flbench.submission.verification import TOLERANCE, computed_otherwise, rounds_to_play
 from flbench.terminal.lines import tell
 
@@ -274,7 +274,7 @@ def _known(say: Callable[[str], None]) -> tuple[list[Audit], list[Path]]:
 
     try:
         refuse_unwritable(own_log())
-    except MachineError as error:
+    except UserError as error:  # also where nobody knows the user's folder
         say(f"were it stopped, it would begin anew: {error}")
         return [], []
     return own_audits(), [own_log()]

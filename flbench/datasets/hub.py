@@ -22,6 +22,7 @@ import torch
 from flbench.core.dataset import Dataset, DatasetInfo
 from flbench.datasets.files import damaged, numbered
 from flbench.errors import BadParameter, MissingData, UserError, in_one_line
+from flbench.results.files import user_path
 
 ABOUT = {
     "hub": DatasetInfo(
@@ -82,7 +83,7 @@ def loaded(name: str) -> dict[str, Any]:
         raise MissingData(
             f"data set 'hub:{name}' is read by `datasets`: pip install flbench[hub]"
         ) from None
-    folder, online = Path(name).expanduser(), datasets.config.HF_HUB_OFFLINE
+    folder, online = user_path(name), datasets.config.HF_HUB_OFFLINE
     if name.endswith(".py") or any(folder.glob("*.py")):
         raise UserError(
             f"data set 'hub:{name}' has a script, which flbench does not run: keep its samples as"

@@ -178,7 +178,9 @@ def evaluate_lanes(
             own = {name: table[0] for name, table in received.items()}
             alone = evaluate_model(space, rows[0], lanes.pools[0], received=own, labels=labels)
             space.evaluates_lanes = agree(found.sums[: len(alone)], alone.cpu())
-    except (Exception, SystemExit):  # it comes again where models are evaluated one by one
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # it comes again where models are evaluated one by one
         space.evaluates_lanes = False
     return found if space.evaluates_lanes else None
 

@@ -139,7 +139,9 @@ class Sequential:
                         work,
                         round_,
                     )
-                except (Exception, SystemExit) as error:
+                except KeyboardInterrupt:
+                    raise
+                except BaseException as error:
                     if ONE_VALUE in text_of(error):
                         raise UserError(
                             f"round {round_}: client {clients[i]}: a batch has one sample, which"

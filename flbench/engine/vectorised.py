@@ -123,7 +123,9 @@ class Vectorised(Sequential):
             try:
                 (upload,), _ = _train([self.job(rows, start, stage, work, round_)])
                 return upload
-            except Exception as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
                 if isinstance(error, FlbenchError) and error.__cause__ is None:
                     raise
                 text = (str(error).strip() or "no message").splitlines()[0]
@@ -252,7 +254,9 @@ class TogetherExecutor:
         except (NotTogether, NotVectorisable) as error:
             self._part(text_of(error), fits)
             return None
-        except Exception as error:  # whatever it is, it comes again where a run trains alone
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # whatever it is, it comes again where a run trains alone
             self._part(in_one_line(error), fits)
             return None
         return [

@@ -18,7 +18,7 @@ from flbench.core.layout import ParameterLayout
 from flbench.engine.dropout import replace_dropout
 from flbench.engine.lane_program import ProgramsByShape
 from flbench.engine.optimizer_step import OptimizerStep
-from flbench.errors import PluginError
+from flbench.errors import FlbenchError, PluginError, in_one_line
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -35,14 +35,20 @@ class Workspace:
         lane_passes: makes these passes.
 
     Raises:
-        PluginError: `configure_optimizers` does not return one optimiser.
+        PluginError: `configure_optimizers` raises, or does not return one optimiser.
     """
 
     def __init__(self, fabric: Fabric, module: ClientModule, layout: ParameterLayout) -> None:
         self.fabric = fabric
         self.layout = layout
         self.lane_randomness = replace_dropout(module)
-        optimizer = module.configure_optimizers()
+        try:
+            optimizer = module.configure_optimizers()
+        except (FlbenchError, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # SystemExit as well
+            who = f"{module.provided_by}: configure_optimizers"
+            raise PluginError(f"{who} raised {in_one_line(error)}") from error
         if not isinstance(optimizer, torch.optim.Optimizer):
             name = type(optimizer).__name__
             raise PluginError(f"configure_optimizers returned {name}, expected one Optimizer")

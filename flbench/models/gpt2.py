@@ -15,6 +15,7 @@ from flbench.core import torchvision_compat as torchvision_compat
 from flbench.core.parameters import OpensFile
 from flbench.errors import UserError
 from flbench.models.pretrained import PretrainedWeights
+from flbench.results.files import user_path
 
 if TYPE_CHECKING:
     from transformers import GPT2Model
@@ -55,7 +56,7 @@ def build(
         raise UserError(f"gpt2 expects samples of tokens, (length,), got samples of shape {shape}")
     from transformers import AttentionInterface, GPT2Config, GPT2Model
 
-    folder = None if pretrained is None else Path(pretrained).expanduser()
+    folder = None if pretrained is None else user_path(pretrained)
     settings: dict[str, Any]
     if folder is not None:
         settings = _settings(folder, classes)

@@ -240,6 +240,16 @@ def restore(before: Snapshot) -> list[tuple[str, str]]:
     return changes
 
 
+@contextmanager
+def streams_kept() -> Iterator[None]:
+    """Keep standard output and standard error where they are, whatever third-party code sets."""
+    output, errors = sys.stdout, sys.stderr
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = output, errors
+
+
 class IsolatedPlugin:
     """Runs a plugin's code and restores the settings that it changed.
 
@@ -262,7 +272,7 @@ class IsolatedPlugin:
         """
         before = snapshot()
         try:
-            with redirect_stdout(sys.stderr):  # standard output is for tables
+            with streams_kept(), redirect_stdout(sys.stderr):  # standard output is for tables
                 yield
         finally:
             self.restore(before, what, quiet)
@@ -292,7 +302,9 @@ def produced(name: str, owner: str, kind: type[T], make: Callable[[], object]) -
             found = make()
     except FlbenchError:
         raise
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise PluginError(f"{owner} raised {in_one_line(error)}") from error
     if not isinstance(found, kind):
         raise PluginError(f"{owner} returned {type(found).__name__}, expected {kind.__name__}")

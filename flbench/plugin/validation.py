@@ -370,7 +370,9 @@ def promised(
             value: object = function(*arguments)
         except Undefined as error:
             raise Undefined(f"{expect.who}: {error}") from error
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             raise expect.failure(f" raised {in_one_line(error)}") from error
         return value
 

@@ -2,6 +2,7 @@
 
 The server is that of multiprocessing's start method "forkserver": a process of its own, in which
 nothing is computed, so that it can be forked safely. It ends when nobody is left who may use it.
+Where a system has no such server, processes begin anew.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from types import ModuleType
 
 from flbench.run.own_process import inherited
 
+Process = ForkServerProcess | SpawnProcess
 PRELOADED = ("flbench.run.own_process", "flbench.run.runner", "sklearn.cluster")
 """What the server imports: what a run needs, also what it would import when it first needs it."""
 BLOCKED = (signal.SIGINT, signal.SIGTERM)
@@ -28,12 +30,19 @@ Ctrl-C goes to all processes of a terminal. Who started them decides what become
 """
 
 
+def can_fork() -> bool:
+    """Whether this system has such a server."""
+    return "forkserver" in multiprocessing.get_all_start_methods()
+
+
 def start_server(preloaded: Sequence[str] = ()) -> None:
     """Start the server of this process, unless it runs; it imports while this process goes on.
 
     Args:
         preloaded: names of modules that it imports beside PRELOADED.
     """
+    if not can_fork():
+        return
     multiprocessing.get_context("forkserver").set_forkserver_preload([*PRELOADED, *preloaded])
     resource_tracker.ensure_running()  # here, because it unblocks signals
     # the server would search modules in the current folder first
@@ -44,8 +53,10 @@ def start_server(preloaded: Sequence[str] = ()) -> None:
 
 def fork(
     function: Callable[..., object], *arguments: object, preloaded: Sequence[str] = ()
-) -> ForkServerProcess:
+) -> Process:
     """Call a function of a module in a process that the server forks, in this environment."""
+    if not can_fork():
+        return spawn(function, *arguments, variables={})
     start_server(preloaded)
     context = multiprocessing.get_context("forkserver")
     process = context.Process(target=_call, args=(os.environ.copy(), function, arguments))
@@ -63,6 +74,7 @@ def spawn(
     """
     context = multiprocessing.get_context("spawn")
     environment, begins_with = {**os.environ, **variables}, {**variables, **inherited()}
+    resource_tracker.ensure_running()  # here, because it unblocks signals
     with _signals_blocked(), _environment(begins_with), _empty_main_module():
         process = context.Process(target=_call, args=(environment, function, arguments))
         process.start()

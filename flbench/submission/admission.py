@@ -20,7 +20,7 @@ from flbench.leaderboard.suite_info import suite_of
 from flbench.plugin.registry import entries
 from flbench.results.audits import LOG, content_digest, read_audits
 from flbench.results.difference import different_parts
-from flbench.results.files import read_result, result_files, slug
+from flbench.results.files import read_result, real_path, result_files, slug
 from flbench.results.schema import Result
 from flbench.run.core_digest import UNKNOWN
 from flbench.submission.consistency import departures, faults, job_of, younger
@@ -47,7 +47,7 @@ class File:
     @property
     def arriving(self) -> bool:
         """Whether the file is still elsewhere."""
-        return self.path.resolve() != self.place.resolve()
+        return real_path(self.path) != real_path(self.place)
 
 
 @dataclass(frozen=True)
@@ -284,13 +284,13 @@ def _not_of_one(key: str, expected: str | None, came: str | None, seed: int) -> 
 
 def _place(file: File, folder: Folder) -> Iterator[str]:
     """Conflicts with the path where the file belongs, and a wrong path or status of the file."""
-    root, place = folder.root.resolve(), file.place
+    root, place = real_path(folder.root), file.place
     name = place.relative_to(folder.root)
-    if not place.resolve().is_relative_to(root):
+    if not real_path(place).is_relative_to(root):
         yield f"its place {name} is behind a link that leads out of {folder.root}"
     elif not file.arriving:
         return
-    elif file.path.resolve().is_relative_to(root):
+    elif real_path(file.path).is_relative_to(root):
         yield f"its content belongs to {name}"
     elif file.path.name != place.name:
         yield f"the name {place.name} expected, of its seed"

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from flbench.errors import Diverged, UserError
 from flbench.results.audits import Audit, content_digest, read_audits
+from flbench.results.files import user_path
 from flbench.results.schema import Result
 from flbench.run.core_digest import UNKNOWN
 from flbench.run.run_folder import held
@@ -34,7 +35,7 @@ def cache() -> Path:
     A relative `XDG_CACHE_HOME` does not count: it may lead beside somebody's files.
     """
     root = os.environ.get("XDG_CACHE_HOME", "")
-    return Path(root if os.path.isabs(root) else "~/.cache").expanduser() / "flbench" / "verify"
+    return user_path(root if os.path.isabs(root) else "~/.cache") / "flbench" / "verify"
 
 
 def own_log() -> Path:
@@ -71,10 +72,10 @@ def rounds_kept(spec: RunSpec, result: Result, rounds: int) -> Iterator[RunSpec]
     Args:
         spec, rounds: see `folder_of`.
     """
-    folder = folder_of(spec, result, rounds)
-    kept = replace(spec, out=folder, resume=environment_of(spec)["core"] != UNKNOWN)
     with ExitStack() as stack:
         try:
+            folder = folder_of(spec, result, rounds)
+            kept = replace(spec, out=folder, resume=environment_of(spec)["core"] != UNKNOWN)
             stack.enter_context(held(kept.path))
         except UserError as error:
             why = str(error).partition(";")[0]

@@ -57,15 +57,17 @@ def interruption_ends(terminal: Terminal, status: Status) -> Iterator[None]:
         os.write(terminal.file.fileno(), b"flbench: interrupted\n")
         os._exit(Interrupted.exit_code)
 
-    before = signal.getsignal(signal.SIGINT)
-    if before == signal.SIG_IGN or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    signal.signal(signal.SIGINT, end)
+    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
+    heeded = [one for one, handler in before.items() if callable(handler)]
+    if threading.current_thread() is not threading.main_thread():
+        heeded = []
+    for one in heeded:
+        signal.signal(one, end)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for one in heeded:
+            signal.signal(one, before[one])
 
 
 class Console:
