@@ -294,7 +294,7 @@ class Suite(BaseModel):
         )  # fmt: skip
         unused = {name for name in later if getattr(self, name) == Suite.model_fields[name].default}
         settings = self.model_dump(mode="json", exclude=DESCRIPTIVE | unused)
-        for name in ("lr_decay", "drop_last"):
+        for name in ("lr_decay", "drop_last", "clip_norm"):
             if getattr(self.local, name) == getattr(LocalTraining, name):
                 del settings["local"][name]
         return settings
