@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,13 +15,15 @@ import torch
 from lightning.pytorch import Trainer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
-from toy import Play, composition
+from toy import Play, composition, toy_dataset
 
-from flbench import ClientModule, LocalTraining, Stage, hookimpl
+from flbench import ClientModule, LocalPhase, LocalTraining, Stage, Start, hookimpl
 from flbench.core.client import LocalWork
 from flbench.core.lightning_hooks import HOOKS
 from flbench.core.state import Dispatched
+from flbench.engine import local_trainer
 from flbench.engine.batches import orders, steps
+from flbench.errors import PluginError, Undefined, UserError
 
 EPOCHS = 3
 LOCAL = LocalTraining(epochs=EPOCHS, batch_size=4, lr=0.3, momentum=0.9)
@@ -351,3 +355,315 @@ def test_what_is_logged_is_what_the_trainer_ends_with(play_toy: Play, kind: Any)
         expected
     )
     assert trainer.logged() == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", [Plain, ClientModule])
+def test_clip_norm_is_the_gradient_clip_val_of_a_trainer(play_toy: Play, kind: Any) -> None:
+    local = LocalTraining(epochs=EPOCHS, batch_size=4, lr=0.3, clip_norm=0.1)
+    play = play_toy(composition(("method", telling(kind))), local=vars(local), rounds=1)
+    start = Dispatched.whole(play.run.context.initial[None])
+    stage = Stage("train", torch.tensor([1]), EPOCHS)
+    ours = play.run.executor.fit(start, stage, LocalWork(), 1).params[0, 0]
+    _, expected, _ = trainers(kind, play.run, local)
+    torch.testing.assert_close(ours, expected, rtol=0, atol=1e-6)
+    other = trainers(kind, play.run, dataclasses.replace(local, clip_norm=0.0))[1]
+    assert not torch.allclose(ours, other, atol=1e-3)
+
+
+def test_the_norm_counts_what_is_trained_alone(play_toy: Play) -> None:
+    """One step of one full batch, in which the head alone is trained, by hand."""
+    head = torch.arange(28) >= 12
+
+    class Head(ClientModule):
+        def phases(self, epochs: int) -> Any:
+            return (LocalPhase(epochs, head),)
+
+    local = LocalTraining(epochs=1, batch_size=100, lr=0.5, clip_norm=0.01)
+    play = play_toy(composition(("method", telling(Head))), local=vars(local), rounds=1)
+    run, initial = play.run, play.run.context.initial
+    space, rows = run.executor.workspace, run.executor.samples.splits["train"][1]
+    upload = run.executor.fit(
+        Dispatched.whole(initial[None]), Stage("train", torch.tensor([1]), 1), LocalWork(), 1
+    )
+    space.load(initial)
+    space.clear_gradients()
+    x, y = run.executor.samples.x[rows], run.executor.samples.y[rows]
+    nn.functional.cross_entropy(space.module(x), y).backward()
+    slope = torch.cat([one.grad.reshape(-1) for one in space.module.parameters()]) * head
+    expected = initial - 0.5 * slope * 0.01 / slope.norm()
+    torch.testing.assert_close(upload.params[0, 0], expected, rtol=0, atol=1e-6)
+
+
+def test_what_is_never_called_is_refused_before_a_run(play_toy: Play) -> None:
+    class Validates(ClientModule):
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            pass
+
+    with pytest.raises(PluginError, match=r"^method: validation_step is never called"):
+        play_toy(composition(("method", telling(Validates))), rounds=1)
+
+
+class Forgets(ClientModule):
+    def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, closure: Any) -> None:
+        optimizer.step()
+
+
+class Nothing(ClientModule):
+    def configure_optimizers(self) -> Any:
+        return []
+
+
+class Wrong(ClientModule):
+    def configure_optimizers(self) -> Any:
+        return {"optimizer": super().configure_optimizers(), "lr_scheduler": {"interval": "step"}}
+
+
+class Unheard(Plateau):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return ClientModule.training_step(self, batch, batch_idx)
+
+
+class AsksMuch(ClientModule):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return super().training_step(batch, batch_idx) + len(self.trainer.datamodule)
+
+
+class TextLoss(ClientModule):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return "loss"
+
+
+class LogsInPrediction(ClientModule):
+    def predict(self, x: Tensor) -> Tensor:
+        self.log("x", 1.0)
+        return super().predict(x)
+
+
+@pytest.mark.parametrize(
+    ("kind", "local", "error", "reason"),
+    [
+        (Forgets, {}, PluginError, "does not call its closure"),
+        (Nothing, {}, PluginError, "expected an optimiser"),
+        (Wrong, {}, PluginError, "configure_optimizers: .*scheduler"),
+        (Unheard, {}, PluginError, "monitors 'fit'"),
+        (AsksMuch, {}, PluginError, "self.trainer.datamodule.*current_epoch"),
+        (TextLoss, {}, PluginError, "returned str"),
+        (LogsInPrediction, {}, UserError, "in local training only"),
+        (ByHand, {"clip_norm": 1.0}, Undefined, "self.clip_gradients"),
+    ],
+)
+def test_what_cannot_be_done_is_said(
+    play_toy: Play, kind: Any, local: dict[str, Any], error: type[Exception], reason: str
+) -> None:
+    with pytest.raises(error, match=reason):
+        play_toy(composition(("method", telling(kind))), local=local, rounds=1)
+
+
+def test_a_term_of_another_method_needs_a_loss_to_be_added_to(play_toy: Play) -> None:
+    @dataclass(frozen=True)
+    class Term:
+        @hookimpl
+        def local_term(self) -> Any:
+            return lambda module: module.flat().square().sum()
+
+    method = composition(("method", telling(ByHand)), ("term", Term()))
+    with pytest.raises(Undefined, match=r"method optimises by hand.*local_term"):
+        play_toy(method, rounds=1)
+
+
+def test_a_term_is_added_whatever_hooks_there_are(play_toy: Play) -> None:
+    @dataclass(frozen=True)
+    class Term:
+        @hookimpl
+        def local_term(self) -> Any:
+            return lambda module: module.flat().square().sum()
+
+    ends = [
+        play_toy(composition(("method", telling(kind)), ("term", Term())), rounds=1).state.models
+        for kind in (Plain, ClientModule)
+    ]
+    torch.testing.assert_close(*ends, rtol=0, atol=1e-6)
+    alone = play_toy(composition(("method", telling(Plain))), rounds=1).state.models
+    assert not torch.allclose(ends[0], alone, atol=1e-3)
+
+
+class Rates(ClientModule):
+    """Writes down the learning rate of every step."""
+
+    def __init__(self, net: nn.Module, local: LocalTraining) -> None:
+        super().__init__(net, local)
+        vars(self)["rates"] = []
+
+    def configure_optimizers(self) -> Any:
+        rate = self.local.lr / 2 if self.follows else 0.5
+        optimizer = torch.optim.SGD(self.parameters(), lr=rate)
+        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.1)]
+
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        self.rates.append(optimizer.param_groups[0]["lr"])
+
+
+@pytest.mark.parametrize("follows", [True, False])
+def test_schedulers_begin_anew_and_lr_decay_goes_over_rounds(play_toy: Play, follows: bool) -> None:
+    """Two epochs of one step: the scheduler falls within a stage, `lr_decay` between rounds."""
+    kind = type("Module", (Rates,), {"follows": follows})
+    local = {"epochs": 2, "batch_size": 100, "lr": 1.0, "lr_decay": 0.25, "momentum": 0.0}
+    plugin = composition(("method", telling(kind)))
+    play = play_toy(plugin, local=local, rounds=2, participation=1.0)
+    rates = play.run.executor.workspace.module.rates
+    clients = len(rates) // 4
+    assert rates == pytest.approx([0.5, 0.05] * clients + [0.125, 0.0125] * clients)
+    assert clients == play.run.context.clients
+
+
+def test_what_clients_log_is_noted_by_round_and_weighted_by_samples(play_toy: Play) -> None:
+    """Every client logs its own number of samples, and half of them another number."""
+
+    class Tells(ClientModule):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            mine = float(self.received["samples"])
+            self.log("samples", mine)
+            self.log("nan", float("nan"))
+            if mine > 9:
+                self.log("large", mine, on_step=False, on_epoch=True)
+            return super().training_step(batch, batch_idx)
+
+    @dataclass(frozen=True)
+    class Telling:
+        @hookimpl
+        def client_module(self, net: nn.Module, ctx: Any) -> ClientModule:
+            return Tells(net, ctx.local)
+
+        @hookimpl
+        def plan(self, ctx: Any) -> Any:
+            return (Stage("probe", ctx.cohort, 1), Stage("train", ctx.cohort, 1))
+
+        @hookimpl
+        def dispatch(self, stage: Stage, ctx: Any) -> Start:
+            return Start(client_memory={"samples": ctx.samples[stage.clients]})
+
+        @hookimpl
+        def aggregate(self, upload: Any) -> None:
+            assert upload.logged == (), "the server does not get what clients log"
+
+    records: list[Any] = []
+
+    class Sink:
+        @hookimpl
+        def round_finished(self, record: Any) -> None:
+            records.append(record)
+
+    iid = {"dataset": toy_dataset(samples=105), "partition": {"name": "iid"}, "participation": 1.0}
+    method = composition(("tells", Telling()))
+    play = play_toy(method, rounds=2, sinks=(("sink", Sink()),), **iid)
+    sizes = play.run.context.samples.double()
+    assert len(set(sizes.tolist())) > 1
+    large = sizes[sizes > 9]
+    noted = {(n["round"], n["name"]): n["value"] for n in play.run.history.notes}
+    for round_ in (1, 2):
+        for stage in ("tells.", "tells.probe."):
+            weighted = float((sizes * sizes).sum() / sizes.sum())
+            assert noted[round_, f"{stage}samples"] == pytest.approx(weighted, abs=1e-5)
+            if len(large):
+                weighted = float((large * large).sum() / large.sum())
+                assert noted[round_, f"{stage}large"] == pytest.approx(weighted, abs=1e-5)
+            assert noted[round_, f"{stage}nan"] is None
+    assert records[1].notes["tells.samples"] == noted[2, "tells.samples"]
+
+
+def lanes_and_one_by_one(play_toy: Play, kind: Any, local: dict[str, Any]) -> list[Any]:
+    """Both executors' runs from the same state."""
+    iid = {"dataset": toy_dataset(samples=105), "partition": {"name": "iid"}, "participation": 1.0}
+    return [
+        play_toy(
+            composition(("method", telling(kind))), executor=executor, rounds=2, local=local, **iid
+        )
+        for executor in ("sequential", "vectorised")
+    ]
+
+
+class FallsInLanes(ClientModule):
+    def configure_optimizers(self) -> Any:
+        optimizer = super().configure_optimizers()
+        falls = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.6)
+        return [optimizer], [{"scheduler": falls, "interval": "step"}]
+
+    def phases(self, epochs: int) -> Any:
+        head = torch.arange(28) >= 12
+        return (LocalPhase(epochs - 1, head), LocalPhase(1, ~head))
+
+
+class WarmsInLanes(ClientModule):
+    def configure_optimizers(self) -> Any:
+        optimizer = super().configure_optimizers()
+        warm = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=2)
+        return {"optimizer": optimizer, "lr_scheduler": warm}
+
+
+class NumberedInLanes(ClientModule):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return super().training_step(batch, batch_idx) * (1 + batch_idx)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize(
+    "kind",
+    [ClientModule, FallsInLanes, WarmsInLanes, NumberedInLanes],
+    ids=lambda kind: kind.__name__,
+)
+def test_lanes_clip_and_schedule_as_one_by_one(play_toy: Play, kind: Any, optimizer: str) -> None:
+    local = {"epochs": 3, "batch_size": 4, "lr": 0.05, "momentum": 0.9 * (optimizer == "sgd")}
+    local |= {"clip_norm": 0.2, "lr_decay": 0.5, "optimizer": optimizer}
+    one, other = lanes_and_one_by_one(play_toy, kind, local)
+    assert other.run.executor.reason is None
+    assert len(set(one.run.context.samples.tolist())) > 1
+    torch.testing.assert_close(one.state.models, other.state.models, rtol=0, atol=5e-6)
+    unclipped, _ = lanes_and_one_by_one(play_toy, kind, local | {"clip_norm": 0.0})
+    assert not torch.allclose(unclipped.state.models, one.state.models, atol=1e-3)
+
+
+class Annealed(ClientModule):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return super().training_step(batch, batch_idx) / (1 + self.current_epoch)
+
+
+class LogsOne(ClientModule):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = super().training_step(batch, batch_idx)
+        self.log("loss", loss)
+        return loss
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (Annealed, "it uses self.trainer.current_epoch"),
+        (LogsOne, "it uses self.log"),
+        (ByHand, "it optimises by hand"),
+        (ReadsGradients, "it overrides .*on_before_optimizer_step"),
+        (ByNorm, "local.clip_norm clips in lanes too"),
+        (Plateau, "it overrides"),
+        (OneCycle, "it overrides"),
+    ],
+)
+def test_lanes_fall_back_and_say_why(play_toy: Play, kind: Any, reason: str) -> None:
+    one, other = lanes_and_one_by_one(play_toy, kind, {"epochs": 2, "batch_size": 8, "lr": 0.05})
+    assert re.search(reason, other.run.executor.reason)
+    assert torch.equal(one.state.models, other.state.models)
+
+
+def test_hooks_are_looked_for_once_and_unused_ones_are_not_called(
+    play_toy: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*given: Any, **named: Any) -> None:
+        raise AssertionError
+
+    play = play_toy(composition(("method", telling(ClientModule))), rounds=1)
+    run = play.run
+    for name in ("hooks_of", "configured"):
+        monkeypatch.setattr(local_trainer, name, never)
+    for name in (*HOOKS, "log", "configure_optimizers"):
+        monkeypatch.setattr(ClientModule, name, never)
+    start = Dispatched.whole(run.context.initial[None])
+    run.executor.fit(start, Stage("train", torch.tensor([1]), 1), LocalWork(), 1)
