@@ -9,8 +9,10 @@ its strategy and its precision plugin.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -38,17 +40,6 @@ HAS = (
 """What a module may ask of `self.trainer`."""
 
 
-class Outside:
-    """Stands for the trainer where no client trains: in evaluation, and at the server."""
-
-    current_epoch = global_step = global_rank = local_rank = 0
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - of a Trainer
-        raise AttributeError(
-            f"self.trainer.{name}: self.log and self.trainer are there in local training only"
-        )
-
-
 class Absent:
     """Stands for a part of a Trainer that is not there."""
 
@@ -57,6 +48,22 @@ class Absent:
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - of whatever is absent
         raise AttributeError(f"{self._name}.{name}: there is no {self._name} here: {self._use}")
+
+
+class Outside:
+    """Stands for the trainer where no client trains: in evaluation, and at the server."""
+
+    current_epoch = global_step = global_rank = local_rank = 0
+
+    @property
+    def logger(self) -> Absent:
+        """What `self.logger` is."""
+        return LOGGER
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - of a Trainer
+        raise AttributeError(
+            f"self.trainer.{name}: self.log and self.trainer are there in local training only"
+        )
 
 
 OUTSIDE = Outside()
@@ -91,6 +98,7 @@ class LocalTrainer:
     def __init__(self, space: Workspace, module: ClientModule) -> None:
         self.space, self.module = space, module
         self.hooks = hooks_of(module)
+        takes_batch_idx(type(module))
         self.automatic = module.automatic_optimization
         self.clip_norm = module.local.clip_norm
         self.max_epochs = self.estimated_stepping_batches = max(1, module.local.epochs)
@@ -207,6 +215,7 @@ class LocalTrainer:
             )
         with self.attached():
             yield
+        self.terms, self.trained, self.counted = (), None, {}
 
     def begin(self, epochs: int, batches: int) -> None:
         """Begin, with new optimisers and schedulers where the module has not one optimiser alone.
@@ -231,7 +240,7 @@ class LocalTrainer:
             batches: of an epoch.
         """
         self.trained, self.num_training_batches = trained, batches
-        self.counted = {} if trained is None else self.space.by_parameter(trained)
+        self.counted = {}
         if self.is_plain:
             self.space.step.forget()
         for optimizer in () if self.is_plain else self.optimizers:
@@ -255,13 +264,14 @@ class LocalTrainer:
     # The short way.
 
     def _plain_epoch(self, batches: Iterable[Any]) -> None:
-        space, module, fabric, trained = self.space, self.module, self.space.fabric, self.trained
-        vars(module)["_current_fx_name"] = "training_step"
+        space, fabric, trained = self.space, self.space.fabric, self.trained
+        step = step_of(self.module)
+        vars(self.module)["_current_fx_name"] = "training_step"
         for batch_idx, batch in enumerate(batches):
             self.batch = batch
             before = None if trained is None else space.snapshot()
             with fabric.autocast():
-                loss = self._with_terms(module.training_step(batch, batch_idx))
+                loss = self._with_terms(step(batch, batch_idx))
             space.clear_gradients()
             if loss is not None:
                 fabric.backward(loss)
@@ -345,7 +355,7 @@ class LocalTrainer:
         @torch.enable_grad()
         def closure() -> Tensor | None:
             with self.space.fabric.autocast():
-                output = self.call("training_step", batch, batch_idx)
+                output = self._training_step(batch, batch_idx)
                 loss = self._with_terms(output)
             self.call("on_before_zero_grad", optimizer)
             self.call("optimizer_zero_grad", self.current_epoch, batch_idx, optimizer)
@@ -372,11 +382,15 @@ class LocalTrainer:
         for optimizer in self._lightning_optimizers:
             optimizer._on_after_step = self._count
         with self.space.fabric.autocast():
-            output = self.call("training_step", batch, batch_idx)
+            output = self._training_step(batch, batch_idx)
         found = dict(output) if isinstance(output, Mapping) else {"loss": output}
         if isinstance(found.get("loss"), Tensor):
             found["loss"] = found["loss"].detach()
         return {} if output is None else found
+
+    def _training_step(self, batch: Any, batch_idx: int) -> Any:  # noqa: ANN401 - see above
+        both = takes_batch_idx(type(self.module))
+        return self.call("training_step", batch, *((batch_idx,) if both else ()))
 
     def _count(self) -> None:
         self.global_step += 1
@@ -514,7 +528,8 @@ class LocalTrainer:
         parameters = parameters_of(optimizer)
         known = [(id(one), one.grad) for one in parameters if one.grad is not None]
         slopes = [slope for _, slope in known]
-        if self.counted:
+        if self.trained is not None:
+            self.counted = self.counted or self.space.by_parameter(self.trained)
             slopes = [slope * self.counted[number] for number, slope in known]
         clip_grads_with_norm_(parameters, most, get_total_norm(slopes))
 
@@ -522,6 +537,30 @@ class LocalTrainer:
 def parameters_of(optimizer: Optimizer) -> list[Tensor]:
     """The parameters that an optimiser updates."""
     return [one for group in optimizer.param_groups for one in group["params"]]
+
+
+@cache
+def takes_batch_idx(kind: type[ClientModule]) -> bool:
+    """Whether `training_step` has the argument, which it may leave out.
+
+    Raises:
+        PluginError: it asks for an iterator of batches.
+    """
+    names = list(inspect.signature(kind.training_step).parameters)
+    if "dataloader_iter" in names:
+        raise PluginError(
+            f"{kind.__name__}: training_step gets a batch, not a dataloader_iter: write"
+            " training_step(self, batch, batch_idx)"
+        )
+    return "batch_idx" in names or len(names) > 2
+
+
+def step_of(module: ClientModule) -> Callable[[Any, Any], Any]:
+    """The module's `training_step`, as a function of a batch and its number."""
+    if takes_batch_idx(type(module)):
+        return module.training_step
+    step: Callable[[Any], Any] = module.training_step  # type: ignore[assignment]
+    return lambda batch, _: step(batch)
 
 
 def loss_of(output: Any) -> Tensor | None:  # noqa: ANN401 - Lightning's STEP_OUTPUT

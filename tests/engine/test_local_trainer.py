@@ -276,6 +276,16 @@ class Augments(Recorded):
         return x * 1.5, y
 
 
+class BatchAlone(Recorded):
+    def training_step(self, batch: Any) -> Any:  # type: ignore[override]
+        return super().training_step(batch, 0)
+
+
+class BatchAloneInShort(ClientModule):
+    def training_step(self, batch: Any) -> Any:  # type: ignore[override]
+        return 2 * super().training_step(batch, 0)
+
+
 class Lbfgs(Recorded):
     def configure_optimizers(self) -> Any:
         return torch.optim.LBFGS(self.parameters(), lr=0.1, max_iter=3)
@@ -283,7 +293,7 @@ class Lbfgs(Recorded):
 
 MODULES = (
     *(Plain, ByNorm, ByValue, BySteps, ByEpochs, SeveralSchedulers, OneCycle, Plateau, ByHand),
-    *(ReadsGradients, OwnSteps, Skips, Stops, Augments, Lbfgs),
+    *(ReadsGradients, OwnSteps, Skips, Stops, Augments, Lbfgs, BatchAlone),
 )
 
 
@@ -357,7 +367,7 @@ def test_what_is_logged_is_what_the_trainer_ends_with(play_toy: Play, kind: Any)
     assert trainer.logged() == pytest.approx(expected, abs=1e-5)
 
 
-@pytest.mark.parametrize("kind", [Plain, ClientModule])
+@pytest.mark.parametrize("kind", [Plain, ClientModule, BatchAloneInShort])
 def test_clip_norm_is_the_gradient_clip_val_of_a_trainer(play_toy: Play, kind: Any) -> None:
     local = LocalTraining(epochs=EPOCHS, batch_size=4, lr=0.3, clip_norm=0.1)
     play = play_toy(composition(("method", telling(kind))), local=vars(local), rounds=1)
@@ -428,6 +438,11 @@ class AsksMuch(ClientModule):
         return super().training_step(batch, batch_idx) + len(self.trainer.datamodule)
 
 
+class Iterates(ClientModule):
+    def training_step(self, dataloader_iter: Any) -> Any:  # type: ignore[override]
+        return super().training_step(next(dataloader_iter), 0)
+
+
 class TextLoss(ClientModule):
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         return "loss"
@@ -447,6 +462,7 @@ class LogsInPrediction(ClientModule):
         (Wrong, {}, PluginError, "configure_optimizers: .*scheduler"),
         (Unheard, {}, PluginError, "monitors 'fit'"),
         (AsksMuch, {}, PluginError, "self.trainer.datamodule.*current_epoch"),
+        (Iterates, {}, PluginError, "Iterates: training_step gets a batch"),
         (TextLoss, {}, PluginError, "returned str"),
         (LogsInPrediction, {}, UserError, "in local training only"),
         (ByHand, {"clip_norm": 1.0}, Undefined, "self.clip_gradients"),
