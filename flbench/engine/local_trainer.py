@@ -168,7 +168,7 @@ class LocalTrainer:
         self.trained: Tensor | None = None
         self.counted: dict[int, Tensor] = {}
         self.losses: list[Tensor] = []
-        self.made = self.current_epoch = self.global_step = 0
+        self.made = self.current_epoch = self._updates = 0
         self.should_stop = False
         self.batch: Any = None
         self._logged: _LoggerConnector | None = None
@@ -264,25 +264,27 @@ class LocalTrainer:
     # The short way.
 
     def _plain_epoch(self, batches: Iterable[Any]) -> None:
-        space, fabric, trained = self.space, self.space.fabric, self.trained
-        step = step_of(self.module)
-        vars(self.module)["_current_fx_name"] = "training_step"
+        space, module, trained, losses = self.space, self.module, self.trained, self.losses
+        autocast, backward, terms = space.fabric.autocast, space.fabric.backward, self.terms
+        step, clip_norm = step_of(module), self.clip_norm
+        vars(module)["_current_fx_name"] = "training_step"
         for batch_idx, batch in enumerate(batches):
             self.batch = batch
             before = None if trained is None else space.snapshot()
-            with fabric.autocast():
-                loss = self._with_terms(step(batch, batch_idx))
+            with autocast():
+                loss = step(batch, batch_idx)
+                if terms or type(loss) is not Tensor:
+                    loss = self._with_terms(loss)
             space.clear_gradients()
             if loss is not None:
-                fabric.backward(loss)
-                if self.clip_norm:
-                    self._clip_by_norm(self.optimizers[0], self.clip_norm)
+                backward(loss)
+                if clip_norm:
+                    self._clip_by_norm(self.optimizers[0], clip_norm)
                 space.step()
                 if before is not None and trained is not None:
                     space.restore_frozen(before, trained)
-                self.losses.append(loss.detach())
+                losses.append(loss.detach())
             self.made += 1
-            self.global_step += 1
             if self._logged is not None:
                 self._end_batch()
         if self._logged is not None:
@@ -375,7 +377,7 @@ class LocalTrainer:
                 f"{self.module.provided_by}: optimizer_step does not call its closure, which makes"
                 " the training step: optimizer.step(closure=optimizer_closure)"
             )
-        self.global_step += 1
+        self._updates += 1
         return results[-1]
 
     def _by_hand(self, batch: Any, batch_idx: int) -> dict[str, Any]:  # noqa: ANN401 - see above
@@ -393,7 +395,7 @@ class LocalTrainer:
         return self.call("training_step", batch, *((batch_idx,) if both else ()))
 
     def _count(self) -> None:
-        self.global_step += 1
+        self._updates += 1
 
     def _schedule(self, interval: str, number: int, *, by_metric: bool = False) -> None:
         """Let schedulers of an interval make a step after the batch or epoch of a number."""
@@ -411,6 +413,11 @@ class LocalTrainer:
                     f" self.log has given; logged so far: {known}"
                 )
             self.call("lr_scheduler_step", config.scheduler, metric)
+
+    @property
+    def global_step(self) -> int:
+        """Steps of optimisers so far."""
+        return self.made if self.is_plain else self._updates
 
     # What `self.log` looks for.
 
