@@ -42,7 +42,7 @@ from flbench.engine.lane_program import (
     same_objects,
 )
 from flbench.engine.lane_sharing import LaneCounts, call_for_runs
-from flbench.engine.local_trainer import loss_of, step_of
+from flbench.engine.local_trainer import loss_of
 from flbench.engine.workspace import Workspace
 
 CHANGES = 3
@@ -142,7 +142,7 @@ class LaneStep:
             self.has_plain_loss and not work.terms and not has_forward_hooks(space.module)
         )
         self.index: Any = 0
-        self.take = step_of(space.module)
+        self.take = space.trainer.training_step
         self.reached: set[str] = set()
         self.call = ModuleCall(space.module, self._training_loss)
         self.gradients = vmap(grad_and_value(self._loss, has_aux=True))

@@ -12,11 +12,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
+from lightning.fabric import Fabric
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.trainer.connectors.logger_connector.logger_connector import _LoggerConnector
 from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
@@ -26,11 +26,9 @@ from torch.optim import Optimizer
 
 from flbench.core.client import ClientModule, Term
 from flbench.core.lightning_hooks import hooks_of
+from flbench.engine.optimizer_step import OptimizerStep
 from flbench.engine.optimizers import Optimizers, configured, scaled_rate
 from flbench.errors import PluginError, Undefined
-
-if TYPE_CHECKING:
-    from flbench.engine.workspace import Workspace
 
 HAS = (
     *("current_epoch", "global_step", "max_epochs", "num_training_batches"),
@@ -38,6 +36,24 @@ HAS = (
     *("gradient_clip_val", "should_stop", "world_size"),
 )
 """What a module may ask of `self.trainer`."""
+
+
+class Space(Protocol):
+    """What it trains in: a Workspace, whose methods these are."""
+
+    fabric: Fabric
+    step: OptimizerStep
+
+    @property
+    def device(self) -> torch.device: ...  # noqa: D102 - see Workspace
+
+    def clear_gradients(self) -> None: ...  # noqa: D102 - see Workspace
+
+    def snapshot(self) -> Tensor: ...  # noqa: D102 - see Workspace
+
+    def restore_frozen(self, before: Tensor, trained: Tensor) -> None: ...  # noqa: D102 - likewise
+
+    def by_parameter(self, mask: Tensor) -> dict[int, Tensor]: ...  # noqa: D102 - see Workspace
 
 
 class Absent:
@@ -95,10 +111,10 @@ class LocalTrainer:
     gradient_clip_algorithm = None
     _accelerator_connector = SimpleNamespace(is_distributed=False)
 
-    def __init__(self, space: Workspace, module: ClientModule) -> None:
+    def __init__(self, space: Space, module: ClientModule) -> None:
         self.space, self.module = space, module
         self.hooks = hooks_of(module)
-        takes_batch_idx(type(module))
+        self._takes_batch_idx = takes_batch_idx(module)
         self.automatic = module.automatic_optimization
         self.clip_norm = module.local.clip_norm
         self.max_epochs = self.estimated_stepping_batches = max(1, module.local.epochs)
@@ -266,7 +282,7 @@ class LocalTrainer:
     def _plain_epoch(self, batches: Iterable[Any]) -> None:
         space, module, trained, losses = self.space, self.module, self.trained, self.losses
         autocast, backward, terms = space.fabric.autocast, space.fabric.backward, self.terms
-        step, clip_norm = step_of(module), self.clip_norm
+        step, clip_norm = self.training_step, self.clip_norm
         vars(module)["_current_fx_name"] = "training_step"
         for batch_idx, batch in enumerate(batches):
             self.batch = batch
@@ -290,6 +306,14 @@ class LocalTrainer:
         if self._logged is not None:
             self._end_logs()
             self._logged.reset_results()
+
+    @property
+    def training_step(self) -> Callable[[Any, Any], Any]:
+        """The module's, as a function of a batch and its number."""
+        if self._takes_batch_idx:
+            return self.module.training_step
+        step: Callable[[Any], Any] = self.module.training_step  # type: ignore[assignment]
+        return lambda batch, _: step(batch)
 
     def _with_terms(self, output: Any) -> Tensor | None:  # noqa: ANN401 - Lightning's STEP_OUTPUT
         """The loss of a step's output, with the terms of other methods; None = it is skipped."""
@@ -391,8 +415,8 @@ class LocalTrainer:
         return {} if output is None else found
 
     def _training_step(self, batch: Any, batch_idx: int) -> Any:  # noqa: ANN401 - see above
-        both = takes_batch_idx(type(self.module))
-        return self.call("training_step", batch, *((batch_idx,) if both else ()))
+        number = (batch_idx,) if self._takes_batch_idx else ()
+        return self.call("training_step", batch, *number)
 
     def _count(self) -> None:
         self._updates += 1
@@ -546,28 +570,19 @@ def parameters_of(optimizer: Optimizer) -> list[Tensor]:
     return [one for group in optimizer.param_groups for one in group["params"]]
 
 
-@cache
-def takes_batch_idx(kind: type[ClientModule]) -> bool:
+def takes_batch_idx(module: ClientModule) -> bool:
     """Whether `training_step` has the argument, which it may leave out.
 
     Raises:
         PluginError: it asks for an iterator of batches.
     """
-    names = list(inspect.signature(kind.training_step).parameters)
+    names = list(inspect.signature(module.training_step).parameters)
     if "dataloader_iter" in names:
         raise PluginError(
-            f"{kind.__name__}: training_step gets a batch, not a dataloader_iter: write"
+            f"{module.provided_by}: training_step gets a batch, not a dataloader_iter: write"
             " training_step(self, batch, batch_idx)"
         )
-    return "batch_idx" in names or len(names) > 2
-
-
-def step_of(module: ClientModule) -> Callable[[Any, Any], Any]:
-    """The module's `training_step`, as a function of a batch and its number."""
-    if takes_batch_idx(type(module)):
-        return module.training_step
-    step: Callable[[Any], Any] = module.training_step  # type: ignore[assignment]
-    return lambda batch, _: step(batch)
+    return "batch_idx" in names or len(names) > 1
 
 
 def loss_of(output: Any) -> Tensor | None:  # noqa: ANN401 - Lightning's STEP_OUTPUT

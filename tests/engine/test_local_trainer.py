@@ -462,7 +462,7 @@ class LogsInPrediction(ClientModule):
         (Wrong, {}, PluginError, "configure_optimizers: .*scheduler"),
         (Unheard, {}, PluginError, "monitors 'fit'"),
         (AsksMuch, {}, PluginError, "self.trainer.datamodule.*current_epoch"),
-        (Iterates, {}, PluginError, "Iterates: training_step gets a batch"),
+        (Iterates, {}, PluginError, "method: training_step gets a batch"),
         (TextLoss, {}, PluginError, "returned str"),
         (LogsInPrediction, {}, UserError, "in local training only"),
         (ByHand, {"clip_norm": 1.0}, Undefined, "self.clip_gradients"),
