@@ -171,7 +171,7 @@ class SeveralSchedulers(Recorded):
         warm = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=3)
         falls = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.7)
         every = {"scheduler": warm, "interval": "step", "frequency": 2}
-        return [optimizer], [every, falls]
+        return [optimizer], [every, {"scheduler": falls, "frequency": 2}]
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
         super().lr_scheduler_step(scheduler, metric)
