@@ -8,7 +8,7 @@ width of a row. Client ids are int64; model rows are float32; scores and losses 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -318,6 +318,8 @@ class Upload:
             scalar of `Start.returned_mask`.
         arrivals: simulated time at which each upload arrives, seconds, shape (n,), float64; None
             where the suite has no clock.
+        logged: what each client's module logged (`self.log`), which the round loop takes to the
+            history; no hook gets it.
     """
 
     ids: Tensor
@@ -334,6 +336,7 @@ class Upload:
     kept: Extras = field(default_factory=dict)
     bits: Tensor | None = None
     arrivals: Tensor | None = None
+    logged: Sequence[Mapping[str, float]] = ()
 
     @property
     def model_steps(self) -> Tensor:

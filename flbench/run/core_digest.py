@@ -40,8 +40,9 @@ PARTS: Mapping[str, str] = {
     "rounds": "run.rounds run.runner run.setup run.training",
     "suites": "suite",
     "traffic": "engine.communication engine.encoding",
-    "training": "core.client core.local_training engine.batches engine.batchnorm engine.dropout"
-    " engine.optimizer_step engine.sequential",
+    "training": "core.client core.lightning_hooks core.local_training engine.batches"
+    " engine.batchnorm engine.dropout engine.local_trainer engine.optimizer_step engine.optimizers"
+    " engine.sequential",
 }
 """Part of the core -> its modules, and packages with all they hold; below `flbench`.
 
