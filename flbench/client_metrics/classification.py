@@ -135,7 +135,7 @@ class AUROC(Metric):
 
 
 def log_odds(logits: Tensor) -> Tensor:
-    """log p_c - log(1 - p_c) of every class, shape (b, C), float64; NaN counts as lowest.
+    """Log p_c - log(1 - p_c) of every class, shape (b, C), float64; NaN counts as lowest.
 
     1 - p_c is the sum of the others' probabilities, so that probabilities near 1 stay different.
     """

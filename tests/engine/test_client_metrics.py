@@ -540,7 +540,7 @@ def test_random_numbers_that_a_metric_draws_are_its_own(tmp_path: Path) -> None:
         ("eec", UnknownName, "unknown metric 'eec'; did you mean 'ece'?"),
         ("ece:bin=3", UnknownName, "parameter of metric 'ece' 'bin'; did you mean 'bins'?"),
         ("ece:bins=x", BadParameter, "'bins' expects int, default 15; got 'x'"),
-        ("auroc:bins=3", BadParameter, "'bins'"),
+        ("ece:bins=0", BadParameter, "'bins'"),
         ("ece:15", BadParameter, "expected NAME:KEY=VALUE, as in top-k:k=3"),
         ("ece:name=x", BadParameter, "expected NAME:KEY=VALUE, as in top-k:k=3"),
     ],
