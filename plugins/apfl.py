@@ -18,6 +18,7 @@ Departure: in the gradient of alpha_i BatchNorm uses its statistics, and the los
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -39,17 +40,22 @@ class Mixture(fl.ClientModule):
         self.own, self.alpha = copy.deepcopy(net), alpha
 
     def predict(self, x: Tensor) -> Tensor:
-        """Logits of the mixture, shape (b, C), without gradients for the global network."""
+        """Logits of the mixture, shape (b, C)."""
+        return self.mixture(x, [*self.net.parameters()])
+
+    def mixture(self, x: Tensor, common: Sequence[Tensor]) -> Tensor:
+        """Logits of the mixture with a global model, given by its parameters, shape (b, C)."""
         alpha = self.received.get(SHARE, self.alpha)
-        pairs = zip(self.own.named_parameters(), self.net.parameters(), strict=True)
-        mixed = {n: alpha * v + (1 - alpha) * w.detach() for (n, v), w in pairs}
+        pairs = zip(self.own.named_parameters(), common, strict=True)
+        mixed = {name: alpha * v + (1 - alpha) * w for (name, v), w in pairs}
         logits: Tensor = functional_call(self.own, mixed, (x,))
         return logits
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:  # noqa: ANN401
-        """The loss of the global model plus the loss of the mixture."""
+        """The loss of the global model plus that of the mixture, which trains the own one alone."""
         x, y = batch
-        mixed = fl.Batch(self, x, y, self.predict(x))
+        common = [w.detach() for w in self.net.parameters()]
+        mixed = fl.Batch(self, x, y, self.mixture(x, common))
         return self.batch_loss(fl.Batch(self, x, y)) + self.batch_loss(mixed)
 
 
@@ -108,8 +114,9 @@ class APFL:
         with torch.enable_grad():
             share = alpha.detach().to(row.device, copy=True).requires_grad_()
             mixed = row.clone()
-            moved = row[common] + share * (row[own] - row[common])
-            mixed[common] = torch.where(weights, moved, row[own])
+            mixed[own] = row[common] + share * (row[own] - row[common])
+            mixed[own] = torch.where(weights, mixed[own], row[own])
+            mixed[common] = mixed[own]  # what predictions mix is this model twice
             loss = fl.cross_entropy(ctx.forward(mixed[None], x[batch])[0], y[batch])
             (slope,) = torch.autograd.grad(loss, share)
         return (alpha - ctx.local.lr * slope.to(alpha)).clamp(0, 1)

@@ -7,7 +7,7 @@ clients of a stage:
     d_i = a_i min(1, S / |u_i - w|_2) (u_i - w) + N(0, z^2 S^2 / n)
     w <- w + sum_i d_i / (q W),   q = n / N,  W = sum of a_i over all N clients
 
-The sum of the d_i then has noise of standard deviation z S, as in the paper, and the model z S / q W.
+The sum of the d_i has noise of standard deviation z S, as in the paper, so the model z S / (q W).
 All a_i are 1 by default (`weights=uniform`, so that q W = n); with `weights=capped` they are the
 paper's min(n_i / cap, 1), where W counts as known to everybody. The server makes a uniform mean: a
 client says that it has one sample, and sends N d_i / W. With `weights=samples` means are by samples
@@ -83,6 +83,8 @@ class DPFedAvg:
 
         def private(message: fl.Message) -> fl.Message:
             self.require_models_alone(message.extras)
+            if self.delta and self.noise and (message.bits != SCALAR or message.overhead):
+                raise fl.Undefined("delta > 0 needs messages that no plugin before codes")
             update = message.update
             update = update * (self.clip / update.norm().clamp(min=self.clip))
             update = update * float(shares[message.client])
@@ -108,8 +110,8 @@ class DPFedAvg:
         """Refuse what no epsilon covers; models stay as they are."""
         self.require_all(upload, ctx)
         models = yield
-        self.require_mean(state, upload, models.rows, ctx)
         self.require_models_alone((ctx.sent("up") | ctx.sent("peer")) - {"model"})
+        self.require_mean(state, upload, models.rows, ctx)
         return models
 
     def deviation(self, stage: fl.Stage) -> float:
@@ -155,7 +157,8 @@ class DPFedAvg:
         for row in range(len(rows)):
             common &= (rows[row, :size] - mean).abs() <= 1e-5 * (1 + mean.abs())
         least, sent = int(common.sum()), upload.bits // SCALAR
-        if not (sent >= least).all() or not (sent <= least + ctx.layout.buffers).all():
+        whole = upload.bits % SCALAR == 0  # otherwise another plugin codes what has noise
+        if not (whole & (sent >= least) & (sent <= least + ctx.layout.buffers)).all():
             raise fl.Undefined(
                 "delta > 0 needs a method that makes the uniform mean of all that a cohort sends,"
                 " whole and for everybody"
