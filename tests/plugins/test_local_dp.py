@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 import sys
+from contextlib import nullcontext
 from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from by_hand import Drawn, create, message
+from by_hand import Drawn, create, message, toy_upload
 from scipy.optimize import brentq
 from scipy.stats import norm
 from small import cohorts
@@ -201,6 +202,31 @@ def test_only_the_uniform_mean_of_the_cohort_has_an_epsilon(
 def test_parts_of_the_noise_are_no_share_of_it(coder: str, play_toy: Play) -> None:
     with pytest.raises(Undefined, match="uniform mean of all that a cohort sends"):
         play_toy(f"dp-fedavg+{coder}", settings=DELTA, rounds=1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "bits", "refused"),
+    [
+        ([[2.0, 4.0]], 64, False),
+        ([[2.0, 4.1]], 64, True),  # another mean
+        ([[2.0, 4.0], [2.0, 0.0]], 64, True),  # not for everybody
+        ([[2.0, 4.0], [2.0, 0.0]], 32, False),  # only the first scalar was sent
+        ([[2.0, 4.0], [2.0, 0.0]], 32 + 5, True),  # which one says something
+        ([[2.0, 4.0]], 32, True),  # one of two by each client
+        ([[2.0, 4.0]], 2 * 9, True),  # in nine bits
+    ],
+)
+def test_what_has_an_epsilon_by_hand(rows: Any, bits: int, refused: bool) -> None:
+    """Models (1, 3) and (3, 5), mean (2, 4)."""
+    upload = toy_upload([[1.0, 3.0], [3.0, 5.0]], [1.0, 1.0])
+    upload = dataclasses.replace(upload, bits=torch.full((2, 1), bits))
+    home = fl.Membership(torch.zeros(2, dtype=torch.int64))
+    ctx: Any = SimpleNamespace(layout=fl.ParameterLayout((), 2, 0))
+    state = fl.State(0, torch.zeros(len(rows), 2), home)
+    rule = create("dp-fedavg", delta=1e-3)
+    expected = pytest.raises(Undefined, match="uniform mean") if refused else nullcontext()
+    with expected:
+        rule.require_mean(state, upload, torch.tensor(rows), ctx)
 
 
 @pytest.mark.usefixtures("seven")
