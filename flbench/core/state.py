@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
+from flbench.core.knowledge import SAMPLES, known_as
 from flbench.core.model_bank import take
 from flbench.core.types import STAGE_KINDS, Extras, Kind, Scope
 
@@ -296,9 +297,20 @@ class Dispatched:
         )
 
 
+@known_as(
+    samples=SAMPLES,
+    steps="numbers of steps",
+    loss="losses",
+    loss_start="losses",
+    loss_end="losses",
+    chosen="chosen candidates",
+)
 @dataclass(frozen=True)
 class Upload:
     """The result of local training.
+
+    The ledger does not count numbers of samples and steps, losses and `chosen`; a result says which
+    of them hooks have read (`flbench.core.knowledge`).
 
     Attributes:
         ids: client ids, ascending, shape (n,).

@@ -364,7 +364,12 @@ NOTE = TypeAdapter(Note)
 
 
 class Result(_Stored):
-    """Everything a run leaves behind."""
+    """Everything a run leaves behind.
+
+    Attributes:
+        reads: what the method's hooks have read of clients that no byte was counted for; None in
+            files from before it was kept.
+    """
 
     model_config = ConfigDict(json_schema_extra=_with_digest)
 
@@ -386,6 +391,7 @@ class Result(_Stored):
     source_changes: list[SourceChange] | None = None
     suite_plugins: list[Plugin] | None = None
     bytes: dict[Name, dict[Name, Count]]
+    reads: list[Name] | None = None
     notes: list[Note]
     warnings: list[Text]
     seconds: dict[Name, Number]
@@ -449,7 +455,7 @@ class Result(_Stored):
         """The file's text; as it was read, it is without the fields that its file lacks."""
         # not mode="json", which would turn NaN into null unseen
         table = self.model_dump(exclude_unset=as_read)
-        for name in ("client_metrics", "energy", "source_changes", "suite_plugins"):
+        for name in ("client_metrics", "energy", "reads", "source_changes", "suite_plugins"):
             if getattr(self, name) is None:  # as in files from before it
                 table.pop(name, None)
         lines = {

@@ -87,6 +87,7 @@ def build_result(
 ) -> Result:
     """The result of a finished run."""
     history, suite = run.history, job.suite
+    history.add_reads(run.hooks.read)  # newcomers were served after the last round
     groups = None if run.groups is None else run.groups.tolist()
     shown = history.shown(suite.headline)
     sizes = {name: run.executor.samples.sizes(name).tolist() for name in ("train", "validation")}
@@ -127,6 +128,7 @@ def build_result(
         tuning=job.tuning,
         source_changes=[SourceChange(**change) for change in history.source_changes] or None,
         suite_plugins=plugins_of(suite) or None,
+        reads=history.reads,
         bytes={way: dict(run.ledger.totals[way]) for way in DIRECTIONS},
         notes=history.notes,
         warnings=history.warnings + run.services.drain()[1] + _undefined(run, found),

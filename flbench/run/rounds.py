@@ -226,6 +226,7 @@ def evaluate_round(run: Run, state: State, losses: list[float]) -> RoundRecord:
     if run.history.trained is not None:
         metrics[EPOCHS] = run.history.trained / suite.training_clients
     run.history.add_round({name: _short(value) for name, value in metrics.items()}, found)
+    run.history.add_reads(run.hooks.read)
     _tell_what_computes(run, state.round)
     notes, warnings = run.services.drain()
     run.history.notes += [{"round": state.round, "name": k, "value": v} for k, v in notes.items()]
