@@ -25,7 +25,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from flbench.core.clock_settings import ClockSettings, with_traces
+from flbench.core.clock_settings import LINKS, ClockSettings, with_traces
 from flbench.core.hookspecs import hookimpl
 from flbench.core.local_training import LocalTraining
 from flbench.core.parameters import checked, parse
@@ -297,6 +297,9 @@ class Suite(BaseModel):
         for name in ("lr_decay", "drop_last"):
             if getattr(self.local, name) == getattr(LocalTraining, name):
                 del settings["local"][name]
+        for name in LINKS:
+            if self.clock is not None and getattr(self.clock, name) is None:
+                del settings["clock"][name]
         return settings
 
 

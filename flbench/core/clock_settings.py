@@ -60,6 +60,8 @@ Speed = Annotated[
 """One number per client: the same for all, listed, or drawn from a distribution."""
 SPEEDS = ("seconds_per_step", "up", "down")
 """Fields of this type; they are also the columns of a trace."""
+LINKS = ("client_edge", "edge_cloud")
+"""Speeds of the links of edge servers, left out of a suite's settings where it has none."""
 
 
 class Stragglers(_Frozen):
@@ -77,6 +79,15 @@ class ClockSettings(_Frozen):
     )
     up: Speed | None = Field(default=None, description="bits per second that a client sends")
     down: Speed | None = Field(default=None, description="bits per second that a client receives")
+    client_edge: Speed | None = Field(
+        default=None,
+        description="bits per second between a client and its edge server, both ways together",
+    )
+    edge_cloud: Speed | None = Field(
+        default=None,
+        description="bits per second between an edge server and the server, both ways together; a"
+        " list has one number per edge",
+    )
     dropout: float = Field(
         default=0,
         ge=0,
@@ -130,7 +141,7 @@ def with_traces(clock: object, folder: Path) -> object:
     if not isinstance(clock, Mapping):
         return clock
     table = dict(clock)
-    for name in SPEEDS:
+    for name in (*SPEEDS, "client_edge"):
         speed = table.get(name)
         if isinstance(speed, Mapping) and speed.keys() == {"trace"}:
             table[name] = read_trace(folder / str(speed["trace"]), name)

@@ -242,8 +242,10 @@ class Context(ABC):
         """Count something that crosses beside `Start` and `Upload`.
 
         Args:
-            direction: "down" (server to client), "up", or "peer" (client to client).
-            clients: ids at the client end (the receivers of "peer"), shape (n,).
+            direction: "down" (server to client), "up", or "peer" (client to client); with edge
+                servers, both ways, "client-edge" or "edge-cloud".
+            clients: ids at the client end (the receivers of "peer"; the edges, numbered from 0, of
+                "edge-cloud"), shape (n,).
             item: name in the ledger.
             scalars: how many scalars each of them moves, shape (n,), or one number for all.
             bits: size of a scalar.

@@ -154,6 +154,8 @@ class Stage:
         lr: learning rate in place of the suite's, one number or one per client, shape (n,).
         started: for asynchronous methods: the simulated time at which each client was called,
             seconds, shape (n,), float64; None = now, and the server waits for the uploads.
+        edges: the edge server that each client talks to, 0 or more, shape (n,), int64: what it
+            receives and sends in the stage is counted as "client-edge". None = the server itself.
     """
 
     kind: Kind
@@ -166,10 +168,11 @@ class Stage:
     steps: int | Tensor | None = None
     lr: float | Tensor | None = None
     started: Tensor | None = None
+    edges: Tensor | None = None
 
     def select(self, positions: Tensor) -> Stage:
         """The stage for some of its clients: positions, shape (k,)."""
-        names = ("clients", "epochs", "steps", "lr", "started")
+        names = ("clients", "epochs", "steps", "lr", "started", "edges")
         return replace(self, **{name: _entry(getattr(self, name), positions) for name in names})
 
     def schedule(self, position: int) -> Schedule:

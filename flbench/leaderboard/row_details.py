@@ -78,6 +78,8 @@ def _notes(row: TableRow) -> list[str]:
         )
     if row.lacks:
         found.append(f"Other rows also have seeds {', '.join(map(str, row.lacks))}.")
+    if row.reads:
+        found.append(f"Reads of clients, at no byte: {', '.join(row.reads)}.")
     changed = {one.plugin for result in row.results for one in result.source_changes or ()}
     if changed:
         found.append(f"Changed within a run: {', '.join(sorted(changed))}.")

@@ -126,6 +126,9 @@ class RunContext(Context):
         down, up = (whole if bits is None else bits for bits in (bits_down, bits_up))
         made = self.executor.planned_steps(stage)
         received, sent = torch.full_like(made, down), torch.full_like(made, up)
+        if stage.edges is not None:
+            nothing = torch.zeros_like(made)
+            return clock.durations(stage.clients, made, nothing, nothing, received + sent)
         return clock.durations(stage.clients, made, received, sent)
 
     def client_data(self, client: int, split: Split = "train") -> tuple[Tensor, Tensor]:

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from flbench.core.state import State
-from flbench.engine.communication import DIRECTIONS
 from flbench.engine.process_group import ProcessGroup
 from flbench.engine.processor import processor
 from flbench.errors import BadParameter
@@ -129,7 +128,7 @@ def build_result(
         source_changes=[SourceChange(**change) for change in history.source_changes] or None,
         suite_plugins=plugins_of(suite) or None,
         reads=history.reads,
-        bytes={way: dict(run.ledger.totals[way]) for way in DIRECTIONS},
+        bytes={way: dict(items) for way, items in run.ledger.totals.items()},
         notes=history.notes,
         warnings=history.warnings + run.services.drain()[1] + _undefined(run, found),
         seconds={part: round(spent, 3) for part, spent in run.services.seconds.items()},

@@ -16,7 +16,7 @@ from flbench.core.hookspecs import hookimpl, implemented_hooks
 from flbench.core.state import Dispatched, Message, Personal, Stage, State, Upload
 from flbench.core.types import Direction
 from flbench.engine.clock import select_uploads
-from flbench.engine.communication import BITS, DIRECTIONS, CommunicationLedger
+from flbench.engine.communication import BITS, DIRECTIONS, EDGES, CommunicationLedger
 from flbench.engine.distributed import select_clients
 from flbench.engine.encoding import encoded
 from flbench.run.context import RunContext
@@ -79,12 +79,13 @@ class CountingContext(RunContext):
         """Count and send."""
         each = torch.full(clients.shape, scalars) if isinstance(scalars, int) else scalars
         self.meter.add(direction, int(each.sum()), bits)
-        if direction == "up":
-            self.meter.told |= set(clients[each > 0].tolist())
+        ends = set(clients[each > 0].tolist())
+        if direction in ("up", "client-edge"):
+            self.meter.told |= ends
         elif direction == "peer":  # the ledger knows the receivers
             self.meter.told |= set(range(self.clients))
-        if direction != "up":
-            self.meter.counted |= set(clients[each > 0].tolist())
+        if direction in ("down", "peer", "client-edge"):
+            self.meter.counted |= ends
         super().send(direction, clients, item, scalars, bits)
 
     def send_models(self, clients: Tensor, models: Tensor) -> None:
@@ -103,6 +104,7 @@ class CountingContext(RunContext):
         return replace(self, services=services, meter=meter, other_data=frozenset(other_data))
 
 
+ALL_WAYS = (*DIRECTIONS, *EDGES)
 DECIDING = ("plan", "dispatch", "score", "cluster", "aggregate", "personalise")
 """Hooks whose answers reach others than one client."""
 TRAINING = ("batch_loss", "local_term", "phases", "report")
@@ -152,7 +154,7 @@ class Meter:
     knows_all: bool = False
     trains: bool = False
     run: Run | None = None
-    bits: dict[str, int] = field(default_factory=lambda: dict.fromkeys(DIRECTIONS, 0))
+    bits: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ALL_WAYS, 0))
     largest: dict[int, int] = field(default_factory=dict)
     reported: dict[int, int] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
@@ -285,13 +287,18 @@ class Meter:
         sent = start.returned_mask.sum(dim=1)
         models = torch.ones_like(sent) if upload.rows is None else upload.active.sum(dim=1)
         if not self.coded:
-            self.add("up", int((models * sent).sum()))
-            self.add("up", sum(map(_scalars, upload.extras.values())))
+            self.add(self.way("up"), int((models * sent).sum()))
+            self.add(self.way("up"), sum(map(_scalars, upload.extras.values())))
         self.start = start
         self.probe_dispatch(start, *self.dispatched)
         if self.trains:
             self.probe_training(fit, start, upload)
         return upload
+
+    def way(self, way: str) -> str:
+        """The direction of what the clients of this stage get or send."""
+        assert self.dispatched is not None, "dispatched before"
+        return way if self.dispatched[1].edges is None else "client-edge"
 
     def others(self, client: int, *given: object) -> set[int]:
         """Clients but one that have something which they did not send."""
@@ -307,10 +314,8 @@ class Meter:
         for place, client in enumerate(stage.clients.tolist()):
             others = self.others(client, state) | (readers - {client} - self.told)
             given = [self.shadows[0].of(state, others), stage]
-            work = (
-                self._answer(self.run.hooks.local_work, given, ctx, others)[0] if others else None
-            )
-            if work is None:
+            work, _ = self._answer(self.run.hooks.local_work, given, ctx, others)
+            if not others or work is None:
                 continue
             at = torch.tensor([place])
             alone = fit(select_clients(start, at), stage.select(at), work, ctx.round)
@@ -390,10 +395,10 @@ class Meter:
             mask, held = start.sent_mask[index], self.held.setdefault(client, [])
             there = start.params[index][start.active[index]]
             new = [row for row in there if not any(torch.equal(row, old) for old in held)]
-            self.add("down", int(mask.sum()) * len(new))
+            self.add(self.way("down"), int(mask.sum()) * len(new))
             if bool(mask.all()):
                 held += new
-        self.add("down", sum(map(_scalars, start.extras.values())))
+        self.add(self.way("down"), sum(map(_scalars, start.extras.values())))
 
     def probe_dispatch(
         self, start: Dispatched, state: State, stage: Stage, ctx: CountingContext
@@ -448,10 +453,10 @@ class Meter:
         buffers = self.start.returned_mask[place, self.run.context.layout.parameters :].sum()
         size = int(message.mask.sum()) * message.bits + message.overhead + BITS * int(buffers)
         before = 0 if self.start.rows is not None else self.largest.get(message.client, 0)
-        self.add("up", 1, max(0, size - before))
+        self.add(self.way("up"), 1, max(0, size - before))
         self.largest[message.client] = max(size, before)
         scalars = sum(_scalars(torch.as_tensor(extra)) for extra in message.extras.values())
-        self.add("up", scalars - self.reported.get(message.client, 0))
+        self.add(self.way("up"), scalars - self.reported.get(message.client, 0))
         self.reported[message.client] = scalars
         update = message.update[message.mask]
         values = (update / update.abs().max()).mul(1e4).round().unique() if len(update) else update
@@ -574,8 +579,9 @@ def bytes_add_up(method: MethodUnderTest) -> None:
     )
     if meter.errors:
         raise method.failure(meter.errors[0])
-    for direction in DIRECTIONS:
-        counted, sent = sum(finished.run.ledger.bits[direction].values()), meter.bits[direction]
+    for direction in ALL_WAYS:
+        items = finished.run.ledger.bits.get(direction, {})
+        counted, sent = sum(items.values()), meter.bits[direction]
         if counted != sent:
             raise method.failure(
                 f"the ledger counts {counted / 8:.12g} bytes {direction}, but {sent / 8:.12g} were"

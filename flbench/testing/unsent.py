@@ -180,7 +180,7 @@ class Shadow:
         self.rows[client] = held
 
     def passes_on(self, client: int, plain: object, other: object) -> object:
-        """The other answer, with rows that only the client trained as before if nobody used them."""
+        """The other answer; rows of the client that nobody used are as in the plain one."""
         if not isinstance(plain, Models) or not isinstance(other, Models):
             return other
         held = self.rows.get(client, {})
