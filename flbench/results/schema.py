@@ -364,12 +364,7 @@ NOTE = TypeAdapter(Note)
 
 
 class Result(_Stored):
-    """Everything a run leaves behind.
-
-    Attributes:
-        reads: what the method's hooks have read of clients that no byte was counted for; None in
-            files from before it was kept.
-    """
+    """Everything a run leaves behind."""
 
     model_config = ConfigDict(json_schema_extra=_with_digest)
 
