@@ -550,21 +550,20 @@ def test_suites_that_would_share_a_page_are_refused(tmp_path: Path) -> None:
 
 
 def test_what_a_method_reads_at_no_byte_is_a_column_of_those_that_say_so(tmp_path: Path) -> None:
-    """Numbers of samples are in the details alone; a file that does not say leaves the cell out."""
-    told = {
-        "eager": ["label counts", "losses", "numbers of samples"],
-        "usual": ["numbers of samples"],
-    }
-    found = [*map(made, [0.8, 0.7], told), made(0.6, "older")]
-    marked = [one.model_copy(update={"reads": told.get(one.method.name)}) for one in found]
-    write(tmp_path / "new", *marked)
-    rows = {row["method"]: row["reads"] for row in only_table(tmp_path / "new")}
-    assert [rows[name] for name in sorted(rows)] == ["label counts, losses", "-", "-"]
+    """Numbers of samples are in the details alone; of a file that does not say nothing is shown."""
+    samples = "numbers of samples"
+    told = {"eager": ["label counts", "losses", samples], "usual": [samples], "older": None}
+    found = [made(name, accuracy) for name, accuracy in zip(told, (0.8, 0.7, 0.6), strict=True)]
+    for one in found:
+        write(tmp_path / "new", one.model_copy(update={"reads": told[one.method.name]}))
+    cells = [row["reads"] for row in only_table(tmp_path / "new")]
+    assert cells == ["label counts, losses", "-", "-"]
     (table,) = tables_of(tmp_path / "new")
-    notes = {row.method: details(row, "", {}).get("notes", []) for row in table.rows}
-    read = "Reads of clients, at no byte: "
-    assert notes["eager"] == [f"{read}label counts, losses, numbers of samples."]
-    assert notes["usual"] == [f"{read}numbers of samples."]
-    assert notes["older"] == []
+    notes = [details(row, "", {}).get("notes") for row in table.rows]
+    assert notes == [
+        ["Reads of clients, at no byte: label counts, losses, numbers of samples."],
+        ["Reads of clients, at no byte: numbers of samples."],
+        None,
+    ]
     write(tmp_path / "old", *found)
     assert "reads" not in only_table(tmp_path / "old")[0]
