@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from flbench.errors import BadParameter
 from flbench.results.files import LARGEST, read_bounded
+from flbench.results.hashed_fields import LATER
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 EXPECTED = (
@@ -61,7 +62,7 @@ Speed = Annotated[
 SPEEDS = ("seconds_per_step", "up", "down")
 """Fields of this type; they are also the columns of a trace."""
 LINKS = ("client_edge", "edge_cloud")
-"""Speeds of the links of edge servers, left out of a suite's settings where it has none."""
+"""Speeds of the links of edge servers."""
 
 
 class Stragglers(_Frozen):
@@ -79,11 +80,11 @@ class ClockSettings(_Frozen):
     )
     up: Speed | None = Field(default=None, description="bits per second that a client sends")
     down: Speed | None = Field(default=None, description="bits per second that a client receives")
-    client_edge: Speed | None = Field(
+    client_edge: Annotated[Speed | None, LATER] = Field(
         default=None,
         description="bits per second between a client and its edge server, both ways together",
     )
-    edge_cloud: Speed | None = Field(
+    edge_cloud: Annotated[Speed | None, LATER] = Field(
         default=None,
         description="bits per second between an edge server and the server, both ways together; a"
         " list has one number per edge",

@@ -8,7 +8,7 @@ width of a row. Client ids are int64; model rows are float32; scores and losses 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -319,7 +319,7 @@ class Upload:
         ids: client ids, ascending, shape (n,).
         params: trained models, shape (n, c, W).
         active: which candidates were trained, shape (n, c), bool.
-        samples: number of training samples used, shape (n,), int64.
+        samples: number of training samples used, shape (n,), int64; or what `encode` made of it.
         steps: number of optimiser steps made, shape (n,), int64.
         loss: mean training loss over the batches of the stage, shape (n,), float64, nats.
         loss_start: loss on the training split before training, shape (n, c), nats; NaN = not
@@ -333,6 +333,8 @@ class Upload:
             scalar of `Start.returned_mask`.
         arrivals: simulated time at which each upload arrives, seconds, shape (n,), float64; None
             where the suite has no clock.
+        logged: what each client's module logged (`self.log`), which the round loop takes to the
+            history; no hook gets it.
     """
 
     ids: Tensor
@@ -349,6 +351,7 @@ class Upload:
     kept: Extras = field(default_factory=dict)
     bits: Tensor | None = None
     arrivals: Tensor | None = None
+    logged: Sequence[Mapping[str, float]] = ()
 
     @property
     def model_steps(self) -> Tensor:
@@ -376,6 +379,8 @@ class Message:
         overhead: size in bits of what is sent beside the scalars: their places, a norm, ...
         extras: tensors sent beside the model, name -> (...), of 32 bits a scalar; NaN = not sent.
         memory: the client's own entries of memories of scope "client", "<method>.<name>" -> (...).
+        samples: the number of samples that the server is told, 1 or more: what the client counts
+            for where a method weights by samples. 1 for all clients makes means uniform.
     """
 
     client: int
@@ -386,6 +391,7 @@ class Message:
     overhead: int = 0
     extras: Extras = field(default_factory=dict)
     memory: Extras = field(default_factory=dict)
+    samples: int = 1
 
     @property
     def update(self) -> Tensor:

@@ -41,6 +41,7 @@ def encoded(
         return upload, state
     params, bits = upload.params.clone(), torch.zeros(upload.active.shape, dtype=torch.int64)
     extras: list[Extras] = []
+    samples = upload.samples.clone()
     kept: dict[str, Tensor] = {}
     device = params.device
     for i, client in enumerate(upload.ids.tolist()):
@@ -58,12 +59,14 @@ def encoded(
                 mask=returned,
                 extras={name: table[i] for name, table in upload.extras.items()},
                 memory=own,
+                samples=int(upload.samples[i]),
             )
             for coder in coders:
                 message = coder(message)
             sent = returned & message.mask
             row = torch.where(sent, message.params, first)
             params[i, candidate] = torch.where(returned, row, upload.params[i, candidate])
+            samples[i] = message.samples
             bits[i, candidate] = int(sent.sum()) * message.bits + message.overhead + buffers
             sent_beside = message.extras
             for name, value in message.memory.items():
@@ -80,7 +83,8 @@ def encoded(
         name: table.to(device, known.get(name, table.dtype))
         for name, table in stacked(extras, upload.ids.tolist()).items()
     }
-    return replace(upload, params=params, bits=bits, extras=tables), state.remember(kept)
+    coded = replace(upload, params=params, samples=samples, bits=bits, extras=tables)
+    return coded, state.remember(kept)
 
 
 def stacked(extras: Sequence[Extras], clients: Sequence[int]) -> dict[str, Tensor]:

@@ -72,7 +72,7 @@ def test_the_names_of_what_crossed() -> None:
     ledger.open_round()
     assert ledger.sent("up") == {"loss"}, "also in rounds before"
     assert ledger.sent("down") == ledger.sent("peer") == set()
-    with pytest.raises(UserError, match="expected one of down, up, peer, .*, got 'north'"):
+    with pytest.raises(UserError, match=r"expected one of down, up, peer, .*, got 'north'"):
         ledger.sent("north")  # type: ignore[arg-type]
 
 
