@@ -553,7 +553,8 @@ def test_what_a_method_reads_at_no_byte_is_a_column_of_those_that_say_so(tmp_pat
     """Numbers of samples are in the details alone; of a file that does not say nothing is shown."""
     samples = "numbers of samples"
     told = {"eager": ["label counts", "losses", samples], "usual": [samples], "older": None}
-    found = [made(accuracy, method=name) for name, accuracy in zip(told, (0.8, 0.7, 0.6), strict=True)]
+    ordered = zip(told, (0.8, 0.7, 0.6), strict=True)
+    found = [made(accuracy, method=name) for name, accuracy in ordered]
     for one in found:
         write(tmp_path / "new", one.model_copy(update={"reads": told[one.method.name]}))
     cells = [row["reads"] for row in only_table(tmp_path / "new")]
