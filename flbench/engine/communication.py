@@ -161,7 +161,7 @@ class CommunicationLedger:
         for name, tensor in upload.extras.items():
             self.send(way, upload.ids, name, _sent_scalars(tensor))
 
-    def total(self, direction: Direction) -> int:
+    def total(self, direction: str) -> int:
         """Bytes since the start of the run."""
         return sum(self.totals.get(direction, {}).values())
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,7 +31,6 @@ from flbench.core.types import Extras
 from flbench.plugin.arguments import tensors
 from flbench.testing.hook_recorder import same_bits
 
-T = TypeVar("T")
 Shake = Callable[[Tensor], Tensor]
 
 
@@ -57,25 +56,30 @@ class Shadow:
 
     Attributes:
         shake: gives the other numbers.
-        entries: client -> name of a memory of scope "client" -> its entry.
+        entries: client -> name of a memory -> the place of its entry, and that entry: its own id
+            in one of scope "client", its own row in one of scope "model".
         rows: client -> row of the bank -> that row, shape (W,).
         scores: client -> the scores that it gives, as the last call of `score` had them.
         unsent: client -> scalars of its upload that did not cross, shape (c, W), bool.
     """
 
     shake: Shake
-    entries: dict[int, dict[str, Tensor]] = field(default_factory=dict)
+    entries: dict[int, dict[str, tuple[int, Tensor]]] = field(default_factory=dict)
     rows: dict[int, dict[int, Tensor]] = field(default_factory=dict)
     scores: dict[int, Tensor] = field(default_factory=dict)
     unsent: dict[int, Tensor] = field(default_factory=dict)
 
     def holders(self, *given: object) -> set[int]:
         """Clients that have something unsent in what is given to a hook."""
-        tables = {State: [self.entries, self.rows], Upload: [self.unsent], Scores: [self.scores]}
+        tables: dict[type, list[Mapping[int, Any]]] = {
+            State: [self.entries, self.rows],
+            Upload: [self.unsent],
+            Scores: [self.scores],
+        }
         found = [table for one in given for table in tables.get(type(one), [])]
         return {client for table in found for client, held in table.items() if len(held)}
 
-    def of(self, value: T, clients: set[int]) -> T:
+    def of(self, value: Any, clients: set[int]) -> Any:  # noqa: ANN401 - as it is given
         """What is given to a hook, with other numbers of some clients."""
         match value:
             case State():
@@ -92,11 +96,10 @@ class Shadow:
     def _state(self, state: State, clients: set[int]) -> State:
         memory = dict(state.memory)
         for client in clients:
-            for name, entry in self.entries.get(client, {}).items():
-                if memory[name].ndim == entry.ndim + 1:
-                    memory[name] = client_memory.store(
-                        memory[name], torch.tensor([client]), entry[None]
-                    )
+            for name, (place, entry) in self.entries.get(client, {}).items():
+                table = memory[name]
+                if table.ndim == entry.ndim + 1 and place < len(table):
+                    memory[name] = client_memory.store(table, torch.tensor([place]), entry[None])
         rows = {k: row for c in clients for k, row in self.rows.get(c, {}).items()}
         models = state.models.clone() if rows else state.models
         for k, row in rows.items():
@@ -130,7 +133,7 @@ class Shadow:
                 other = self.shake(entry)
                 if client in sent and entry.is_floating_point():
                     other = torch.where(torch.isin(entry, sent[client].to(entry)), entry, other)
-                self.entries.setdefault(client, {})[name] = other
+                self.entries.setdefault(client, {})[name] = (client, other)
                 if same_bits(entry, other):
                     del self.entries[client][name]
 
@@ -160,13 +163,12 @@ class Shadow:
             if bool(own.any()) and other.values.shape == plain.values.shape:
                 self.scores[client] = other.values[own]
         if isinstance(plain, (Scores, Membership, Models)) and type(other) is type(plain):
+            entries = self.entries.setdefault(client, {})
             for name, table in plain.memory.items():
-                entries = self.entries.setdefault(client, {})
                 entries.pop(name, None)
-                if state.scopes.get(name) == "client":
-                    one, two = table[client], other.memory[name][client]
-                    if not same_bits(one, two):
-                        entries[name] = two
+                place = own_entry(state.scopes.get(name), client, _home(plain, state))
+                if place >= 0 and not same_bits(table[place], other.memory[name][place]):
+                    entries[name] = (place, other.memory[name][place])
         held = self.rows.get(client, {})
         if isinstance(plain, Membership) and plain.parent is not None:
             parents = plain.parent.tolist()
@@ -174,8 +176,7 @@ class Shadow:
         banks = _bank(plain), _bank(other)
         if banks[0] is not None and banks[1] is not None and len(banks[0]) == len(banks[1]):
             passed = {k for k, row in held.items() if k < len(banks[1]) and _is(banks[1][k], row)}
-            home = plain if isinstance(plain, Membership) else state.membership
-            own_rows = {own_row(home, client), *passed} - {-1}
+            own_rows = {own_row(_home(plain, state), client), *passed} - {-1}
             held = {k: banks[1][k] for k in own_rows if not _is(banks[0][k], banks[1][k])}
         self.rows[client] = held
 
@@ -201,6 +202,11 @@ def numbers_sent(upload: Upload, start: Dispatched) -> dict[int, Tensor]:
         models = [one[:, mask].reshape(-1) for one in (params, params - start.params[index])]
         found[client] = torch.cat([*models, *extras])
     return found
+
+
+def _home(answer: object, state: State) -> Membership:
+    """Which row serves whom after an answer."""
+    return answer if isinstance(answer, Membership) else state.membership
 
 
 def _bank(answer: object) -> Tensor | None:
@@ -235,14 +241,15 @@ def seen_by_others(answer: object, client: int, given: Sequence[object]) -> obje
             places = answer.membership
             own = -1 if places is None else own_row(places, client)
             return {
-                "memory": _memory(tables, scopes, client),
+                "memory": _memory(tables, scopes, client, places),
                 "models": None if answer.models is None else _without(answer.models, own),
                 "home": places and places.home,
             }
         case Scores() | Membership() | Models():
             state = given[0]
             assert isinstance(state, State)
-            return [_decided(answer, client, state), _memory(answer.memory, state.scopes, client)]
+            kept = _memory(answer.memory, state.scopes, client, _home(answer, state))
+            return [_decided(answer, client, state), kept]
     return [one for _, one in tensors(answer, "plan")]
 
 
@@ -259,12 +266,22 @@ def _decided(answer: Scores | Membership | Models, client: int, state: State) ->
     return [*groups, answer.parent, models]
 
 
-def _memory(tables: Extras, scopes: Mapping[str, str], client: int) -> dict[str, Tensor]:
+def _memory(
+    tables: Extras, scopes: Mapping[str, str], client: int, home: Membership | None
+) -> dict[str, Tensor]:
     """Memories without the client's own entries."""
     return {
-        name: _without(table, client) if scopes.get(name) == "client" else table
+        name: table if place < 0 else _without(table, place)
         for name, table in tables.items()
+        for place in [own_entry(scopes.get(name), client, home)]
     }
+
+
+def own_entry(scope: str | None, client: int, home: Membership | None) -> int:
+    """The place of a client's entry in a memory: its id, or a row that it has alone; else -1."""
+    if scope == "model" and home is not None:
+        return own_row(home, client)
+    return client if scope == "client" else -1
 
 
 def _of_clients(start: Dispatched, some: Tensor) -> object:

@@ -101,10 +101,19 @@ class GroupsByUnsentHeads:
         return fl.Start(sent_mask=ctx.layout.all_mask, returned_mask=ctx.layout.body)
 
     @fl.hookimpl
-    def cluster(
-        self, state: fl.State, stage: fl.Stage, phase: str, ctx: fl.Context
-    ) -> fl.Membership | None:
-        return None
+    def cluster(self, state: fl.State, scores: fl.Scores | None) -> fl.Membership | None:
+        if scores is None:
+            return None
+        likeness, home = scores.values.mean(dim=1), state.membership.home.clone()
+        home[scores.row_ids] = (likeness > likeness.median()).long()
+        return fl.Membership(home)
+
+    @fl.hookimpl
+    def aggregate(
+        self, state: fl.State, upload: fl.Upload, membership: fl.Membership, ctx: fl.Context
+    ) -> fl.Models:
+        rows = fl.member_mean(state.models, upload, membership, ctx.layout.counters)
+        return fl.Models(torch.where(ctx.layout.body, rows, state.models))
 
     @fl.hookimpl
     def score(
@@ -114,6 +123,35 @@ class GroupsByUnsentHeads:
             return None
         heads = upload.selected()[:, ctx.layout.head].double()
         return fl.Scores(heads @ heads.T, upload.ids, "clients", upload.ids)
+
+
+@dataclass(frozen=True)
+class SharesAmongLikeHeads(_PersonalHead):
+    """Averages bodies of clients whose heads, which were not sent, are alike."""
+
+    @fl.hookimpl
+    def cluster(self, state: fl.State, phase: str, ctx: fl.Context) -> fl.Membership | None:
+        if phase == "before":
+            return None
+        heads = torch.as_tensor(state.models)[:, ctx.layout.head].double()
+        return fl.Membership(ctx.everybody, weights=(-torch.cdist(heads, heads)).softmax(dim=1))
+
+
+@dataclass(frozen=True)
+class HandsARowOn(_PersonalHead):
+    """Serves the last client the row of the first one, with its head."""
+
+    @fl.hookimpl
+    def cluster(self, phase: str, ctx: fl.Context) -> fl.Membership | None:
+        if phase == "before" or ctx.round < 2:
+            return None
+        home = ctx.everybody
+        home[-1] = 0
+        return fl.Membership(home)
+
+    @fl.hookimpl
+    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
+        return fl.Personal(row=state.membership.home[clients])
 
 
 def _loss(module: fl.ClientModule, x: Tensor, y: Tensor) -> fl.Report:
@@ -131,6 +169,22 @@ class _KeepsLoss:
     @fl.hookimpl
     def report(self) -> fl.Reporter:
         return _loss
+
+
+@dataclass(frozen=True)
+class FineTunesWithOthers(_KeepsLoss):
+    """Adapts before the test with a loss whose weight is what all clients keep."""
+
+    @fl.hookimpl
+    def batch_loss(self, state: fl.State, stage: fl.Stage) -> Callable[[fl.Batch], Tensor]:
+        weight = float(state.memory["planted.loss"].mean()) if stage.name == "adapt" else 1.0
+        return lambda batch: weight * fl.cross_entropy(batch.logits, batch.y)
+
+    @fl.hookimpl
+    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
+        stage = fl.Stage("train", clients, 1, name="adapt")
+        home = state.membership.home[0].expand(len(clients))
+        return fl.Personal(row=home, adaptation=None if ctx.joining else stage)
 
 
 @dataclass(frozen=True)
@@ -281,6 +335,9 @@ SECRETS: tuple[type, ...] = (
     HeadsIntoMemory,
     HeadsInEvaluation,
     GroupsByUnsentHeads,
+    SharesAmongLikeHeads,
+    HandsARowOn,
+    FineTunesWithOthers,
     WeighsByKept,
     PlansByKept,
     TellsWhatOthersKeep,
@@ -313,6 +370,23 @@ class CountsItsHeads(HeadsIntoMemory):
     def aggregate(self, state: fl.State, upload: fl.Upload, ctx: fl.Context) -> fl.Models:
         ctx.send("up", upload.ids, "heads", int(ctx.layout.head.sum()))
         return HeadsIntoMemory.aggregate(self, state, upload, ctx)
+
+
+@dataclass(frozen=True)
+class MomentumOfOwnRow(_PersonalHead):
+    """Each row has a momentum, of its head too, which serves its client alone."""
+
+    @fl.hookimpl
+    def setup(self, ctx: fl.Context) -> fl.Setup:
+        setup, nothing = fl.one_model_per_client(ctx), torch.zeros(ctx.clients, ctx.layout.width)
+        return replace(setup, memory={"planted.m": fl.Memory(nothing, "model")})
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State, upload: fl.Upload, ctx: fl.Context) -> fl.Models:
+        models = _PersonalHead.aggregate(self, state, upload, ctx)
+        before = torch.as_tensor(state.models)
+        momentum = 0.5 * state.memory["planted.m"] + torch.as_tensor(models.rows) - before
+        return fl.Models(before + momentum, memory={"planted.m": momentum})
 
 
 @dataclass(frozen=True)
@@ -374,6 +448,7 @@ class UsesItsOwnLabels:
 HONEST: tuple[type, ...] = (
     TellsLabelsInSetup,
     CountsItsHeads,
+    MomentumOfOwnRow,
     SplitLearning,
     AddsAnExtra,
     UsesItsOwnLabels,
