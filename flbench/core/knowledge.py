@@ -14,6 +14,8 @@ from contextvars import ContextVar
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+What = str | Callable[[Any], str]
+"""What reading a field is called, or a function of the object that says it; "" = not noted."""
 SAMPLES = "numbers of samples"
 """What every method reads that averages by samples."""
 _FOUND: ContextVar[set[str] | None] = ContextVar("found", default=None)
@@ -30,9 +32,9 @@ def noting(found: set[str] | None) -> Iterator[None]:
 
 
 def note(what: str) -> None:
-    """Something was read."""
+    """Something was read; "" = nothing that says anything."""
     found = _FOUND.get()
-    if found is not None:
+    if found is not None and what:
         found.add(what)
 
 
@@ -42,7 +44,7 @@ class _Noted:
     The value is in the object's dictionary under the field's own name.
     """
 
-    def __init__(self, name: str, what: str) -> None:
+    def __init__(self, name: str, what: What) -> None:
         self.name = name
         self.what = what
 
@@ -50,14 +52,14 @@ class _Noted:
         if instance is None:
             raise AttributeError(self.name)  # as of any field without a default
         if _FOUND.get() is not None and sys._getframe(1).f_globals is not vars(dataclasses):
-            note(self.what)
+            note(self.what if isinstance(self.what, str) else self.what(instance))
         return vars(instance)[self.name]
 
     def __set__(self, instance: object, value: object) -> None:
         vars(instance)[self.name] = value
 
 
-def known_as(**fields: str) -> Callable[[type[T]], type[T]]:
+def known_as(**fields: What) -> Callable[[type[T]], type[T]]:
     """Decorate a dataclass: what reading each of some fields is called.
 
     Example:

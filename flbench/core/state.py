@@ -300,13 +300,18 @@ class Dispatched:
         )
 
 
+def _choices(upload: Upload) -> str:
+    """What reading the choice of candidates is called; who has one has no choice."""
+    return "chosen candidates" if upload.params.shape[1] > 1 else ""
+
+
 @known_as(
     samples=SAMPLES,
     steps="numbers of steps",
     loss="losses",
     loss_start="losses",
     loss_end="losses",
-    chosen="chosen candidates",
+    chosen=_choices,
 )
 @dataclass(frozen=True)
 class Upload:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from small import resumed
 from toy import CLIENTS, Play, composition
 
@@ -75,6 +76,18 @@ def by_steps(state: fl.State, upload: fl.Upload) -> fl.Models:
     return fl.Models(fl.weighted_mean(state.models, upload.selected(), upload.steps[None]))
 
 
+def by_choice(state: fl.State, upload: fl.Upload) -> fl.Models:
+    return fl.Models(upload.params[torch.arange(len(upload.ids)), upload.chosen].mean(0)[None])
+
+
+def two_candidates(state: fl.State, stage: fl.Stage) -> fl.Start:
+    return fl.Start(params=state.models.expand(len(stage.clients), 2, -1))
+
+
+def trial(ctx: fl.Context) -> list[fl.Stage]:
+    return [fl.Stage("trial", ctx.cohort, 1)]
+
+
 def own_labels(stage: fl.Stage, ctx: fl.Context) -> fl.Start:
     return fl.Start(client_memory={"n": ctx.own_label_counts(stage.clients)})
 
@@ -88,8 +101,22 @@ def own_labels(stage: fl.Stage, ctx: fl.Context) -> fl.Start:
         ({"aggregate": by_steps}, ["numbers of steps"]),
         ({"aggregate": mean, "setup": in_setup}, ["label counts"]),
         ({"aggregate": mean, "dispatch": own_labels}, []),
+        ({"aggregate": by_choice}, []),
+        (
+            {"aggregate": by_choice, "dispatch": two_candidates, "plan": trial},
+            ["chosen candidates"],
+        ),
     ],
-    ids=["the default", "a uniform mean", "losses", "steps", "label counts", "own label counts"],
+    ids=[
+        "the default",
+        "a uniform mean",
+        "losses",
+        "steps",
+        "label counts",
+        "own label counts",
+        "a choice of one",
+        "a choice of two",
+    ],
 )
 def test_a_result_says_what_hooks_have_read(
     hooks: dict[str, Any], expected: list[str], play_toy: Play
