@@ -373,6 +373,16 @@ class CountsItsHeads(HeadsIntoMemory):
 
 
 @dataclass(frozen=True)
+class CountsHeadsThatItServes(HeadsInEvaluation):
+    """Tests with the mean of all heads, of which each was counted when its client trained it."""
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State, upload: fl.Upload, ctx: fl.Context) -> fl.Models:
+        ctx.send("up", upload.ids, "heads", int(ctx.layout.head.sum()))
+        return _PersonalHead.aggregate(self, state, upload, ctx)
+
+
+@dataclass(frozen=True)
 class MomentumOfOwnRow(_PersonalHead):
     """Each row has a momentum, of its head too, which serves its client alone."""
 
@@ -448,6 +458,7 @@ class UsesItsOwnLabels:
 HONEST: tuple[type, ...] = (
     TellsLabelsInSetup,
     CountsItsHeads,
+    CountsHeadsThatItServes,
     MomentumOfOwnRow,
     SplitLearning,
     AddsAnExtra,
