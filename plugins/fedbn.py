@@ -39,9 +39,3 @@ class FedBN:
         mask, counters = ~ctx.layout.norm, ctx.layout.counters
         return fl.Models(fl.partial_mean(state.models, upload, mask, counters))
 
-    @fl.hookimpl
-    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
-        """A newcomer has the averaged layers; its normalisation layers are the initial ones."""
-        if not ctx.joining:
-            return None
-        return fl.initial_for_newcomers(state, clients, ctx, ~ctx.layout.norm)

@@ -70,12 +70,6 @@ class CommonBody:
         counters = ctx.layout.counters
         return fl.Models(fl.partial_mean(state.models, upload, self.shared(ctx), counters))
 
-    @fl.hookimpl
-    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
-        """A newcomer has the initial personal layers."""
-        if not ctx.joining:
-            return None
-        return fl.initial_for_newcomers(state, clients, ctx, self.shared(ctx))
 
 
 @dataclass(frozen=True)
@@ -141,9 +135,7 @@ class FedRep(CommonBody):
 
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
-        """A newcomer has the initial head; after the last round heads can be trained once more."""
-        if ctx.joining:
-            return fl.initial_for_newcomers(state, clients, ctx, ctx.layout.body)
+        """After the last round heads can be trained once more."""
         if not self.final_head_epochs or ctx.round != ctx.rounds:
             return None
         stage = fl.Stage("train", clients, self.final_head_epochs, name="final-heads")

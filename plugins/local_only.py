@@ -55,9 +55,3 @@ class LocalOnly:
         """Nothing is sent, in both directions."""
         return fl.Start(sent_mask=ctx.layout.none_mask)
 
-    @fl.hookimpl
-    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
-        """A newcomer has the initial weights."""
-        if not ctx.joining:
-            return None
-        return fl.initial_for_newcomers(state, clients, ctx, ctx.layout.none_mask)

@@ -30,7 +30,7 @@ TRAIN = fl.Stage("train", torch.arange(3), 1)
 class Small:
     """Three clients, two scalars; client i loses half the squared distance to `minds[i]`."""
 
-    clients, rounds, joining, networks = 3, 9, False, None
+    clients, rounds, networks = 3, 9, None
     layout, initial = fl.ParameterLayout((), 2, 0), torch.zeros(2)
     everybody, samples = torch.arange(3), torch.tensor([1, 2, 3])
 
