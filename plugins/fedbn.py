@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
 import flbench as fl
 
 
@@ -38,4 +36,3 @@ class FedBN:
         """The mean of the other layers goes into every row."""
         mask, counters = ~ctx.layout.norm, ctx.layout.counters
         return fl.Models(fl.partial_mean(state.models, upload, mask, counters))
-

@@ -91,4 +91,3 @@ class FedGH:
         rows[upload.ids] = upload.selected()
         rows[:, head] = self.trained(state.models[0, head], upload.extras["means"])
         return fl.Models(rows)
-

@@ -95,4 +95,3 @@ class FedMD:
         rows = fl.member_mean(state.models, upload, membership, ctx.layout.counters)
         sent = upload.extras.get("logits")
         return fl.Models(rows, {} if sent is None else {MEAN: sent.mean(dim=0)})
-

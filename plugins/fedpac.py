@@ -179,4 +179,3 @@ class FedPAC:
             upload = replace(upload, params=params)
         rows = fl.partial_mean(state.models, upload, ctx.layout.body, ctx.layout.counters)
         return fl.Models(rows, {MEMORY: known})
-

@@ -71,7 +71,6 @@ class CommonBody:
         return fl.Models(fl.partial_mean(state.models, upload, self.shared(ctx), counters))
 
 
-
 @dataclass(frozen=True)
 class FedPer(CommonBody):
     """A common body and personal last layers, trained together."""
@@ -96,6 +95,7 @@ class FedRep(CommonBody):
     year: ClassVar[int] = 2021
     presets: ClassVar[fl.Presets] = {"fedc2i": {"body_epochs": 1}, "cifar100": {"body_epochs": 5}}
     effort: ClassVar[tuple[str, ...]] = ("body_epochs", "final_head_epochs")
+    conformance: ClassVar[fl.Conformance] = fl.Conformance(params={"final_head_epochs": 1})
 
     body_epochs: Annotated[int, Ge(0), "E_b, epochs of the body; the head gets the others"] = 1
     final_head_epochs: Annotated[int, Ge(0), "head epochs of all clients after the last round"] = 0

@@ -110,4 +110,3 @@ class LgFedAvg:
             return fl.Models(rows)
         holds = state.memory["lg-fedavg.holds"].index_fill(0, upload.ids, 1.0)
         return fl.Models(rows, {"lg-fedavg.holds": holds})
-

@@ -110,9 +110,8 @@ class Door:
     found: list[Any]
 
     @fl.hookimpl
-    def personalise(self, state: fl.State, clients: torch.Tensor, ctx: fl.Context) -> None:
-        if ctx.joining:
-            self.found.append(self.look(state, clients, ctx))
+    def join(self, state: fl.State, clients: torch.Tensor, ctx: fl.Context) -> None:
+        self.found.append(self.look(state, clients, ctx))
 
 
 def cohorts(played: Played) -> list[list[int]]:
