@@ -66,7 +66,8 @@ def judge_newcomers(run: Run, state: State, guests: Newcomers) -> Unseen:
     work = partial(run.hooks.local_work, state, ctx=ctx)
     personal = run.hooks.join(state, ids, ctx)
     personal = batchnorm.before_evaluation(suite.buffers, personal, state, ids, ctx.layout)
-    personal = replace(personal, others={})
+    adaptation = personal.adaptation and replace(personal.adaptation, kind="join")  # no terms
+    personal = replace(personal, adaptation=adaptation, others={})
     empty = torch.empty(0, dtype=torch.int64)
     lists = RowLists.of([*[empty] * ctx.clients, *guests.held_out.splits["test"]])
     device = run.executor.workspace.device
@@ -77,8 +78,7 @@ def judge_newcomers(run: Run, state: State, guests: Newcomers) -> Unseen:
             return evaluate(run.executor, personal, state, held_out, ids, work)
 
     first = judged(personal)
-    adaptation = personal.adaptation and replace(personal.adaptation, kind="join")
-    personal = trained(run.executor, personal, state, adaptation, work)
+    personal = trained(run.executor, personal, state, personal.adaptation, work)
     if suite.unseen_epochs:
         tuning = Stage("join", ids, suite.unseen_epochs, "fine-tune")
         personal = trained(run.executor, personal, state, tuning, work)

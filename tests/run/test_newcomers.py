@@ -337,10 +337,13 @@ def test_a_newcomer_adapts_without_the_terms_of_clients(play_toy: Play) -> None:
     def phases(self: Any, stage: fl.Stage) -> None:
         kinds.append(f"{stage.kind} {stage.label}")
 
-    played = play_toy(bad(join=adapted, phases=phases), **JOIN, rounds=1)
+    def local_term(self: Any, stage: fl.Stage) -> None:
+        assert stage.label == "train", "of newcomers"
+
+    played = play_toy(bad(join=adapted, phases=phases, local_term=local_term), **JOIN, rounds=1)
     kinds.clear()
     unseen, judged = greeted(played)
-    assert kinds == ["join adapt", "join fine-tune"], kinds
+    assert kinds == ["join adapt", "join adapt", "join fine-tune"], "tested, kept, trained on"
     assert unseen.epochs == 2
     assert len(judged) == 2
 
