@@ -294,7 +294,7 @@ def test_the_list_of_methods_shows_kind_paper_and_hooks(typed: Typed) -> None:
     summary = "FedAvg within the true groups: an upper bound, never ranked."
     assert lines[place].endswith(f"  {summary}  [{method_info(METHODS['oracle']).package}]")
     assert lines[place + 1].strip() == (
-        "clustered; Rokvic, Danassis, Faltings, IJCNN 2025; hooks: setup, cluster, personalise"
+        "clustered; Rokvic, Danassis, Faltings, IJCNN 2025; hooks: setup, cluster, join"
     )
     assert any(line.endswith("AISTATS 2017; hooks: none") for line in lines)
     whole = typed("list")[1]
