@@ -156,15 +156,18 @@ class FedC2I:
         return fl.Start(params=mixed, sent_mask=ctx.layout.none_mask, returned_mask=uploaded)
 
     @fl.hookimpl
-    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
-        """The model after local training; a newcomer mixes once, starting from the mean."""
-        if ctx.joining:
-            mean = state.models.double().mean(dim=0).float()
-            without = left_out(state.models)
-            rows = [self.mix(mean, state.models, without, int(m), ctx)[0] for m in clients]
-            return fl.Personal(params=torch.stack(rows))
+    def personalise(self, state: fl.State, clients: Tensor) -> fl.Personal:
+        """The model after local training."""
         mixed = fl.Personal(params=state.memory["fedc2i.mixed"][clients])
         return fl.Personal(row=state.membership.home[clients], others={"mixed": mixed})
+
+    @fl.hookimpl
+    def join(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
+        """A newcomer mixes once, starting from the mean."""
+        mean = state.models.double().mean(dim=0).float()
+        without = left_out(state.models)
+        rows = [self.mix(mean, state.models, without, int(m), ctx)[0] for m in clients]
+        return fl.Personal(params=torch.stack(rows))
 
 
 def left_out(models: Tensor) -> Tensor:
