@@ -255,11 +255,16 @@ def cluster(
 
 
 @hookspec(firstresult=True)
-def aggregate(state: State, upload: Upload, membership: Membership, ctx: Context) -> Models | None:
-    """Compute the new model bank from the uploads. First.
+def aggregate(
+    state: State, stage: Stage, upload: Upload, membership: Membership, ctx: Context
+) -> Models | None:
+    """Compute the new model bank from the uploads of a stage. First.
 
     Default: each row is the sample-weighted mean of its members' uploads; a row without uploads
     keeps its values.
+
+    Args:
+        stage: the stage; its clients are those whose uploads arrived.
     """
 
 

@@ -284,11 +284,10 @@ class HookCaller:
         )
         return None if answer is None else validation.cluster(answer, state, ctx)
 
-    def aggregate(self, state: State, upload: Upload, ctx: Context) -> Models:
+    def aggregate(self, state: State, stage: Stage, upload: Upload, ctx: Context) -> Models:
         """The new bank."""
-        answer = self._call(
-            "aggregate", state=state, upload=upload, membership=state.membership, ctx=ctx
-        )
+        given = {"state": state, "stage": stage, "upload": upload, "ctx": ctx}
+        answer = self._call("aggregate", **given, membership=state.membership)
         return validation.aggregate(answer, state, ctx)
 
     def personalise(self, state: State, clients: Tensor, ctx: Context) -> Personal:
