@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from flbench.toolbox import heterogeneity as heterogeneity
     from flbench.toolbox import similarity as similarity
     from flbench.toolbox.aggregation import Weighting as Weighting
+    from flbench.toolbox.aggregation import client_weights as client_weights
     from flbench.toolbox.aggregation import effective_steps as effective_steps
     from flbench.toolbox.aggregation import lloyd as lloyd
     from flbench.toolbox.aggregation import member_mean as member_mean

@@ -19,6 +19,7 @@
     │   │   report           what clients send and keep beside the model        │     │
     │   │   encode           what each client sends of what it made             │     │
     │   │   score, cluster   phase "after" training                             │     │
+    │   │   weights          how much each client counts in means               │     │
     │   │   aggregate        the new models (see `Stage.aggregates`)            │     │
     │   └───────────────────────────────────────────────────────────────────────┘     │
     │   personalise      the model with which each client is evaluated                │
@@ -255,13 +256,23 @@ def cluster(
 
 
 @hookspec(firstresult=True)
+def weights(state: State, stage: Stage, upload: Upload, ctx: Context) -> Tensor | None:
+    """Return how much each client counts when uploads are averaged, shape (n,), float64, >= 0.
+
+    First. It is asked once for each stage that is aggregated; `aggregate` has the answer as
+    `Upload.weights`. A method that changes the weights of any other wraps the hook; one that
+    averages otherwise than by samples answers it. Default: the numbers of samples.
+    """
+
+
+@hookspec(firstresult=True)
 def aggregate(
     state: State, stage: Stage, upload: Upload, membership: Membership, ctx: Context
 ) -> Models | None:
     """Compute the new model bank from the uploads of a stage. First.
 
-    Default: each row is the sample-weighted mean of its members' uploads; a row without uploads
-    keeps its values.
+    Default: each row is the mean of its members' uploads, weighted as `weights` says; a row without
+    uploads keeps its values.
 
     Args:
         stage: the stage; its clients are those whose uploads arrived.

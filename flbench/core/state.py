@@ -29,7 +29,7 @@ class Membership:
     Attributes:
         home: row of each client's model, shape (N,), int64; -1 = undecided.
         weights: share of client j in row k, shape (K, N), >= 0; rows may overlap. None = one-hot
-            of `home`. The default `aggregate` multiplies it by the clients' sample counts.
+            of `home`. The default `aggregate` multiplies it by the clients' weights (samples).
         parent: where `cluster` changes the rows: the old row each new row is copied from, shape
             (K,).
         memory: new values of the method's memory, "<method>.<name>" -> tensor.
@@ -318,6 +318,8 @@ class Upload:
             scalar of `Start.returned_mask`.
         arrivals: simulated time at which each upload arrives, seconds, shape (n,), float64; None
             where the suite has no clock.
+        weights: how much each client counts in a mean, shape (n,), float64: what the hook `weights`
+            says, in `aggregate`; None elsewhere.
     """
 
     ids: Tensor
@@ -334,6 +336,12 @@ class Upload:
     kept: Extras = field(default_factory=dict)
     bits: Tensor | None = None
     arrivals: Tensor | None = None
+    weights: Tensor | None = None
+
+    @property
+    def client_weights(self) -> Tensor:
+        """How much each client counts in a mean, shape (n,), float64: by samples if nobody says."""
+        return self.samples.double() if self.weights is None else self.weights
 
     @property
     def model_steps(self) -> Tensor:

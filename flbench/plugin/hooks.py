@@ -13,7 +13,7 @@ import functools
 import inspect
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import FrozenInstanceError, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -86,6 +86,7 @@ class HookCaller:
         self._between_hooks = IsolatedPlugin("+".join(name for name, _ in methods), warn)
         self._settings: Snapshot = []
         self._trainer = "defaults"
+        self._weigher = "defaults"
         self._given: dict[str, object] = {}
         self._warn = functools.cache(warn)  # says each line once
         layers: list[tuple[str, Audience, Layer]] = [
@@ -284,16 +285,49 @@ class HookCaller:
         )
         return None if answer is None else validation.cluster(answer, state, ctx)
 
+    def weighted(self, state: State, stage: Stage, upload: Upload, ctx: Context) -> Upload:
+        """The upload, with how much each client counts."""
+        answer = self._call("weights", state=state, stage=stage, upload=upload, ctx=ctx)
+        weights = validation.weights(answer, upload, ctx)
+        self._weigher = answer.plugin
+        return replace(upload, weights=weights)
+
     def aggregate(self, state: State, stage: Stage, upload: Upload, ctx: Context) -> Models:
-        """The new bank."""
-        given = {"state": state, "stage": stage, "upload": upload, "ctx": ctx}
-        answer = self._call("aggregate", **given, membership=state.membership)
-        return validation.aggregate(answer, state, ctx)
+        """The new bank.
+
+        Raises:
+            Undefined: a plugin says how much clients count, and nobody looks at it.
+        """
+        given = UploadWithNote(**vars(upload))
+        answer = self._call(
+            "aggregate", state=state, stage=stage, upload=given,
+            membership=state.membership, ctx=ctx,
+        )  # fmt: skip
+        models = validation.aggregate(answer, state, ctx)
+        if self._weigher not in ("defaults", answer.plugin) and not given.was_asked:
+            rule = f"{answer.plugin} averages by a rule of its own"
+            raise Undefined(f"{rule}, so {self._weigher} changes nothing: name one of them")
+        return models
 
     def personalise(self, state: State, clients: Tensor, ctx: Context) -> Personal:
         """The model each client is judged by."""
         answer = self._call("personalise", state=state, clients=clients, ctx=ctx)
         return validation.personalise(answer, state, clients, ctx)
+
+
+@dataclass(frozen=True)
+class UploadWithNote(Upload):
+    """An upload that notes whether its weights are read."""
+
+    @property
+    def was_asked(self) -> bool:
+        """Whether somebody read them."""
+        return "asked" in vars(self)
+
+    def __getattribute__(self, name: str) -> Any:  # noqa: ANN401 - any field
+        if name == "weights":
+            vars(self)["asked"] = True
+        return super().__getattribute__(name)
 
 
 def within_networks(start: Dispatched, who: str, stage: Stage, ctx: Context) -> Dispatched:

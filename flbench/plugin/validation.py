@@ -31,6 +31,7 @@ from flbench.core.state import (
     Stage,
     Start,
     State,
+    Upload,
 )
 from flbench.errors import PluginError, Undefined, in_one_line
 from flbench.plugin.field_types import misfit
@@ -481,6 +482,17 @@ def cluster(answer: HookResult, state: State, ctx: Context) -> Membership:
     expect.membership(value, rows, ctx.clients)
     expect.memory(value.memory, state, rows, ctx.clients)
     return value
+
+
+def weights(answer: HookResult | None, upload: Upload, ctx: Context) -> Tensor:
+    """A finite number >= 0 for each client that came, in double precision."""
+    value, expect = answered("weights", answer, Tensor, ctx)
+    expect.shape(value, (len(upload.ids),), "how much each client counts")
+    if value.dtype != torch.float64:
+        raise expect.failure(f" returned {value.dtype}, expected float64")
+    if not bool((value.isfinite() & (value >= 0)).all()):
+        raise expect.failure(f" returned {value.tolist()[:10]}, expected finite numbers >= 0")
+    return value.cpu()
 
 
 def aggregate(answer: HookResult | None, state: State, ctx: Context) -> Models:

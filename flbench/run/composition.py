@@ -290,14 +290,16 @@ def check_compatible(plugins: Sequence[tuple[str, object]]) -> None:
     """Refuse plugins that cannot go together.
 
     Raises:
-        UserError: two score models, or group the clients, or average, or replace the local
-            objective; one keeps a model per client and another would group them; one pools all
-            data and another would treat clients apart; or no hook of one is ever asked.
+        UserError: two score models, or group the clients, or average, or weigh the clients, or
+            replace the local objective; one keeps a model per client and another would group them;
+            one pools all data and another would treat clients apart; or no hook of one is ever
+            asked.
     """
     refused = f"'{'+'.join(name for name, _ in plugins)}' cannot be composed"
     meanings = {
         "cluster": "decide who is grouped with whom",
         "aggregate": "decide how models are averaged",
+        "weights": "decide how much clients count",
         "client_module": "replace the local objective",
         "score": "score the models",
     }

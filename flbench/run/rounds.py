@@ -156,6 +156,7 @@ def running_round(run: Run, state: State) -> Running[tuple[State, list[float]]]:
         state = regroup(run, state, stage, "after", upload, ctx)
         if stage.aggregates:
             with clock("aggregate"):
+                upload = hooks.weighted(state, stage, upload, ctx)
                 models = hooks.aggregate(state, stage, upload, ctx)
                 state = replace(state, models=models.rows).remember(models.memory)
             losses += upload.loss.tolist()

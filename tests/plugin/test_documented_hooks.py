@@ -16,6 +16,7 @@ from toy import CLIENTS, WIDTH, Play, composition, install, toy_suite, watching
 
 import flbench
 from flbench.core.state import Membership, Stage, State
+from flbench.run.composition import compose
 from flbench.testing import check_results
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -164,6 +165,34 @@ def test_the_hierarchy_of_the_docs_conforms(
     checks = ("relabelled-clients", "bytes-add-up", "missing-clients", "newcomers-served")
     found = check_results("hierarchy", ("usual-run", *checks))
     assert [str(result) for result in found if not result.ok] == []
+
+
+def test_the_weights_of_the_docs_by_hand() -> None:
+    """Three labels; 1, 2 and 3 of 6 samples; labels uniform, of one kind, of two kinds."""
+    ctx: Any = Small()
+    ctx.classes = 3
+    ctx.label_counts = torch.tensor([[1, 1, 1], [2, 0, 0], [2, 2, 0]])
+    ctx.send = lambda *_: None
+    hook = documented("FedDisco")(a=0.5, b=0.1).weights(uploaded([[0.0, 0.0]] * 3), ctx)
+    next(hook)
+    with pytest.raises(StopIteration) as end:
+        hook.send(flbench.client_weights(uploaded([[0.0, 0.0]] * 3)))
+    far, less = (2 / 3) ** 0.5, (1 / 6) ** 0.5  # |(2/3, -1/3, -1/3)|, |(1/6, 1/6, -1/3)|
+    wanted = [1 / 6 + 0.1, max(0.0, 2 / 6 - far / 2 + 0.1), 3 / 6 - less / 2 + 0.1]
+    assert end.value.value.tolist() == pytest.approx(wanted)
+
+
+@pytest.mark.slow
+def test_the_weights_of_the_docs_go_with_any_mean(play_toy: Play) -> None:
+    disco = ("feddisco", documented("FedDisco")(a=0.9, b=0.3))
+    unequal = {"partition": {"name": "dirichlet", "alpha": 0.5}}
+    for method in ("fedprox", "fedper", "fedavgm", "per-fedavg"):
+        own = compose(method).layers
+        plain, changed = (
+            play_toy(composition(*layers), rounds=1, participation=1.0, **unequal)
+            for layers in (own, (disco, *own))
+        )
+        assert not torch.equal(plain.state.models, changed.state.models), method
 
 
 @pytest.mark.slow

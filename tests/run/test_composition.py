@@ -21,6 +21,7 @@ from flbench.run.composition import check_compatible, compose
 MEANINGS = {
     "cluster": "decide who is grouped with whom",
     "aggregate": "decide how models are averaged",
+    "weights": "decide how much clients count",
     "client_module": "replace the local objective",
     "score": "score the models",
 }
