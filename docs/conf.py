@@ -41,6 +41,7 @@ exclude_patterns = [
     "*.egg-info",
     "**/__pycache__",
     "build",
+    "docs/changelog",  # fragments of CHANGELOG.md
     "docs/api.md",  # written by the generator that the reference pages replace
     "leaderboard/findings.md",  # a part of leaderboard/README.md
     "leaderboard/results",  # linked folder by folder, see docs/tools/repository_links.py

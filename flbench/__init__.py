@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from flbench.core.layout import Slot as Slot
     from flbench.core.local_training import LocalTraining as LocalTraining
     from flbench.core.model_bank import mean_of as mean_of
+    from flbench.core.parameters import OpensFile as OpensFile
     from flbench.core.parameters import Presets as Presets
     from flbench.core.state import Membership as Membership
     from flbench.core.state import Memory as Memory
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from flbench.errors import UserError as UserError
     from flbench.results.events import RoundRecord as RoundRecord
     from flbench.results.events import RunInfo as RunInfo
+    from flbench.results.hashed_fields import LATER as LATER
     from flbench.results.schema import Result as Result
     from flbench.toolbox import asynchrony as asynchrony
     from flbench.toolbox import attacks as attacks

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import errno
 import os
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -95,6 +96,32 @@ def text_of(error: BaseException) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
 
 
+INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+"""Characters that Python calls printable, and that nobody sees."""
+
+
+def escaped(text: str) -> str:
+    r"""A text as one line for a person: what moves the cursor or is not seen is written out.
+
+    These are control characters (line feeds and escape sequences of terminals), characters that
+    change the direction of text or take no place, and bytes of a path that are no text.
+
+    Example:
+        >>> print(escaped("a\nb \x1b[31mred \u202egnp.exe caf\u00e9"))
+        a\nb \x1b[31mred \u202egnp.exe café
+    """
+    if text.isprintable() and not INVISIBLE.search(text):
+        return text
+    return "".join(
+        one
+        if one.isprintable() and not INVISIBLE.match(one)
+        else one.encode("unicode_escape").decode()
+        for one in text
+    )
+
+
 def in_one_line(error: BaseException) -> str:
     """Return an error's type and text as one line.
 
@@ -135,6 +162,8 @@ REMEDIES = {
 """What a person can do, by the number of a system error."""
 MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "std::bad_alloc")
 """How torch says that memory is not there."""
+NO_TEMPORARY = "No usable temporary directory"
+"""How Python says that there is no folder for temporary files."""
 DEVICE = "CUDA out of memory"
 """How torch says it of a device's memory."""
 DEVICE_IS_FULL = (
@@ -175,6 +204,10 @@ def machine_error(error: BaseException, path: Path | None = None) -> MachineErro
     number = number_of(error)
     if number is None and not isinstance(error, OSError):
         return None
+    if NO_TEMPORARY in text_of(error):
+        return MachineError(
+            "no folder for temporary files can be written to: set TMPDIR to one that can"
+        )
     if number == errno.ENOMEM and DEVICE in text_of(error):
         return MachineError(DEVICE_IS_FULL)
     name = str(path or getattr(error, "filename", None) or "")

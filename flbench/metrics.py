@@ -111,6 +111,7 @@ class Metric:
         curve: name of its curve, if it is measured at every evaluation.
         spread: whether its column shows the deviation over seeds beside the mean.
         optional: whether its column is left out where no row has it.
+        kind: how far two runs of one thing may be apart on two machines, see `results/marks.py`.
         applies: whether a run has it at all; where not, its summary lacks the key.
     """
 
@@ -125,6 +126,7 @@ class Metric:
     curve: str = ""
     spread: bool = False
     optional: bool = False
+    kind: str = ""
     applies: Callable[[Outcome], bool] = lambda outcome: True
 
 
@@ -355,152 +357,173 @@ METRICS = (
     Metric(
         HEADLINE, lambda run: float(run.accuracies().mean()), "accuracy", 4, True,
         "mean over clients of test accuracy, unweighted",
-        family="accuracy", tables=EVERYWHERE, curve="accuracy", spread=True,
+        family="accuracy", tables=EVERYWHERE, curve="accuracy", spread=True, kind="share",
     ),
     Metric(
         "accuracy_micro", lambda run: float(run.correct.sum() / run.tested.sum()),
-        "accuracy, micro", 4, True, "accuracy over all clients' test samples",
+        "accuracy, micro", 4, True, "accuracy over all clients' test samples", kind="share",
     ),
     Metric(
         "accuracy_std_clients", lambda run: float(run.accuracies().std()),
-        "std over clients", 4, False, "standard deviation over clients (ddof = 0)",
+        "std over clients", 4, False, "standard deviation over clients (ddof = 0)", kind="extreme",
     ),
     Metric(
         "accuracy_worst_decile", lambda run: float(np.percentile(run.accuracies(), 10)),
         "worst decile", 4, True, "10th percentile of accuracy over clients",
-        family="accuracy", tables=EVERYWHERE,
+        family="accuracy", tables=EVERYWHERE, kind="extreme",
     ),
     Metric(
         "accuracy_decile_gap", lambda run: decile_gap(run.accuracies()), "decile gap", 4, False,
         "mean accuracy of the best tenth of clients less that of the worst tenth",
-        family="accuracy", tables=("html",),
+        family="accuracy", tables=("html",), kind="extreme",
     ),
     Metric(
         "accuracy_worst", lambda run: float(run.accuracies().min()),
-        "worst client", 4, True, "accuracy of the worst client",
+        "worst client", 4, True, "accuracy of the worst client", kind="extreme",
     ),
     Metric(
         "ari", lambda run: run.clustering("ari"), "ARI", 3, True,
         "adjusted Rand index of the groups found against the true ones; without the undecided",
-        family="groups", tables=EVERYWHERE, curve="ari",
+        family="groups", tables=EVERYWHERE, curve="ari", kind="groups",
     ),
     Metric(
         "groups", lambda run: run.clustering("groups"), "groups", 1, None,
         "number of groups found; the undecided are in none",
-        family="groups", tables=BOARD, curve="groups",
+        family="groups", tables=BOARD, curve="groups", kind="groups",
     ),
     Metric(
         "noise", lambda run: run.clustering("noise"), "undecided", 1, False,
-        "number of clients in no group",
+        "number of clients in no group", kind="groups",
     ),
     Metric(
         "nmi", lambda run: run.clustering("nmi"), "NMI", 3, True,
-        "normalised mutual information of the groups found and the true ones",
+        "normalised mutual information of the groups found and the true ones", kind="groups",
     ),
     Metric(
         "purity", lambda run: run.clustering("purity"), "purity", 3, True,
-        "share of clients whose group is mostly of their true group",
+        "share of clients whose group is mostly of their true group", kind="groups",
     ),
-    Metric("round", None, "round", 0, None, "the round that the summary reports"),
+    Metric(
+        "round", None, "round", 0, None, "the round that the summary reports", kind="exact",
+    ),
     Metric(
         "loss_mean", _mean_loss, "loss", 4, False, "mean over clients of test loss, in nats",
-        curve="loss",
+        curve="loss", kind="losses",
     ),
-    Metric("accuracy_last", None, "accuracy, last", 4, True, "mean accuracy at the last round"),
+    Metric(
+        "accuracy_last", None, "accuracy, last", 4, True, "mean accuracy at the last round",
+        kind="share",
+    ),
     Metric(
         "accuracy_chosen", None, "accuracy, chosen", 4, True,
         "mean accuracy at the round with the best validation accuracy; null if nobody validates",
+        kind="threshold",
     ),
     Metric(
         "accuracy_best_test", lambda run: max(run.known("accuracy"), default=None),
         "accuracy, best", 4, True,
         "best mean test accuracy of all rounds; too good, as it is chosen on test data",
+        kind="share",
     ),
     Metric(
         "accuracy_last10", lambda run: _mean(run.known("accuracy")[-10:]),
-        "accuracy, last 10", 4, True, "mean over the last ten evaluations",
+        "accuracy, last 10", 4, True, "mean over the last ten evaluations", kind="share",
     ),
     Metric(
         "selection_error_mean", lambda run: _mean(run.known("selection_error")),
-        "selection error", 3, False, "mean over rounds of `selection_error`",
+        "selection error", 3, False, "mean over rounds of `selection_error`", kind="groups",
     ),
-    Metric("ece", None, "ECE", 4, False, "expected calibration error over 15 bins"),
+    Metric(
+        "ece", None, "ECE", 4, False, "expected calibration error over 15 bins", kind="share",
+    ),
     Metric(
         "churn", mean_churn, "churn", 4, None,
         "share of clients that move to another group between two evaluations, on average",
+        kind="groups",
     ),
     Metric(
         "mb_per_client", _megabytes, "MB/client", 2, False,
         "megabytes sent and received per client in the whole run",
-        family="cost", tables=EVERYWHERE,
+        family="cost", tables=EVERYWHERE, kind="bytes",
     ),
     Metric(
         EPOCHS, lambda run: max(run.known(EPOCHS), default=None), "epochs", 1, False,
         "local epochs that a client trains in the whole run, mean over clients; every candidate"
         " model and every probe counts",
-        applies=lambda run: EPOCHS in run.curves,
+        applies=lambda run: EPOCHS in run.curves, kind="other",
     ),
     Metric(
         "link_seconds", lambda run: link_seconds(sum(map(int, run.known("slowest_down")))),
         "link seconds", 1, False,
         "seconds in which the slowest client of each round receives at 2 Mbit/s, added up",
-        applies=lambda run: "slowest_down" in run.curves,
+        applies=lambda run: "slowest_down" in run.curves, kind="bytes",
     ),
     Metric(
         "target", lambda run: run.target, "target", 4, None, "the accuracy to be reached",
-        applies=_has_target,
+        applies=_has_target, kind="exact",
     ),
     Metric(
         "rounds_to_target", lambda run: to_target(run)["rounds_to_target"],
         "rounds to target", 0, False, "first round that reaches the target", applies=_has_target,
+        kind="threshold",
     ),
     Metric(
         "megabits_to_target", lambda run: to_target(run)["megabits_to_target"],
         "Mbit to target", 2, False, "megabits per client until then",
-        family="cost", tables=BOARD, optional=True, applies=_has_target,
+        family="cost", tables=BOARD, optional=True, applies=_has_target, kind="threshold",
     ),
     Metric(
         "seconds_to_target", lambda run: to_target(run)["seconds_to_target"],
         "sim. s to target", 1, False, "seconds of simulated time until then",
         family="cost", tables=EVERYWHERE, optional=True,
-        applies=lambda run: _has_target(run) and _has_clock(run),
+        applies=lambda run: _has_target(run) and _has_clock(run), kind="threshold",
     ),
     Metric(
         TIME, lambda run: max(run.known(TIME), default=None), "sim. s", 1, False,
         "seconds of simulated time of the whole run",
-        family="cost", tables=EVERYWHERE, optional=True, applies=_has_clock,
+        family="cost", tables=EVERYWHERE, optional=True, applies=_has_clock, kind="other",
     ),
     Metric(
         "megabits_to_target_flis", None, "Mbit to target (FLIS)", 2, False,
-        "the same as FLIS's tables count it",
+        "the same as FLIS's tables count it", kind="threshold",
     ),
     Metric(
         "accuracy_fine_tuned", None, "accuracy, fine-tuned", 4, True,
-        "mean accuracy after `ft_epochs` local epochs at the end",
+        "mean accuracy after `ft_epochs` local epochs at the end", kind="share",
     ),
     Metric(
         "perplexity", lambda run: perplexity(_mean_loss(run)), "perplexity", 1, False,
-        "of text: the exponential of the mean loss", applies=lambda run: run.is_text,
+        "of text: the exponential of the mean loss", applies=lambda run: run.is_text, kind="losses",
     ),
     Metric(
         "selection_error", None, "selection error, last", 3, False,
         "wrong and missing members per client where groups overlap, in the last round",
+        kind="groups",
     ),
-    Metric("selection_false_positives", None, "wrong members", 3, False, "its wrong members"),
-    Metric("selection_false_negatives", None, "missing members", 3, False, "its missing members"),
+    Metric(
+        "selection_false_positives", None, "wrong members", 3, False, "its wrong members",
+        kind="groups",
+    ),
+    Metric(
+        "selection_false_negatives", None, "missing members", 3, False, "its missing members",
+        kind="groups",
+    ),
     Metric(
         "kld", None, "KLD", 3, None,
         "mean symmetric Kullback-Leibler divergence of the labels of two clients, over pairs",
+        kind="recomputed",
     ),
     Metric(
         "unseen_accuracy", _of_newcomers("unseen_accuracy"), "unseen", 4, True,
         "mean accuracy of clients that joined after the last round",
         family="newcomers", tables=EVERYWHERE, spread=True, optional=True, applies=_has_newcomers,
+        kind="share",
     ),
     Metric(
         "unseen_accuracy_tuned", _of_newcomers("unseen_accuracy_tuned"), "unseen, tuned", 4, True,
         "the same after some local epochs",
         family="newcomers", tables=EVERYWHERE, spread=True, optional=True, applies=_has_newcomers,
+        kind="share",
     ),
 )  # fmt: skip
 """Every number of a result's summary."""
@@ -521,22 +544,24 @@ def metrics_of(label: str, higher_is_better: bool | None) -> tuple[Metric, ...]:
         Metric(
             f"{label}_mean", of(lambda known: float(known.mean())), label, 4, higher_is_better,
             "mean over clients, unweighted",
-            family="clients", tables=BOARD, curve=label, spread=True, optional=True,
+            family="clients", tables=BOARD, curve=label, spread=True, optional=True, kind="metric",
         ),
         Metric(
             f"{label}_std_clients", of(lambda known: float(known.std())),
             f"{label}, std over clients", 4, False, "standard deviation over clients (ddof = 0)",
+            kind="extreme",
         ),
         Metric(
             f"{label}_worst_decile",
             of(lambda known: None if worst is None else float(np.percentile(known, worst))),
             f"{label}, worst decile", 4, higher_is_better,
             "10th percentile over clients; the 90th where lower is better",
-            family="clients", tables=BOARD, optional=True,
+            family="clients", tables=BOARD, optional=True, kind="extreme",
         ),
         Metric(
             f"{label}_clients", lambda run: len(run.client_metrics[label].known()),
             f"{label}, clients", 0, None, "clients for which it is defined, which the mean counts",
+            kind="exact",
         ),
     )  # fmt: skip
 
@@ -548,8 +573,26 @@ def table_of(outcome: Outcome) -> list[Metric]:
     return [*METRICS, *more]
 
 
-TAKEN = ("accuracy", "bytes_", "selection_", "slowest_", "train_loss")
-"""How names of curves begin that are no metrics that one can ask for."""
+TAKEN = {
+    "accuracy": "share",
+    "bytes_": "bytes",
+    "selection_": "groups",
+    "slowest_": "bytes",
+    "train_loss": "loss",
+}
+"""How names of curves begin that are no metrics that one can ask for, and the kinds of these."""
+
+
+def curve_kind(name: str) -> str:
+    """The kind of the numbers of a curve.
+
+    Example:
+        >>> curve_kind("accuracy_generic"), curve_kind("ari"), curve_kind("f1")
+        ('share', 'groups', 'metric')
+    """
+    found = next((kind for start, kind in TAKEN.items() if name.startswith(start)), "metric")
+    of_metrics = {metric.curve or metric.name: metric.kind for metric in METRICS}
+    return "loss" if name == "loss" else of_metrics.get(name, found)
 
 
 def is_taken(label: str) -> bool:
@@ -561,7 +604,7 @@ def is_taken(label: str) -> bool:
     """
     own = {one.name for one in metrics_of(label, None)}
     others = {name for metric in METRICS for name in (metric.name, metric.curve)}
-    return label.startswith(TAKEN) or bool((own | {label}) & (others - {"ece"}))
+    return label.startswith(tuple(TAKEN)) or bool((own | {label}) & (others - {"ece"}))
 
 
 def computed(

@@ -32,6 +32,7 @@ from flbench.core.parameters import checked, parse
 from flbench.errors import BadParameter, PluginError, UnknownName, UserError, text_of
 from flbench.plugin.registry import find, load_entry
 from flbench.results.files import read_bounded
+from flbench.results.hashed_fields import DESCRIBES, LATER, described, hashed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,8 +45,6 @@ Fraction = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
 MOST_ROUNDS = 100_000
 """A result of more would be too large to be read, and the cohorts of all are drawn first."""
-DESCRIPTIVE = {"summary", "changes", "paper", "printed", "target", "offline_dataset", "metrics"}
-"""Fields that change no model and no number of another field."""
 KINDS = ("name", "distribution")
 """Keys of a table that say which parameters it has."""
 COMPONENTS = {"partition": ("partitions", 4), "model": ("models", 2)}
@@ -68,8 +67,8 @@ class Component(BaseModel):
         """Name and parameters as one word; of a class of torchmetrics without its modules.
 
         Example:
-            >>> Component(name="auroc", average="weighted", bins=50).label
-            'auroc:average=weighted:bins=50'
+            >>> Component(name="auroc", average="weighted").label
+            'auroc:average=weighted'
         """
         name = self.name.rpartition(".")[2] if self.name.startswith("torchmetrics.") else self.name
         texts = {key: "none" if v is None else v for key, v in self.params.items()}
@@ -131,26 +130,30 @@ class Suite(BaseModel):
 
     name: str = Field(description="name of the suite")
     version: Count = Field(description="raised whenever a number can change")
-    summary: str = Field(description="one line")
-    changes: dict[str, str] = Field(default={}, description="changelog: version -> one line")
-    paper: str = Field(default="", description="the paper and table it answers to")
-    printed: dict[str, dict[str, dict[str, float]]] = Field(
+    summary: Annotated[str, DESCRIBES] = Field(description="one line")
+    changes: Annotated[dict[str, str], DESCRIBES] = Field(
+        default={}, description="changelog: version -> one line"
+    )
+    paper: Annotated[str, DESCRIBES] = Field(
+        default="", description="the paper and table it answers to"
+    )
+    printed: Annotated[dict[str, dict[str, dict[str, float]]], DESCRIBES] = Field(
         default={},
         description="what the paper prints: data set -> method -> name in a result's summary ->"
         " number; for context, not a target",
     )
     dataset: str = Field(description="data set")
-    offline_dataset: str = Field(
+    offline_dataset: Annotated[str, DESCRIBES] = Field(
         default="", description="a data set that needs no files, to run it anywhere"
     )
     partition: Named = Field(description="partition and its parameters")
     model: Named = Field(description="network and its parameters")
-    further_models: tuple[Named, ...] = Field(
+    further_models: Annotated[tuple[Named, ...], LATER] = Field(
         default=(),
         description="other networks: each client has `model` or one of these, drawn with equal"
         " probability",
     )
-    common_head: bool = Field(
+    common_head: Annotated[bool, LATER] = Field(
         default=False, description="whether all networks end in one common layer"
     )
     clients: Count = Field(description="number of clients, N")
@@ -164,16 +167,16 @@ class Suite(BaseModel):
         default=0.2, ge=0, lt=1, description="share of the rest that methods may validate on"
     )
     server_samples: int = Field(default=0, ge=0, description="samples the server owns")
-    test_set: Literal["own", "labels", "proportional"] = Field(
+    test_set: Annotated[Literal["own", "labels", "proportional"], LATER] = Field(
         default="own",
         description="test samples of a client: a share of its own samples; or, from a pool that no"
         " client trains on (the original test part), all samples of its labels, or `test_samples`"
         " of them in its own proportions",
     )
-    test_samples: Count = Field(
+    test_samples: Annotated[Count, LATER] = Field(
         default=200, description="test samples per client where test_set is proportional"
     )
-    test_sizes: tuple[Count, ...] = Field(
+    test_sizes: Annotated[tuple[Count, ...], LATER] = Field(
         default=(),
         description="samples of each domain in that pool, where the data set has no test part;"
         " empty = `test_fraction` of each label in each domain",
@@ -184,33 +187,33 @@ class Suite(BaseModel):
         " (`'local'`), or begun anew in every round (`'reset'`)",
     )
     eval_every: Count = Field(default=1, description="rounds between evaluations")
-    unseen: float = Field(
+    unseen: Annotated[float, LATER] = Field(
         default=0, ge=0, lt=1, description="share of the clients that join after the last round"
     )
-    unseen_epochs: int = Field(
+    unseen_epochs: Annotated[int, LATER] = Field(
         default=0, ge=0, description="local epochs of these clients before a second evaluation"
     )
-    target: float | None = Field(
+    target: Annotated[float | None, DESCRIBES] = Field(
         default=None, gt=0, le=1, description="accuracy whose first round and cost are reported"
     )
-    ft_epochs: int = Field(
+    ft_epochs: Annotated[int, LATER] = Field(
         default=0, ge=0, description="local epochs of all clients before a last evaluation"
     )
     headline: Literal["last", "validation"] = Field(
         default="last", description="round the summary reports"
     )
-    clock: ClockSettings | None = Field(
+    clock: Annotated[ClockSettings | None, LATER] = Field(
         default=None, description="how fast clients are: see The clock"
     )
-    metrics: tuple[Asked, ...] = Field(
+    metrics: Annotated[tuple[Asked, ...], DESCRIBES] = Field(
         default=(), description="metrics of every client beside accuracy, as `--metric` takes them"
     )
-    not_judged: Ids = Field(
+    not_judged: Annotated[Ids, LATER] = Field(
         default=(),
         description="clients that train, but are in no test figure, such as attackers: ids, as"
         " `[0, 1]` or `'0-3, 7'`",
     )
-    plugins: tuple[Named, ...] = Field(
+    plugins: Annotated[tuple[Named, ...], LATER] = Field(
         default=(),
         description="plugins that join every method, such as an attack, and their parameters: see"
         " Plugins of a suite",
@@ -283,21 +286,13 @@ class Suite(BaseModel):
         return fingerprint(self.settings())
 
     def settings(self) -> dict[str, Any]:
-        """The fields that can change a number, as plain data.
-
-        Fields that were added later are left out at their defaults, so that older results have the
-        same hash.
-        """
-        later = (
-            "unseen", "unseen_epochs", "test_set", "test_samples", "test_sizes", "ft_epochs",
-            "clock", "not_judged", "further_models", "common_head", "plugins",
-        )  # fmt: skip
-        unused = {name for name in later if getattr(self, name) == Suite.model_fields[name].default}
-        settings = self.model_dump(mode="json", exclude=DESCRIPTIVE | unused)
-        for name in ("lr_decay", "drop_last"):
-            if getattr(self.local, name) == getattr(LocalTraining, name):
-                del settings["local"][name]
+        """The fields that can change a number, as plain data (`results/hashed_fields.py`)."""
+        settings: dict[str, Any] = hashed(self, self.model_dump(mode="json"))
         return settings
+
+
+DESCRIPTIVE = described(Suite)
+"""Fields that change no model and no number of another field."""
 
 
 def training_clients(clients: int, unseen: float) -> int:

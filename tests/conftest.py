@@ -8,8 +8,12 @@ import os
 import sys
 import time
 from collections.abc import Generator
+from contextlib import ExitStack
 from pathlib import Path
 
+import own_process_of_tests as own_process_of_tests
+
+# isort: split
 import pytest
 import uneven
 from toy import Play, Typed, player
@@ -20,7 +24,7 @@ from flbench.run import checkpoint
 from flbench.submission import replay_folder
 
 # isort: split
-from lightning.fabric import fabric  # after flbench, which prepares its import
+from lightning.fabric import fabric  # after flbench, which makes torchvision importable
 
 fabric._load_external_callbacks = functools.cache(fabric._load_external_callbacks)
 """Fabric reads the metadata of all installed packages whenever it is made: once is enough here."""
@@ -59,7 +63,7 @@ def typed(
 
     It believes that there is one CPU, so that it runs in this process unless it says --workers.
     """
-    cached = tmp_path_factory.getbasetemp() / f"{tmp_path.name}-cache"
+    cached = tmp_path_factory.getbasetemp() / f"{tmp_path.name}-cache" / "verify"
     monkeypatch.setattr("joblib.cpu_count", lambda: 1)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FLBENCH_DATA", str(tmp_path / "empty"))
@@ -77,7 +81,7 @@ def typed(
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of these tests."""
-    parser.addoption("--uneven", action="store_true", help="play the toy with support/uneven.py")
+    parser.addoption("--uneven", action="store_true", help="plant the faults of support/uneven.py")
     parser.addoption(
         "--cpu-limit",
         type=float,
@@ -88,9 +92,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """`pytest --uneven`: the toy's logits depend on who shares the pass (`uneven.py`)."""
+    """`pytest --uneven`: last bits depend on who shares a pass, and on addresses (`uneven.py`)."""
     if config.getoption("--uneven"):
         mlp.build = uneven.build
+        planted = ExitStack()
+        planted.enter_context(uneven.planted_products())
+        config.add_cleanup(planted.close)
 
 
 def pytest_collection_finish() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import tempfile
 from itertools import pairwise
 from pathlib import Path
 
@@ -90,3 +91,11 @@ def test_causes_that_form_a_circle_have_an_end() -> None:
     assert not is_interruption(caused(one, one))
     assert not is_interruption(caused(one, other, one))
     assert is_interruption(caused(KeyboardInterrupt(), one, one))
+
+
+def test_no_temporary_folder_is_one_line_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/nowhere"])
+    with pytest.raises(FileNotFoundError) as caught:
+        tempfile.gettempdir()
+    assert "set TMPDIR" in str(machine_error(caught.value))

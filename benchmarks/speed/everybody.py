@@ -11,6 +11,8 @@ from math import log
 from pathlib import Path
 from typing import Any
 
+from flbench.run.own_process import defer_imports
+
 from .interleaved import Row, last_error_line, single_thread_environment
 from .part import PartRequest
 from .workload import Workload, dataset, run_spec
@@ -81,6 +83,7 @@ def seconds_expected(row: Row | None, clients: int) -> float:
 
 def main() -> None:
     """Run one method; print seconds and the peak of memory as JSON."""
+    defer_imports()  # as `flbench run` does: the memory is that of a run
     import sklearn.cluster  # imports are not comparing
     import sklearn.metrics  # noqa: F401
 

@@ -12,6 +12,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from flbench.run import own_process as own_process  # the memory is that of a run
+
+# isort: split
 import torch.distributed as dist
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook

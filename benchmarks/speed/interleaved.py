@@ -16,6 +16,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from flbench.run.own_process import inherited
+
 Row = dict[str, Any]
 TIMEOUT = 300.0
 """Seconds to wait for a program's next report."""
@@ -157,7 +159,8 @@ def paired_ratios(name: str, one: Sequence[float], other: Sequence[float]) -> Ro
 
 def single_thread_environment(**more: str) -> dict[str, str]:
     """The environment variables of every timed process: one thread, and `more`."""
-    return {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **more}
+    threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    return {**os.environ, **threads, **inherited(), **more}
 
 
 def last_error_line(path: Path) -> str:

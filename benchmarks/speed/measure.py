@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from flbench import __version__
 from flbench.errors import Interrupted
 from flbench.results.files import write_atomically
+from flbench.run.own_process import defer_imports
 
 if TYPE_CHECKING:
     from .part import PartRequest
@@ -76,6 +77,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--no-peers", action="store_true")
     arguments = parser.parse_args()
+    defer_imports()  # as `flbench run` does, so that times and memory are those of a run
     import torch  # here, so that an interruption is caught
 
     from .part import PartRequest

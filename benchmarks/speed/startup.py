@@ -18,6 +18,7 @@ GOAL = (
 )
 # flbench.core.torchvision_compat must be imported before lightning
 IMPORTS = "import flbench.core.torchvision_compat, torch, lightning"
+LIBRARY = "import flbench; flbench.ClientModule"
 RUN = ("run", "-p", "fedavg", "-s", "noisy-noniid", "--rounds", "1")
 
 
@@ -30,6 +31,7 @@ def run(request: PartRequest) -> list[Row]:
         "flbench --help": [*flbench, "--help"],
         "flbench list": [*flbench, "list"],
         imports: [sys.executable, "-c", IMPORTS],
+        LIBRARY: [sys.executable, "-c", LIBRARY],
         two: [*flbench, *RUN, "--devices", "2"],
         whole: [*flbench, *RUN],
         first: [*flbench, *RUN],

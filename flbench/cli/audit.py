@@ -10,11 +10,17 @@ import typer
 
 from flbench.cli.options import COMMITTED, Results, Root, Workers, refuse_no_folder
 from flbench.cli.verify import OtherExecutor, Tolerance, verify_all
+from flbench.errors import UserError
 from flbench.submission.verification import TOLERANCE
+from flbench.terminal.lines import tell
 
 
 def audit(
     sample: Annotated[int, typer.Option(min=1, help="number of result files")] = 20,
+    methods: Annotated[
+        int | None,
+        typer.Option(min=1, help="of at least so many methods, and each of another row"),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="of the lot")] = 0,
     most_seconds: Annotated[
         float | None, typer.Option(min=0, help="only what takes no longer, by the files")
@@ -49,20 +55,22 @@ def audit(
     from flbench.submission.auditing import at_hand, draw, expected_seconds
     from flbench.submission.verification import first_rounds
 
+    if methods is not None and methods > sample:
+        raise UserError(f"--methods {methods}: expected at most --sample, {sample}")
     refuse_no_folder(results)
     target = log or results.parent / LOG
     found = list(read_results(results))
     here = at_hand(found, locate(data_root))
-    paths = draw(here, read_audits(target), sample, seed, most_seconds, rounds)
+    paths = draw(here, read_audits(target), sample, seed, most_seconds, rounds, methods)
     expected = sum(expected_seconds(result, rounds) for path, result in found if path in paths)
     lack = len(found) - len(here)
     others = f"; {lack} lack their data or device here" if lack else ""
     line = f"{len(paths)} of {len(here)} result files{others}; they took {expected:.0f} s"
-    print(line, flush=True)
+    tell(line)
     wanted = partial(first_rounds, most=rounds)
     verify_all(
         paths,
-        target,
+        [target],
         results,
         wanted,
         data_root,

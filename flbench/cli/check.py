@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from multiprocessing import forkserver
 from typing import Annotated
 
 import typer
 
 from flbench.errors import UserError
+from flbench.terminal.lines import tell
 
 Methods = Annotated[list[str] | None, typer.Argument(help="methods (flbench list methods)")]
 
@@ -22,25 +22,25 @@ def check(
     if not methods and not list_checks:
         raise UserError("check: name a method (flbench list methods), or type --list")
     from flbench.plugin.registry import find
+    from flbench.run.fork_server import start_server
 
     entries = [find("methods", name) for name in methods or []]
     if entries:  # it imports torch at the same time as this process
-        forkserver.set_forkserver_preload(["flbench.testing.small_run"])
-        forkserver.ensure_running()
+        start_server(["flbench.testing.small_run"])
     from flbench.testing.check import NAME_WIDTH
     from flbench.testing.kit import CHECKS, check_results
 
     if list_checks:
         for one in CHECKS.values():
-            print(f"{one.name:<{NAME_WIDTH}}  {one.description}")
+            tell(f"{one.name:<{NAME_WIDTH}}  {one.description}")
     failed = []
     for entry in entries:
         counts = Counter[str]()
-        print(f"{entry.name} [{entry.distribution} {entry.version}]")
+        tell(f"{entry.name} [{entry.distribution} {entry.version}]")
         for result in check_results(entry.name, only or ()):
-            print(f"  {result}", flush=True)
+            tell(f"  {result}")
             counts[result.state] += 1
             failed += [] if result.ok else [f"{entry.name}: {result.check}"]
-        print("  " + ", ".join(f"{count} {state}" for state, count in counts.items()))
+        tell("  " + ", ".join(f"{count} {state}" for state, count in counts.items()))
     if failed:
         raise UserError(f"check: {len(failed)} failed: {', '.join(failed)}")

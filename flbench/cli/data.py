@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from flbench.cli.options import Root
+from flbench.terminal.lines import tell
 
 
 def data(
@@ -19,4 +20,4 @@ def data(
     from flbench.datasets import data_root as locate
     from flbench.datasets.status import report
 
-    print("\n".join(report(locate(data_root), name, check, fetch)))
+    tell(*report(locate(data_root), name, check, fetch))

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from flbench.results.difference import differences, unlike, verdict
+from flbench.terminal.lines import tell
 
 
 def diff(
@@ -26,17 +27,17 @@ def diff(
     a, b = (read_result(path) for path in paths)
     for name, path, result in zip("AB", paths, (a, b), strict=True):
         run = f"{result.method.name} on {result.suite['name']} ({result.dataset})"
-        print(f"{name}: {run}, seed {result.seed}: {path}")
+        tell(f"{name}: {run}, seed {result.seed}: {path}")
     found = differences(a, b)
-    print(verdict(found) + unlike(a, b, found))
+    tell(verdict(found) + unlike(a, b, found))
     for one_ in found:
-        print(f"  {one_.field}: {one_.one} | {one_.other}")
+        tell(f"  {one_.field}: {one_.one} | {one_.other}")
     asked = columns_of("pages", asked_of([ResultGroup("", (a, b))]))
     for metric in columns_of("terminal") + [one for one in asked if one.family == "clients"]:
         values = [result.metrics().get(metric.name) for result in (a, b)]
         if not metric.optional or values != [None, None]:
             shown = " | ".join("-" if value is None else f"{value:.4f}" for value in values)
-            print(f"  {metric.name}: {shown}")
+            tell(f"  {metric.name}: {shown}")
     if any(d.kind == "table" for d in found):
         raise typer.Exit(1)
 

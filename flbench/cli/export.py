@@ -9,6 +9,7 @@ import typer
 
 from flbench.cli.options import COMMITTED
 from flbench.cli.plot import read_all_results
+from flbench.terminal.lines import tell
 
 
 def export(
@@ -35,5 +36,5 @@ def export(
     known = read_audits(audits or COMMITTED.parent / LOG)
     for name, data in exported((result for _, result in found), known).items():
         write_atomically(out / name, data)
-        print(f"wrote {out / name}")
-    print(f"{len(found)} results; what each column holds: docs/export.md")
+        tell(f"wrote {out / name}")
+    tell(f"{len(found)} results; what each column holds: docs/export.md")

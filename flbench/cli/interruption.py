@@ -1,4 +1,4 @@
-"""Ctrl-C: the first ends a command in order, the second at once; none is lost."""
+"""Ctrl-C: the first ends a command in order, as SIGTERM does; the second at once; none is lost."""
 
 from __future__ import annotations
 
@@ -18,15 +18,24 @@ def heed_interruptions() -> None:
 
     Python would print the second one as an ignored exception where it hits the end of the
     interpreter, and drop one that hits a callback of the garbage collector. Nothing is changed
-    where SIGINT is ignored, as in the background.
+    where SIGINT is ignored, as in the background. SIGTERM, as batch systems send it, does what the
+    first Ctrl-C does, in the first process of a run, which ends the others.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _first)
+        raise_lost_interruptions()
+    if is_rank_zero() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _asked_to_end)
         raise_lost_interruptions()
 
 
 def _first(number: int, frame: FrameType | None) -> None:
     signal.signal(signal.SIGINT, _second)
+    raise KeyboardInterrupt
+
+
+def _asked_to_end(number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # nothing interrupts what keeps the last round
     raise KeyboardInterrupt
 
 

@@ -11,6 +11,7 @@ import typer
 
 from flbench.cli.options import COMMITTED, Results, board_command, refuse_no_folder
 from flbench.errors import UserError
+from flbench.terminal.lines import tell
 
 SHOWN_NAMES = 5
 """Number of file names that a message shows."""
@@ -71,7 +72,7 @@ def leaderboard(
         (out / name).unlink()
     if drawn is not None:
         drawn.save()
-    print(f"wrote {len(new)} of {len(files)} files in {out}; the others are as they were")
+    tell(f"wrote {len(new)} of {len(files)} files in {out}; the others are as they were")
 
 
 def _check(
@@ -90,7 +91,7 @@ def _check(
         words = board_command(suites, results, out)
         raise UserError(f"{out} is not what {results} gives; run {words} ({changed})")
     if older := [name for names in found.values() for name in names]:
-        print(f"older than the rows: {_shortened(older)}; a maintainer runs flbench leaderboard")
+        tell(f"older than the rows: {_shortened(older)}; a maintainer runs flbench leaderboard")
 
 
 def _separate(results: Path, names: tuple[str, str], suites: list[str]) -> None:
@@ -99,7 +100,7 @@ def _separate(results: Path, names: tuple[str, str], suites: list[str]) -> None:
     from flbench.leaderboard.table import tables, tables_of
 
     for one in separations(tables_of(tables(results), suites, results), names):
-        print("\n".join(one.lines()))
+        tell(*one.lines())
 
 
 def _html(results: Path, out: Path, check: bool) -> None:
@@ -128,13 +129,13 @@ def _html(results: Path, out: Path, check: bool) -> None:
         words = board_command((), results, out, "--html")
         raise UserError(f"{page} is not what {results} gives; run {words}")
     if check:
-        print(f"{page} is current")
+        tell(f"{page} is current")
         return
     for name in sorted(changed, key=lambda name: name == PAGE):  # the page last: it leads to them
         write_atomically(out / name, files[name])
     for path in left:
         path.unlink()
-    print(f"wrote {page} and {len(files) - 1} files of rows in {out / FOLDER}")
+    tell(f"wrote {page} and {len(files) - 1} files of rows in {out / FOLDER}")
 
 
 def _shortened(names: list[str]) -> str:

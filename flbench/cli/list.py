@@ -10,6 +10,7 @@ import typer
 from flbench.errors import UnknownName
 from flbench.plugin.method_info import method_info
 from flbench.plugin.registry import KINDS, Entry, diagnose, entries, summary_of
+from flbench.terminal.lines import tell
 
 
 def list_(
@@ -41,7 +42,7 @@ def list_(
         print(text.dumps({one: plain(one, tried) for one in kinds}, indent=2))
     else:
         for one in kinds:
-            print("\n".join(listing(one, bool(kind), tried)))
+            tell(*listing(one, bool(kind), tried))
 
 
 Reasons = Mapping[tuple[str, str], str]

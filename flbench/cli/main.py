@@ -13,6 +13,7 @@ from io import TextIOWrapper
 from typing import Annotated, Any, TextIO, cast
 
 import typer
+from typer.core import TyperGroup
 
 from flbench import __version__
 from flbench.cli.audit import audit
@@ -42,11 +43,29 @@ from flbench.errors import (
     FlbenchError,
     Interrupted,
     ProcessDied,
+    escaped,
     is_interruption,
     machine_error,
 )
+from flbench.run.own_process import defer_imports
+from flbench.terminal.lines import tell
+
+
+class Commands(TyperGroup):
+    """The commands; what is wrong with the words of one is one line, whatever they hold."""
+
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - as the library has it
+        """Read the words of a command and call it."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            if hasattr(error, "format_message"):  # a usage error, which the library prints
+                error.message = escaped(str(error.message))  # type: ignore[attr-defined]
+            raise
+
 
 app = typer.Typer(
+    cls=Commands,
     help="Benchmark suite for personalised and clustered federated learning.",
     no_args_is_help=True,
     add_completion=False,
@@ -69,6 +88,7 @@ def main() -> None:
     """Entry point of the console script; an error of the user is printed in one line."""
     if sys.platform == "win32":
         sys.exit("flbench: expected Linux or macOS, got Windows; install it in WSL")
+    defer_imports()
     heed_interruptions()
     atexit.register(leave_objects)
     for stream in (sys.stdout, sys.stderr):  # a terminal may lack characters that are printed
@@ -77,7 +97,7 @@ def main() -> None:
     output, errors = NamedStream(sys.stdout, "standard output"), TolerantStream(sys.stderr)
     with redirect_stdout(cast("TextIO", output)), redirect_stderr(cast("TextIO", errors)):
         code = exit_code(app)
-        code = code or exit_code(lambda: write_rest(errors))
+        code = code or exit_code(lambda: write_rest(output, errors))
     sys.exit(code)
 
 
@@ -116,7 +136,7 @@ def report(error: FlbenchError) -> int:
     """Print an error in one line; returns its exit code."""
     if os.environ.get(DEBUG):
         traceback.print_exception(error)
-    print(f"flbench: {error}", file=sys.stderr)
+    tell(f"flbench: {error}", errors=True)
     if isinstance(error, ProcessDied):  # threads that wait for the dead process cannot be joined
         with suppress(OSError):
             sys.stdout.flush()
@@ -125,12 +145,13 @@ def report(error: FlbenchError) -> int:
     return error.exit_code
 
 
-def write_rest(errors: TolerantStream) -> None:
+def write_rest(output: NamedStream, errors: TolerantStream) -> None:
     """Write what is not written yet, and whether messages were lost."""
     if errors.lost is not None:
         reason = machine_error(errors.lost)
-        print(f"flbench: messages were lost, as standard error could not be written: {reason}")
-    sys.stdout.flush()
+        lost = f"flbench: messages were lost, as standard error could not be written: {reason}"
+        output.write(f"{escaped(lost)}\n")
+    output.flush()
 
 
 class NamedStream:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flbench.errors import UnknownName, UserError
+from flbench.terminal.lines import tell
 
 if TYPE_CHECKING:
     from flbench.results.schema import Result
@@ -68,12 +69,12 @@ def plot(
             continue
         target = out if file else out / f"{stem}-{one}.svg"
         write_atomically(target, svg)
-        print(f"wrote {target}")
+        tell(f"wrote {target}")
     if missing:
         line = f"not drawn: {', '.join(missing)}"
         if len(missing) == (len(KINDS) if kind == "all" else 1):
             raise UserError(line)
-        print(line)
+        tell(line)
 
 
 def read_all_results(paths: Sequence[Path]) -> list[tuple[Path, Result]]:
@@ -82,12 +83,12 @@ def read_all_results(paths: Sequence[Path]) -> list[tuple[Path, Result]]:
     Raises:
         UserError: there is none, one cannot be read, or two files are of one run.
     """
-    from flbench.results.files import read_result, some_result_files
+    from flbench.results.files import read_result, real_path, some_result_files
 
     found: dict[Path, tuple[Path, Result]] = {}
     for file in some_result_files(paths):
-        if file.resolve() not in found:
-            found[file.resolve()] = file, read_result(file)
+        if real_path(file) not in found:
+            found[real_path(file)] = file, read_result(file)
     runs: dict[tuple[str, int], Path] = {}
     for file, result in found.values():
         other = runs.setdefault((result.fingerprint.config, result.seed), file)

@@ -12,6 +12,7 @@ import typer
 
 from flbench.cli.options import COMMITTED, Results, refuse_no_folder
 from flbench.errors import BadParameter, UserError
+from flbench.terminal.lines import tell
 
 if TYPE_CHECKING:
     from flbench.leaderboard.recommendation import Advice, Evidence, Federation, Neighbour
@@ -120,7 +121,7 @@ def recommend(
     lines += ["", f"try first: {found[0].method}"]
     if usual and usual[0].method != found[0].method:
         lines.append(f"best on average over all tables: {usual[0].method}")
-    print("\n".join(lines))
+    tell(*lines)
     if not newcomers:
         _print_trust(known)
 
@@ -238,14 +239,14 @@ def _print_trust(known: Sequence[Evidence]) -> None:
         means = score(known)["mean"]
     except UserError:
         return
-    print(
+    tell(
         f"\nhow far to trust it: points of accuracy below the best method, mean over"
         f" {means['tables']} tables whose suite was left out:"
     )
     for way, value in means["regret"].items():
-        print(f"  {100 * value:5.1f}  {WAYS.get(way, f'{way} everywhere')}")
-    print(f"{verdict(means)} {100 * means['inside']:.0f} % of the intervals held the gain.")
-    print("Run the first few on your own data before you choose (docs/data.md).")
+        tell(f"  {100 * value:5.1f}  {WAYS.get(way, f'{way} everywhere')}")
+    tell(f"{verdict(means)} {100 * means['inside']:.0f} % of the intervals held the gain.")
+    tell("Run the first few on your own data before you choose (docs/data.md).")
 
 
 def _write_score(known: Sequence[Evidence], path: Path) -> None:
@@ -256,5 +257,5 @@ def _write_score(known: Sequence[Evidence], path: Path) -> None:
     found = score(known)
     text = json.dumps(found, indent=1, sort_keys=True)
     write_atomically(path, f"{text}\n".encode())
-    print(verdict(found["mean"]))
-    print(f"wrote {path}; now type: python docs/tools/which_method_page.py > docs/which-method.md")
+    tell(verdict(found["mean"]))
+    tell(f"wrote {path}; now type: python docs/tools/which_method_page.py > docs/which-method.md")

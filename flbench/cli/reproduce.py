@@ -26,6 +26,7 @@ from flbench.engine.options import EngineOptions
 from flbench.engine.portable import limit
 from flbench.errors import UnknownName, UserError
 from flbench.sweeps.request import RunRequest
+from flbench.terminal.lines import tell
 
 if TYPE_CHECKING:
     from flbench.papers.paper import Paper, PaperTable
@@ -109,7 +110,7 @@ def reproduce(
         total.update(in_words(one.verdict, scale) for one in found)
         _print(card, grid, found, scale)
     counts = ", ".join(f"{count} {what}" for what, count in total.items())
-    print(f"{sum(total.values())} numbers: {counts or 'none is printed for this data set'}")
+    tell(f"{sum(total.values())} numbers: {counts or 'none is printed for this data set'}")
     if code := max((outcome.code for outcome in outcomes.values()), default=0):
         raise typer.Exit(code)
 
@@ -119,11 +120,11 @@ def _print(card: Paper, grid: PaperTable, found: Sequence[Comparison], scale: st
     from flbench.papers.reproduction import COLUMNS, by_part, cells
     from flbench.terminal.tables import print_rows
 
-    print(f"{card.name}, {grid.caption}: {grid.column}, scale {scale}")
+    tell(f"{card.name}, {grid.caption}: {grid.column}, scale {scale}")
     for (suite, dataset), rows in by_part(found).items():
         if any(one.results for one in rows):
             shown = [dict(zip(COLUMNS, cells(one, scale), strict=True)) for one in rows]
             print_rows(f"{suite} on {dataset}", shown)
         else:
             reasons = dict.fromkeys(one.why for one in rows)
-            print(f"{suite} on {dataset}: not run: {'; '.join(reasons)}")
+            tell(f"{suite} on {dataset}: not run: {'; '.join(reasons)}")

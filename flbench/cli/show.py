@@ -10,6 +10,7 @@ import typer
 
 from flbench.cli.options import Root
 from flbench.errors import MissingData, UserError
+from flbench.terminal.lines import tell
 
 if TYPE_CHECKING:
     from flbench.federation.federation import Samples
@@ -46,40 +47,40 @@ def show_suite(
     target = file or Path(f"{suite.name}.svg")
     if plot and target.suffix != ".svg":
         raise UserError(f"--plot draws SVG: expected a file that ends in .svg, got '{target}'")
-    print(f"{suite.name} (version {suite.version}): {suite.summary}\n{suite.paper}")
+    tell(f"{suite.name} (version {suite.version}): {suite.summary}", suite.paper)
     for key, value in suite.settings().items():
-        print(f"  {key} = {value}")
+        tell(f"  {key} = {value}")
     _print_printed(suite)
     try:
         counts, groups = _divided(suite, seed, data_root)
     except MissingData as error:
         if plot:
             raise
-        print(f"how its data are divided cannot be shown: {error}")
+        tell(f"how its data are divided cannot be shown: {error}")
         return
     from flbench.toolbox.heterogeneity import summary
 
-    print(f"{suite.dataset} divided with seed {seed}; training and validation samples:")
+    tell(f"{suite.dataset} divided with seed {seed}; training and validation samples:")
     for key, value in list(summary(counts).items())[: 2 if counts.shape[1] == 1 else None]:
-        print(f"  {key}: {value}")  # with one label or none, there are only sizes
+        tell(f"  {key}: {value}")  # with one label or none, there are only sizes
     if plot:
         from flbench.figures.partition import draw_partition
         from flbench.results.files import write_atomically
 
         title = f"{suite.name} on {suite.dataset}, seed {seed}"
         write_atomically(target, draw_partition(counts, groups, title))
-        print(f"wrote {target}")
+        tell(f"wrote {target}")
 
 
 def _print_printed(suite: Suite) -> None:
     """Print the paper's numbers for the suite's data set, one line per method."""
     rows = suite.printed.get(suite.dataset, {})
     if rows:
-        print(f"printed in the paper, {suite.dataset}:")
+        tell(f"printed in the paper, {suite.dataset}:")
     width = max(map(len, rows), default=0)
     for method, numbers in rows.items():
         numbers_text = ", ".join(f"{name} {number:g}" for name, number in numbers.items())
-        print(f"  {method:<{width}}  {numbers_text}")
+        tell(f"  {method:<{width}}  {numbers_text}")
 
 
 def _divided(suite: Suite, seed: int, root: Path | None) -> tuple[Ints, Ints | None]:
@@ -124,13 +125,17 @@ def show_method(name: str) -> None:
     import inspect
 
     from flbench.core.parameters import declared
+    from flbench.plugin.method_info import method_info
+    from flbench.plugin.registry import find
     from flbench.run.composition import compose
 
     for plugin_name, plugin in compose(name).layers:
         doc = inspect.getdoc(inspect.getmodule(plugin)) or inspect.getdoc(plugin)
-        print(f"{plugin_name}\n\n{doc}\n")
+        tell(plugin_name, "", *(doc or "").splitlines(), "")
+        departs = method_info(find("methods", plugin_name)).departs
+        tell(f"departs from the paper: {departs or 'nothing is said'}", "")
         for key, parameter in declared(type(plugin)).items():
-            print(f"  {key}: {parameter.type} = {parameter.default!r}\n      {parameter.doc}")
+            tell(f"  {key}: {parameter.type} = {parameter.default!r}", f"      {parameter.doc}")
 
 
 @show.command("result")
@@ -141,16 +146,16 @@ def show_result(file: Path) -> None:
 
     result = read_result(file)
     marks = result.fingerprint
-    print(f"{result.method.name} on {result.suite['name']} ({result.dataset}), seed {result.seed}")
-    print(f"{result.status}, suite version {result.suite['version']}")
-    print(f"  {digest_line(result)}")
+    tell(f"{result.method.name} on {result.suite['name']} ({result.dataset}), seed {result.seed}")
+    tell(f"{result.status}, suite version {result.suite['version']}")
+    tell(f"  {digest_line(result)}")
     if result.not_judged:
-        print(f"not judged: {list_clients(result.not_judged)}")
+        tell(f"not judged: {list_clients(result.not_judged)}")
     for plugin in result.method.plugins:
-        print(f"  plugin {plugin.name} of {plugin.distribution} {plugin.version}")
+        tell(f"  plugin {plugin.name} of {plugin.distribution} {plugin.version}")
     for one in result.suite.get("plugins", ()):
         params = "".join(f", {key} = {value}" for key, value in one.items() if key != "name")
-        print(f"  plugin {one['name']} of the suite{params}")
+        tell(f"  plugin {one['name']} of the suite{params}")
     _print_all("parameters", result.method.params)
     if result.tuning is not None:
         _print_all("tuned", result.tuning.model_dump())
@@ -167,12 +172,12 @@ def show_result(file: Path) -> None:
     changes = result.memberships()
     counts = ", ".join(f"{len({*labels} - {-1})} from round {at}" for at, labels in changes[:5])
     more = f", ... ({len(changes)} changes)" if len(changes) > 5 else ""
-    print(f"groups: {counts}{more}")
+    tell(f"groups: {counts}{more}")
     if result.scores is not None:
         shape = f"{len(result.scores.row_ids)} x {len(result.scores.column_ids)}"
-        print(f"scores: {shape} {result.scores.columns}, round {result.scores.round}")
+        tell(f"scores: {shape} {result.scores.columns}, round {result.scores.round}")
     for message in result.warnings:
-        print(f"note: {message}")
+        tell(f"note: {message}")
 
 
 def digest_line(result: Result) -> str:
@@ -197,10 +202,10 @@ def _client_metrics(result: Result) -> Iterator[tuple[str, str]]:
 def _print_all(title: str, table: Mapping[str, object]) -> None:
     """Print a heading and a line per entry."""
     if table:
-        print(f"{title}:")
+        tell(f"{title}:")
     width = max(map(len, table), default=0)
     for key, value in sorted(table.items()):
-        print(f"  {key:<{width}}  {'-' if value is None else value}")
+        tell(f"  {key:<{width}}  {'-' if value is None else value}")
 
 
 @show.command("schema")

@@ -15,6 +15,7 @@ import typer
 
 from flbench.cli.options import COMMITTED, board_command
 from flbench.errors import UserError
+from flbench.terminal.lines import tell
 
 if TYPE_CHECKING:
     from flbench.submission.admission import File
@@ -49,7 +50,7 @@ def submit(
     from flbench.submission.admission import gathered, outlook, problems, read
 
     if diff is not None:
-        print("\n".join(map(printable, _changes(diff, into))))
+        tell(*_changes(diff, into))
         return
     if not results:
         raise UserError("expected result files, or folders of them; or --diff BASE")
@@ -63,20 +64,20 @@ def submit(
     found = {path: problems(path, folder) for path in paths}
     for path, lines in found.items():
         for line in lines:
-            print(printable(f"{path}: {line}"))
+            tell(f"{path}: {line}")
     wrong = sum(map(bool, found.values()))
     if wrong:
         kept = "" if check else "; nothing was copied"
         raise UserError(f"{wrong} of {len(paths)} files cannot be taken{kept}")
     files = [file for file in (read(path, into) for path in paths) if not file.place.exists()]
     if check:
-        print(f"{len(paths)} files are in order, {len(files)} of them new")
+        tell(f"{len(paths)} files are in order, {len(files)} of them new")
         for line in outlook(paths, folder):
-            print(printable(f"  {line}"))
+            tell(f"  {line}")
         return
     for file in files:
         write_atomically(file.place, file.path.read_bytes())
-    print("\n".join(_next(files, into)))
+    tell(*_next(files, into))
 
 
 def _changes(base: str, results: Path) -> list[str]:
@@ -84,6 +85,7 @@ def _changes(base: str, results: Path) -> list[str]:
     from flbench.leaderboard.changes import changes
     from flbench.leaderboard.table import tables
     from flbench.results.audits import LOG, added_lines
+    from flbench.results.files import real_path
 
     def log_of(folder: Path) -> bytes:
         log = folder.parent / LOG
@@ -91,12 +93,13 @@ def _changes(base: str, results: Path) -> list[str]:
 
     def both(before: Path, log: bytes) -> list[str]:
         said = added_lines(log, log_of(results))
-        return [*changes(tables(before), tables(results)), *(["", said] if said else [])]
+        lines = [*changes(tables(before), tables(results)), *(["", said] if said else [])]
+        return [*lines, *_imitating(before, results)]
 
     if Path(base).is_dir():
         return both(Path(base), log_of(Path(base)))
     try:
-        inside = results.resolve().relative_to(Path.cwd().resolve())
+        inside = real_path(results).relative_to(real_path(Path.cwd()))
     except ValueError:
         raise UserError(
             f"--diff {base}: expected results below this folder, got '{results}': type the command"
@@ -119,6 +122,25 @@ def _changes(base: str, results: Path) -> list[str]:
         return both(Path(folder) / inside, b"" if shown.returncode else shown.stdout)
 
 
+def _imitating(before: Path, results: Path) -> Iterator[str]:
+    """What files that are new in a folder, or changed, say of names and code that is not so here.
+
+    Whoever copies a file into place by hand has not asked `flbench submit` for it.
+    """
+    from flbench.leaderboard.markdown import escaped
+    from flbench.results.files import files_below, read_result
+    from flbench.submission.identity import imitations, unreadable
+
+    for path in files_below(results, "seed-*.json"):
+        name = path.relative_to(results)
+        old = before / name
+        if not old.is_file() or old.read_bytes() != path.read_bytes():
+            result = read_result(path)
+            for line in (*unreadable(result), *imitations(result)):
+                yield ""
+                yield f"**{escaped(f'{name.as_posix()}: {line}')}**"
+
+
 def _next(files: Sequence[File], into: Path) -> Iterator[str]:
     """The next commands for the user."""
     if not files:
@@ -131,8 +153,3 @@ def _next(files: Sequence[File], into: Path) -> Iterator[str]:
     rows = {(f.result.method.name, f.result.suite["name"], f.result.dataset) for f in files}
     names = ", ".join(f"{method} on {suite} ({data})" for method, suite, data in sorted(rows))
     yield f"    {shlex.join(['git', 'commit', '-m', f'Add results: {names}'])}"
-
-
-def printable(line: str) -> str:
-    """A line without control characters for the terminal."""
-    return line if line.isprintable() else ascii(line)[1:-1]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from flbench.errors import UserError
+from flbench.terminal.lines import tell
 
 
 def sync(
@@ -40,16 +40,16 @@ def sync(
             result = read_result(path)
             other = pushed.get(run_id(*identity(result)))
             if other is not None:
-                print(f"{path}: the run of {other}, not sent again")
+                tell(f"{path}: the run of {other}, not sent again")
                 continue
-            print(f"{path}: {push(result, path, project, offline)}", flush=True)
+            tell(f"{path}: {push(result, path, project, offline)}")
             pushed[run_id(*identity(result))] = path
         except UserError as error:
             failed += 1
-            print(error, file=sys.stderr)
+            tell(error, errors=True)
         except Exception as error:  # an error of W&B; continue with the others
             failed += 1
             text = " ".join(str(error).split())
-            print(f"{path}: not sent, {type(error).__name__}: {text}", file=sys.stderr)
+            tell(f"{path}: not sent, {type(error).__name__}: {text}", errors=True)
     if failed:
         raise UserError(f"{failed} of {len(paths)} could not be synced; the lines above say why")

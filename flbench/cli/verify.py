@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,18 +14,26 @@ import typer
 
 from flbench.cli.options import COMMITTED, Executors, Root, Workers, board_command, read_workers
 from flbench.cli.show import digest_line
-from flbench.cli.submit import printable
 from flbench.errors import Interrupted, UserError
-from flbench.submission.verification import COMPUTED_BY, TOLERANCE, rounds_to_play
+from flbench.submission.verification import TOLERANCE, computed_otherwise, rounds_to_play
+from flbench.terminal.lines import tell
 
 if TYPE_CHECKING:
+    from flbench.results.audits import Audit
     from flbench.results.schema import Result
     from flbench.submission.auditing import Checked, Verdict
 
-LOG = Path("flbench-verified.jsonl")
 OtherExecutor = Annotated[
     Executors | None,
     typer.Option(help="how clients train", show_default="as each file says"),
+]
+Opened = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--open",
+        metavar="NAME",
+        help="let a file name this path or data set of yours, such as npz:mine.npz; repeatable",
+    ),
 ]
 Tolerance = Annotated[
     float, typer.Option(min=0, max=1, help="how far numbers may be apart on another machine")
@@ -48,12 +56,12 @@ def verify(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="append what comes of each file, and do not run again what it answers"
-            f" [default: {LOG}, for several files]",
+            help="append what comes of each file to this log, too",
         ),
     ] = None,
     executor: OtherExecutor = None,
     workers: Workers = "auto",
+    opened: Opened = None,
 ) -> None:
     """Run result files again, from nothing but the files, and say whether they agree.
 
@@ -73,7 +81,7 @@ def verify(
         wanted = partial(rounds_to_play, wanted=rounds)
         verify_all(
             paths,
-            log or LOG,
+            [] if log is None else [log],
             None,
             wanted,
             data_root,
@@ -81,19 +89,22 @@ def verify(
             write,
             executor=executor,
             workers=workers,
+            opened=opened or (),
         )
         return
     (path,) = paths
     result = read_result(path)
     if write and result.source_changes:
         raise UserError(f"{path}: the code changed within the run: it can never be reproduced")
-    verdict = _alone(path, result, rounds, data_root, executor)
+    verdict = _alone(path, result, rounds, data_root, executor, opened or ())
     for line in lines_of(verdict, tolerance):
-        print(line)
+        tell(line)
     if verdict.outcome(tolerance) == "differs":
         raise typer.Exit(1)
     if write:
-        print(f"{_reproduced(path, result)}; now type: {_next([(path, result)])}")
+        if read_result(path) != result:
+            raise UserError(f"{path}: it was changed while it was played: it stays as it is")
+        tell(f"{_reproduced(path, result)}; now type: {_next([(path, result)])}")
 
 
 def _alone(
@@ -102,6 +113,7 @@ def _alone(
     rounds: int | None,
     data_root: Path | None,
     executor: str | None,
+    opened: Sequence[str],
 ) -> Verdict:
     """Run one file again; what forbids that is an error.
 
@@ -124,13 +136,23 @@ def _alone(
         from flbench.datasets import data_root as locate
         from flbench.run.training import alone
         from flbench.submission.auditing import verifying
+        from flbench.submission.trust import will_run
+    console.say(will_run([result]))
     if not result.is_digested:
         console.say(f"{path}: {digest_line(result)}")
     try:
         root = locate(data_root)
         return alone(
             verifying(
-                path, result, rounds, root, console.say, console, executor=executor, refuse=True
+                path,
+                result,
+                rounds,
+                root,
+                console.say,
+                console,
+                executor=executor,
+                refuse=True,
+                opened=opened,
             )
         )
     except KeyboardInterrupt:
@@ -156,7 +178,7 @@ def lines_of(verdict: Verdict, tolerance: float) -> list[str]:
 
 def verify_all(
     paths: Sequence[Path],
-    log: Path,
+    logs: Sequence[Path],
     root: Path | None,
     rounds: Callable[[Result], int],
     data_root: Path | None,
@@ -166,37 +188,47 @@ def verify_all(
     again: bool = False,
     executor: str | None = None,
     workers: str = "auto",
+    opened: Sequence[str] = (),
 ) -> None:
     """Run several files again, a line for each, and sum up; exit code 1 if not all agree.
 
+    What the log in this user's cache answers is not run again; no other log is believed, as
+    anybody may have written it.
+
     Args:
-        root: files are named below this folder in the log; None = as they are given.
+        logs: where lines are appended beside that log.
+        root: files are named below this folder in the logs; None = as they are given.
         rounds: how many of a result's rounds to play.
-        again: also those that the log answers.
+        again: run all of them; that log is left alone.
         executor: by which clients are trained, in place of the files'.
         workers: how many at once, as `--workers` takes it.
+        opened: what a person lets the files open.
     """
-    from flbench.results.audits import read_audits
     from flbench.results.files import refuse_unwritable
     from flbench.sweeps.workers import prepare_workers
     from flbench.terminal.console import Console
 
     number = read_workers(workers)
-    audits = read_audits(log)
-    refuse_unwritable(log)
+    for log in logs:
+        refuse_unwritable(log)
     if len(paths) > 1:
         prepare_workers(number)
     console = Console()
     with console.importing():
         from flbench.datasets import data_root as locate
         from flbench.submission.many_files import verify_many
+        from flbench.submission.trust import will_run
+    console.say(will_run(_readable(paths)))
+    audits, own = ([], []) if again else _known(console.say)
+    logs = [*own, *logs]
+    where = logs[-1] if logs else "no log"
     done: list[Checked] = []
     written: list[tuple[Path, Result]] = []
     try:
         running = verify_many(
             paths,
-            [] if again else audits,
-            log,
+            audits,
+            logs,
             root,
             rounds=rounds,
             tolerance=tolerance,
@@ -204,25 +236,48 @@ def verify_all(
             console=console,
             workers=number,
             executor=executor,
+            opened=opened,
         )
         with closing(running):
             for one in running:
                 done.append(one)
-                print(printable(f"[{len(done)}/{len(paths)}] {_line(one)}"), flush=True)
+                tell(f"[{len(done)}/{len(paths)}] {_line(one)}")
                 if write and one.outcome in ("same bytes", "agrees"):
-                    written += _called_reproduced(one.path)
+                    written += _called_reproduced(one.path, one.digest)
     except KeyboardInterrupt:
         ended = {one.path for one in done}
-        print("\n".join(summary(done, [path for path in paths if path not in ended])))
+        tell(*summary(done, [path for path in paths if path not in ended]))
         raise Interrupted(
-            f"interrupted; what was played is in {log}: type the same again to go on"
+            f"interrupted; what was played is in {where}: type the same again to go on"
         ) from None
-    print("\n".join([*summary(done, []), f"log: {log}"]))
+    tell(*summary(done, []), f"log: {where}")
     if written:
         called = "1 file is" if len(written) == 1 else f"{len(written)} files are"
-        print(f"{called} called reproduced; now type: {_next(written)}")
+        tell(f"{called} called reproduced; now type: {_next(written)}")
     if wrong := sum(one.outcome in (None, "differs") for one in done):
         raise UserError(f"{wrong} of {len(done)} files did not come out the same")
+
+
+def _readable(paths: Iterable[Path]) -> Iterator[Result]:
+    """The results that can be read; why others cannot is said where they are run."""
+    from flbench.results.files import read_result
+
+    for path in paths:
+        with suppress(UserError):
+            yield read_result(path)
+
+
+def _known(say: Callable[[str], None]) -> tuple[list[Audit], list[Path]]:
+    """What the log in the user's cache says, and that log, if it can be written."""
+    from flbench.results.files import refuse_unwritable
+    from flbench.submission.replay_folder import own_audits, own_log
+
+    try:
+        refuse_unwritable(own_log())
+    except UserError as error:  # also where nobody knows the user's folder
+        say(f"were it stopped, it would begin anew: {error}")
+        return [], []
+    return own_audits(), [own_log()]
 
 
 def _line(one: Checked) -> str:
@@ -250,21 +305,27 @@ def summary(done: Sequence[Checked], left: Sequence[Path]) -> list[str]:
     ]
     for what, found in (("differs", wrong), ("cannot be run", failed)):
         lines += [f"  {what}: {one.path}" for one in found]
-    return [printable(line) for line in (*lines, *(f"  left: {path}" for path in left))]
+    return [*lines, *(f"  left: {path}" for path in left)]
 
 
-def _called_reproduced(path: Path) -> list[tuple[Path, Result]]:
+def _called_reproduced(path: Path, digest: str) -> list[tuple[Path, Result]]:
     """Call a file that agrees reproduced, if it is not yet and can be; both, if it was done.
 
     Also what the log says of it: a command may have been killed before it wrote the file.
+
+    Args:
+        digest: of the content that was played.
     """
+    from flbench.results.audits import content_digest
     from flbench.results.files import read_result
 
     result = read_result(path)
-    if result.source_changes:
-        print(printable(f"  {path}: the code changed within the run: it stays as it is"))
+    if content_digest(result) != digest:
+        tell(f"  {path}: it was changed while it was played: it stays as it is")
+    elif result.source_changes:
+        tell(f"  {path}: the code changed within the run: it stays as it is")
     elif result.status != "reproduced":
-        print(printable(f"  {_reproduced(path, result)}"))
+        tell(f"  {_reproduced(path, result)}")
         return [(path, result)]
     return []
 
@@ -292,12 +353,5 @@ def _next(written: Iterable[tuple[Path, Result]]) -> str:
 
 def _environments(one: Result, other: Result) -> str:
     """Where the two were not computed alike, and what the first does not say of that."""
-    pairs = [(key, one.environment.get(key), other.environment.get(key)) for key in COMPUTED_BY]
-    unlike = [
-        f"{key} {stated}, here {here}" for key, stated, here in pairs if stated and stated != here
-    ]
-    unknown = [
-        f"{key} not known, here {here}" for key, stated, here in pairs if here and not stated
-    ]
-    same = "the same, so the same bytes are expected"
-    return f"environment: {'; '.join(unlike + unknown) or same}"
+    unlike = "; ".join(computed_otherwise(one, other))
+    return f"environment: {unlike or 'the same, so the same bytes are expected'}"

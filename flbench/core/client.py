@@ -17,8 +17,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from flbench.core import deferred_dynamo as deferred_dynamo
-from flbench.core import deferred_torchmetrics as deferred_torchmetrics
 from flbench.core import torchvision_compat as torchvision_compat
 from flbench.core.layout import ParameterLayout, trained_parameters
 from flbench.core.local_training import LocalTraining
@@ -27,7 +25,7 @@ from flbench.core.types import Extras
 from flbench.errors import Undefined
 
 # isort: split
-from lightning.pytorch import LightningModule  # after the three that it needs
+from lightning.pytorch import LightningModule  # after torchvision_compat, which it needs here
 
 T = TypeVar("T")
 
@@ -232,7 +230,7 @@ class ClientModule(LightningModule):
 
         Args:
             batch: samples and labels; a tuple of such pairs where a step takes several batches.
-            batch_idx: number of the step within its phase, from 0.
+            batch_idx: number of the step within its epoch, from 0.
         """
         x, y = batch
         return self.batch_loss(Batch(self, x, y))

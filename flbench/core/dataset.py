@@ -52,6 +52,7 @@ class DatasetInfo:
         files: paths of the files under the data root; empty = embedded or generated.
         samples: number of samples of the complete data set; 0 = depends on the files.
         fetch: the command that gets the files, or where to find them.
+        derived: its argument is the name of another data set, not of files.
     """
 
     source: str
@@ -59,6 +60,7 @@ class DatasetInfo:
     files: tuple[str, ...] = ()
     samples: int = 0
     fetch: str = ""
+    derived: bool = False
 
 
 @dataclass(frozen=True)

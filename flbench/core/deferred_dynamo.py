@@ -10,31 +10,24 @@ same holds for torch's module of symbolic shapes, which imports sympy, and which
 `torch.func` imports to ask whether a bool is true; and for its module that counts operations, which
 imports triton, and which lightning imports to have the class `FlopCounterMode`.
 
-Import this module before lightning. It does nothing if torch._dynamo is imported already, or torch
-is of a major version other than 2.
+`FINDER` finds them (`run/own_process.py`). It does nothing if torch._dynamo is imported already, or
+torch is of a major version other than 2.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from importlib import import_module
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-import torch
-
-from flbench.core.deferred_torchmetrics import run
+from flbench.core.deferring import DeferringFinder, run
 
 NAME = "torch._dynamo"
 SHAPES = "torch.fx.experimental.symbolic_shapes"
 COUNTER = "torch.utils.flop_counter"
-MAJOR = "2."
-"""The versions that this was tested with."""
 
 
 class Deferred(ModuleType):
@@ -53,7 +46,7 @@ class Deferred(ModuleType):
 
 def compiler() -> ModuleType | None:
     """The package, if its own code was run."""
-    module = sys.modules[NAME]
+    module = sys.modules.get(NAME)
     return module if type(module) is ModuleType else None
 
 
@@ -153,36 +146,4 @@ STANDINS: dict[str, dict[str, object]] = {
 """The modules that are deferred, and what they have without running their code."""
 
 
-class Finder(MetaPathFinder):
-    """Runs the package's own code before a module inside it is imported."""
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """None: the modules are found as usual."""
-        if name.startswith(f"{NAME}.") and compiler() is None:
-            run(sys.modules[NAME])
-        return None
-
-
-def defer() -> None:
-    """Put deferred modules in the place of those that would be imported."""
-    if NAME in sys.modules or not torch.__version__.startswith(MAJOR):
-        return
-    for name in STANDINS:
-        parent, _, last = name.rpartition(".")
-        package = import_module(parent)
-        spec = PathFinder.find_spec(name, package.__path__)
-        if spec is None or name in sys.modules:
-            continue
-        module = Deferred(name)
-        module.__spec__, module.__loader__, module.__file__ = spec, spec.loader, spec.origin
-        if spec.submodule_search_locations is not None:
-            module.__path__ = list(spec.submodule_search_locations)
-        module.__package__ = name if spec.submodule_search_locations is not None else parent
-        sys.modules[name] = module
-        setattr(package, last, module)
-    sys.meta_path.insert(0, Finder())
-
-
-defer()
+FINDER = DeferringFinder("torch", "2.", dict.fromkeys(STANDINS, Deferred), whole=[NAME])

@@ -6,26 +6,23 @@ torch does (https://github.com/Lightning-AI/torchmetrics/issues/3457). Here `imp
 and `import torchmetrics.functional` run nothing but what `Metric` needs. The first name that is
 asked for and is no submodule runs the package's own code, so all of torchmetrics is there.
 
-Import this module before lightning. It does nothing if torchmetrics is imported already, or is of
-a major version other than 1.
+`FINDER` finds them (`run/own_process.py`). It does nothing if torchmetrics is imported already, or
+is of a major version other than 1.
 """
 
 from __future__ import annotations
 
 import logging
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import version
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
+from flbench.core.deferring import DeferringFinder, run
+
 LIBRARY = "torchmetrics"
-MAJOR = "1."
-"""The versions that this was tested with."""
 FIRST = f"{LIBRARY}.utilities"
 """What the package imports before its classes, which import it in a circle."""
 CLASSES = {"Metric": f"{LIBRARY}.metric", "MetricCollection": f"{LIBRARY}.collections"}
@@ -65,59 +62,20 @@ class DeferredFunctions(ModuleType):
         return function
 
 
-DEFERRED: dict[str, type[ModuleType]] = {
-    LIBRARY: Deferred,
-    f"{LIBRARY}.functional": Deferred,
-    f"{LIBRARY}.utilities.plot": DeferredFunctions,
-}
+def prepare(module: ModuleType) -> None:
+    """Give the package what its other modules take of it while they are imported."""
+    if module.__name__ == LIBRARY:
+        vars(module).update(__version__=version(LIBRARY), _logger=logging.getLogger(LIBRARY))
+        import_module(FIRST)
 
 
-def run(module: ModuleType) -> ModuleType:
-    """Run a module's own code, unless it was run already."""
-    if type(module) is not ModuleType:
-        module.__class__ = ModuleType
-        spec = module.__spec__
-        assert spec is not None and spec.loader is not None
-        spec.loader.exec_module(module)
-    return module
-
-
-class DeferringLoader(Loader):
-    """Makes a deferred module of one that `loader` would load."""
-
-    def __init__(self, loader: Loader) -> None:
-        self.loader = loader
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """An empty module."""
-        return DEFERRED[spec.name](spec.name)
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Leave the module empty; its code can be read and run from now on."""
-        assert module.__spec__ is not None
-        module.__spec__.loader = module.__loader__ = self.loader
-        if module.__name__ == LIBRARY:
-            vars(module).update(__version__=version(LIBRARY), _logger=logging.getLogger(LIBRARY))
-            import_module(FIRST)
-
-
-class DeferringFinder(MetaPathFinder):
-    """Finds the packages that are deferred."""
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """The package's own specification with another loader; None for other packages."""
-        found = PathFinder.find_spec(name, path) if name in DEFERRED else None
-        if found is not None and found.loader is not None:
-            found.loader = DeferringLoader(found.loader)
-        return found
-
-
-def defer() -> None:
-    """Defer what is imported from now on."""
-    if LIBRARY not in sys.modules and version(LIBRARY).startswith(MAJOR):
-        sys.meta_path.insert(0, DeferringFinder())
-
-
-defer()
+FINDER = DeferringFinder(
+    LIBRARY,
+    "1.",
+    {
+        LIBRARY: Deferred,
+        f"{LIBRARY}.functional": Deferred,
+        f"{LIBRARY}.utilities.plot": DeferredFunctions,
+    },
+    prepare=prepare,
+)

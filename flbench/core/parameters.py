@@ -22,13 +22,30 @@ Presets = Mapping[str, Mapping[str, object]]
 
 
 @dataclass(frozen=True)
+class OpensFile:
+    """Mark of a parameter that names a file or folder which is read.
+
+    A result file of somebody else may give such a parameter only where the person who runs it
+    again names the same file.
+
+    Example:
+        >>> Weights = typing.Annotated[str | None, OpensFile(), "file of weights; none = random"]
+    """
+
+
+@dataclass(frozen=True)
 class Parameter:
-    """One declared parameter: its name, type and default (None where there is none)."""
+    """One declared parameter: its name, type and default (None where there is none).
+
+    Attributes:
+        opens_file: it has the mark `OpensFile`.
+    """
 
     name: str
     hint: Any
     default: object
     doc: str = ""
+    opens_file: bool = False
 
     @property
     def type(self) -> str:
@@ -88,9 +105,11 @@ def _declared(target: Callable[..., Any], skip: int) -> Mapping[str, Parameter]:
     found = {}
     for name, entry in list(inspect.signature(target).parameters.items())[skip:]:
         hint = hints.get(name, Any)
-        notes = [note for note in getattr(hint, "__metadata__", ()) if isinstance(note, str)]
+        marks = getattr(hint, "__metadata__", ())
+        notes = [note for note in marks if isinstance(note, str)]
         default = None if entry.default is inspect.Parameter.empty else entry.default
-        found[name] = Parameter(name, hint, default, " ".join(notes))
+        opens = any(isinstance(mark, OpensFile) for mark in marks)
+        found[name] = Parameter(name, hint, default, " ".join(notes), opens)
     return found
 
 

@@ -8,7 +8,7 @@ width of a row. Client ids are int64; model rows are float32; scores and losses 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -304,7 +304,7 @@ class Upload:
         ids: client ids, ascending, shape (n,).
         params: trained models, shape (n, c, W).
         active: which candidates were trained, shape (n, c), bool.
-        samples: number of training samples used, shape (n,), int64.
+        samples: number of training samples used, shape (n,), int64; or what `encode` made of it.
         steps: number of optimiser steps made, shape (n,), int64.
         loss: mean training loss over the batches of the stage, shape (n,), float64, nats.
         loss_start: loss on the training split before training, shape (n, c), nats; NaN = not
@@ -318,8 +318,10 @@ class Upload:
             scalar of `Start.returned_mask`.
         arrivals: simulated time at which each upload arrives, seconds, shape (n,), float64; None
             where the suite has no clock.
-        weights: how much each client counts in a mean, shape (n,), float64: what the hook `weights`
-            says, in `aggregate`; None elsewhere.
+        weights: how much each client counts in a mean, shape (n,), float64: what plugins answer to
+            the hook `weights`, in `aggregate`; None = none answers (see `client_weights`).
+        logged: what each client's module logged (`self.log`), which the round loop takes to the
+            history; no hook gets it.
     """
 
     ids: Tensor
@@ -337,6 +339,7 @@ class Upload:
     bits: Tensor | None = None
     arrivals: Tensor | None = None
     weights: Tensor | None = None
+    logged: Sequence[Mapping[str, float]] = ()
 
     @property
     def client_weights(self) -> Tensor:
@@ -369,6 +372,8 @@ class Message:
         overhead: size in bits of what is sent beside the scalars: their places, a norm, ...
         extras: tensors sent beside the model, name -> (...), of 32 bits a scalar; NaN = not sent.
         memory: the client's own entries of memories of scope "client", "<method>.<name>" -> (...).
+        samples: the number of samples that the server is told, 1 or more: what the client counts
+            for where a method weights by samples. 1 for all clients makes means uniform.
     """
 
     client: int
@@ -379,6 +384,7 @@ class Message:
     overhead: int = 0
     extras: Extras = field(default_factory=dict)
     memory: Extras = field(default_factory=dict)
+    samples: int = 1
 
     @property
     def update(self) -> Tensor:

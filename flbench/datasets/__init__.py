@@ -14,7 +14,17 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from flbench.errors import UserError
+from flbench.results.files import user_path
+
 
 def data_root(given: Path | None = None) -> Path:
-    """The folder of the data sets' files."""
-    return (given or Path(os.environ.get("FLBENCH_DATA") or "~/.cache/flbench")).expanduser()
+    """The folder of the data sets' files.
+
+    Raises:
+        UserError: nothing says where it is.
+    """
+    try:
+        return user_path(given or os.environ.get("FLBENCH_DATA") or "~/.cache/flbench")
+    except UserError as error:
+        raise UserError(f"data root {error}, as --data-root or in FLBENCH_DATA") from None

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flbench.core import torchvision_compat as torchvision_compat
 from flbench.core.dataset import Dataset, DatasetInfo
 from flbench.datasets.files import (
     Found,

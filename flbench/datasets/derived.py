@@ -36,7 +36,10 @@ WRITERS = 50
 
 ABOUT = {
     name: DatasetInfo(
-        source="computed from another data set", licence="its", fetch=f"--dataset {name}:digits"
+        source="computed from another data set",
+        licence="its",
+        fetch=f"--dataset {name}:digits",
+        derived=True,
     )
     for name in ("rotated", "label-swap", "writers")
 }

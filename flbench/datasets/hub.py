@@ -3,11 +3,14 @@
 Natural federations are there with a column that says who made a sample: FEMNIST
 (`flwrlabs/femnist`, writer_id), and others of LEAF and of hospitals. The library `datasets` reads
 them from its own cache, or from a folder on disk (`save_to_disk`, CSV or parquet files); a run
-downloads nothing. The partition `natural` makes each client of the column a client.
+downloads nothing, and runs no script of a data set. The partition `natural` makes each client of
+the column a client.
 """
 
 from __future__ import annotations
 
+import inspect
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,8 @@ import torch
 
 from flbench.core.dataset import Dataset, DatasetInfo
 from flbench.datasets.files import damaged, numbered
-from flbench.errors import BadParameter, MissingData, in_one_line
+from flbench.errors import BadParameter, MissingData, UserError, in_one_line
+from flbench.results.files import user_path
 
 ABOUT = {
     "hub": DatasetInfo(
@@ -67,28 +71,50 @@ def hub(root: Path, argument: str) -> Dataset:
 
 
 def loaded(name: str) -> dict[str, Any]:
-    """The splits of a data set in the library's cache, or of a folder."""
+    """The splits of a data set in the library's cache, or of a folder.
+
+    Raises:
+        MissingData: the library or the data set is not there.
+        UserError: it has a script, which would run.
+    """
     try:
         import datasets
     except ImportError:
         raise MissingData(
             f"data set 'hub:{name}' is read by `datasets`: pip install flbench[hub]"
         ) from None
-    folder, online = Path(name).expanduser(), datasets.config.HF_HUB_OFFLINE
+    folder, online = user_path(name), datasets.config.HF_HUB_OFFLINE
+    if name.endswith(".py") or any(folder.glob("*.py")):
+        raise UserError(
+            f"data set 'hub:{name}' has a script, which flbench does not run: keep its samples as"
+            " parquet or CSV files"
+        )
     datasets.config.HF_HUB_OFFLINE = True
     try:
         if (folder / "dataset_dict.json").is_file():
             return dict(datasets.load_from_disk(str(folder)))
         if (folder / "state.json").is_file():
             return {"train": datasets.load_from_disk(str(folder))}
-        return dict(datasets.load_dataset(str(folder) if folder.is_dir() else name))
+        asks = "trust_remote_code" in inspect.signature(datasets.load_dataset).parameters
+        refusing = {"trust_remote_code": False} if asks else {}  # from version 4 it runs no script
+        return dict(datasets.load_dataset(str(folder) if folder.is_dir() else name, **refusing))
     except Exception as error:  # whatever the library raises, for a name that it does not have too
         raise MissingData(
             f"data set 'hub:{name}' is not in the cache of `datasets`: {in_one_line(error)}; fetch"
-            f" it with python -c \"import datasets; datasets.load_dataset('{name}')\""
+            f" it with {fetching(name)}"
         ) from None
     finally:
         datasets.config.HF_HUB_OFFLINE = online
+
+
+def fetching(name: str) -> str:
+    """The command that fetches a data set; a name holds what it may.
+
+    Example:
+        >>> print(fetching("a'); import evil; ('"))
+        python -c 'import datasets; datasets.load_dataset("a'"'"'); import evil; ('"'"'")'
+    """
+    return shlex.join(["python", "-c", f"import datasets; datasets.load_dataset({name!r})"])
 
 
 def sample_column(name: str, part: Any, others: Sequence[str | None]) -> str:  # noqa: ANN401 - a split

@@ -25,7 +25,7 @@ from torch import Tensor
 from flbench.core.dataset import Dataset, DatasetInfo
 from flbench.datasets.files import damaged, folder_and_size
 from flbench.errors import MissingData
-from flbench.results.files import read_bounded
+from flbench.results.files import read_bounded, user_path
 
 LARGEST = 2**31
 """Bytes of a file."""
@@ -46,7 +46,7 @@ def leaf(root: Path, argument: str) -> Dataset:
         UserError: a file does not follow the format.
     """
     folder, size = folder_and_size(argument, "leaf")
-    home = Path(folder).expanduser()
+    home = user_path(folder)
     parts = [sorted((home / part).glob("*.json")) for part in ("train", "test")]
     if not all(parts):
         parts = [sorted((home / "all_data").glob("*.json"))]
@@ -81,7 +81,10 @@ def read(path: Path) -> Iterable[tuple[str, list[Any], list[Any]]]:
     """The users of a file, each with its samples and labels."""
     try:
         content = json.loads(read_bounded(path, LARGEST))
-        users = [(str(user), content["user_data"][user]) for user in content["users"]]
+        named = content["users"]
+        if len({*named}) < len(named):
+            raise damaged(path, "a user is listed twice")
+        users = [(str(user), content["user_data"][user]) for user in named]
         found = [(user, list(data["x"]), list(data["y"])) for user, data in users]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise damaged(path, f"it is no LEAF file: {type(error).__name__}: {error}") from None

@@ -22,7 +22,7 @@ import torch
 from flbench.core.dataset import Dataset, DatasetInfo
 from flbench.datasets.files import damaged, numbered
 from flbench.errors import MissingData
-from flbench.results.files import read_bounded
+from flbench.results.files import read_bounded, user_path
 
 LARGEST = 2**31
 """Bytes of a file."""
@@ -41,7 +41,7 @@ def table(root: Path, argument: str) -> Dataset:
         MissingData: there is no such file.
         UserError: a row, a column or a value does not fit.
     """
-    path = Path(argument).expanduser()
+    path = user_path(argument)
     if not path.is_file():
         raise MissingData(f"there is no file {path}")
     columns = read(path)

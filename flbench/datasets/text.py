@@ -22,7 +22,7 @@ import torch
 from flbench.core.dataset import Dataset, DatasetInfo
 from flbench.datasets.files import Found, absent, present
 from flbench.errors import MissingData, UserError, text_of
-from flbench.results.files import read_bounded
+from flbench.results.files import read_bounded, user_path
 
 if TYPE_CHECKING:
     from tokenizers import ByteLevelBPETokenizer
@@ -85,7 +85,7 @@ def oscar(root: Path) -> Dataset:
 
 def folder(root: Path, argument: str) -> Dataset:
     """Your own texts: text:FOLDER with one UTF-8 text file per domain."""
-    found = sorted(Path(argument).expanduser().glob("*.txt"))
+    found = sorted(user_path(argument).glob("*.txt"))
     if not found:
         raise MissingData(f"data set 'text:{argument}' expects a folder with one .txt per domain")
     return tokenised(f"text:{argument}", {path.stem: _text(path) for path in found}, CONTEXT)

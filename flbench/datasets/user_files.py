@@ -23,6 +23,7 @@ from flbench.datasets.files import (
     scaled,
     whole_numbers,
 )
+from flbench.results.files import user_path
 
 ABOUT = {
     "npz": DatasetInfo(source="yours", licence="yours", fetch="--dataset npz:FILE.npz"),
@@ -35,7 +36,7 @@ def npz(root: Path, argument: str) -> Dataset:
 
     Without a test part the arrays are x and y. Labels are integers 0..C-1, each of which occurs.
     """
-    path = Path(argument).expanduser()
+    path = user_path(argument)
     stored = arrays(path)
     parts = npz_parts(path, stored, as_samples)
     x, labels, test = joined(parts)
@@ -107,7 +108,7 @@ def images(root: Path, argument: str) -> Dataset:
     Images are scaled to -1..1. They have one channel if all are grey, and one size without @SIZE.
     """
     folder, size = folder_and_size(argument, "images")
-    found = image_folder.read(Path(folder).expanduser(), size)
+    found = image_folder.read(user_path(folder), size)
     if len(found.classes) < 2:
         raise damaged(Path(folder), f"it has one class only, {found.classes[0]}")
     return scaled(f"images:{argument}", found.pixels, len(found.classes), SIGNED, found.domain)

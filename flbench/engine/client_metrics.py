@@ -1,9 +1,10 @@
 """Client metrics: metrics of each client's test samples, computed batch by batch.
 
 A metric is a `torchmetrics.Metric`, made by a factory: an entry point of group `flbench.metrics`,
-a class of torchmetrics by its own name, or what a method's hook `metrics` brings. It is updated
-with logits (b, C) and labels (b,), for text with one row per token, from a client's first sample to
-its last one, and then reset for another client: no samples are kept, unless the metric keeps them.
+one of the classes of torchmetrics that may be asked for (`client_metrics/torchmetrics_classes.py`),
+or what a method's hook `metrics` brings. It is updated with logits (b, C) and labels (b,), for text
+with one row per token, from a client's first sample to its last one, and then reset for another
+client: no samples are kept, unless the metric keeps them.
 """
 
 from __future__ import annotations
@@ -20,13 +21,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flbench.client_metrics.torchmetrics_classes import (
+    HOME,
+    LIBRARY,
+    allowed,
+    checked_params,
+    is_class,
+    refuse_too_large,
+)
+from flbench.core import torchvision_compat as torchvision_compat
 from flbench.core.parameters import checked
-from flbench.errors import PluginError, UnknownName, UserError, in_one_line
+from flbench.errors import PluginError, UnknownName, in_one_line
 from flbench.plugin.isolation import IsolatedPlugin
 from flbench.plugin.registry import entries, find, load_entry
 from flbench.suite import Component
 
-LIBRARY = "torchmetrics"
 TRIED = 8
 """Samples on which a metric is tried before a run begins."""
 
@@ -51,54 +60,48 @@ class ClientMetric:
 
 
 def find_metric(asked: Component) -> ClientMetric:
-    """The metric of a name, installed or of torchmetrics; it is not made yet.
+    """The metric of a name, installed or a class of torchmetrics; it is not made yet.
 
     Raises:
-        UnknownName: there is none, or it has no such parameter.
+        UnknownName: there is none, it is a class that may not be asked for, or it has no such
+            parameter.
         BadParameter: a value does not fit its parameter.
     """
     name, params = asked.name, asked.params
-    if name in entries("metrics"):
+    known = entries("metrics")
+    if name in known:
         entry = find("metrics", name)
         factory = load_entry(entry)
         values = checked(f"metric '{name}'", factory, params, skip=1)
         package = f"{entry.distribution} {entry.version}"
         make: Callable[[int], Any] = lambda classes: factory(classes, **values)  # noqa: E731
+    elif is_class(name):
+        values, package = checked_params(name, params), f"{LIBRARY} {version(LIBRARY)}"
+        make = _maker(name, values)
     else:
-        kind, package = _class_of(name), f"{LIBRARY} {version(LIBRARY)}"
-        make = _maker(name, kind, params)
+        listed = "or a class of torchmetrics such as MulticlassF1Score; installed"
+        raise UnknownName("metric", name, known, listed)
     return ClientMetric(asked.label, name, params, package, make)
 
 
-def _class_of(name: str) -> Any:  # noqa: ANN401 - whatever torchmetrics has
-    """A class of torchmetrics, by its own name or by its path."""
-    path, dot, last = name.rpartition(".")
-    if not last[:1].isupper() or (dot and path.split(".")[0] != LIBRARY):
-        listed = "or a class of torchmetrics such as MulticlassF1Score; installed"
-        raise UnknownName("metric", name, entries("metrics"), listed)
-    home = f"{LIBRARY}.classification"
-    try:
-        kind = getattr(import_module(path or home), last, None)
-    except ImportError as error:
-        hint = "name the class alone, such as MulticlassF1Score"
-        raise UserError(f"metric '{name}': {in_one_line(error)}; {hint}") from None
+def _maker(name: str, params: Mapping[str, Any]) -> Callable[[int], Any]:
+    """What makes an instance of a class of torchmetrics; the name and its parameters are checked.
+
+    Raises:
+        UnknownName: the installed torchmetrics does not have it, or not one of its parameters.
+    """
+    last, _ = allowed(name)
+    home = import_module(HOME)
+    kind = getattr(home, last, None)
     if kind is None:
-        known = [one for one in vars(import_module(home)) if one.startswith("Multiclass")]
-        raise UnknownName("class of torchmetrics", name, known, listed="for example")
-    if not inspect.isclass(kind) or not all(hasattr(kind, one) for one in ("update", "compute")):
-        raise UserError(f"metric '{name}': expected a class with update and compute, got {kind!r}")
-    return kind
-
-
-def _maker(name: str, kind: Any, params: Mapping[str, Any]) -> Callable[[int], Any]:  # noqa: ANN401
-    """What makes an instance of a class of torchmetrics."""
+        raise UnknownName(f"class of {LIBRARY} {version(LIBRARY)}", name, vars(home), "it has")
     known = inspect.signature(kind).parameters
-    named = [key for key, one in known.items() if one.kind is not inspect.Parameter.VAR_KEYWORD]
     for key in params:
-        if key not in named:
-            raise UnknownName(f"parameter of metric '{name}'", key, named, listed="declared")
+        if key not in known:
+            raise UnknownName(f"parameter of metric '{name}'", key, known, listed="declared")
 
     def make(classes: int) -> Any:  # noqa: ANN401 - a Metric
+        refuse_too_large(name, params, classes)
         usual = {"task": "multiclass", "num_classes": classes}
         return kind(**{key: usual[key] for key in usual if key in known}, **params)
 

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from flbench.core import client as client  # makes torchvision importable, which lightning needs
+from flbench.core import torchvision_compat as torchvision_compat  # lightning needs it
 from flbench.engine import deterministic, portable
 from flbench.engine.allocator import keep_activations
 from flbench.engine.process_group import ALONE, ProcessGroup, everybody
@@ -32,7 +32,7 @@ from flbench.engine.processes import (
     parent_is_gone,
     terminate_workers,
 )
-from flbench.errors import FlbenchError, Interrupted, ProcessDied, UserError
+from flbench.errors import FlbenchError, Interrupted, ProcessDied, UserError, escaped
 
 if TYPE_CHECKING:
     from flbench.engine.options import EngineOptions
@@ -178,6 +178,6 @@ def _watch(connected: threading.Event) -> None:
             error: FlbenchError = ProcessDied("a process of this run died before it began")
             if {Interrupted.exit_code, -signal.SIGINT} & set(ended):  # Ctrl-C goes to all of them
                 error = Interrupted("interrupted")
-            print(f"flbench: {error}", file=sys.stderr)
+            print(f"flbench: {escaped(str(error))}", file=sys.stderr)
             sys.stderr.flush()
             os._exit(error.exit_code)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from flbench.core.lightning_hooks import overrides
 from flbench.core.networks import has_forward_hooks
 from flbench.engine.cross_evaluation import (
     CHUNK,
@@ -24,7 +25,7 @@ from flbench.engine.cross_evaluation import (
     load,
     sums_of,
 )
-from flbench.engine.lane_hooks import attributes, overrides
+from flbench.engine.lane_hooks import attributes
 from flbench.engine.workspace import Workspace
 from flbench.federation.federation import Samples
 from flbench.federation.pooled import SMALL, Pooled
@@ -178,7 +179,9 @@ def evaluate_lanes(
             own = {name: table[0] for name, table in received.items()}
             alone = evaluate_model(space, rows[0], lanes.pools[0], received=own, labels=labels)
             space.evaluates_lanes = agree(found.sums[: len(alone)], alone.cpu())
-    except (Exception, SystemExit):  # it comes again where models are evaluated one by one
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # it comes again where models are evaluated one by one
         space.evaluates_lanes = False
     return found if space.evaluates_lanes else None
 

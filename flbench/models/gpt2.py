@@ -12,8 +12,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from flbench.core import torchvision_compat as torchvision_compat
+from flbench.core.parameters import OpensFile
 from flbench.errors import UserError
 from flbench.models.pretrained import PretrainedWeights
+from flbench.results.files import user_path
 
 if TYPE_CHECKING:
     from transformers import GPT2Model
@@ -27,7 +29,9 @@ def build(
     shape: tuple[int, ...],
     classes: int,
     pretrained: Annotated[
-        str | None, "folder with config and weights, which then has its own sizes; none = random"
+        str | None,
+        OpensFile(),
+        "folder with config and weights, which then has its own sizes; none = random",
     ] = None,
     layers: Annotated[int, Field(ge=1), "number of blocks"] = 2,
     width: Annotated[int, Field(ge=1), "features of a token"] = 64,
@@ -52,7 +56,7 @@ def build(
         raise UserError(f"gpt2 expects samples of tokens, (length,), got samples of shape {shape}")
     from transformers import AttentionInterface, GPT2Config, GPT2Model
 
-    folder = None if pretrained is None else Path(pretrained).expanduser()
+    folder = None if pretrained is None else user_path(pretrained)
     settings: dict[str, Any]
     if folder is not None:
         settings = _settings(folder, classes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from pathlib import Path
 from typing import Annotated, Literal
 
 import torch
@@ -11,8 +10,10 @@ from pydantic import Field
 from torch import nn
 
 from flbench.core import torchvision_compat as torchvision_compat
+from flbench.core.parameters import OpensFile
 from flbench.models.image_input import ImageAdapter, expect_images
 from flbench.models.pretrained import PretrainedWeights
+from flbench.results.files import user_path
 
 SOURCE = PretrainedWeights("resnet18", "the state dict of torchvision's resnet18", "weights")
 
@@ -24,7 +25,9 @@ def build(
         Literal["imagenet", "cifar"], "7x7 stride 2 and a pooling, or 3x3 stride 1 without"
     ] = "imagenet",
     weights: Annotated[
-        str | None, "file of a pretrained state dict, .pth or .safetensors; none = random"
+        str | None,
+        OpensFile(),
+        "file of a pretrained state dict, .pth or .safetensors; none = random",
     ] = None,
     resize: Annotated[
         int | None, Field(ge=8), "resize images to this height and width; none = as they are"
@@ -48,7 +51,7 @@ def build(
         nn.init.kaiming_normal_(net.conv1.weight, mode="fan_out", nonlinearity="relu")
         net.maxpool = nn.Identity()
     if weights is not None:
-        path = Path(weights).expanduser()
+        path = user_path(weights)
         given = SOURCE.read(path)
         for name, own in net.state_dict().items():
             if name.endswith("num_batches_tracked"):  # files from before PyTorch 0.4.1 lack them

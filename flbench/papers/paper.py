@@ -17,8 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from flbench.errors import BadParameter, UnknownName
 from flbench.plugin.registry import find, load_entry
+from flbench.results.files import read_bounded
 from flbench.results.schema import first_problem, problem_text
-from flbench.suite import load_suite
+from flbench.suite import LARGEST, load_suite
 
 SCALES = ("small", "large", "paper")
 """`paper`: as the paper did it; `large`: its data, less of the rest; `small`: less of all."""
@@ -122,7 +123,7 @@ def load_paper(name: str) -> Paper:
     """
     path = Path(name) if name.endswith(".toml") else Path(load_entry(find("papers", name)))
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(read_bounded(path, LARGEST).decode())
         return Paper.model_validate({"name": path.stem, **table})
     except ValidationError as error:
         problem = problem_text(*first_problem(error, table))

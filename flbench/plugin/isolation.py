@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TypeVar
 
-from flbench.errors import FlbenchError, PluginError, in_one_line
+from flbench.errors import FlbenchError, PluginError, escaped, in_one_line
 
 T = TypeVar("T")
 
@@ -240,6 +240,16 @@ def restore(before: Snapshot) -> list[tuple[str, str]]:
     return changes
 
 
+@contextmanager
+def streams_kept() -> Iterator[None]:
+    """Keep standard output and standard error where they are, whatever third-party code sets."""
+    output, errors = sys.stdout, sys.stderr
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = output, errors
+
+
 class IsolatedPlugin:
     """Runs a plugin's code and restores the settings that it changed.
 
@@ -249,7 +259,7 @@ class IsolatedPlugin:
 
     def __init__(self, name: str, warn: Callable[[str], None] | None = None) -> None:
         self.name = name
-        self._warn = warn or (lambda line: print(f"flbench: {line}", file=sys.stderr))
+        self._warn = warn or (lambda line: print(f"flbench: {escaped(line)}", file=sys.stderr))
         self._warned: set[str] = set()
 
     @contextmanager
@@ -262,7 +272,7 @@ class IsolatedPlugin:
         """
         before = snapshot()
         try:
-            with redirect_stdout(sys.stderr):  # standard output is for tables
+            with streams_kept(), redirect_stdout(sys.stderr):  # standard output is for tables
                 yield
         finally:
             self.restore(before, what, quiet)
@@ -292,7 +302,9 @@ def produced(name: str, owner: str, kind: type[T], make: Callable[[], object]) -
             found = make()
     except FlbenchError:
         raise
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise PluginError(f"{owner} raised {in_one_line(error)}") from error
     if not isinstance(found, kind):
         raise PluginError(f"{owner} returned {type(found).__name__}, expected {kind.__name__}")

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from flbench.errors import UserError, naming
 from flbench.results.schema import (
+    LONGEST,
     Line,
     Name,
     Number,
@@ -88,6 +89,18 @@ def content_digest(result: Result) -> str:
     """
     text = result.model_copy(update={"status": "self-reported"}).canonical(as_read=True)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def name_of(path: Path) -> str:
+    r"""The name of a file in a log: one printable line, the end of it where it is long.
+
+    Example:
+        >>> name_of(Path("a/b")), name_of(Path("a\nb")), len(name_of(Path("x" * 999)))
+        ('a/b', 'a\\nb', 200)
+    """
+    name = path.as_posix()
+    text = name if name.isprintable() else ascii(name)[1:-1]
+    return text if len(text) <= LONGEST else f"...{text[3 - LONGEST :]}"
 
 
 def run_key(result: Result) -> str:

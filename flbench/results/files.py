@@ -6,6 +6,7 @@ Reading results imports no torch.
 from __future__ import annotations
 
 import errno
+import fcntl
 import fnmatch
 import hashlib
 import json
@@ -16,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -40,6 +42,8 @@ RETRIES = 3
 """How often the writing of a result is begun again."""
 WAIT = 0.5
 """Seconds before it is begun again."""
+PARTIAL = re.compile(r"\..+\.[a-z0-9_]{8}\.partial")
+"""Names of files that are not whole yet."""
 DIGEST = re.compile(r'(?<=\n"digest": ")[0-9a-f]{64}(?=",\n)')
 
 
@@ -72,12 +76,47 @@ def result_path(
     out: Path, suite: str, dataset: str, method: str, fingerprint: str, seed: int
 ) -> Path:
     """`<out>/<suite>/<dataset>/<method>/<fingerprint8>/seed-<n>.json`; the data set as a folder."""
-    return out / suite / slug(dataset) / method / fingerprint / f"seed-{seed}.json"
+    return plain_path(out) / suite / slug(dataset) / method / fingerprint / f"seed-{seed}.json"
 
 
 def checkpoint_path(result: Path) -> Path:
     """Where the checkpoint of a result file lies."""
     return result.with_suffix(".checkpoint.safetensors")
+
+
+def user_path(text: str | Path) -> Path:
+    """A path that a person wrote, with `~` and `~NAME` as the home folders that they name.
+
+    Raises:
+        UserError: there is no such user, or nothing says where the home folder is.
+    """
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        name = Path(text).parts[0]
+        whose = "HOME is not set" if name == "~" else f"there is no user '{name[1:]}'"
+        raise UserError(
+            f"{text}: nothing says which folder {name} is ({whose}): write the whole path"
+        ) from None
+
+
+def real_path(path: Path) -> Path:
+    """The whole path without links; one that leads back to itself is left, and cannot be opened."""
+    return Path(os.path.realpath(path))
+
+
+def plain_path(path: Path) -> Path:
+    """The path without `NAME/..`, for which the folder NAME need not be there; links stay.
+
+    Example:
+        >>> str(plain_path(Path("a/../b"))), str(plain_path(Path("../b")))
+        ('b', '../b')
+    """
+    kept = Path()
+    for part in path.parts:
+        leads_up = part == ".." and kept.name not in ("", "..") and not kept.is_symlink()
+        kept = kept.parent if leads_up else kept / part
+    return kept
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -99,8 +138,8 @@ def atomic_write(path: Path, write: Callable[[Path], object], former: Path | Non
     """
     with naming(path):
         make_folder(path.parent)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        os.close(handle)
+        remove_partial_files(str(path.parent.absolute()))
+        handle, temporary = _partial_file(path)
         try:
             write(Path(temporary))
             os.chmod(temporary, 0o666 & ~umask())
@@ -112,6 +151,32 @@ def atomic_write(path: Path, write: Callable[[Path], object], former: Path | Non
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
+        finally:
+            os.close(handle)
+
+
+def _partial_file(path: Path) -> tuple[int, str]:
+    """A new file beside a path, locked while it is open: its number and its name."""
+    while True:
+        handle, name = tempfile.mkstemp(".partial", f".{path.name}.", path.parent)
+        with suppress(OSError):  # there are no locks
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.exists(name):
+            return handle, name
+        os.close(handle)  # it was removed before it was locked
+
+
+@lru_cache(maxsize=4096)
+def remove_partial_files(folder: str) -> None:
+    """Remove what killed processes left in a folder, once in each process; what is locked stays."""
+    for name in filter(PARTIAL.fullmatch, os.listdir(folder)):
+        with suppress(OSError):  # it is locked, somebody else's, or gone
+            handle = os.open(os.path.join(folder, name), os.O_RDONLY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.unlink(os.path.join(folder, name))
+            finally:
+                os.close(handle)
 
 
 def refuse_unwritable(path: Path) -> None:
@@ -161,10 +226,11 @@ def save_result(path: Path, result: Result) -> None:
 def _rescued(path: Path, text: str) -> str:
     """Write a result where it can be saved, or print it; where it is, in words."""
     name = f"flbench-{slug('-'.join(path.parts[-5:-1]))}-{path.name}"
-    for folder in (Path.cwd(), Path(tempfile.gettempdir())):
-        with suppress(MachineError):
-            write_atomically(folder / name, text.encode())
-            return f"the result is saved as {folder / name}: move it there"
+    for find in (os.getcwd, tempfile.gettempdir):
+        with suppress(MachineError, OSError):  # the folder may not be there either
+            path = Path(find(), name)
+            write_atomically(path, text.encode())
+            return f"the result is saved as {path}: move it there"
     sys.stdout.write(text)
     return "the result is on standard output: keep it as that file"
 

@@ -37,11 +37,38 @@ from flbench.metrics import (
     is_taken,
     metrics_of,
 )
+from flbench.results.hashed_fields import DESCRIBES
+from flbench.results.marks import (
+    ANSWERS,
+    BYTES,
+    CURVES,
+    EQUAL,
+    FIELDS,
+    FIELDS_AT_END,
+    GROUPS,
+    LOSSES,
+    NOT,
+    NOTES,
+    REPORTED,
+    SCORES,
+    SUMMARY,
+    VALUES,
+)
 from flbench.results.score_encoding import Floats, decode
 
 SCHEMA = 3
 DIGESTED = 3
 """Files of this version or a later one have a digest."""
+YOUNGER = {
+    2: frozenset({
+        "clients.labels", "curves.slowest_down", "curves.trained_epochs", "scores",
+        "summary.accuracy_decile_gap", "summary.churn", "summary.ece", "summary.kld",
+        "summary.link_seconds", "summary.noise", "summary.purity",
+        "summary.selection_error_mean", "summary.trained_epochs", "suite_plugins",
+    }),
+    3: frozenset({"curves.trained_epochs", "summary.trained_epochs", "suite_plugins"}),
+}  # fmt: skip
+"""What files of a version may lack: it was added after the first of them."""
 VOLATILE = ("digest", "seconds", "energy", "environment")
 """Keys that differ between two runs of the same thing."""
 LARGEST = 2**53
@@ -110,7 +137,7 @@ def _number(value: float) -> float:
 Text = Annotated[str, AfterValidator(_text)]
 Line = Annotated[str, AfterValidator(_line)]
 Name = Annotated[str, AfterValidator(_name)]
-Mark = Annotated[str, Field(pattern=r"^[\w.+-]{1,64}$")]
+Hash = Annotated[str, Field(pattern=r"^[\w.+-]{1,64}$")]
 """A fingerprint; it is part of files' names."""
 Plain = Annotated[Any, AfterValidator(_plain)]
 Count = Annotated[int, Field(ge=0, le=LARGEST)]
@@ -167,22 +194,22 @@ class Plugin(_Stored):
     its module's files; "" in results from before it was kept.
     """
 
-    name: Name
-    distribution: Line
-    version: Line
-    uses_true_groups: bool = False
-    paper_leak: bool = False
-    pools_data: bool = False
-    baseline: bool = False
-    source: Line = ""
+    name: Annotated[Name, EQUAL]
+    distribution: Annotated[Line, NOT]
+    version: Annotated[Line, NOT]
+    uses_true_groups: Annotated[bool, EQUAL] = False
+    paper_leak: Annotated[bool, EQUAL] = False
+    pools_data: Annotated[bool, EQUAL] = False
+    baseline: Annotated[bool, EQUAL, DESCRIBES] = False
+    source: Annotated[Line, NOT, DESCRIBES] = ""
 
 
 class Method(_Stored):
     """The method of a row."""
 
-    name: Name
-    params: dict[Name, Plain]
-    plugins: list[Plugin]
+    name: Annotated[Name, EQUAL]
+    params: Annotated[dict[Name, Plain], EQUAL]
+    plugins: Annotated[list[Plugin], FIELDS]
 
 
 class Fingerprint(_Stored):
@@ -192,12 +219,12 @@ class Fingerprint(_Stored):
     settings alone: rows of one table share it. The others belong to the seed.
     """
 
-    config: Mark
-    suite: Mark
-    data: Mark
-    partition: Mark
-    initial_weights: Mark
-    cohorts: Mark
+    config: Annotated[Hash, NOT]  # of the plugins' versions, too: made again from the file
+    suite: Annotated[Hash, EQUAL]
+    data: Annotated[Hash, EQUAL]
+    partition: Annotated[Hash, EQUAL]
+    initial_weights: Annotated[Hash, EQUAL]
+    cohorts: Annotated[Hash, EQUAL]
 
 
 class Clients(_Stored):
@@ -213,14 +240,14 @@ class Clients(_Stored):
         labels: training samples by label, label -> count; None where samples have no label.
     """
 
-    train: list[Count]
-    validation: list[Count]
-    test: list[Count]
-    correct: list[Count]
-    loss: list[Number]
-    group: list[Group] | None
-    bytes: list[Count]
-    labels: list[dict[Label, Count]] | None = None
+    train: Annotated[list[Count], EQUAL]
+    validation: Annotated[list[Count], EQUAL]
+    test: Annotated[list[Count], EQUAL]
+    correct: Annotated[list[Count], ANSWERS]
+    loss: Annotated[list[Number], LOSSES]
+    group: Annotated[list[Group] | None, EQUAL]
+    bytes: Annotated[list[Count], BYTES]
+    labels: Annotated[list[dict[Label, Count]] | None, EQUAL] = None
 
     def accuracies(self) -> Floats:
         """Accuracy of each client that is judged, shape (n,)."""
@@ -240,12 +267,12 @@ class ClientMetricValues(_Stored):
         values: by client id; null = undefined for the client, or it is not judged.
     """
 
-    name: Name
-    params: dict[Name, Plain] = {}
-    package: Line
-    plugin: Line = ""
-    higher_is_better: bool | None
-    values: list[Number | None]
+    name: Annotated[Name, EQUAL]
+    params: Annotated[dict[Name, Plain], EQUAL] = {}
+    package: Annotated[Line, NOT]
+    plugin: Annotated[Line, EQUAL] = ""
+    higher_is_better: Annotated[bool | None, EQUAL]
+    values: Annotated[list[Number | None], VALUES]
 
 
 class Change(_Stored):
@@ -338,12 +365,12 @@ class Unseen(_Stored):
     `correct` is of the model they got, `correct_tuned` of the same after `epochs` local epochs.
     """
 
-    epochs: Count
-    train: list[Count]
-    test: list[Count]
-    correct: list[Count]
-    correct_tuned: list[Count]
-    group: list[Group] | None
+    epochs: Annotated[Count, EQUAL]
+    train: Annotated[list[Count], EQUAL]
+    test: Annotated[list[Count], EQUAL]
+    correct: Annotated[list[Count], ANSWERS]
+    correct_tuned: Annotated[list[Count], ANSWERS]
+    group: Annotated[list[Group] | None, EQUAL]
 
     def accuracies(self) -> dict[str, Floats]:
         """Accuracy of each newcomer by the name of its metric."""
@@ -368,29 +395,29 @@ class Result(_Stored):
 
     model_config = ConfigDict(json_schema_extra=_with_digest)
 
-    schema_version: int = Field(default=SCHEMA, ge=1)
-    status: Literal["self-reported", "reproduced"] = "self-reported"
-    suite: dict[Name, Plain]
-    dataset: Name
-    method: Method
-    seed: Count
-    fingerprint: Fingerprint
-    summary: dict[Name, Number | Whole | None]
-    curves: dict[Name, list[Whole | Number | None]]
-    clients: Clients
-    client_metrics: dict[Name, ClientMetricValues] | None = None
-    unseen: Unseen | None = None
-    membership: list[Change]
-    scores: ScoreMatrix | None = None
-    tuning: Tuning | None = None
-    source_changes: list[SourceChange] | None = None
-    suite_plugins: list[Plugin] | None = None
-    bytes: dict[Name, dict[Name, Count]]
-    notes: list[Note]
-    warnings: list[Text]
-    seconds: dict[Name, Number]
-    energy: Energy | None = None
-    environment: dict[Name, Line]
+    schema_version: Annotated[int, NOT] = Field(default=SCHEMA, ge=1)
+    status: Annotated[Literal["self-reported", "reproduced"], NOT] = "self-reported"
+    suite: Annotated[dict[Name, Plain], EQUAL]
+    dataset: Annotated[Name, EQUAL]
+    method: Annotated[Method, FIELDS]
+    seed: Annotated[Count, EQUAL]
+    fingerprint: Annotated[Fingerprint, FIELDS]
+    summary: Annotated[dict[Name, Number | Whole | None], SUMMARY]
+    curves: Annotated[dict[Name, list[Whole | Number | None]], CURVES]
+    clients: Annotated[Clients, FIELDS]
+    client_metrics: Annotated[dict[Name, ClientMetricValues] | None, FIELDS_AT_END] = None
+    unseen: Annotated[Unseen | None, FIELDS_AT_END] = None
+    membership: Annotated[list[Change], GROUPS]
+    scores: Annotated[ScoreMatrix | None, SCORES] = None
+    tuning: Annotated[Tuning | None, EQUAL] = None
+    source_changes: Annotated[list[SourceChange] | None, NOT] = None
+    suite_plugins: Annotated[list[Plugin] | None, FIELDS] = None
+    bytes: Annotated[dict[Name, dict[Name, Count]], BYTES]
+    notes: Annotated[list[Note], NOTES]
+    warnings: Annotated[list[Text], REPORTED]
+    seconds: Annotated[dict[Name, Number], NOT]
+    energy: Annotated[Energy | None, NOT] = None
+    environment: Annotated[dict[Name, Line], NOT]
 
     @model_validator(mode="after")
     def _fits(self) -> Result:
@@ -481,7 +508,7 @@ class Skip(_Stored):
     """Why a method was not run on a suite: it is not defined there. Lies where results would."""
 
     suite: dict[Name, Plain]
-    suite_hash: Mark
+    suite_hash: Hash
     dataset: Name
     method: Method
     reason: Text

@@ -16,16 +16,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from flbench.core.model_bank import ModelBank, RowStore, all_finite
 from flbench.core.state import Membership, State
+from flbench.core.types import Scope
 from flbench.engine.communication import CommunicationLedger
-from flbench.errors import MachineError, UserError, in_one_line
+from flbench.errors import MachineError, PluginError, UserError, in_one_line
 from flbench.plugin.arguments import Marks
+from flbench.plugin.validation import Expect
 from flbench.results.schema import Fingerprint
 from flbench.run import core_digest
 from flbench.run.checkpoint_file import Damaged, generations, read_content, write_file
@@ -33,7 +35,11 @@ from flbench.run.history import History
 
 LONGEST = 600.0
 """It is written at the latest when so many seconds have passed."""
-UNFIT = (AssertionError, AttributeError, LookupError, TypeError, ValueError, SafetensorError)
+SCOPES = frozenset(get_args(Scope))
+UNFIT = (
+    AssertionError, AttributeError, LookupError, TypeError, ValueError,
+    PluginError, SafetensorError,
+)  # fmt: skip
 """What reading a file raises that holds something else than a run."""
 OPTIONS = {"threads": "--threads", "compile": "--compile"}
 """Key of an environment -> the option by which a person sets it."""
@@ -182,15 +188,48 @@ def write(path: Path, packed: Packed) -> None:
         if tensor.untyped_storage().data_ptr() in seen:
             owned[name] = tensor.clone()
         seen.add(tensor.untyped_storage().data_ptr())
-    write_file(path, owned, json.dumps({**packed.plain, "on_device": on_device}))
+    content = {
+        **packed.plain,
+        "on_device": on_device,
+        "kinds": {name: kind(tensor) for name, tensor in owned.items()},
+    }
+    write_file(path, owned, json.dumps(content))
+
+
+def kind(tensor: Tensor) -> list[Any]:
+    """Type and shape of a tensor, as plain data."""
+    return [str(tensor.dtype), *tensor.shape]
+
+
+def expect_state(state: State, ledger: CommunicationLedger, width: int, clients: int) -> None:
+    """Refuse a state that is of no run of so many clients, with models of so many scalars.
+
+    Raises:
+        PluginError: a table has another shape or type than its name, or the scope of a memory, say.
+        ValueError: a memory has no scope, or none that there is.
+    """
+    expect, rows = Expect("it", None), len(state.models)
+    expect.rows(state.models, (None, width), "one row per model")
+    expect.membership(state.membership, rows, clients)
+    if state.scopes.keys() != state.memory.keys() or not {*state.scopes.values()} <= SCOPES:
+        raise ValueError(f"scopes {dict(state.scopes)} of memories {sorted(state.memory)}")
+    expect.memory(state.memory, state, rows, clients)
+    for moved in ledger.client_bits.values():
+        expect.indices(moved, (clients,), "the bits of each client")
 
 
 def load_checkpoint(
-    path: Path, store: RowStore, origin: Origin, *, changed_source: bool = False
+    path: Path,
+    store: RowStore,
+    origin: Origin,
+    *,
+    changed_source: bool = False,
+    expect: Callable[[State, CommunicationLedger], None] = lambda state, ledger: None,
 ) -> Resumed:
     """Read the newest generation that is whole; banks go to the store row by row.
 
     Args:
+        expect: refuses what does not fit the run (`expect_state`).
         changed_source: go on although what computes has changed; the history says so.
 
     Raises:
@@ -201,7 +240,7 @@ def load_checkpoint(
     begin_anew = f"; to start over, delete {' and '.join(map(str, generations(path)))}"
     for file in generations(path):
         try:
-            found = _load(file, store, origin, changed_source)
+            found = _load(file, store, origin, changed_source, expect)
         except Damaged as error:
             messages.append(str(error))
             continue
@@ -215,7 +254,13 @@ def load_checkpoint(
     raise Damaged(f"{'; '.join(messages)}{begin_anew}")
 
 
-def _load(file: Path, store: RowStore, origin: Origin, changed_source: bool) -> Resumed:
+def _load(
+    file: Path,
+    store: RowStore,
+    origin: Origin,
+    changed_source: bool,
+    expect: Callable[[State, CommunicationLedger], None],
+) -> Resumed:
     """Read one generation."""
     content = read_content(file)
     try:
@@ -224,18 +269,21 @@ def _load(file: Path, store: RowStore, origin: Origin, changed_source: bool) -> 
         changes = _changes(file, plain["origin"], origin, changed_source)
         with safe_open(file, framework="pt") as opened:
             names, on_device = list(opened.keys()), set(plain["on_device"])
-            if not on_device <= set(names):
-                raise ValueError("a tensor of the device is not there")
+            if not on_device <= set(names) or plain["kinds"].keys() != set(names):
+                raise ValueError("it lacks a tensor, or has one too many")
 
             def read(name: str) -> Tensor:
                 """A copy: what lies at odd places, as in a file, may give other bits."""
                 tensor: Tensor = opened.get_tensor(name)
+                if (found := kind(tensor)) != (expected := plain["kinds"][name]):
+                    raise ValueError(f"{name}: expected {expected}, found {found}")
                 return tensor.to(store.device if name in on_device else "cpu", copy=True)
 
             tables = _tables(names, read, store)
         found = Resumed(*_unpacked(plain, tables), [], file)
         if not all_finite(found.state.models):
             raise ValueError("a model is not finite")
+        expect(found.state, found.ledger)
     except UNFIT as error:  # a digest that fits, of something else
         raise Damaged(f"{file}: no checkpoint of a run ({in_one_line(error)})") from None
     for name, before, after in changes:

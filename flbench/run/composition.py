@@ -16,6 +16,7 @@ from flbench.errors import BadParameter, PluginError, UnknownName, UserError, in
 from flbench.plugin.isolation import IsolatedPlugin
 from flbench.plugin.registry import Entry, find, load_entry
 from flbench.plugin.source_inspection import loaded_source
+from flbench.results.hashed_fields import hashed
 from flbench.results.schema import Method, Plugin, problem_text
 from flbench.suite import Suite, suite_field, suite_fields
 
@@ -231,6 +232,8 @@ def _described(entry: Entry, plugin: object) -> Plugin:
 def _params(entry: Entry, plugin: Any) -> dict[str, object]:  # noqa: ANN401 - a dataclass
     """What a result says of a method's parameters, as its file will hold them: tuples are lists.
 
+    Those that were added later (`fl.LATER`) are left out at their defaults.
+
     Raises:
         PluginError: a value that no result file can hold; better now than after the last round.
     """
@@ -242,7 +245,7 @@ def _params(entry: Entry, plugin: Any) -> dict[str, object]:  # noqa: ANN401 - a
                 f"{entry}: '{field.name}' is {getattr(plugin, field.name)!r:.80}, expected numbers,"
                 f" text, lists or tables of them: {in_one_line(error)}"
             ) from None
-    found: dict[str, object] = json.loads(json.dumps(asdict(plugin)))
+    found: dict[str, object] = hashed(plugin, json.loads(json.dumps(asdict(plugin))))
     return found
 
 

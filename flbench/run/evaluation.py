@@ -22,6 +22,7 @@ from flbench.errors import FlbenchError, PluginError, in_one_line
 from flbench.federation.federation import Samples
 from flbench.federation.pooled import Pooled
 from flbench.metrics import BINS, ClientValues, calibration_error, clustering_error
+from flbench.plugin.isolation import streams_kept
 from flbench.run.history import Evaluation
 from flbench.toolbox.heterogeneity import label_overlap_truth
 
@@ -30,6 +31,7 @@ WorkOf = Callable[[Stage], LocalWork]
 """Gives what the methods of a run say about local training in a stage."""
 
 
+@streams_kept()
 def evaluate(
     executor: Sequential,
     personal: Personal,
@@ -252,7 +254,9 @@ def _evaluate_split(
             sums = evaluate_model(space, row, pooled, rule, received, sure, stream, labels)
         except FlbenchError:
             raise
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             raise PluginError(
                 f"round {state.round}: the evaluation of client {int(ids[0])} failed in"
                 f" {space.module.provided_by if rule is None else 'its predictor'}:"

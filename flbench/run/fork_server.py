@@ -2,6 +2,7 @@
 
 The server is that of multiprocessing's start method "forkserver": a process of its own, in which
 nothing is computed, so that it can be forked safely. It ends when nobody is left who may use it.
+Where a system has no such server, processes begin anew.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerProcess, SpawnProcess
 from types import ModuleType
 
-PRELOADED = ("flbench.run.runner", "sklearn.cluster")
+from flbench.run.own_process import inherited
+
+Process = ForkServerProcess | SpawnProcess
+PRELOADED = ("flbench.run.own_process", "flbench.run.runner", "sklearn.cluster")
 """What the server imports: what a run needs, also what it would import when it first needs it."""
 BLOCKED = (signal.SIGINT, signal.SIGTERM)
 """Signals that do not reach the server and, until they unblock them, the new processes.
@@ -26,24 +30,33 @@ Ctrl-C goes to all processes of a terminal. Who started them decides what become
 """
 
 
+def can_fork() -> bool:
+    """Whether this system has such a server."""
+    return "forkserver" in multiprocessing.get_all_start_methods()
+
+
 def start_server(preloaded: Sequence[str] = ()) -> None:
     """Start the server of this process, unless it runs; it imports while this process goes on.
 
     Args:
         preloaded: names of modules that it imports beside PRELOADED.
     """
+    if not can_fork():
+        return
     multiprocessing.get_context("forkserver").set_forkserver_preload([*PRELOADED, *preloaded])
     resource_tracker.ensure_running()  # here, because it unblocks signals
     # the server would search modules in the current folder first
-    searched = {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}
+    searched = {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1", **inherited()}
     with _signals_blocked(), _environment(searched), _empty_main_module():
         forkserver.ensure_running()
 
 
 def fork(
     function: Callable[..., object], *arguments: object, preloaded: Sequence[str] = ()
-) -> ForkServerProcess:
+) -> Process:
     """Call a function of a module in a process that the server forks, in this environment."""
+    if not can_fork():
+        return spawn(function, *arguments, variables={})
     start_server(preloaded)
     context = multiprocessing.get_context("forkserver")
     process = context.Process(target=_call, args=(os.environ.copy(), function, arguments))
@@ -60,8 +73,10 @@ def spawn(
     Its libraries see them when they are loaded. As in forked ones, signals are blocked.
     """
     context = multiprocessing.get_context("spawn")
-    with _signals_blocked(), _environment(variables), _empty_main_module():
-        process = context.Process(target=_call, args=(os.environ.copy(), function, arguments))
+    environment, begins_with = {**os.environ, **variables}, {**variables, **inherited()}
+    resource_tracker.ensure_running()  # here, because it unblocks signals
+    with _signals_blocked(), _environment(begins_with), _empty_main_module():
+        process = context.Process(target=_call, args=(environment, function, arguments))
         process.start()
     return process
 

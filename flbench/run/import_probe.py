@@ -18,6 +18,7 @@ from pathlib import Path
 
 from flbench.errors import UserError, in_one_line, text_of
 from flbench.plugin.registry import Entry, diagnose, find, load_entry
+from flbench.run.own_process import defer_imports
 
 PATIENCE = 60.0
 """Seconds that one name may take."""
@@ -71,6 +72,7 @@ def _in_a_process(todo: Sequence[tuple[str, str]], patience: float) -> tuple[lis
 
 def child() -> None:
     """The other process: reads the names, writes a line of JSON for each."""
+    defer_imports()
     task = json.load(sys.stdin)
     report = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that nothing else is printed there

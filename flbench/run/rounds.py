@@ -133,6 +133,7 @@ def running_round(run: Run, state: State) -> Running[tuple[State, list[float]]]:
             work = hooks.local_work(state, stage, ctx)
         with clock("train"), hooks.reading("local training", ctx, state=state, start=start):
             upload = yield from trained(run, start, stage, work, ctx.round)
+            upload = logged_by_clients(run, stage, upload)
             refuse_divergence(upload, stage, ctx)
             if run.history.trained is not None:
                 run.history.trained += trained_epochs(run.executor, stage, upload)
@@ -172,6 +173,25 @@ def trained(
     upload = yield training
     run.services.elsewhere += training.elsewhere()
     return upload
+
+
+def logged_by_clients(run: Run, stage: Stage, upload: Upload) -> Upload:
+    """The upload without what the clients' module logged, of which the means are noted.
+
+    A mean is weighted by the clients' samples, over those that logged the number. Its name begins
+    with that of the module's plugin; of a stage other than "train", its label follows.
+    """
+    sums: dict[str, tuple[float, int]] = {}
+    for own, samples in zip(upload.logged, upload.samples.tolist(), strict=False):
+        for name, value in own.items():
+            total, weight = sums.get(name, (0.0, 0))
+            sums[name] = total + value * samples, weight + samples
+    who = run.executor.workspace.module.provided_by
+    where = who if stage.label == "train" else f"{who}.{stage.label}"
+    for name, (total, weight) in sums.items():
+        mean = total / weight if weight else math.nan
+        run.services.notes[f"{where}.{name}"] = _short(mean) if math.isfinite(mean) else None
+    return replace(upload, logged=()) if upload.logged else upload
 
 
 def regroup(

@@ -21,7 +21,7 @@ from flbench.results.files import checkpoint_path, make_folder
 from flbench.run.checkpoint_file import discard, generations
 
 TEMPORARY = re.compile(
-    r"\.((seed-\d+|skipped)\.[\w.]+\.|bank-|flbench-)[a-z0-9_]{8}|\.seed-\d+\.lock"
+    r"\.((seed-\d+|skipped)\.[\w.]+\.|bank-|flbench-)[a-z0-9_]{8}(\.partial)?|\.seed-\d+\.lock"
 )
 """Names of files that a run writes before they are whole, and of the file that it locks."""
 

@@ -39,7 +39,7 @@ from flbench.plugin.hooks import HookCaller
 from flbench.plugin.registry import find
 from flbench.plugin.source_inspection import loaded_source
 from flbench.results.schema import Fingerprint
-from flbench.run.checkpoint import Origin, load_checkpoint
+from flbench.run.checkpoint import Origin, expect_state, load_checkpoint
 from flbench.run.checkpoint_file import generations
 from flbench.run.composition import joined, plugins_of
 from flbench.run.context import RunContext, RunServices
@@ -376,8 +376,10 @@ def first_state(run: Run, *, resume: bool = False, changed_source: bool = False)
     ranks, path = ProcessGroup.of(run.executor.workspace.fabric), run.checkpoint
     if path is not None and ranks.broadcast_object(resume and bool(generations(path))):
         store, origin = run.services.store, run.origin
+        width, clients = run.context.layout.width, run.context.clients
+        fits = partial(expect_state, width=width, clients=clients)
         state, ledger, history, messages, file = ranks.attempt(
-            lambda: load_checkpoint(path, store, origin, changed_source=changed_source)
+            lambda: load_checkpoint(path, store, origin, changed_source=changed_source, expect=fits)
         )
         if ranks.is_rank_zero and file != path:
             path.unlink(missing_ok=True)  # damaged: it must not take the place of the whole one

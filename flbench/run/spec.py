@@ -8,6 +8,7 @@ from pathlib import Path
 
 from flbench.engine.options import EXACT, EngineOptions
 from flbench.results.files import checkpoint_path, result_path
+from flbench.results.hashed_fields import hashed
 from flbench.results.schema import Result, Tuning
 from flbench.run.composition import MethodStack
 from flbench.suite import Suite, fingerprint
@@ -42,11 +43,13 @@ class RunSpec:
     @property
     def fingerprint(self) -> str:
         """Hash of suite, method and parameters; the same for all seeds."""
-        aside = {"plugins": {"__all__": {"baseline", "source"}}}  # they stand beside the version
-        method = self.method.described.model_dump(mode="json", exclude=aside)
-        parts: dict[str, object] = {"suite": self.suite.settings(), "method": method}
+        method = self.method.described
+        parts: dict[str, object] = {
+            "suite": self.suite.settings(),
+            "method": hashed(method, method.model_dump(mode="json")),
+        }
         if self.tuning is not None:
-            parts["tuning"] = self.tuning.model_dump()
+            parts["tuning"] = hashed(self.tuning, self.tuning.model_dump())
         if self.engine.precision != EXACT:
             parts["precision"] = self.engine.precision
         return fingerprint(parts)

@@ -17,6 +17,7 @@ from flbench.core.client import LocalWork
 from flbench.core.state import Dispatched, Stage, Upload
 from flbench.engine.sequential import Sequential
 from flbench.engine.vectorised import Fit, TogetherExecutor, Vectorised
+from flbench.plugin.isolation import streams_kept
 
 T = TypeVar("T")
 
@@ -38,6 +39,7 @@ class Training:
     seconds: float | None = None
     asked: float = field(default_factory=time.perf_counter)
 
+    @streams_kept()
     def alone(self) -> Upload:
         """Let the run's own executor train it."""
         return self.executor.fit(self.start, self.stage, self.work, self.round)
@@ -113,6 +115,7 @@ def together(
         raise
 
 
+@streams_kept()
 def trained(executor: TogetherExecutor, trainings: Sequence[Training]) -> list[Answer]:
     """Train what runs wait for, together if possible: the upload of each, or its error."""
     began = time.perf_counter()

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flbench.core import torchvision_compat as torchvision_compat
 from flbench.core.hookspecs import hookimpl
 from flbench.results.events import RoundRecord, RunInfo
 from flbench.sinks.rows import Row, row_of

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flbench.core import torchvision_compat as torchvision_compat
 from flbench.core.hookspecs import hookimpl
 from flbench.errors import UserError
 from flbench.results.events import RoundRecord, RunInfo

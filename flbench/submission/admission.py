@@ -20,16 +20,17 @@ from flbench.leaderboard.suite_info import suite_of
 from flbench.plugin.registry import entries
 from flbench.results.audits import LOG, content_digest, read_audits
 from flbench.results.difference import different_parts
-from flbench.results.files import read_result, result_files, slug
+from flbench.results.files import read_result, real_path, result_files, slug
 from flbench.results.schema import Result
 from flbench.run.core_digest import UNKNOWN
-from flbench.submission.consistency import departures, faults, job_of
+from flbench.submission.consistency import departures, faults, job_of, younger
+from flbench.submission.identity import imitations, unreadable
 from flbench.suite import Suite
 from flbench.sweeps.tuning import FIRST_SEED
 
 LARGEST = 50_000
 """Largest size of a result file in bytes; 100 rounds of 100 clients need less."""
-FOLDER = re.compile(r"\w[\w.,+-]*")
+FOLDER = re.compile(r"\w[\w.,+-]*", re.ASCII)
 """Names of suites and methods, which are names of folders."""
 ENVIRONMENT_OF_A_ROW = ("torch", "lightning", "numpy", "device", "compile")
 """Parts of the environment that all seeds of a row share, beside the core (`other_core`)."""
@@ -46,7 +47,7 @@ class File:
     @property
     def arriving(self) -> bool:
         """Whether the file is still elsewhere."""
-        return self.path.resolve() != self.place.resolve()
+        return real_path(self.path) != real_path(self.place)
 
 
 @dataclass(frozen=True)
@@ -93,19 +94,22 @@ def problems(path: Path, folder: Folder) -> list[str]:
     """Everything that forbids a file in a folder that was gathered with it; empty if accepted.
 
     Files in the folder are checked like submitted files. Only submitted files are also refused if
-    their status is `reproduced`, if they would replace another file, or if they would create a
-    table by mistake.
+    their status is `reproduced`, if they would replace another file, if they would create a table
+    by mistake, if they lack what younger files have, or if their names or sources are not those of
+    what is installed.
     """
     try:
         file = read(path, folder.root)
     except UserError as error:
         return [str(error).removeprefix(f"{path}: ")]
-    found = list(faults(file.result))
+    odd = list(unreadable(file.result))
+    found = [*odd, *faults(file.result), *_plugins(file.result)]
     if path.read_bytes() != file.result.canonical(as_read=True).encode():
         text = "its bytes are not those that flbench writes; submit the file as the run left it"
         found.insert(0, text)
-    found += [*_plugins(file.result), *_seeds(file, folder), *_place(file, folder)]
-    return found + ([] if found else [*_table(file, folder)])
+    found += [*_seeds(file, folder), *_place(file, folder)]
+    found += [] if found else _table(file, folder)
+    return [ascii(line)[1:-1] for line in found] if odd else found
 
 
 def read(path: Path, root: Path) -> File:
@@ -122,7 +126,7 @@ def read(path: Path, root: Path) -> File:
     result = read_result(path)
     for field, name in (("suite.name", result.suite["name"]), ("method.name", result.method.name)):
         if not FOLDER.fullmatch(name) or name.endswith(".toml"):
-            raise UserError(f"{path}: '{field}': expected letters, digits and .,+- , got {name!r}")
+            raise UserError(f"{path}: '{field}': expected letters, digits and .,+- , got {name!a}")
     if not slug(result.dataset):
         raise UserError(f"{path}: 'dataset': expected letters or digits, got {result.dataset!r}")
     return File(path, result, job_of(result, root).path)
@@ -280,13 +284,13 @@ def _not_of_one(key: str, expected: str | None, came: str | None, seed: int) -> 
 
 def _place(file: File, folder: Folder) -> Iterator[str]:
     """Conflicts with the path where the file belongs, and a wrong path or status of the file."""
-    root, place = folder.root.resolve(), file.place
+    root, place = real_path(folder.root), file.place
     name = place.relative_to(folder.root)
-    if not place.resolve().is_relative_to(root):
+    if not real_path(place).is_relative_to(root):
         yield f"its place {name} is behind a link that leads out of {folder.root}"
     elif not file.arriving:
         return
-    elif file.path.resolve().is_relative_to(root):
+    elif real_path(file.path).is_relative_to(root):
         yield f"its content belongs to {name}"
     elif file.path.name != place.name:
         yield f"the name {place.name} expected, of its seed"
@@ -297,6 +301,9 @@ def _place(file: File, folder: Folder) -> Iterator[str]:
         yield f"'status': self-reported expected of what arrives, got {file.result.status}"
     if not file.result.is_digested:
         yield "it has no digest, as an older flbench wrote it: run it again (--force)"
+    for field in younger(file.result):
+        yield f"'{field}': field required of what arrives: run it again (--force)"
+    yield from imitations(file.result)
 
 
 def _existing_file(file: File, other: Path) -> Iterator[str]:

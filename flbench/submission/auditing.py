@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +16,6 @@ import flbench
 from flbench.errors import Diverged, FlbenchError, UnknownName, UserError, text_of
 from flbench.leaderboard.audited import counted, installed_source, is_current
 from flbench.metrics import EPOCHS
-from flbench.plugin.registry import entries
 from flbench.results.audits import (
     AGREES,
     DIFFERS,
@@ -32,6 +30,7 @@ from flbench.results.schema import Result
 from flbench.run.core_digest import core, same
 from flbench.submission.comparison import Part, compare
 from flbench.submission.consistency import sound
+from flbench.submission.trust import refuse_outside
 from flbench.submission.verification import (
     NotTheSameRun,
     first_rounds,
@@ -90,18 +89,21 @@ def verifying(
     executor: str | None = None,
     together: int = 1,
     refuse: bool = False,
+    opened: Sequence[str] = (),
 ) -> Running[Verdict]:
     """Run a result file again and compare.
 
     What shows that the code is another than that of the file is a verdict, not an error: another
     beginning, other parameters, or a run that diverges; with `refuse` it is an error too. Clients
-    are trained by `executor`; None = as the file says. For the rest see `replaying`.
+    are trained by `executor`; None = as the file says. The file may open what is `opened` beside
+    the data sets (`trust.refuse_outside`). For the rest see `replaying`.
 
     Raises:
-        UserError: it contradicts itself; or it cannot be run here, as its data or plugins are not
-            there.
+        UserError: it contradicts itself, or would open something else; or it cannot be run here,
+            as its data or plugins are not there.
     """
     sound(path, result)
+    refuse_outside(result, opened)
     wanted = rounds_to_play(result, rounds)
     began = time.monotonic()
     came, parts, refusal, ended, earlier = None, list[Part](), "", False, 0.0
@@ -184,12 +186,14 @@ class Checked:
         outcome: None = it could not be run here.
         how: how it differs, or why it could not be run.
         seconds: of the run; None = it was not run now.
+        digest: of the content that was played; "" where it could not be run.
     """
 
     path: Path
     outcome: Outcome | None
     how: str
     seconds: float | None
+    digest: str = ""
 
 
 @dataclass(frozen=True)
@@ -200,6 +204,7 @@ class Task:
         executor: in place of the file's; None = the file's.
         row: of those with the same, the seeds may share lanes; "" = it is played by itself.
         limits: variables by which libraries are limited, in a process that begins with them.
+        opened: what a person lets the file open, see `trust.refuse_outside`.
     """
 
     path: Path
@@ -210,6 +215,7 @@ class Task:
     executor: str | None = None
     row: str = ""
     limits: Mapping[str, str] = field(default_factory=dict)
+    opened: Sequence[str] = ()
 
 
 Answer = Audit | Checked
@@ -255,6 +261,7 @@ def _playing(
             sink,
             executor=task.executor,
             together=together,
+            opened=task.opened,
         )
     except FlbenchError as error:
         return Checked(task.path, None, text_of(error), None)
@@ -262,9 +269,14 @@ def _playing(
 
 
 def at_hand(found: Sequence[tuple[Path, Result]], data_root: Path) -> list[tuple[Path, Result]]:
-    """The results whose data set is installed and has files here, and whose kind of device is."""
+    """The results whose data set is installed and has files here, and whose kind of device is.
+
+    A data set that is a path, or of a hub, is not here: a file may name any.
+    """
+    from flbench.datasets.status import opens_argument
+
     names = [result.suite["dataset"] for _, result in found]
-    here = {name for name in {*names} if has_data(name, data_root)}
+    here = {one for one in {*names} if has_data(one, data_root) and not opens_argument(one)}
     return [
         one
         for one, name in zip(found, names, strict=True)
@@ -278,21 +290,23 @@ def has_data(dataset: str, data_root: Path) -> bool:
     Args:
         dataset: as in a suite; for `rotated:mnist` both parts must be there.
     """
-    from flbench.datasets.status import surveyed
+    from flbench.datasets.status import chain, surveyed
 
-    name, _, argument = dataset.partition(":")
+    states = ("absent", "broken")
     try:
-        here = surveyed(name.partition("[")[0], data_root).state not in ("absent", "broken")
+        return all(surveyed(name, data_root).state not in states for name in chain(dataset))
     except UnknownName:
         return False
-    is_derived = re.split(r"[\[:]", argument)[0] in entries("datasets")
-    return here and (not is_derived or has_data(argument, data_root))
 
 
 def expected_seconds(result: Result, rounds: int | None) -> float:
     """Seconds that the first rounds of a result took, by its file (`first_rounds`)."""
     share = first_rounds(result, rounds) / int(result.suite["rounds"])
     return result.seconds.get("total", 0.0) * share
+
+
+Lot = tuple[tuple[int, int, str], float, Path]
+"""A file that can be drawn: its place in the draw, its seconds, its path."""
 
 
 def draw(
@@ -302,6 +316,7 @@ def draw(
     seed: int,
     most_seconds: float | None = None,
     rounds: int | None = None,
+    methods: int | None = None,
 ) -> list[Path]:
     """Files for an audit: the least audited files of the least audited rows, at random.
 
@@ -318,9 +333,10 @@ def draw(
         seed: of the lot.
         most_seconds: leave out what takes longer, by the seconds in the files.
         rounds: how many are to be played of each (`first_rounds`).
+        methods: take each file of another row, and first one of each of so many methods.
 
     Raises:
-        UserError: there is none.
+        UserError: there is none, or not of so many methods.
     """
     enough = math.inf if rounds is None else rounds
     times = Counter(
@@ -330,7 +346,7 @@ def draw(
     rows: Counter[Path] = Counter()
     for path, result in found:
         rows[path.parent] += times[digests[path]] + (result.status == "reproduced")
-    lots = []
+    lots: list[Lot] = []
     for path, result in found:
         seconds = expected_seconds(result, rounds)
         if most_seconds is None or seconds <= most_seconds:
@@ -340,5 +356,28 @@ def draw(
     if not lots:
         limit = "" if most_seconds is None else f" of at most {most_seconds:g} seconds"
         raise UserError(f"no result files{limit} to draw from, {len(found)} in all")
-    drawn = sorted(lots, key=lambda one: one[0])[:count]
+    lots.sort()
+    if methods is not None:
+        lots = spread(lots, {path: result.method.name for path, result in found}, methods)
+    drawn = lots[:count]
     return [path for *_, path in sorted(drawn, key=lambda one: (one[1], one[0]))]
+
+
+def spread(lots: Sequence[Lot], method_of: Mapping[Path, str], methods: int) -> list[Lot]:
+    """Lots of distinct rows, in their order: first one of each of so many methods, then the others.
+
+    Raises:
+        UserError: there are fewer methods.
+    """
+    rows: dict[Path, Lot] = {}
+    for lot in lots:
+        rows.setdefault(lot[-1].parent, lot)
+    first: dict[str, Lot] = {}
+    for lot in rows.values():
+        first.setdefault(method_of[lot[-1]], lot)
+    if len(first) < methods:
+        raise UserError(
+            f"--methods {methods}: there are files of {len(first)} methods to draw from"
+        )
+    chosen = list(first.values())[:methods]
+    return [*chosen, *(lot for lot in rows.values() if lot not in chosen)]

@@ -7,17 +7,25 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from flbench.client_metrics.torchmetrics_classes import checked_params, is_class
 from flbench.engine.options import EXACT, EngineOptions
 from flbench.errors import UserError
-from flbench.metrics import GREY_LENET, TIME, WAYS, computed, flis_compat
+from flbench.metrics import EPOCHS, GREY_LENET, TIME, WAYS, computed, flis_compat
+from flbench.plugin.registry import entries
 from flbench.results.difference import relative_distance
-from flbench.results.schema import Result, first_problem
+from flbench.results.schema import SCHEMA, YOUNGER, Result, first_problem
 from flbench.run.composition import MethodStack
 from flbench.run.spec import RunSpec
 from flbench.suite import Suite
 
 CLOSE = 1e-5
 """Allowed difference from a recomputed number; curves and losses have six decimals."""
+MEASURED = (
+    "accuracy_validation", "ari", "groups", "slowest_down", "train_loss", EPOCHS,
+)  # fmt: skip
+"""Curves that every run has, though no number may be in them."""
+NEEDED = ("ece", "kld", "selection_error", "selection_false_positives", "selection_false_negatives")
+"""Numbers of every summary that follow from no array."""
 ROUNDED = 1.5e-6
 """Entries of curves that differ by less may be rounded from equal numbers."""
 
@@ -26,8 +34,12 @@ def job_of(result: Result, out: Path) -> RunSpec:
     """The specification of the run that a result describes; its plugins are not loaded.
 
     Raises:
-        UserError: its settings are not valid for a suite.
+        UserError: its settings are not valid for a suite, or its names are those of no folder.
     """
+    for field, name in (("suite.name", result.suite["name"]), ("method.name", result.method.name)):
+        if "/" in name or name.startswith("."):  # they are folders, where a run writes and reads
+            expected = "a name without / and without a dot at its beginning expected"
+            raise UserError(f"'{field}': {expected}, got {name!r}")
     asked = [
         {**one.params, "name": one.name}
         for one in (result.client_metrics or {}).values()
@@ -70,6 +82,7 @@ def faults(result: Result) -> Iterator[str]:
         yield str(error)
         return
     yield from _marks(result, job)
+    yield from _metrics(job.suite)
     shape = list(_shape(result, job.suite))
     yield from shape or _numbers(result)
 
@@ -88,6 +101,16 @@ def _marks(result: Result, job: RunSpec) -> Iterator[str]:
         yield f"'method.name': {names} expected, its plugins, got {result.method.name}"
 
 
+def _metrics(suite: Suite) -> Iterator[str]:
+    """Metrics that no file may ask for; of installed metrics only a run knows the parameters."""
+    for one in suite.metrics:
+        if is_class(one.name) and one.name not in entries("metrics"):
+            try:
+                checked_params(one.name, one.params)
+            except UserError as error:
+                yield f"'client_metrics': {error}"
+
+
 def departures(one: Mapping[str, object], other: Mapping[str, object]) -> str:
     """The keys in which two tables differ, in one line.
 
@@ -101,13 +124,13 @@ def departures(one: Mapping[str, object], other: Mapping[str, object]) -> str:
 
 def _shape(result: Result, suite: Suite) -> Iterator[str]:
     """Curves and arrays that are missing, or do not fit the suite's rounds and clients."""
-    needed = ["accuracy", *(f"bytes_{way}" for way in WAYS)]
+    needed = ["accuracy", "loss", *(f"bytes_{way}" for way in WAYS)]
     if suite.clock is not None:
         needed.append(TIME)
     elif TIME in result.curves:
         yield f"'curves.{TIME}': nothing expected, as the suite has no clock"
-    for name in needed:
-        if name not in result.curves:
+    for name in (*needed, *MEASURED):
+        if name not in result.curves and not _may_lack(result, f"curves.{name}"):
             yield f"'curves.{name}': field required"
     for name, curve in result.curves.items():
         if len(curve) != suite.rounds:
@@ -124,9 +147,28 @@ def _shape(result: Result, suite: Suite) -> Iterator[str]:
         yield "'membership': the groups of at least one round expected"
 
 
+def _may_lack(result: Result, field: str) -> bool:
+    """Whether files of a result's version may be without a field."""
+    return field in YOUNGER.get(result.schema_version, ())
+
+
+def younger(result: Result) -> Iterator[str]:
+    """Fields that a result lacks though runs have them since, as files of its version may."""
+    for field in sorted(YOUNGER[SCHEMA]):
+        part, _, name = field.partition(".")
+        if name and name not in getattr(result, part):
+            yield field
+    if result.suite.get("plugins") and not result.suite_plugins:
+        yield "suite_plugins"
+
+
 def _numbers(result: Result) -> Iterator[str]:
     """Contradictions between the numbers of a result whose curves and arrays are complete."""
-    for name, expected in recount(result).items():
+    recounted = recount(result)
+    for name in (*recounted, *NEEDED):
+        if name not in result.summary and not _may_lack(result, f"summary.{name}"):
+            yield f"'summary.{name}': field required"
+    for name, expected in recounted.items():
         came = result.summary.get(name, expected)
         if relative_distance(came, expected) > CLOSE:
             yield f"'summary.{name}': {_shown(expected)} expected by its arrays, got {_shown(came)}"

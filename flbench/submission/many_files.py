@@ -20,7 +20,7 @@ import joblib
 
 from flbench.engine.instructions import limited
 from flbench.errors import FlbenchError, text_of
-from flbench.results.audits import Audit, append_audit
+from flbench.results.audits import Audit, append_audit, name_of, read_audits
 from flbench.results.files import read_result
 from flbench.results.schema import Result
 from flbench.run.fork_server import fork, spawn
@@ -41,7 +41,7 @@ from flbench.terminal.console import Console
 def verify_many(
     paths: Sequence[Path],
     audits: Sequence[Audit],
-    log: Path,
+    logs: Sequence[Path],
     root: Path | None,
     *,
     rounds: Callable[[Result], int],
@@ -50,17 +50,18 @@ def verify_many(
     console: Console,
     workers: int | None = 1,
     executor: str | None = None,
+    opened: Sequence[str] = (),
 ) -> Generator[Checked, None, None]:
-    """Run result files again, and append what came of each to a log.
+    """Run result files again, and append what came of each to logs.
 
-    A file that the log answers already is not run again. What differs, or cannot be run, does not
-    stop the others.
+    A file that an audit answers already is not run again; that audit is in the logs, too. What
+    differs, or cannot be run, does not stop the others.
 
     Args:
         paths: result files.
-        audits: what the log says already.
-        log: where lines are appended.
-        root: files are named below this folder in the log; None = as they are given.
+        audits: what is known already.
+        logs: where lines are appended.
+        root: files are named below this folder in the logs; None = as they are given.
         rounds: how many of a result's rounds to play.
         tolerance: allowed distance of numbers.
         data_root: where data sets are.
@@ -68,7 +69,9 @@ def verify_many(
         workers: how many are run at once, each in a process of its own if they are several; None =
             as many as the CPUs and the memory hold.
         executor: by which clients are trained, in place of the files'.
+        opened: what a person lets the files open, see `trust.refuse_outside`.
     """
+    there = {log: read_audits(log) for log in logs} if audits else {}
 
     def asked() -> Iterator[Task | Checked]:
         for path in paths:
@@ -80,13 +83,16 @@ def verify_many(
                 yield Checked(path, None, text_of(error), None)
                 continue
             if earlier is None:
-                name = path.as_posix() if root is None else path.relative_to(root).as_posix()
+                name = name_of(path if root is None else path.relative_to(root))
                 engine = engine_of(result, executor)
                 row = result.fingerprint.config if engine.executor in LANES else ""
                 limits = limits_of(result, engine)
-                yield Task(path, name, wanted, tolerance, data_root, executor, row, limits)
+                yield Task(path, name, wanted, tolerance, data_root, executor, row, limits, opened)
             else:
-                yield Checked(path, earlier.outcome, earlier.how, None)
+                for log in logs:
+                    if earlier not in there[log]:
+                        append_audit(log, earlier)
+                yield Checked(path, earlier.outcome, earlier.how, None, earlier.digest)
 
     most = at_once(len(paths)) if workers is None else min(workers, len(paths))
     if most > 1:
@@ -95,8 +101,9 @@ def verify_many(
         answers = play_here(in_groups(asked()), console)
     for path, answer in answers:
         if isinstance(answer, Audit):
-            append_audit(log, answer)
-            answer = Checked(path, answer.outcome, answer.how, answer.seconds)
+            for log in logs:
+                append_audit(log, answer)
+            answer = Checked(path, answer.outcome, answer.how, answer.seconds, answer.digest)
         yield answer
 
 

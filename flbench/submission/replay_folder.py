@@ -17,7 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from flbench.errors import Diverged, UserError
-from flbench.results.audits import content_digest
+from flbench.results.audits import Audit, content_digest, read_audits
+from flbench.results.files import user_path
 from flbench.results.schema import Result
 from flbench.run.core_digest import UNKNOWN
 from flbench.run.run_folder import held
@@ -29,9 +30,23 @@ LONGEST = 30 * 86_400
 
 
 def cache() -> Path:
-    """The folder of all replays."""
-    root = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(root).expanduser() / "flbench" / "verify"
+    """The folder of all replays.
+
+    A relative `XDG_CACHE_HOME` does not count: it may lead beside somebody's files.
+    """
+    root = os.environ.get("XDG_CACHE_HOME", "")
+    return user_path(root if os.path.isabs(root) else "~/.cache") / "flbench" / "verify"
+
+
+def own_log() -> Path:
+    """The log of what this user's commands played; the only one that is believed."""
+    return cache().parent / "verified.jsonl"
+
+
+def own_audits() -> list[Audit]:
+    """What that log says; nothing where another user wrote it."""
+    path = own_log()
+    return read_audits(path) if path.is_file() and path.stat().st_uid == os.getuid() else []
 
 
 def folder_of(spec: RunSpec, result: Result, rounds: int) -> Path:
@@ -57,10 +72,10 @@ def rounds_kept(spec: RunSpec, result: Result, rounds: int) -> Iterator[RunSpec]
     Args:
         spec, rounds: see `folder_of`.
     """
-    folder = folder_of(spec, result, rounds)
-    kept = replace(spec, out=folder, resume=environment_of(spec)["core"] != UNKNOWN)
     with ExitStack() as stack:
         try:
+            folder = folder_of(spec, result, rounds)
+            kept = replace(spec, out=folder, resume=environment_of(spec)["core"] != UNKNOWN)
             stack.enter_context(held(kept.path))
         except UserError as error:
             why = str(error).partition(";")[0]

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+import shlex
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+from packaging.version import InvalidVersion, Version
 
 from flbench.errors import BadParameter, UnknownName, UserError
 from flbench.results.difference import SHARED_MARKS
 
 if TYPE_CHECKING:
     from flbench.engine.options import EngineOptions
-    from flbench.results.schema import Result
+    from flbench.results.schema import Plugin, Result
     from flbench.run.spec import RunSpec
     from flbench.run.training import Running
 
@@ -22,9 +26,31 @@ EXECUTORS = ("sequential", "vectorised")
 
 COMPUTED_BY = (
     "flbench", "core", "torch", "lightning", "numpy", "python", "machine", "device", "processor",
-    "executor", "threads", "compile",
+    "executor", "threads", "compile", "precision",
 )  # fmt: skip
 """What of an environment may change the last bits of a number."""
+
+
+def computed_otherwise(one: Result, other: Result) -> list[str]:
+    """In what two results were not computed alike, or the first does not say that they were.
+
+    Where there is nothing, the two have equal bytes.
+    """
+    pairs = [(key, one.environment.get(key), other.environment.get(key)) for key in COMPUTED_BY]
+    found = [f"{key} {there}, here {here}" for key, there, here in pairs if there and there != here]
+    found += [f"{key} not known, here {here}" for key, there, here in pairs if here and not there]
+    for plugin in other.plugins:
+        mine = next((mine for mine in one.plugins if mine.name == plugin.name), None)
+        if mine is None or not mine.source:
+            found.append(f"source of {plugin.name} not known, here {plugin.source}")
+        elif (mine.version, mine.source) != (plugin.version, plugin.source):
+            code = (f"{one.version} ({one.source})" for one in (mine, plugin))
+            found.append(f"{plugin.name} {', here '.join(code)}")
+    if one.source_changes:
+        found.append("the code changed within the run")
+    if other.environment.get("device") != "cpu":
+        found.append("processor of the device's host not known")
+    return found
 
 
 class Replay(NamedTuple):
@@ -84,11 +110,8 @@ def again(
     try:
         method = compose(stated.name, stated.params)
     except UnknownName as error:
-        packages = sorted({f"{one.distribution}=={one.version}" for one in stated.plugins})
         unknown = str(error).partition(" (")[0]  # the list of names that are known is long
-        raise UserError(
-            f"{unknown}; the file names {', '.join(packages)}: pip install it"
-        ) from None
+        raise UserError(f"{unknown}; {_where_from(stated.plugins)}") from None
     here = method.described
     for field in ("name", "params"):
         there, mine = getattr(stated, field), getattr(here, field)
@@ -115,6 +138,25 @@ def again(
         engine=engine_of(result, executor),
         say=say,
     )
+
+
+def _where_from(plugins: Iterable[Plugin]) -> str:
+    """Which packages a file names, and the command that installs them, if they can be packages."""
+    pairs = sorted({(one.distribution, one.version) for one in plugins})
+    listed = ", ".join(repr(f"{name}=={version}") for name, version in pairs)
+    if not all(_is_package(*pair) for pair in pairs):
+        return f"the file names {listed}, which no package is called"
+    words = ["pip", "install", *(f"{name}=={version}" for name, version in pairs)]
+    return f"the file names {listed}; where you trust them: {shlex.join(words)}"
+
+
+def _is_package(name: str, version: str) -> bool:
+    """Whether a package can have this name (PEP 508) and version (PEP 440)."""
+    is_named = re.fullmatch(r"[A-Z0-9]|[A-Z0-9][A-Z0-9._-]*[A-Z0-9]", name, re.I | re.A)
+    try:
+        return bool(is_named and Version(version))
+    except InvalidVersion:
+        return False
 
 
 def lacks_device(result: Result) -> bool:

@@ -29,6 +29,7 @@ from flbench.errors import (
     UserError,
     is_interruption,
 )
+from flbench.run.own_process import defer_imports
 from flbench.sweeps.request import Cell, RunRequest, resolve
 
 if TYPE_CHECKING:
@@ -314,6 +315,7 @@ def run_remotely(
     except OSError:
         return Outcome(FAILED, f"the machine of a worker does not have {folder}", 1)
     os.environ.update(environment)
+    defer_imports()
     from flbench.terminal.console import Console
 
     ((_, outcome),) = run_requests([request], sources, Console())

@@ -27,10 +27,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from flbench.core.parameters import checked, parse
 from flbench.errors import BadParameter, Diverged, Interrupted, UserError
 from flbench.plugin.registry import find, load_entry
-from flbench.results.files import refuse_unwritable, write_atomically
+from flbench.results.files import read_bounded, refuse_unwritable, write_atomically
 from flbench.results.schema import Result
 from flbench.run.composition import load_method, suite_overrides
-from flbench.suite import fingerprint
+from flbench.suite import LARGEST, fingerprint
 from flbench.sweeps.launchers import FAILED, Outcome, run_locally
 from flbench.sweeps.request import Cell, RunRequest, concerns, resolve, written
 from flbench.sweeps.sweep import Launch, run_missing
@@ -72,7 +72,7 @@ def read_grid(path: Path) -> Study:
         BadParameter: it is no TOML, or no grid.
     """
     try:
-        return Study.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        return Study.model_validate(tomllib.loads(read_bounded(path, LARGEST).decode()))
     except ValidationError as error:
         problem = error.errors()[0]
         place = ".".join(map(str, problem["loc"]))

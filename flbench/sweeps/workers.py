@@ -22,7 +22,6 @@ from contextlib import AbstractContextManager, redirect_stderr, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing import connection, parent_process
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerProcess
 from multiprocessing.process import BaseProcess
 from threading import Lock, Thread
 from typing import Any
@@ -32,7 +31,7 @@ import joblib
 from flbench.core.free_memory import free_memory, half_of_free
 from flbench.core.hookspecs import hookimpl
 from flbench.results.events import RoundRecord, RunInfo
-from flbench.run.fork_server import fork, start_server
+from flbench.run.fork_server import Process, fork, start_server
 from flbench.sweeps.launchers import (
     FAILED,
     RETRIES,
@@ -120,7 +119,7 @@ def as_many_as_fit(most: int, peak: int, tell: Callable[[str], None]) -> int:
 class Worker:
     """A worker as the sweep sees it; `cells` are those that it runs, by their numbers."""
 
-    process: ForkServerProcess
+    process: Process
     pipe: Connection
     bar: RunBar
     cells: dict[int, Cell] = field(default_factory=dict)

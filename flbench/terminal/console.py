@@ -18,7 +18,7 @@ from rich.console import Console as Terminal
 from rich.status import Status
 
 from flbench.core.hookspecs import hookimpl
-from flbench.errors import Interrupted
+from flbench.errors import Interrupted, escaped
 from flbench.results.events import RoundRecord, RunInfo
 from flbench.results.schema import Result
 
@@ -57,15 +57,17 @@ def interruption_ends(terminal: Terminal, status: Status) -> Iterator[None]:
         os.write(terminal.file.fileno(), b"flbench: interrupted\n")
         os._exit(Interrupted.exit_code)
 
-    before = signal.getsignal(signal.SIGINT)
-    if before == signal.SIG_IGN or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    signal.signal(signal.SIGINT, end)
+    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
+    heeded = [one for one, handler in before.items() if callable(handler)]
+    if threading.current_thread() is not threading.main_thread():
+        heeded = []
+    for one in heeded:
+        signal.signal(one, end)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for one in heeded:
+            signal.signal(one, before[one])
 
 
 class Console:
@@ -97,7 +99,8 @@ class Console:
         self._bar = self._progress(
             progress.TextColumn("accuracy {task.fields[accuracy]}"), progress.TimeRemainingColumn()
         )
-        self._bar.add_task(title, total=info.rounds, completed=info.first - 1, accuracy="  -  ")
+        done = info.first - 1
+        self._bar.add_task(escaped(title), total=info.rounds, completed=done, accuracy="  -  ")
         self._bar.start()
 
     @hookimpl
@@ -150,7 +153,8 @@ class Console:
         return spent / (record.round - self._first + 1) * (record.rounds - record.round)
 
     def tell(self, line: str) -> None:
-        """Print a line without wrapping or markup."""
+        """Print a line without wrapping or markup; what a terminal would obey is written out."""
+        line = escaped(line)
         self._terminal.print(line, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
     def close(self) -> None:
@@ -234,7 +238,7 @@ class RunBar(Console):
         self._began, self._first, self._accuracy = time.monotonic(), info.first, "-"
         self.close()
         if (bar := self._sweep._bar) is not None:
-            title = f"{info.method} on {info.suite}, seed {info.seed}"
+            title = escaped(f"{info.method} on {info.suite}, seed {info.seed}")
             self._task = bar.add_task(title, total=info.rounds, completed=info.first - 1, note="")
 
     def round_finished(self, record: RoundRecord) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console as Terminal
 from rich.table import Table
 
+from flbench.errors import escaped
 from flbench.leaderboard.grouping import (
     ResultGroup,
     asked_of,
@@ -17,6 +18,7 @@ from flbench.leaderboard.grouping import (
 )
 from flbench.results.plain_rows import as_table
 from flbench.results.schema import Result
+from flbench.terminal.lines import tell
 
 
 def print_rows(title: str, rows: Sequence[Mapping[str, object]]) -> None:
@@ -41,8 +43,9 @@ def _print(
         texts: headings of columns of text, on the left.
         wrapped: those whose text wraps, too.
     """
+    cells = [[escaped(text) for text in row] for row in cells]
     terminal = Terminal(markup=False, emoji=False)  # brackets are part of names
-    table = Table(title=title, title_justify="left")
+    table = Table(title=escaped(title), title_justify="left")
     natural, least = [], []
     for heading, column in zip(headings, zip(*cells, strict=True), strict=True):
         words = [word for text in column for word in text.split()]
@@ -80,8 +83,7 @@ def print_table(finished: Sequence[tuple[Path, Result]]) -> None:
         _print(title, headings, cells, ["method"], ["method"])
         if labels := list(asked_of(rows)):
             _print_client_metrics(rows, labels)
-    for path, _ in finished:
-        print(path)
+    tell(*(path for path, _ in finished))
 
 
 def _print_client_metrics(rows: Sequence[ResultGroup], labels: Sequence[str]) -> None:

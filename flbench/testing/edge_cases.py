@@ -213,7 +213,9 @@ def clear_errors(method: MethodUnderTest) -> None:
                     f"with {name}={value!r} it says {text!r}, expected one line that names"
                     f" '{method.name}' and what is wrong"
                 ) from None
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             raise method.failure(
                 f"with {name}={value!r} it raises {type(error).__name__}: {error}, expected"
                 f" {PluginError.__name__} or ValueError with one line"

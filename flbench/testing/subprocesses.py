@@ -12,10 +12,9 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerProcess
 from typing import Any
 
-from flbench.run.fork_server import fork
+from flbench.run.fork_server import Process, fork
 
 PRELOADED = ["flbench.testing.small_run"]
 """What the server imports beside what a run needs."""
@@ -55,7 +54,7 @@ Call = tuple[Callable[..., Any], tuple[object, ...], dict[str, str]]
 
 
 def _results(calls: Sequence[Call]) -> list[Any]:
-    started: list[tuple[ForkServerProcess, Connection]] = []
+    started: list[tuple[Process, Connection]] = []
     try:
         for call in calls:
             receiver, sender = multiprocessing.Pipe(duplex=False)
@@ -69,7 +68,7 @@ def _results(calls: Sequence[Call]) -> list[Any]:
             process.join()
 
 
-def _result(process: ForkServerProcess, receiver: Connection) -> Any:  # noqa: ANN401 - any result
+def _result(process: Process, receiver: Connection) -> Any:  # noqa: ANN401 - any result
     if not receiver.poll(TIMEOUT):
         raise ProcessFailed(f"a process sent no result for {TIMEOUT:.0f} s")
     try:

@@ -47,6 +47,29 @@ def test_the_first_is_raised_and_the_second_ends_the_process_at_once() -> None:
     assert (code, messages) == (130, "saved\n" + AGAIN.decode())
 
 
+def test_a_request_to_end_is_heeded_once() -> None:
+    """SIGTERM: what is being saved is not interrupted by another one."""
+    code, messages = ended("""
+        def ask(): os.kill(os.getpid(), signal.SIGTERM); time.sleep(0.05)
+        try:
+            ask()
+        except KeyboardInterrupt:
+            ask()
+            os.write(2, b"saved\\n")
+    """)
+    assert (code, messages) == (0, "saved\n")
+
+
+def test_a_request_ends_the_other_processes_of_a_run_at_once() -> None:
+    code, messages = ended("""
+        os.environ["RANK"] = "1"
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        heed_interruptions()
+        os.kill(os.getpid(), signal.SIGTERM); time.sleep(5)
+    """)
+    assert (code, messages) == (-signal.SIGTERM, "")
+
+
 def test_only_the_first_process_of_a_run_says_so() -> None:
     code, messages = ended("""
         os.environ["RANK"] = "1"

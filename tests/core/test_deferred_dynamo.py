@@ -21,7 +21,10 @@ print(*[name for name in ("sympy", "torch._dynamo.eval_frame") if name in sys.mo
 USES = {
     "a name": "import torch._dynamo; assert torch._dynamo.list_backends()",
     "a module": "import torch._dynamo.config as c; assert c.cache_size_limit > 0",
-    "a name of a module": "from torch._dynamo.eval_frame import OptimizedModule as O; assert O",
+    "a name of a module": (
+        "from torch._dynamo.eval_frame import OptimizedModule as O; import torch._dynamo as d;"
+        "assert O is d.OptimizedModule and issubclass(O, torch.nn.Module)"
+    ),
     "its names": "import torch._dynamo; assert 'reset' in dir(torch._dynamo)",
     "shapes": "import torch.fx.experimental.symbolic_shapes as s; assert s.ShapeEnv()",
     "all of it": "from torch._dynamo import *; assert callable(optimize)",
@@ -95,9 +98,12 @@ assert isinstance(other, torch.utils.flop_counter.FlopCounterMode) and not isins
 """
 
 
+OWN = "from flbench.run.own_process import defer_imports; defer_imports()\n"
+
+
 def python(code: str) -> str:
-    """What a new process prints."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    """What a new process of flbench's own prints."""
+    done = subprocess.run([sys.executable, "-c", OWN + code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -113,7 +119,7 @@ def test_no_compiler_is_imported(code: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("use", USES)
 def test_all_of_it_is_there(use: str) -> None:
-    assert python(f"import flbench.core.client\n{USES[use]}") == ""
+    assert python(f"import torch, flbench.core.client\n{USES[use]}") == ""
 
 
 @pytest.mark.slow
@@ -139,4 +145,10 @@ def test_operations_are_counted_by_torchs_class() -> None:
 @pytest.mark.long
 def test_it_stays_as_it_is_if_it_is_there_already() -> None:
     code = "import torch._dynamo as d, flbench.core.client, sys; print(type(d).__name__)"
-    assert python(code) == "module"
+    assert (
+        python(
+            f"import sys; finders = sys.meta_path[:2]; del sys.meta_path[:2]; import torch;"
+            f"import torch._dynamo; sys.meta_path[:0] = finders\n{code}"
+        )
+        == "module"
+    )

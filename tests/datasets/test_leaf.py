@@ -94,6 +94,17 @@ def test_other_files(tmp_path: Path, text: str) -> None:
         loaded(tmp_path)
 
 
+def test_a_user_listed_often_is_refused_before_it_is_copied(tmp_path: Path) -> None:
+    """200,000 times the samples of one user would fill the memory."""
+    file = tmp_path / "all_data" / "a.json"
+    file.parent.mkdir()
+    user = {"x": [[0.5, 1.0]] * 1000, "y": [1] * 1000}
+    content = {"users": ["u"] * 200_000, "num_samples": [], "user_data": {"u": user}}
+    file.write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(UserError, match="a user is listed twice"):
+        loaded(tmp_path)
+
+
 def test_no_files(tmp_path: Path) -> None:
     with pytest.raises(MissingData, match=r"expects train/\*.json"):
         loaded(tmp_path)

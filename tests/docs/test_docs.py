@@ -137,11 +137,14 @@ def test_the_first_result_is_that_of_a_run() -> None:
     assert cells[0] in found
 
 
+FRAGMENTS = ROOT / "docs" / "changelog"
+PAGES_OF_DOCS = [page for page in (ROOT / "docs").rglob("*.md") if page.parent != FRAGMENTS]
 GUIDES = [
     ROOT / "CONTRIBUTING.md",
     ROOT / "README.md",
+    ROOT / "RELEASING.md",
     *(ROOT / "plugins").glob("*.md"),
-    *(ROOT / "docs").rglob("*.md"),
+    *PAGES_OF_DOCS,
 ]
 each_guide = pytest.mark.parametrize(
     "page", GUIDES, ids=lambda page: page.relative_to(ROOT).as_posix()
@@ -210,7 +213,7 @@ def test_the_architecture_lists_every_module() -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
+    for page in (ROOT / "README.md", ROOT / "RELEASING.md", *PAGES_OF_DOCS):
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
             here = page.parent / target
             assert target.startswith("https://") or here.exists(), f"{page.name}: {target}"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ from toy import (
 )
 
 import flbench as fl
-from flbench.client_metrics import classification
+from flbench.client_metrics import classification, torchmetrics_classes
 from flbench.core.seeding import rng
 from flbench.engine import client_metrics
 from flbench.engine.client_metrics import ClientMetric, ClientMetrics, Stream, find_metric
@@ -105,14 +105,29 @@ def test_equal_scores_are_half_right_and_weights_count_samples() -> None:
     assert found["auroc:average=weighted"] == pytest.approx(np.average(areas, weights=[1, 2, 1]))
 
 
-def test_the_area_of_few_bins_by_hand() -> None:
-    """Edges at -15, 0 and 15: the .25 and the .4 of label 1 count as equal, so .9 alone is above.
-
-    Log-odds beyond 15 are in one bin, so 15.5 and 20 count as equal too.
-    """
-    assert valued(one("auroc:bins=4"), (THREE, LABELS))["auroc:bins=4"] == pytest.approx(0.75)
-    far = torch.tensor([[0.0, 15.5], [0.0, 20.0]])
-    assert valued(one("auroc"), (far, torch.tensor([0, 1])))["auroc"] == 0.5
+@pytest.mark.parametrize(
+    ("odds", "labels", "expected"),
+    [
+        ([0.08, 0.14], [0, 1], 1.0),  # however near they are
+        ([0.14, 0.08], [0, 1], 0.0),
+        ([0.1, 0.1], [0, 1], 0.5),
+        ([15.5, 20.0], [0, 1], 1.0),  # and however far out
+        ([40.0, 41.0], [0, 1], 1.0),  # where 1 - p is below the precision of p
+        ([-40.0, -39.0, 39.0, 40.0], [0, 1, 0, 1], 0.75),
+        # pairs of 1 against 0: 2 > 1, 2 = 2, 3 > 1, 3 > 2
+        ([1.0, 2.0, 2.0, 3.0], [0, 0, 1, 1], 3.5 / 4),
+        ([math.nan, math.nan], [0, 1], 0.5),
+        ([math.nan, 0.0], [0, 1], 0.5),  # lowest for both labels: right for 1, wrong for 0
+        ([-math.inf, 0.0], [0, 1], 1.0),
+    ],
+)
+def test_ranks_are_exact(odds: list[float], labels: list[int], expected: float) -> None:
+    """Of two labels; sample by sample, too. Both labels have the same area, as p_0 = 1 - p_1."""
+    logits = torch.tensor([[0.0, value] for value in odds])
+    y = torch.tensor(labels)
+    batches = zip(logits.split(1), y.split(1), strict=True)
+    assert valued(one("auroc"), (logits, y))["auroc"] == expected
+    assert valued(one("auroc"), *batches)["auroc"] == expected
 
 
 def test_confidence_one_half_and_nine_tenths_are_in_two_bins() -> None:
@@ -136,13 +151,15 @@ def test_the_area_is_that_of_scikit_learn() -> None:
     from sklearn.metrics import roc_auc_score
 
     draw = rng(0, "test")
-    logits = torch.tensor(draw.normal(size=(200, 4)) * 2, dtype=torch.float32)
+    logits = torch.tensor(draw.normal(size=(200, 4)) * 2, dtype=torch.float64)
     y = torch.tensor(draw.integers(4, size=200))
+    logits[100:] = logits[:100]  # each score twice, mostly with another label
     expected = roc_auc_score(y, logits.softmax(dim=1), multi_class="ovr")
     (found,) = valued(one("auroc", classes=4), (logits, y)).values()
-    assert found == pytest.approx(expected, abs=2e-3), "bins of .15 in log-odds"
-    (fine,) = valued(one("auroc:bins=100000", classes=4), (logits, y)).values()
-    assert fine == pytest.approx(expected, abs=1e-4)
+    assert found == pytest.approx(expected, abs=1e-12)
+    (weighted,) = valued(one("auroc:average=weighted", classes=4), (logits, y)).values()
+    expected = roc_auc_score(y, logits.softmax(dim=1), multi_class="ovr", average="weighted")
+    assert weighted == pytest.approx(expected, abs=1e-12)
 
 
 def outcome(*values: float | None, higher_is_better: bool | None = True) -> Outcome:
@@ -523,7 +540,7 @@ def test_random_numbers_that_a_metric_draws_are_its_own(tmp_path: Path) -> None:
         ("eec", UnknownName, "unknown metric 'eec'; did you mean 'ece'?"),
         ("ece:bin=3", UnknownName, "parameter of metric 'ece' 'bin'; did you mean 'bins'?"),
         ("ece:bins=x", BadParameter, "'bins' expects int, default 15; got 'x'"),
-        ("auroc:bins=3", BadParameter, "'bins'"),
+        ("ece:bins=0", BadParameter, "'bins'"),
         ("ece:15", BadParameter, "expected NAME:KEY=VALUE, as in top-k:k=3"),
         ("ece:name=x", BadParameter, "expected NAME:KEY=VALUE, as in top-k:k=3"),
     ],
@@ -534,18 +551,38 @@ def test_a_name_that_is_none_is_one_line(label: str, error: type[Exception], sai
     assert said in str(caught.value)
 
 
-@pytest.mark.slow  # imports all of torchmetrics
 @pytest.mark.parametrize(
-    ("label", "said"),
+    ("label", "error", "said"),
     [
-        ("MulticlassF2Score", "did you mean 'MulticlassF1Score'?"),
-        ("torchmetrics.nowhere.F1Score", "name the class alone, such as MulticlassF1Score"),
-        ("MulticlassF1Score:averag=macro", "did you mean 'average'?"),
-        ("torchmetrics.utilities.checks.Metric", ""),
+        ("MulticlassF2Score", UnknownName, "unknown class of torchmetrics 'MulticlassF2Score'"),
+        ("F1Scores", UnknownName, "did you mean 'F1Score'?"),
+        ("Metric", UnknownName, "unknown class of torchmetrics"),
+        ("ConfusionMatrix", UnknownName, "unknown class of torchmetrics"),
+        ("torchmetrics.nowhere.F1Score", UnknownName, "unknown class of torchmetrics"),
+        ("torchmetrics.multimodal.CLIPScore", UnknownName, "unknown class of torchmetrics"),
+        ("torchmetrics.multimodal", UnknownName, "unknown class of torchmetrics"),
+        ("torchmetrics.classification.F1Score.F1Score", UnknownName, "unknown class of"),
+        ("other.far.F1Score", UnknownName, "unknown class of torchmetrics"),
+        ("MulticlassF1Score:averag=macro", UnknownName, "did you mean 'average'?"),
+        ("F1Score:task=binary", UnknownName, "parameter of metric 'F1Score' 'task'"),
+        ("F1Score:dist_sync_fn=print", UnknownName, "(it takes: average, ignore_index, top_k)"),
+        ("F1Score:average=none", BadParameter, "'average' expects 'micro' | 'macro'"),
+        ("F1Score:top_k=9999", BadParameter, "less than or equal to 1000"),
+        ("F1Score:top_k=true", BadParameter, "'top_k' expects int"),
+        ("F1Score:top_k=x", BadParameter, "'top_k' expects a number, got 'x'"),
+        ("AUROC:thresholds=1000000000", BadParameter, "less than or equal to 1000"),
+        ("AUROC:thresholds=[0.1, 0.2]", BadParameter, "'thresholds' expects"),
+        ("FBetaScore:beta=inf", BadParameter, "'beta' expects float"),
+        ("FBetaScore:beta=nan", BadParameter, "'beta' expects float"),
+        ("top-k:k=1000000000", BadParameter, "'k'"),
+        ("ece:bins=1000000000", BadParameter, "'bins'"),
     ],
 )
-def test_a_class_that_is_none_is_one_line(label: str, said: str) -> None:
-    with pytest.raises(UserError) as caught:
+def test_only_classes_of_the_table_with_bounded_parameters_are_taken(
+    label: str, error: type[Exception], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_metrics, "import_module", lambda name: pytest.fail(name))
+    with pytest.raises(error) as caught:
         one(label)
     assert said in str(caught.value)
 
@@ -558,31 +595,54 @@ class Fine(Plain):
         self.given = task, num_classes, top_k
 
 
-def test_a_class_is_found_by_its_name_or_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_module_is_imported_whatever_the_name_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """A capital letter or `torchmetrics.` tells classes from names of installed metrics."""
     asked = []
 
     def imported(path: str) -> SimpleNamespace:
         asked.append(path)
-        return SimpleNamespace(Fine=Fine, Function=print, Number=int, MulticlassFine=Fine)
+        return SimpleNamespace(F1Score=Fine)
 
     monkeypatch.setattr(client_metrics, "import_module", imported)
-    kind = find_metric(Component(name="Fine", top_k=3))
-    assert (kind.label, kind.package.split()[0]) == ("Fine:top_k=3", "torchmetrics")
+    kind = find_metric(Component(name="F1Score", top_k=3))
+    assert (kind.label, kind.package.split()[0]) == ("F1Score:top_k=3", "torchmetrics")
     assert kind.make(7).given == ("multiclass", 7, 3)
-    find_metric(Component(name="torchmetrics.far.Fine"))
-    assert asked == ["torchmetrics.classification", "torchmetrics.far"]
-    for name in ("fine", "torchmetrics.far.fine", "other.far.Fine"):
-        with pytest.raises(UnknownName, match="unknown metric"):
-            find_metric(Component(name=name))
-    with pytest.raises(UnknownName, match="did you mean 'MulticlassFine'"):
-        find_metric(Component(name="MulticlassFines"))
-    for name in ("Function", "Number"):
-        with pytest.raises(UserError, match="expected a class with update and compute"):
-            find_metric(Component(name=name))
-    for key in ("kwargs", "topk"):
-        with pytest.raises(UnknownName, match="parameter of metric 'Fine'"):
-            find_metric(Component(name="Fine", **{key: 1}))
+    find_metric(Component(name="torchmetrics.F1Score"))
+    find_metric(Component(name="torchmetrics.classification.F1Score"))
+    assert asked == ["torchmetrics.classification"] * 3
+    with pytest.raises(UnknownName, match="unknown metric"):
+        find_metric(Component(name="fine"))
+    with pytest.raises(UnknownName, match=r"class of torchmetrics .*it has: F1Score"):
+        find_metric(Component(name="Recall"))
+    with pytest.raises(UnknownName, match="parameter of metric 'F1Score'"):
+        find_metric(Component(name="F1Score", average="macro"))
+
+
+@pytest.mark.slow  # imports all of torchmetrics
+@pytest.mark.filterwarnings("ignore")  # of labels that a sample lacks
+def test_every_class_of_the_table_gives_one_number_with_every_word() -> None:
+    """And takes each of its parameters by the name in the table."""
+    given = {"n_bins": 7, "thresholds": 5, "top_k": 1, "beta": 2.0, "ignore_index": 1}
+    x, y = torch.randn(20, 3, generator=torch.Generator().manual_seed(0)), torch.arange(20) % 3
+    for name, allowed in torchmetrics_classes.TASKS["classes"].items():
+        for key, hint in allowed.kinds.items():
+            words = [word for word in get_args(hint) if isinstance(word, str)]
+            for value in words or [given.get(key, True)]:
+                if key != "weights":
+                    beta = ":beta=1" if "beta" in allowed.kinds and key != "beta" else ""
+                    label = f"{name}:{key}={value}{beta}"
+                    (found,) = valued(one(label, classes=3), (x, y)).values()
+                    assert math.isfinite(found), (name, key)
+
+
+def test_a_metric_that_would_fill_the_memory_is_not_made() -> None:
+    """2,000 labels and 50,257: a matrix of the first has 4 million entries."""
+    with pytest.raises(BadParameter, match="2,525,766,049 numbers for 50,257 labels"):
+        torchmetrics_classes.refuse_too_large("CohenKappa", {}, 50_257)
+    with pytest.raises(BadParameter, match="201,028,000 numbers"):
+        torchmetrics_classes.refuse_too_large("MulticlassAUROC", {"thresholds": 1000}, 50_257)
+    torchmetrics_classes.refuse_too_large("CohenKappa", {}, 2000)
+    torchmetrics_classes.refuse_too_large("AUROC", {}, 50_257)
 
 
 def test_more_answers_than_labels_are_refused() -> None:

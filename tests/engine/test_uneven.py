@@ -1,10 +1,11 @@
-"""Equal bits, with a network whose last bits depend on the rows of the pass (`uneven.py`).
+"""Equal bits, where last bits depend on the rows of a pass and on addresses (`uneven.py`).
 
-`pytest --uneven` plays the toy federation of all tests with it.
+`pytest --uneven` runs any test so: with the network in the toy federation, and such products.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -45,25 +46,50 @@ class Uneven(MethodUnderTest):
 
 
 @pytest.fixture
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The network is found by its name, in fresh processes too."""
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The network is found by its name, and products move, in fresh processes too."""
     install(tmp_path / "site", "uneven", uneven.POINT)
     monkeypatch.syspath_prepend(tmp_path / "site")
+    with uneven.planted_products():
+        yield
 
 
 def test_logits_move_by_units_in_the_last_place_with_the_rows() -> None:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        net, x = uneven.build((3,), 4, hidden=3), torch.randn(1, 3)
+    net = uneven.Uneven(torch.nn.Tanh())
+    x = torch.linspace(-1, 1, 4).requires_grad_()
     top = torch.tensor(torch.inf)
     same, one, two = (net(x.expand(rows, -1))[0] for rows in (7, 8, 2))
     assert torch.equal(one, torch.nextafter(same, top))
     assert torch.equal(two, torch.nextafter(one, top))
-    weight = net.head.weight
-    same.sum().backward()
-    gradient, weight.grad = weight.grad, None
-    two.sum().backward()
-    assert torch.equal(weight.grad, gradient)
+    (gradient,) = torch.autograd.grad(same.sum(), x)
+    (other,) = torch.autograd.grad(two.sum(), x)
+    assert torch.equal(other, gradient)
+
+
+def at(place: int, table: torch.Tensor) -> torch.Tensor:
+    """The same numbers, so many scalars behind the beginning of a cache line."""
+    line = torch.empty(place + table.numel(), dtype=table.dtype)
+    return line[place:].view(table.shape).copy_(table)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_products_move_with_rows_and_places(kind: torch.dtype) -> None:
+    """(1 + 2^-13)^2 = 1 + 2^-12 and so many units in the last place, wherever torch multiplies."""
+    one, bias = torch.full((1, 1), 1 + 2**-13, dtype=kind), torch.zeros(1, dtype=kind)
+
+    def units(product: torch.Tensor) -> set[float]:
+        return {*((product.double() - 1 - 2**-12) * 2**23).round().flatten().tolist()}
+
+    with uneven.planted_products():
+        for rows, first, second in ((1, 0, 0), (7, 0, 0), (7, 1, 0), (7, 0, 3), (6, 4, 5)):
+            x, w = at(first, one.expand(rows, 1)), at(second, one)
+            expected = {(rows + first + second) % 7.0 if kind == torch.float32 else 0.0}
+            assert units(x @ w) == expected
+            assert units(torch.nn.functional.linear(x, w, bias)) == expected
+            assert units(at(first, x[None]) @ at(second, w[None])) == expected
+            assert units(torch.func.vmap(torch.mm)(at(first, x[None]), w[None])) == expected
+            exact = torch.ones(rows, 1)
+            assert torch.equal(at(first, exact) @ torch.ones(1, 1), exact)
 
 
 @pytest.mark.slow

@@ -158,10 +158,38 @@ def missing_table_sealed(path: Path, rng: Random) -> None:
     seal(path)
 
 
+def other_shape_sealed(path: Path, rng: Random) -> None:
+    """A table with a row, a column or a dimension more or less, or of another type, sealed."""
+    tensors, header = _read(path)
+    name = rng.choice([name for name, table in tensors.items() if table.numel()])
+    table = tensors[name]
+    others = [table[None], table.double() if table.dtype != torch.float64 else table.float()]
+    if table.dim():
+        others += [table[1:], torch.cat([table, table])]
+    tensors[name] = rng.choice(others)
+    owned = {name: one.contiguous().clone() for name, one in tensors.items()}
+    save_file(owned, path, metadata=header)
+    seal(path)
+
+
+def other_scope_sealed(path: Path, rng: Random) -> None:
+    """A memory without a scope, with one that there is not, or a scope of no memory, sealed."""
+    tensors, header = _read(path)
+    content: dict[str, Any] = json.loads(header[CONTENT])
+    scopes = content["scopes"]
+    name = rng.choice([*scopes, "toy.none"])
+    if name in scopes and rng.random() < 0.5:
+        del scopes[name]
+    else:
+        scopes[name] = "server"
+    save_file(tensors, path, metadata={**header, CONTENT: json.dumps(content)})
+    seal(path)
+
+
 def older_format(path: Path, rng: Random) -> None:
     """A whole checkpoint of an older or a newer version."""
     tensors, header = _read(path)
-    header["format"] = rng.choice(["1", "2", "3", "5", "33"])
+    header["format"] = rng.choice(["1", "2", "3", "4", "6", "33"])
     if header["format"] in "12":
         del header["digest"]
     save_file(tensors, path, metadata=header)
@@ -183,7 +211,7 @@ DAMAGES: dict[str, tuple[Damage, re.Pattern[str]]] = {
         bit_anywhere, bit_in_header, bit_in_digest, some_bits, truncated, zeroed_tail,
         zeroed_sector, sectors_exchanged, bytes_appended, bytes_inserted, noise, a_result,
         not_finite, not_finite_sealed, altered_content, missing_content_sealed,
-        missing_table_sealed, older_format,
+        missing_table_sealed, other_shape_sealed, other_scope_sealed, older_format,
     )
 }  # fmt: skip
 """Name -> what it does to a file, and what the refusal says of it."""

@@ -23,6 +23,9 @@ from typing import Any
 
 from power_cut import Disk
 
+from flbench.run import own_process as own_process  # before all that it defers
+
+# isort: split
 from flbench.cli.main import main
 from flbench.core.state import Stage
 from flbench.engine import sequential

@@ -26,6 +26,7 @@ from zlib import crc32
 from fault_record import Fault
 
 from flbench.results.schema import VOLATILE
+from flbench.run import own_process
 
 HERE = Path(__file__).resolve().parent
 SUITE = """
@@ -115,6 +116,7 @@ class Server:
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join([str(HERE), *SEARCHED]),
                 "OMP_NUM_THREADS": "1",
+                own_process.MARK: "1",  # as that of a command
             },
         )
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import io
 import re
 import signal
 import sys
+import tempfile
 import traceback
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
@@ -14,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
+from unittest.mock import patch
 
 from fault_record import Fault
 
@@ -67,7 +70,8 @@ def typed(*words: str, seconds: int = LONG) -> Done:
     signal.alarm(seconds)
     code, wrong = None, ""
     try:
-        with redirect_stdout(output), redirect_stderr(errors):
+        kept = patch("flbench.submission.replay_folder.cache", lambda: _folder() / "verify")
+        with redirect_stdout(output), redirect_stderr(errors), kept:
             code = exit_code(lambda: _command().main(list(words), prog_name="flbench"))
     except TooLong:
         wrong = "too long"
@@ -81,6 +85,14 @@ def typed(*words: str, seconds: int = LONG) -> Done:
     if not wrong and code and not re.search(r"(?m)^(flbench|Error|Usage): ", errors.getvalue()):
         wrong = "no reason"
     return Done(code, output.getvalue(), errors.getvalue(), wrong)
+
+
+@cache
+def _folder() -> Path:
+    """In place of the user's cache, in which `verify` keeps what it played."""
+    made = tempfile.TemporaryDirectory(prefix="flbench-tests-")
+    atexit.register(made.cleanup)
+    return Path(made.name)
 
 
 def _too_long(number: int, frame: FrameType | None) -> None:

@@ -9,6 +9,7 @@ import pytest
 from made_results import made, write
 from toy import Typed
 
+import flbench
 from flbench.leaderboard.changes import changes
 from flbench.leaderboard.table import tables
 from flbench.results.schema import Result
@@ -105,6 +106,19 @@ def test_the_log_of_audits_is_only_appended_to(typed: Typed) -> None:
     for other in ("b\n", ""):
         log.write_text(other)
         assert said("HEAD").startswith("**Lines of the log of audits were changed or removed")
+
+
+@pytest.mark.slow
+def test_names_and_code_that_are_not_those_installed_are_told_of_new_files(typed: Typed) -> None:
+    """Also of files that were copied into place by hand."""
+    for folder in ("old/results", "board/results"):
+        write(Path(folder), made(0.5, method="FedProx"))
+    write(Path("board/results"), made(0.6, method="FedAvg"))
+    write(Path("board/results"), made(0.6, method="flis-dc", version=flbench.__version__))
+    said = typed("submit", "--diff", "old/results", "--results", "board/results")[1]
+    first, second = (line for line in said.splitlines() if line.startswith("**"))
+    assert "method 'FedAvg' looks like the installed 'fedavg'" in first
+    assert f"flis-dc of flbench {flbench.__version__} has the source " in second
 
 
 @pytest.mark.parametrize("base", ["no-such-thing", "--output=x"])

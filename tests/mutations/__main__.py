@@ -51,6 +51,8 @@ KEPT = (
     "flbench.core.torchvision_compat",
     "flbench.core.deferred_torchmetrics",
     "flbench.core.deferred_dynamo",
+    "flbench.core.deferring",
+    "flbench.run.own_process",
 )
 """What lightning needs is not imported again."""
 PYTEST = [

@@ -33,11 +33,18 @@ from flbench import ClientModule, UserError, hookimpl, one_model_per_client
 from flbench.datasets import status
 from flbench.errors import BadParameter, Diverged, PluginError, in_one_line, text_of
 from flbench.federation.loading import load_dataset
-from flbench.plugin.isolation import EVERYTHING, GENERATORS, IsolatedPlugin, restore, snapshot
+from flbench.plugin.isolation import (
+    EVERYTHING,
+    GENERATORS,
+    IsolatedPlugin,
+    produced,
+    restore,
+    snapshot,
+)
 from flbench.plugin.registry import entries, find
 from flbench.plugin.source_inspection import loaded_source, source_hash
 from flbench.results.schema import Result
-from flbench.run.composition import compose
+from flbench.run.composition import MethodStack, compose
 from flbench.run.import_probe import tried
 from flbench.run.networks import build_network
 from flbench.submission.admission import other_environment
@@ -847,3 +854,53 @@ def test_a_result_of_code_that_has_changed_is_said_to_be_one(
     monkeypatch.delitem(sys.modules, "mine_x")  # as in another process
     again = typed(*words)[2]
     assert "is complete, but its method's code has changed since; --force" in again
+
+
+class Own(BaseException):
+    """Neither an Exception nor an interruption."""
+
+
+def raises(*_: object) -> Any:
+    raise Own("gone")
+
+
+def module_with(**methods: Any) -> MethodStack:
+    """A method whose ClientModule has these methods."""
+    made = type("Module", (ClientModule,), methods)
+    return bad(client_module=lambda self, net, ctx: made(net, ctx.local))
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorised"])
+@pytest.mark.parametrize("method", ["training_step", "predict", "configure_optimizers"])
+def test_whatever_a_module_raises_is_named(method: str, executor: str, play_toy: Play) -> None:
+    assert "bad" in (line := refused(play_toy, module_with(**{method: raises}), executor=executor))
+    assert "Own: gone" in line
+    assert "\n" not in line
+
+
+def test_whatever_makes_something_raises_is_named() -> None:
+    with pytest.raises(PluginError, match="data set 'x' raised Own: gone"):
+        produced("x", "data set 'x'", int, raises)
+
+
+def test_an_interruption_is_nobodys_error() -> None:
+    def interrupt() -> object:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        produced("x", "data set 'x'", int, interrupt)
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorised"])
+def test_streams_that_are_taken_away_come_back(executor: str, play_toy: Play) -> None:
+    def step(self: ClientModule, batch: Any, batch_idx: int) -> torch.Tensor:
+        sys.stdout = sys.stderr = None
+        return ClientModule.training_step(self, batch, batch_idx)
+
+    def predict(self: ClientModule, x: torch.Tensor) -> torch.Tensor:
+        sys.stdout = None
+        return ClientModule.predict(self, x)
+
+    before = sys.stdout, sys.stderr
+    play_toy(module_with(training_step=step, predict=predict), executor=executor, rounds=1)
+    assert (sys.stdout, sys.stderr) == before

@@ -90,7 +90,7 @@ def test_clients_use_the_generator_from_the_second_round_on(executor: str, play_
         [play_toy(name, rounds=r, executor=executor).personal for name in ("fedavg", "fedgen")]
         for r in (1, 2)
     )
-    assert torch.equal(*first)
+    torch.testing.assert_close(*first)  # in lanes they take other steps together
     assert (second[0] - second[1]).abs().max() > 1e-3
 
 

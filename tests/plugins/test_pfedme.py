@@ -84,12 +84,12 @@ def test_one_inner_step_that_undoes_lambda_is_fedavg(executor: str, play_toy: Pl
     settings = {"k": 1, "lam": 4.0, "inner_lr": 0.25, "weighting": "samples"}
     found = play_toy("pfedme", settings=settings, executor=executor)
     fedavg = play_toy("fedavg", executor=executor)
-    assert torch.equal(found.state.models, fedavg.state.models)
+    torch.testing.assert_close(found.state.models, fedavg.state.models)
     curves = found.run.history.curves, fedavg.run.history.curves
     assert curves[0]["accuracy_global"] == curves[1]["accuracy"]
     assert found.run.ledger.totals == fedavg.run.ledger.totals
     more = play_toy("pfedme", settings={**settings, "k": 2}, executor=executor)
-    assert not torch.equal(more.state.models, fedavg.state.models)
+    assert (more.state.models - fedavg.state.models).abs().max() > 1e-3
 
 
 @pytest.mark.slow

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
+import signal
 import stat
+import subprocess
+import sys
+import textwrap
 from contextlib import nullcontext
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +22,23 @@ import torch
 from toy import Play, player
 
 from flbench.core.state import Scores
+from flbench.datasets import data_root
 from flbench.errors import MachineError, UserError
 from flbench.results import files
 from flbench.results.files import (
+    PARTIAL,
     atomic_write,
+    plain_path,
     read_bounded,
     read_result,
     read_results,
     read_skips,
+    real_path,
     refuse_unwritable,
     result_path,
     save_result,
     slug,
+    user_path,
     write_atomically,
 )
 from flbench.results.schema import (
@@ -42,6 +53,7 @@ from flbench.results.schema import (
 )
 from flbench.results.score_encoding import decode, encode
 from flbench.run.history import History
+from flbench.submission.replay_folder import cache
 
 
 @pytest.fixture(scope="module")
@@ -171,6 +183,79 @@ def test_what_cannot_be_written_is_refused(name: str, why: str, tmp_path: Path) 
     (tmp_path / "folder").mkdir()
     with pytest.raises(MachineError, match=f"^{tmp_path / name}: .*; {why}"):
         refuse_unwritable(tmp_path / name)
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    """What another one writes just now is locked, and stays; so does what has another name."""
+    left, written = tmp_path / ".a.json.abcd0123.partial", tmp_path / ".b.json.abcd0123.partial"
+    others = [tmp_path / name for name in (".c.partial", "d.json.abcd0123.partial")]
+    for file in (left, written, *others):
+        file.write_bytes(b"half")
+    with written.open("rb") as locked:
+        fcntl.flock(locked, fcntl.LOCK_EX)
+        write_atomically(tmp_path / "other.json", b"whole")
+    assert sorted(tmp_path.iterdir()) == sorted([written, *others, tmp_path / "other.json"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_file_that_was_being_written_is_recognised(number: int, tmp_path: Path) -> None:
+    code = f"""
+        import os
+        from pathlib import Path
+        from flbench.cli.interruption import heed_interruptions
+        from flbench.results.files import atomic_write
+        heed_interruptions()
+        atomic_write(Path("a.json"), lambda _: os.kill(os.getpid(), {int(number)}))
+    """
+    words = [sys.executable, "-c", textwrap.dedent(code)]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, check=False)
+    assert done.returncode != 0
+    left = [file.name for file in tmp_path.iterdir()]
+    assert len(left) == (number == signal.SIGKILL)
+    assert all(PARTIAL.fullmatch(name) for name in left)
+    ignored = (Path(__file__).parents[2] / ".gitignore").read_text().split()
+    assert all(any(fnmatch(name, line) for line in ignored) for name in left)
+    write_atomically(tmp_path / "b.json", b"whole")
+    assert [file.name for file in tmp_path.iterdir()] == ["b.json"]
+
+
+@pytest.mark.parametrize("text", ["~nobody-of-this-name", "~nobody-of-this-name/a.csv"])
+def test_a_user_that_there_is_not_has_no_folder(text: str) -> None:
+    with pytest.raises(UserError, match="there is no user 'nobody-of-this-name'"):
+        user_path(text)
+
+
+def test_no_home_folder_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # so it is, of an unknown user
+    assert user_path("a/~b") == Path("a/~b")
+    monkeypatch.delenv("FLBENCH_DATA", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    for needs in (lambda: user_path("~/a"), data_root, cache):
+        with pytest.raises(UserError, match="HOME is not set"):
+            needs()
+
+
+def test_a_link_that_leads_back_can_be_named(tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    assert real_path(loop / "a") == loop / "a"
+    assert real_path(tmp_path / "b" / ".." / "c") == tmp_path / "c"
+
+
+def test_folders_that_are_not_there_need_not_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("deep/er")
+    for text, plain in (
+        ("a/../b", "b"), ("../b", "../b"), ("a/b/../../c", "c"), ("/../b", "/../b"),
+        ("link/../b", "link/../b"), ("a/../link/../b", "link/../b"), ("./a/..", "."),
+    ):  # fmt: skip
+        assert plain_path(Path(text)) == Path(plain)
+    path = result_path(Path("a/../b"), "suite", "data", "method", "0", 1)
+    assert path.parts[:2] == ("b", "suite")
 
 
 def test_what_was_there_is_kept_where_it_is_asked_for(tmp_path: Path) -> None:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -21,10 +23,16 @@ from simulated_device import DEVICE, simulated_device
 from flbench.core.model_bank import ModelBank, RowStore
 from flbench.core.state import Membership, State
 from flbench.engine.communication import CommunicationLedger
-from flbench.errors import MachineError, UserError
+from flbench.errors import MachineError, PluginError, UserError
 from flbench.results.schema import Fingerprint
 from flbench.run import checkpoint
-from flbench.run.checkpoint import CheckpointWriter, Origin, Resumed, load_checkpoint
+from flbench.run.checkpoint import (
+    CheckpointWriter,
+    Origin,
+    Resumed,
+    expect_state,
+    load_checkpoint,
+)
 from flbench.run.checkpoint_file import Damaged, discard, generations, previous, seal
 from flbench.run.core_digest import UNKNOWN
 from flbench.run.history import History
@@ -131,6 +139,61 @@ def test_without_another_one_the_damage_is_named(name: str, path: Path) -> None:
     assert line.startswith((f"{path}: damaged checkpoint (", f"{path}: no checkpoint of a run ("))
     assert line.endswith(f"; to start over, delete {path}")
     assert "\n" not in line
+
+
+def other_table(path: Path, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    with safe_open(path, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        header = file.metadata()
+    save_file({**tensors, "models": change(tensors["models"])}, path, metadata=header)
+    seal(path)
+
+
+@pytest.mark.parametrize(
+    "change", [torch.Tensor.double, torch.Tensor.flatten, lambda table: table[:, :1].clone()]
+)
+def test_a_table_of_another_kind_is_of_no_run(
+    change: Callable[[torch.Tensor], torch.Tensor], path: Path
+) -> None:
+    """Its digest fits, as somebody made a new one."""
+    previous(path).unlink()
+    other_table(path, change)
+    line = f"{path}: no checkpoint of a run (ValueError: models: expected ['torch.float32', 1, 2], "
+    assert refused(path).startswith(line)
+
+
+STATE_OF_TWO = State(
+    1,
+    torch.zeros(1, 3),
+    Membership(torch.zeros(2).long()),
+    {"toy.each": torch.zeros(2, 4), "toy.row": torch.zeros(1)},
+    {"toy.each": "client", "toy.row": "model"},
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"models": torch.zeros(1, 2)}, "shape (1, 2), expected (any, 3)"),
+        ({"models": torch.zeros(1, 3).double()}, "float64, expected float32"),
+        ({"membership": Membership(torch.zeros(3).long())}, "shape (3,), expected (2,)"),
+        ({"membership": Membership(torch.zeros(2))}, "float32, expected int64"),
+        ({"membership": Membership(torch.ones(2).long())}, "clients to row 1, expected -1..0"),
+        ({"scopes": {"toy.each": "client", "toy.row": "client"}}, "1 entries, expected 2"),
+        ({"scopes": {"toy.each": "client"}}, "scopes"),
+        ({"scopes": {"toy.each": "client", "toy.row": "server"}}, "scopes"),
+    ],
+)
+def test_a_state_that_does_not_fit_the_run(changes: dict[str, Any], why: str) -> None:
+    ledger = CommunicationLedger(2)
+    expect_state(STATE_OF_TWO, ledger, 3, 2)
+    with pytest.raises((PluginError, ValueError), match=re.escape(why)):
+        expect_state(replace(STATE_OF_TWO, **changes), ledger, 3, 2)
+
+
+def test_bits_of_other_clients_do_not_fit_the_run() -> None:
+    with pytest.raises(PluginError, match="the bits of each client"):
+        expect_state(STATE_OF_TWO, CommunicationLedger(3), 3, 2)
 
 
 @pytest.mark.parametrize(

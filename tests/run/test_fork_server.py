@@ -40,12 +40,18 @@ assert process.exitcode == 0
 """
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+WITHOUT = "import multiprocessing; multiprocessing.get_all_start_methods = lambda: ['spawn']\n"
+"""Takes the server away, as it is on a system that cannot pass open files to other processes."""
+
+
+@pytest.fixture(scope="module", params=["", WITHOUT], ids=["server", "no server"])
+def found(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
     """What a process sees that a script without a guard forks, beside a file `sklearn.py`."""
     bin_folder, here = tmp_path_factory.mktemp("bin"), tmp_path_factory.mktemp("here")
     (bin_folder / "job.py").write_text(JOB)
-    (bin_folder / "script.py").write_text(SCRIPT)
+    (bin_folder / "script.py").write_text(request.param + SCRIPT)
     (here / "sklearn.py").write_text("raise SystemExit('shadowed')")
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONSAFEPATH"}
     script = [sys.executable, str(bin_folder / "script.py")]
@@ -57,6 +63,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("found", [""], indirect=True)
 def test_it_finds_imported_what_a_run_needs_and_what_was_asked_for(found: dict[str, Any]) -> None:
     assert found["preloaded"] == ["flbench.run.runner", "tomllib"]
 

@@ -165,7 +165,7 @@ def test_a_twin_trains_as_its_client_does_in_a_suite_with_one_network(play_toy: 
     play_toy(composition(("watch", watching(alone))), participation=1.0, rounds=1)
     masks = twins.run.context.layout.of_networks[networks(twins)]
     found = torch.stack([row[own] for row, own in zip(seen[0].selected(), masks, strict=True)])
-    assert torch.equal(found, alone[0].selected())
+    torch.testing.assert_close(found, alone[0].selected())  # its scalars lie at other places
 
 
 def test_a_common_head_is_one_for_all(play_toy: Play) -> None:

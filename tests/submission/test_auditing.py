@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Generator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +17,16 @@ from toy import Typed, player, toy_dataset
 import flbench
 from flbench.core.state import Upload
 from flbench.errors import Diverged, MissingData, UserError
-from flbench.results.audits import Audit, content_digest, read_audits
+from flbench.results.audits import Audit, append_audit, content_digest, read_audits
 from flbench.results.files import read_result, write_atomically
 from flbench.results.schema import Result
 from flbench.run.core_digest import UNKNOWN
 from flbench.run.training import Training
-from flbench.submission import auditing
+from flbench.submission import auditing, replay_folder
 from flbench.submission.auditing import at_hand, draw, expected_seconds
+from flbench.submission.consistency import recount
+from flbench.submission.replay_folder import own_audits, own_log
 from flbench.submission.verification import NotTheSameRun, Replay, first_rounds
-
-LOG = "flbench-verified.jsonl"
 
 
 @pytest.fixture(scope="module")
@@ -93,17 +95,17 @@ def test_what_differs_or_cannot_be_run_stops_no_other(
     assert lines[0].startswith(f"[1/4] {files[0]}: agrees, to the last byte (0.")
     assert lines[1].startswith(f"[2/4] {files[1]}: differs (0.")
     assert lines[1].endswith(
-        "s): accuracy by round: differs by 0.5000, allowed are 0.01 (accuracy)"
+        "s): accuracy by round: differs by 0.5000, the same bytes are expected (curves.accuracy)"
     )
     assert lines[2] == f"[3/4] {files[2]}: cannot be run: no data here"
     assert lines[4:] == [
         "2 agree, 2 of them to the last byte; 1 differ; 1 cannot be run; 0 are left",
         f"  differs: {files[1]}",
         f"  cannot be run: {files[2]}",
-        f"log: {LOG}",
+        f"log: {own_log()}",
     ]
     assert replays.played == [1, 2, 4]
-    assert [(one.file, one.outcome) for one in read_audits(Path(LOG))] == [
+    assert [(one.file, one.outcome) for one in own_audits()] == [
         (files[0], "same bytes"), (files[1], "differs"), (files[3], "same bytes"),
     ]  # fmt: skip
 
@@ -119,7 +121,7 @@ def test_an_interrupted_command_goes_on_where_it_stopped(
         f"  left: {files[2]}",
         f"  left: {files[3]}",
     ]
-    assert f"what was played is in {LOG}: type the same again to go on" in err
+    assert f"what was played is in {own_log()}: type the same again to go on" in err
     replays.instead.clear()
     code, out, _ = typed("verify", *files)
     assert code == 0
@@ -133,8 +135,8 @@ def test_seconds_of_rounds_that_were_played_before_are_noted(
     files: list[str], replays: Replays, typed: Typed
 ) -> None:
     replays.earlier = 1000.0
-    assert typed("verify", files[0], "--log", LOG)[0] == 0
-    (audit,) = read_audits(Path(LOG))
+    assert typed("verify", files[0], "--log", "log.jsonl")[0] == 0
+    (audit,) = own_audits()
     assert 1000 <= audit.seconds < 1100
 
 
@@ -157,13 +159,12 @@ def test_the_log_answers_only_the_same_question(
         patch.setattr(auditing, "is_current", lambda sources: False)
         assert typed("verify", *files[:2])[0] == 0
     assert replays.played == [1, 1, 2], "another code"
-    assert read_audits(Path(LOG))[-1].core == auditing.core()
+    assert own_audits()[-1].core == auditing.core()
     monkeypatch.setattr(auditing, "core", lambda: "9" * 12)
     del replays.played[:]
     assert typed("verify", *files[:2])[0] == 0
-    assert typed("verify", *files[:2])[0] == 0
     assert replays.played == [1, 2], "another core, once"
-    assert read_audits(Path(LOG))[-1].core == "9" * 12
+    assert own_audits()[-1].core == "9" * 12
     monkeypatch.setattr(auditing, "core", lambda: UNKNOWN)
     for _ in range(2):
         del replays.played[:]
@@ -184,7 +185,7 @@ def test_another_executor_is_asked_where_one_differs(
     assert typed("verify", "R", "--executor", "vectorised")[0] == 0
     assert replays.played[4:] == [2.0]
     assert replays.executors[4:] == ["vectorised"]
-    assert [one.executor for one in read_audits(Path(LOG))] == [None] * 4 + ["vectorised"]
+    assert [one.executor for one in own_audits()] == [None] * 4 + ["vectorised"]
     assert typed("verify", "R")[0] == 0, "what agrees by one executor is not asked of another"
     assert len(replays.played) == 5
 
@@ -197,7 +198,7 @@ def test_another_beginning_and_a_run_that_diverges_differ(
     code, out, _ = typed("verify", *files[:2])
     assert code == 1
     assert out.splitlines()[0].endswith(f"s): {error}")
-    first, second = read_audits(Path(LOG))
+    first, second = own_audits()
     ended = isinstance(error, Diverged)  # so it was played
     assert (first.outcome, first.how) == ("differs", str(error))
     assert (first.rounds > 0, first.whole) == (ended, ended)
@@ -206,6 +207,127 @@ def test_another_beginning_and_a_run_that_diverges_differ(
     replays.instead.clear()
     assert typed("verify", *files[:2])[0] == ended, "another data folder may be the answer"
     assert replays.played == ([2] if ended else [2, 1])
+
+
+# --- whose log is believed ----------------------------------------------------------------------
+
+
+def forged(result: Result, path: Path) -> Path:
+    """A file that claims another accuracy, whose numbers fit together."""
+    clients = result.clients.model_copy(update={"correct": result.clients.test})
+    one = result.model_copy(update={"clients": clients})
+    exact = {"accuracy": [None if v is None else 1.0 for v in result.curves["accuracy"]]}
+    one = one.model_copy(update={"curves": {**result.curves, **exact}})
+    summary = {**result.summary, "accuracy_mean": 1.0, **recount(one)}
+    one = one.model_copy(update={"summary": summary})
+    write_atomically(path, one.canonical().encode())
+    return path
+
+
+def praising(path: Path, log: Path) -> None:
+    """A log that says that a file came out to the last byte, by the code that is installed."""
+    result = read_result(path)
+    sources = {one.name: one.source for one in result.plugins}
+    append_audit(
+        log,
+        line_of(
+            result, outcome="same bytes", flbench=flbench.__version__, sources=sources,
+            torch=torch.__version__,
+        ),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [(), ("--log", "flbench-verified.jsonl")], ids=["cwd", "named"])
+@pytest.mark.parametrize("name", ["flbench-verified.jsonl", "verified.jsonl", "audits.jsonl"])
+def test_a_log_that_came_with_the_files_answers_nothing(
+    name: str, words: tuple[str, ...], files: list[str], result: Result, replays: Replays,
+    typed: Typed,
+) -> None:  # fmt: skip
+    replays.changes[1.0] = {"clients": result.clients, "summary": result.summary}
+    bad = forged(read_result(Path(files[0])), Path(files[0]))
+    praising(bad, Path(name))
+    code, out, _ = typed("verify", *files[:2], "--write", *words)
+    assert (code, replays.played) == (1, [1, 2]), out
+    assert "known from the log" not in out
+    assert [read_result(Path(file)).status for file in files[:2]] == ["self-reported", "reproduced"]
+
+
+def test_no_log_at_all_stops_nothing(files: list[str], replays: Replays, typed: Typed) -> None:
+    """A cache that cannot be written: everything is played, and nothing is known the next time."""
+    replay_folder.cache().parent.write_text("a file")
+    for _ in range(2):
+        code, out, err = typed("verify", *files[:2])
+        assert (code, out.splitlines()[-1]) == (0, "log: no log")
+        assert "were it stopped, it would begin anew: " in err
+    assert replays.played == [1, 2, 1, 2]
+
+
+def test_what_is_known_is_in_every_log_once(
+    files: list[str], replays: Replays, typed: Typed
+) -> None:
+    assert typed("verify", files[0], "--log", "one.jsonl")[0] == 0
+    for _ in range(2):
+        assert typed("verify", *files[:2], "--log", "two.jsonl")[0] == 0
+    assert replays.played == [1, 2]
+    assert read_audits(Path("two.jsonl")) == own_audits()
+    assert [one.file for one in own_audits()] == files[:2]
+
+
+def test_a_relative_cache_is_none(
+    files: list[str], replays: Replays, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It would be beside the files in whose folder the command is typed."""
+    monkeypatch.chdir(tmp_path)
+    for value in ("cache", "./cache", ""):
+        monkeypatch.setenv("XDG_CACHE_HOME", value)
+        assert replay_folder.cache() == Path.home() / ".cache/flbench/verify"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    praising(Path(files[0]), own_log())
+    assert own_log() == tmp_path / "flbench" / "verified.jsonl"
+    assert len(own_audits()) == 1
+    uid = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: uid + 1)
+    assert own_audits() == [], "it is somebody else's"
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_file_that_is_changed_while_it_is_played_is_not_called_reproduced(
+    count: int, files: list[str], replays: Replays, typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = replays.__call__
+
+    def changing(result: Result, *args: object, **words: Any) -> Any:
+        forged(read_result(Path(files[0])), Path(files[0]))
+        return (yield from played(result, *args, **words))
+
+    monkeypatch.setattr(auditing, "replaying", changing)
+    code, out, err = typed("verify", *files[:count], "--write")
+    assert "it was changed while it was played: it stays as it is" in out + err
+    assert code == (count == 1)
+    assert read_result(Path(files[0])).status == "self-reported"
+    assert read_result(Path(files[0])).summary["accuracy_mean"] == 1
+
+
+LONG = "/".join(["x" * 90] * 3)
+
+
+@pytest.mark.parametrize("folder", ["a\nb", "\x1b[31m", LONG, "\udcff", "\u202e"])
+def test_a_file_has_a_line_in_the_log_wherever_it_lies(
+    folder: str, files: list[str], replays: Replays, typed: Typed
+) -> None:
+    there = Path(folder, "seed-0.json")
+    there.parent.mkdir(parents=True)
+    Path(files[0]).rename(there)
+    code, out, err = typed("verify", str(there), files[1], "--log", "log.jsonl")
+    assert (code, replays.played) == (0, [1, 2]), err
+    assert "2 agree, 2 of them to the last byte" in out
+    for log in (Path("log.jsonl"), own_log()):
+        first, second = (one.file for one in read_audits(log))
+        assert second == files[1]
+        assert len(first) <= 200
+        assert first.isprintable()
+        assert first.endswith("seed-0.json")
+    assert "(known from the log)" in typed("verify", str(there), files[1])[1]
 
 
 @pytest.mark.parametrize("more", [False, True])
@@ -309,6 +431,24 @@ def test_rows_that_were_never_audited_come_first() -> None:
     assert draw(placed, audits, 1, seed=0) == [placed[4][0]]
 
 
+def test_a_sample_is_spread_over_methods_and_rows() -> None:
+    """Four methods with three rows of two seeds each: of one of them all rows were audited."""
+    placed, audits = [], []
+    for at, (method, row, seed) in enumerate(product("abcd", range(3), range(2))):
+        one = made(seed=seed, seconds=float(at), method=method)
+        placed.append((Path(method, str(row), f"{seed}.json"), one))
+        audits += [line_of(one)] if method == "d" else []
+    for seed in range(8):
+        drawn = draw(placed, audits, 6, seed=seed, methods=4)
+        assert {path.parts[0] for path in drawn} == set("abcd"), "also the audited one"
+        assert len({path.parent for path in drawn}) == 6
+        assert drawn == sorted(drawn, key=lambda path: dict(placed)[path].seconds["total"])
+        assert {path.parts[0] for path in draw(placed, audits, 9, seed=seed)} == set("abc")
+    assert len(draw(placed, audits, 99, seed=0, methods=1)) == 12, "one of each row"
+    with pytest.raises(UserError, match="--methods 5: there are files of 4 methods to draw from"):
+        draw(placed, audits, 9, seed=0, methods=5)
+
+
 def test_an_audit_of_other_code_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     from flbench.leaderboard import audited
 
@@ -351,8 +491,9 @@ def test_the_first_rounds_take_their_share_of_the_seconds() -> None:
 
 def test_only_runs_whose_data_are_there_are_drawn(tmp_path: Path) -> None:
     (_, one), *_ = found([1.0])
-    here = ["digits", "rotated:digits", "npz:mine.npz"]
-    names = [*here, "fashion-mnist", "rotated:mnist", "digit-5[mnist,usps]", "nobody-has-it"]
+    here = ["digits", "rotated:digits"]
+    names = [*here, "npz:mine.npz", "rotated:csv:digits", "hub:digits", "fashion-mnist"]
+    names += ["rotated:mnist", "digit-5[mnist,usps]", "nobody-has-it"]
     many = [
         (Path(name), one.model_copy(update={"suite": {**one.suite, "dataset": name}}))
         for name in names

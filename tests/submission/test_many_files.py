@@ -20,9 +20,8 @@ from flbench.results.files import read_result, write_atomically
 from flbench.submission import many_files
 from flbench.submission.auditing import Checked, Task
 from flbench.submission.many_files import in_groups, play_apart
+from flbench.submission.replay_folder import own_log
 from flbench.terminal.console import Console
-
-LOG = "flbench-verified.jsonl"
 
 
 def answers(log: Path) -> list[tuple[object, ...]]:
@@ -49,7 +48,7 @@ def test_several_at_once_are_answered_like_one_by_one(typed: Typed, tmp_path: Pa
     assert lines[4] == "2 agree, 2 of them to the last byte; 1 differ; 1 cannot be run; 0 are left"
     assert f"  differs: {first.relative_to(tmp_path)}" in lines
     assert typed("verify", "flbench-results", "--workers", "1", "--log", "other.jsonl")[0] == 1
-    assert answers(Path(LOG)) == answers(Path("other.jsonl")) != []
+    assert answers(own_log()) == answers(Path("other.jsonl")) != []
     again = typed("verify", "flbench-results", "--workers", "2")[1]
     assert again.count("(known from the log)") == 3
 
@@ -137,15 +136,17 @@ def test_an_interrupted_command_leaves_no_process(typed: Typed, tmp_path: Path) 
     assert typed("sweep", *long)[0] == 0
     mark = uuid.uuid4().hex
     words = ["verify", "flbench-results", "--workers", "2"]
-    command = forked.Command(words, tmp_path, FLBENCH_MARK=mark)
+    cache = tmp_path / "cache"
+    log = cache / "flbench" / "verified.jsonl"
+    command = forked.Command(words, tmp_path, FLBENCH_MARK=mark, XDG_CACHE_HOME=str(cache))
     try:
-        forked.waited(lambda: (tmp_path / LOG).is_file(), 120)
+        forked.waited(log.is_file, 120)
         os.kill(command.pid, signal.SIGINT)
         code, out, err = command.finish(60)
     finally:
         command.kill()
     assert code == 130, err
-    assert f"what was played is in {LOG}: type the same again to go on" in err
+    assert f"what was played is in {log}: type the same again to go on" in err
     assert out.splitlines()[-1].startswith("  left: ")
     forked.waited(lambda: not alive(mark), 30)
     assert typed("verify", "flbench-results")[0] == 0
@@ -193,7 +194,7 @@ def test_seeds_that_share_lanes_come_out_the_same(
     if workers == "1":
         assert err.count("3 seeds run together") == 2
     assert "\n5 agree, 0 of them to the last byte; 1 differ; 0 cannot be run; 0 are left" in out
-    log = read_audits(Path(LOG))
+    log = read_audits(own_log())
     assert {one.file: one.outcome for one in log} == {
         path.relative_to(tmp_path).as_posix(): "differs" if path == files[1] else "agrees"
         for path in files

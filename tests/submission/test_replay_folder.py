@@ -149,6 +149,7 @@ def test_one_that_diverges_is_not_kept(
 
 @pytest.mark.slow
 def test_where_nothing_can_be_kept_it_is_played_all_the_same(file: str, typed: Typed) -> None:
+    replay_folder.cache().parent.mkdir()
     replay_folder.cache().write_text("a file")
     code, out, err = typed("verify", file)
     assert (code, out.splitlines()[-1]) == (0, "it agrees, to the last byte")

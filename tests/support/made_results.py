@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from operator import truediv
@@ -11,7 +12,17 @@ from typing import Any
 from flbench.leaderboard.markdown import section
 from flbench.leaderboard.table import tables
 from flbench.results.files import result_path, skip_path, write_atomically
-from flbench.results.schema import Clients, Fingerprint, Method, Plugin, Result, Skip, Tuning
+from flbench.results.schema import (
+    Clients,
+    Fingerprint,
+    Method,
+    Plugin,
+    Result,
+    Skip,
+    Tuning,
+    digest_of,
+    file_text,
+)
 
 SUITE = {
     "name": "toy",
@@ -133,3 +144,12 @@ def page(folder: Path) -> str:
     lines = [line for table in tables(folder) for line in ("", *section(table, "R"))]
     text = "\n".join(["# Leaderboard", *lines]) + "\n"
     return re.sub(r"(?<!\\)\[((?:\\.|[^\]\\])*)\]\(R/[^)]*\)", r"\1", text)
+
+
+def sealed(table: dict[str, Any]) -> str:
+    """The text of a result file with a digest that fits, whatever it holds."""
+    parts = {
+        key: json.dumps(one, sort_keys=True, separators=(",", ":")) for key, one in table.items()
+    }
+    text = file_text({**parts, "digest": '""'})
+    return file_text({**parts, "digest": json.dumps(digest_of(text))})

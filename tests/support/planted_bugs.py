@@ -864,7 +864,49 @@ class NotesTheTestSet:
         ctx.note("planted.seen", float(frame.f_locals["run"].held_out.x.std()))
 
 
+class Validating(fl.ClientModule):
+    """Stops early by a hook that nothing calls."""
+
+    def on_validation_epoch_end(self) -> None:
+        self.trainer.should_stop = True
+
+
+@dataclass(frozen=True)
+class StopsEarly:
+    """Says how long clients train in a hook that would be ignored."""
+
+    @fl.hookimpl
+    def client_module(self, net: nn.Module, ctx: fl.Context) -> fl.ClientModule:
+        return Validating(net, ctx.local)
+
+
+class Hooked(fl.ClientModule):
+    """Clips, schedules and logs in the Lightning way."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = super().configure_optimizers()
+        return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)]
+
+    def configure_gradient_clipping(self, optimizer: Any, *given: Any, **named: Any) -> None:
+        self.clip_gradients(optimizer, gradient_clip_val=0.5, gradient_clip_algorithm="norm")
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        self.log("loss", loss, on_epoch=True)
+        return loss
+
+
+@dataclass(frozen=True)
+class ClipsAndLogs:
+    """A client module that is a LightningModule."""
+
+    @fl.hookimpl
+    def client_module(self, net: nn.Module, ctx: fl.Context) -> fl.ClientModule:
+        return Hooked(net, ctx.local)
+
+
 FURTHER: dict[type, str] = {
+    StopsEarly: "usual-run",
     AveragesNobody: "usual-run",
     SendsTooMuch: "bytes-add-up",
     NotesTheTestSet: "test-labels-unseen",
@@ -1029,6 +1071,7 @@ class GossipsCounted(Gossips):
 
 
 RIGHT: dict[type, str] = {
+    ClipsAndLogs: "two-processes",
     FrozenPart: "bytes-add-up",
     GossipsCounted: "bytes-add-up",
 }

@@ -34,6 +34,7 @@ from flbench.run.setup import prepare
 from flbench.run.spec import RunSpec
 from flbench.suite import Suite
 from flbench.testing import small_run
+from flbench.testing.reproducibility import different_numbers
 from flbench.testing.small_run import CLIENTS as CLIENTS
 from flbench.testing.small_run import small_dataset, small_suite
 
@@ -96,6 +97,11 @@ class Played(small_run.SmallRun):
     def personal(self) -> torch.Tensor:
         """The row that serves each client, shape (N, W)."""
         return self.state.models[self.state.membership.home]
+
+
+def same_evaluations(one: Played, other: Played) -> None:
+    """What is evaluated of two runs is equal to rounding: they need not share passes or memory."""
+    assert different_numbers(one.run.history, other.run.history) == []
 
 
 def plain_work(stage: Stage) -> LocalWork:

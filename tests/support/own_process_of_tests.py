@@ -1,0 +1,7 @@
+"""Imported first, this makes the process flbench's own: tests type commands in it."""
+
+from __future__ import annotations
+
+from flbench.run.own_process import defer_imports
+
+defer_imports()
