@@ -635,6 +635,29 @@ def test_a_wrapper_of_weights_changes_the_mean_once_a_stage(play_toy: Play) -> N
     assert torch.allclose(models[0].double(), mean, rtol=0, atol=1e-6)
 
 
+def test_importance_weights_go_with_scaffold(play_toy: Play) -> None:
+    """A client that is drawn with probability p counts 1 / p of SCAFFOLD's uniform mean."""
+
+    @dataclass(frozen=True)
+    class Importance:
+        @hookimpl(wrapper=True)
+        def weights(self, upload: Upload) -> Any:
+            others = yield
+            return others / (1.0 + upload.ids)
+
+    uploads: list[Upload] = []
+    layers = (("importance", Importance()), *compose("scaffold").layers)
+    unequal = {"partition": {"name": "dirichlet", "alpha": 0.5}, "participation": 1.0}
+    rows = play_toy(
+        composition(*layers, ("watch", watching(uploads))), rounds=1, **unequal
+    ).state.models
+    (upload,) = uploads
+    assert upload.weights is not None and len(upload.samples.unique()) > 1
+    assert upload.weights.tolist() == [1 / (1 + client) for client in range(CLIENTS)]
+    mean = (upload.weights[:, None] * upload.selected()).sum(dim=0) / upload.weights.sum()
+    assert torch.allclose(rows[0].double(), mean, rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize("method", ["krum", "trimmed-mean", "q-fedavg", "fltrust"])
 def test_weights_that_nobody_looks_at_are_refused(play_toy: Play, method: str) -> None:
     layers = (("twice", Twice()), *compose(method).layers)
@@ -644,7 +667,7 @@ def test_weights_that_nobody_looks_at_are_refused(play_toy: Play, method: str) -
     assert str(caught.value) == f"{rule}, so twice changes nothing: name one of them"
 
 
-@pytest.mark.parametrize("method", ["fedprox", "fednova", "per-fedavg", "lg-fedavg", "cfl"])
+@pytest.mark.parametrize("method", ["fedprox", "fednova", "per-fedavg", "scaffold", "cfl"])
 def test_a_client_that_counts_nothing_changes_no_mean(play_toy: Play, method: str) -> None:
     """Clients 0 and 1 alone; the third one trains and does not count."""
 
@@ -685,7 +708,7 @@ def test_dp_fedavg_averages_uniformly_if_a_plugin_says_so(play_toy: Play) -> Non
         def weights(self, upload: Upload) -> Any:
             return torch.ones(len(upload.ids), dtype=torch.float64)
 
-    private = compose("dp-fedavg", {"clip": 1e9, "noise": 0.0}).layers
+    private = compose("dp-fedavg", {"clip": 1e9, "noise": 0.0, "weights": "samples"}).layers
     uploads: list[Upload] = []
     layers = (*private, ("uniform", Uniform()), ("watch", watching(uploads)))
     unequal = {"partition": {"name": "dirichlet", "alpha": 0.5}}
