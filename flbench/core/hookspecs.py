@@ -18,6 +18,7 @@
     │   │   ... local training of the stage's clients ...                       │     │
     │   │   report           what clients send and keep beside the model        │     │
     │   │   encode           what each client sends of what it made             │     │
+    │   │   decode           what the server makes of what arrived              │     │
     │   │   score, cluster   phase "after" training                             │     │
     │   │   weights          how much each client counts in means               │     │
     │   │   aggregate        the new models (see `Stage.aggregates`)            │     │
@@ -230,6 +231,18 @@ def encode(
     Args:
         upload: what the clients of the stage would send, for attackers who know that of others; a
             method whose clients do not know each other must not look at it.
+    """
+
+
+@hookspec(firstresult=True)
+def decode(state: State, stage: Stage, upload: Upload, ctx: Context) -> Upload | None:
+    """Turn what arrived of `encode`'s messages into what the server knows. First.
+
+    Nobody sees the upload before. The answer may leave clients out, whose uploads nobody gets then.
+    Default: as it arrived.
+
+    Args:
+        stage: its clients are all that were called, so that one sees who has failed.
     """
 
 

@@ -346,6 +346,17 @@ class Upload:
         """How much each client counts in a mean, shape (n,), float64: by samples if nobody says."""
         return self.samples.double() if self.weights is None else self.weights
 
+    def select(self, positions: Tensor) -> Upload:
+        """The uploads of some of its clients: positions, shape (k,)."""
+
+        def chosen(tables: Mapping[str, Any]) -> dict[str, Any]:
+            found = {name: one for name, one in tables.items() if isinstance(one, Tensor)}
+            return {name: table[positions.to(table.device)] for name, table in found.items()}
+
+        own = {name: value for name, value in vars(self).items() if name != "rows"}
+        few = {"extras": chosen(self.extras), "kept": chosen(self.kept), **chosen(own)}
+        return replace(self, **few)
+
     @property
     def model_steps(self) -> Tensor:
         """Optimiser steps of each client, those of each candidate for itself, shape (n,)."""

@@ -269,6 +269,11 @@ class HookCaller:
         answers = self._call("encode", state=state, stage=stage, upload=upload, ctx=ctx)
         return [validation.encode(answer, state, ctx) for answer in reversed(answers)]
 
+    def decode(self, state: State, stage: Stage, upload: Upload, ctx: Context) -> Upload:
+        """What the server makes of the messages that arrived, of a stage's called clients."""
+        answer = self._call("decode", state=state, stage=stage, upload=upload, ctx=ctx)
+        return upload if answer is None else validation.decode(answer, upload, ctx)
+
     def score(
         self, state: State, stage: Stage, phase: Phase, upload: Upload | None, ctx: Context
     ) -> Scores | None:

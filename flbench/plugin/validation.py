@@ -453,6 +453,24 @@ def encode(answer: HookResult, state: State, ctx: Context) -> Callable[[Message]
     return named
 
 
+def decode(answer: HookResult, came: Upload, ctx: Context) -> Upload:
+    """The uploads of clients whose messages came: finite models, one entry per client."""
+    value, expect = answered("decode", answer, Upload, ctx)
+    expect.part(": ids").indices(value.ids, (None,), "ids of the clients")
+    if not set(value.ids.tolist()) <= set(came.ids.tolist()) or (value.ids.diff() <= 0).any():
+        raise expect.failure(
+            f": ids expects some of {came.ids.tolist()}, ascending, got {value.ids.tolist()}"
+        )
+    shape = (len(value.ids), *came.params.shape[1:])
+    if value.params is not came.params:
+        expect.part(": params").shape(value.params, shape, "clients, candidates, scalars")
+        expect.part(": params").rows(value.params.flatten(0, 1), (None, shape[-1]), "models")
+    for name, table in vars(value).items():
+        if isinstance(table, Tensor) and name != "rows":
+            expect.part(f": {name}").one_row_each(table, len(value.ids), "client")
+    return value
+
+
 def score(answer: HookResult, state: State, ctx: Context) -> Scores:
     """Finite or NaN, one row per judge, one column per judged."""
     value, expect = answered("score", answer, Scores, ctx)

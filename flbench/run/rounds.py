@@ -144,11 +144,16 @@ def running_round(run: Run, state: State) -> Running[tuple[State, list[float]]]:
             with hooks.reading("encode", ctx, state=state, start=start, upload=upload):
                 upload, state = encoded(upload, start, coders, state, ctx.layout.parameters)
         run.ledger.upload(upload, start)
+        called = stage
         stage, upload, now = timer.arrive(stage, upload, state.seconds)
         state = replace(state, seconds=now)
+        if len(upload.ids):
+            upload = hooks.decode(state, called, upload, ctx)
+            if len(upload.ids) < len(stage.clients):
+                stage = stage.select(torch.isin(stage.clients, upload.ids).nonzero()[:, 0])
         if not len(upload.ids):
             if stage.started is None:  # it was waited for
-                run.services.warn(f"round {ctx.round}: no upload of stage '{stage.label}' arrived")
+                run.services.warn(f"round {ctx.round}: no upload of stage '{called.label}' arrived")
             continue
         upload, state = batchnorm.after_training(
             policy, upload, state, stage, ctx.layout, ctx.initial
