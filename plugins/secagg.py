@@ -7,10 +7,10 @@ that cancel in the sum. Of the clients of a stage whose model is the same, i sen
     y_i = v_i + sum_{j > i} m_ij - sum_{j < i} m_ij   mod 2^24
     v_i = round(n_i (u_i - w) / (n g)),   g = 2 bound / 2^24
 
-m_ij are uniform integers from a key that i and j agree on for the round, n_i are samples and n those
-of all clients of the sum. The sum of all y_i modulo 2^24 is that of all v_i, exactly; times g it is
-the mean of the updates, to the rounding of the v_i: no more than g / 2 for each client. 2^24 is the
-largest ring whose numbers a scalar of 32 bits holds; a scalar takes 24 bits. An update that is not
+m_ij are uniform integers from a key that i and j agree on for the round, n_i are samples, and n
+those of all clients of the sum. The sum of all y_i modulo 2^24 is that of all v_i, exactly; times g
+it is the mean of the updates, to the rounding of the v_i: no more than g / 2 for each client. 2^24
+is the largest ring whose numbers float32 holds; a scalar takes 24 bits. An update that is not
 within `bound` ends the run, because the sum would be another one modulo 2^24.
 
 A client that fails after the keys were agreed on leaves its masks in the sum. Each client that came
