@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from flbench.core.state import Memory as Memory
     from flbench.core.state import Message as Message
     from flbench.core.state import Models as Models
+    from flbench.core.state import Needs as Needs
     from flbench.core.state import Personal as Personal
     from flbench.core.state import Scores as Scores
     from flbench.core.state import Setup as Setup

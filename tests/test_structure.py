@@ -155,7 +155,7 @@ def test_hooks_are_documented_with_their_signatures_and_drawn_in_order() -> None
         if inspect.isfunction(function) and hasattr(function, "flbench_spec")
     }
     assert list(hooks) == [
-        "partition", "setup", "plan", "dispatch", "client_module", "metrics", "local_term",
+        "partition", "needs", "setup", "plan", "dispatch", "client_module", "metrics", "local_term",
         "batch_loss", "phases", "report", "encode", "decode", "score", "cluster", "weights",
         "aggregate", "personalise", "run_started", "round_finished", "run_finished",
     ]  # fmt: skip

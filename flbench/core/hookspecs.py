@@ -3,6 +3,7 @@
     run_started
     │
     partition            samples -> clients                          once
+    needs                what grows with the pairs of clients        once
     setup                first models, membership, memory            once
     client_module        loss and prediction of a client             once
     metrics              metrics of each client's test samples       once
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
         Membership,
         Message,
         Models,
+        Needs,
         Personal,
         Scores,
         Setup,
@@ -144,6 +146,15 @@ def partition(
         domains: domain of each sample, shape (m,), or None.
         clients: number of clients, N.
         rng: the only source of randomness to use.
+    """
+
+
+@hookspec()
+def needs(ctx: Context) -> Needs | None:
+    """Say what of the method's work grows faster than the number of clients. All.
+
+    It is asked before `setup`, with the context of round 1. A run that the memory does not hold, or
+    that would take too long, is refused then; so the numbers are the least that it takes.
     """
 
 

@@ -120,6 +120,21 @@ class Memory:
 
 
 @dataclass(frozen=True)
+class Needs:
+    """What a method needs that grows faster than the number of clients, at the least.
+
+    Attributes:
+        evaluations: of one model on one client's validation samples (`ctx.evaluate`), in the run.
+        operations: multiplications with additions beside these, in the run.
+        scalars: that are in memory at once, of 4 bytes.
+    """
+
+    evaluations: float = 0
+    operations: float = 0
+    scalars: float = 0
+
+
+@dataclass(frozen=True)
 class Setup:
     """What a method adds to the state before round 1; the results of all plugins are merged.
 

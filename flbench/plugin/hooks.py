@@ -163,6 +163,11 @@ class HookCaller:
         answer = self._call("partition", labels=labels, domains=domains, clients=clients, rng=rng)
         return validation.partition(answer, clients, len(labels))
 
+    def needs(self, ctx: Context) -> list[HookResult]:
+        """What each plugin says that it needs at the least."""
+        answers = self._call("needs", ctx=ctx)
+        return [HookResult(one.plugin, validation.needs(one, ctx)) for one in answers]
+
     def setup(self, ctx: Context) -> Setup:
         """Bank and membership of the plugin named last, memories of all."""
         answers, merged = self._call("setup", ctx=ctx), Setup()

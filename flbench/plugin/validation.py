@@ -25,6 +25,7 @@ from flbench.core.state import (
     Memory,
     Message,
     Models,
+    Needs,
     Personal,
     Scores,
     Setup,
@@ -191,6 +192,15 @@ def partition(answer: HookResult | None, clients: int, samples: int) -> Partitio
             f" returned groups of shape {np.shape(value.groups)}, expected ({clients},):"
             " one true group per client"
         )
+    return value
+
+
+def needs(answer: HookResult, ctx: Context) -> Needs:
+    """Numbers that are not negative."""
+    value, expect = answered("needs", answer, Needs, ctx)
+    for name, number in vars(value).items():
+        if not 0 <= number < float("inf"):
+            raise expect.failure(f": {name} is {number}, expected a number >= 0")
     return value
 
 
