@@ -111,7 +111,8 @@ class SecAgg:
         far = float(update.abs().max())
         if not far <= self.bound:
             raise fl.UserError(f"a scalar changed by {far:.3g}: raise secagg.bound={self.bound:g}")
-        return (update.double() * (share * RING / (2 * self.bound))).round().long()
+        steps: Tensor = update.double() * (share * RING / (2 * self.bound))
+        return steps.round().long()
 
     @fl.hookimpl
     def decode(
@@ -141,7 +142,7 @@ class SecAgg:
     def left_over(self, came: Tensor, members: Tensor, stage: fl.Stage, ctx: fl.Context) -> Tensor:
         """The masks that do not cancel, shape (W,), int64: those of pairs of whom one failed."""
         failed = members[~torch.isin(members, came)].tolist()
-        total = torch.zeros(ctx.layout.width, dtype=torch.int64)
+        total: Tensor = torch.zeros(ctx.layout.width, dtype=torch.int64)
         if failed:
             ctx.send("up", came, "seeds of failed pairs", SEED * len(failed))
         for client in came.tolist():
@@ -153,5 +154,5 @@ class SecAgg:
 def mask(client: int, other: int, stage: fl.Stage, ctx: fl.Context) -> Tensor:
     """What a client adds for its pair with another, shape (W,), int64; the other takes it off."""
     rng = ctx.rng("secagg", ctx.round, stage.label, client=(client, other))
-    drawn = torch.from_numpy(rng.integers(RING, size=ctx.layout.width))
+    drawn: Tensor = torch.from_numpy(rng.integers(RING, size=ctx.layout.width))
     return drawn if client < other else -drawn

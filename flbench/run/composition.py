@@ -343,7 +343,7 @@ def check_compatible(plugins: Sequence[tuple[str, object]]) -> None:
             )
 
 
-def readers(secret: str, plugins: Sequence[tuple[str, object]]) -> Iterator[tuple[str, str]]:
+def readers(secret: str, plugins: Sequence[tuple[str, Any]]) -> Iterator[tuple[str, str]]:
     """Who needs more than sums of what clients send beside a plugin that reveals no more; and why.
 
     A hook that takes an upload reads what single clients sent, unless its class says `reads_sums`.
@@ -352,7 +352,8 @@ def readers(secret: str, plugins: Sequence[tuple[str, object]]) -> Iterator[tupl
     for name, plugin in plugins:
         if name == secret:
             continue
-        marks = {mark.get("specname") or one: (one, mark) for one, mark in hook_marks(type(plugin))}
+        kind: type = type(plugin)
+        marks = {mark.get("specname") or one: (one, mark) for one, mark in hook_marks(kind)}
         if "weights" in marks:
             yield name, "weighs clients otherwise than they weigh what they send"
         if getattr(plugin, "row_per_client", False):

@@ -103,8 +103,9 @@ def prepare(
         federation = federation.relabelled(order)
     context, weights = build_executor(spec, hooks, federation, fabric)
     run = build_run(spec, hooks, federation, context, weights)
-    how = {"changed_source": spec.changed_source, "together": spec.together}
-    state = first_state(run, resume=spec.resume, **how)
+    state = first_state(
+        run, resume=spec.resume, changed_source=spec.changed_source, together=spec.together
+    )
     if not ProcessGroup.of(fabric).is_rank_zero:
         run.checkpoint = None  # rank 0 keeps it
     return run, state
