@@ -55,8 +55,8 @@ ASIDE = (
     " plugin.field_types"
     " plugin.method_info plugin.registry plugin.source_inspection results.audits"
     " results.difference results.events results.export results.files results.hashed_fields"
-    " results.marks results.plain_rows results.schema run.core_digest run.energy run.fork_server"
-    " run.import_probe run.own_process run.run_folder run.spec"
+    " results.marks results.plain_rows results.schema run.core_digest run.demand run.energy"
+    " run.fork_server run.import_probe run.own_process run.run_folder run.spec"
 )
 """Modules and packages that can change no number; every other one is in a part."""
 UNKNOWN = "unknown"

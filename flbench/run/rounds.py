@@ -144,11 +144,16 @@ def running_round(run: Run, state: State) -> Running[tuple[State, list[float]]]:
             with hooks.reading("encode", ctx, state=state, start=start, upload=upload):
                 upload, state = encoded(upload, start, coders, state, ctx.layout.parameters)
         run.ledger.upload(upload, start, stage)
+        called = stage
         stage, upload, now = timer.arrive(stage, upload, state.seconds)
         state = replace(state, seconds=now)
+        if len(upload.ids):
+            upload = hooks.decode(state, called, upload, ctx)
+            if len(upload.ids) < len(stage.clients):
+                stage = stage.select(torch.isin(stage.clients, upload.ids).nonzero()[:, 0])
         if not len(upload.ids):
             if stage.started is None:  # it was waited for
-                run.services.warn(f"round {ctx.round}: no upload of stage '{stage.label}' arrived")
+                run.services.warn(f"round {ctx.round}: no upload of stage '{called.label}' arrived")
             continue
         upload, state = batchnorm.after_training(
             policy, upload, state, stage, ctx.layout, ctx.initial
@@ -157,7 +162,8 @@ def running_round(run: Run, state: State) -> Running[tuple[State, list[float]]]:
         state = regroup(run, state, stage, "after", upload, ctx)
         if stage.aggregates:
             with clock("aggregate"):
-                models = hooks.aggregate(state, upload, ctx)
+                upload = hooks.weighted(state, stage, upload, ctx)
+                models = hooks.aggregate(state, stage, upload, ctx)
                 state = replace(state, models=models.rows).remember(models.memory)
             losses += upload.loss.tolist()
         state = replace(state, seconds=timer.afterwards(state.seconds))

@@ -44,6 +44,7 @@ from flbench.run.checkpoint_file import generations
 from flbench.run.composition import joined, plugins_of
 from flbench.run.context import RunContext, RunServices
 from flbench.run.core_digest import core, core_parts
+from flbench.run.demand import refuse_too_large
 from flbench.run.history import History
 from flbench.run.networks import build_network as build_network
 from flbench.run.networks import (
@@ -102,7 +103,9 @@ def prepare(
         federation = federation.relabelled(order)
     context, weights = build_executor(spec, hooks, federation, fabric)
     run = build_run(spec, hooks, federation, context, weights)
-    state = first_state(run, resume=spec.resume, changed_source=spec.changed_source)
+    state = first_state(
+        run, resume=spec.resume, changed_source=spec.changed_source, together=spec.together
+    )
     if not ProcessGroup.of(fabric).is_rank_zero:
         run.checkpoint = None  # rank 0 keeps it
     return run, state
@@ -370,7 +373,9 @@ def build_module(hooks: HookCaller, net: nn.Module, context: RunContext) -> Clie
         return hooks.client_module(net, context)
 
 
-def first_state(run: Run, *, resume: bool = False, changed_source: bool = False) -> State:
+def first_state(
+    run: Run, *, resume: bool = False, changed_source: bool = False, together: int = 1
+) -> State:
     """State(0), from the merged answers of `setup`; or the checkpoint's, ledger and history too."""
     for message in run.hooks.overridden():
         run.services.warn(message)
@@ -391,6 +396,7 @@ def first_state(run: Run, *, resume: bool = False, changed_source: bool = False)
         for message in messages:
             run.services.say(message)
         return state
+    refuse_too_large(run, together)
     setup = run.hooks.setup(run.context)
     assert setup.models is not None and setup.membership is not None, "checked by the hooks"
     layout, initial = run.context.layout, run.context.initial

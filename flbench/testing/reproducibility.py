@@ -357,18 +357,19 @@ def _one_by_one(personal: Personal) -> Personal:
 def declared_equal(method: MethodUnderTest) -> None:
     """With the parameters that its author declares, its models equal those of another method.
 
-    Models are compared bit for bit. Evaluated numbers are compared to rounding
-    (`different_numbers`), because the two methods may evaluate other samples in one batch. Where a
-    client module has more parameters (APFL has two networks), models have another shape and only
-    the evaluated numbers are compared.
+    Models are compared bit for bit, or to the tolerance that the author declares (`within`).
+    Evaluated numbers are compared to rounding (`different_numbers`), because the two methods may
+    evaluate other samples in one batch. Where a client module has more parameters (APFL has two
+    networks), models have another shape and only the evaluated numbers are compared.
     """
     if not method.conformance.equals:
         raise CheckSkipped("its author declares no equal method (`conformance.equals`)")
     for other, params in method.conformance.equals.items():
         mine = run_small(method.compose(**params), method.suite())
         its = run_small(compose(other), method.suite())
-        differing = different_numbers(mine.run.history, its.run.history)
-        if mine.served.shape == its.served.shape and not same_bits(mine.served, its.served):
+        within = method.conformance.within.get(other, 0.0)
+        differing = different_numbers(mine.run.history, its.run.history, within)
+        if mine.served.shape == its.served.shape and not same_models(mine, its, within):
             differing.insert(0, "clients' models")
         if differing:
             settings = ", ".join(f"{name}={value}" for name, value in params.items())
@@ -378,8 +379,16 @@ def declared_equal(method: MethodUnderTest) -> None:
             )
 
 
-def different_numbers(one: History, other: History) -> list[str]:
-    """Names of the evaluated numbers of two runs that differ by more than rounding.
+def same_models(mine: SmallRun, its: SmallRun, within: float) -> bool:
+    """Whether clients have the same models: bit for bit, or apart by a share of their way."""
+    if not within:
+        return same_bits(mine.served, its.served)
+    moved = (its.served - its.run.context.initial).norm(dim=1)
+    return bool(((mine.served - its.served).norm(dim=1) <= within * moved).all())
+
+
+def different_numbers(one: History, other: History, within: float = 0.0) -> list[str]:
+    """Names of the evaluated numbers of two runs that differ by more than rounding, or `within`.
 
     Another batch of samples may change the last bits of an evaluation: some matrix libraries choose
     their kernel by the shape of the batch. So losses may differ by `ROUNDING`, and in each round
@@ -389,23 +398,26 @@ def different_numbers(one: History, other: History) -> list[str]:
     first, second = one.last, other.last
     assert first is not None and second is not None, "the last round is evaluated"
     one_sample = 1 / (len(first.tested) * min(first.tested))
-    limits = {"accuracy": one_sample + ROUNDING, "loss": ROUNDING}  # curves are rounded
+    near = max(ROUNDING, within)
+    limits = {"accuracy": one_sample + ROUNDING, "loss": near}  # curves are rounded
     names = [
         name
         for name, limit in limits.items()
         if _largest_distance(one.curves[name], other.curves[name]) > limit
     ]
-    return names + different_evaluations(first, second)
+    return names + different_evaluations(first, second, near)
 
 
-def different_evaluations(first: Evaluation, second: Evaluation) -> list[str]:
+def different_evaluations(
+    first: Evaluation, second: Evaluation, near: float = ROUNDING
+) -> list[str]:
     """Names of the numbers of two evaluations that differ by more than rounding."""
     names = []
     for name in ("correct", "validation_correct"):
         pairs = zip(getattr(first, name), getattr(second, name), strict=True)
         if sum(abs(a - b) for a, b in pairs) > 1:
             names.append(f"clients' {name}")
-    if not _largest_distance(mean_losses(first), mean_losses(second)) <= ROUNDING:
+    if not _largest_distance(mean_losses(first), mean_losses(second)) <= near:
         names.append("clients' loss")
     return names
 
