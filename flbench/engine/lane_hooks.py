@@ -30,7 +30,7 @@ from flbench.engine.lanes import Lanes, StageJob
 from flbench.engine.sequential import start_phase
 
 T = TypeVar("T")
-SET_HERE = "start", "received", "steps", "loss_function", "loss_was_used"
+SET_HERE = "start", "received", "steps", "loss_function", "loss_was_used", "numbering"
 """Attributes of a ClientModule that executors set."""
 
 

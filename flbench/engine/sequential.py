@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from flbench.core.client import (
     Report,
     mean_cross_entropy,
 )
+from flbench.core.dataset import Indices
 from flbench.core.file_memory import write
 from flbench.core.model_bank import RowStore
 from flbench.core.seeding import torch_seed
@@ -77,10 +78,21 @@ class Sequential:
 
     def owned(self, client: int, stage: Stage) -> Tensor:
         """Rows of the pool that a client trains on in a stage, shape (m,), int64."""
-        lists = self.samples.splits["train"]
-        rows = lists.rows if stage.pooled else lists[client]
-        chosen = subset(len(rows), stage, self.seed, self.samples.name(client))
+        rows = self.all_owned(client, stage)
+        chosen = self.chosen(client, stage)
         return rows if chosen is None else rows[chosen]
+
+    def all_owned(self, client: int, stage: Stage) -> Tensor:
+        """`owned`, if the stage did not train on some of the samples only."""
+        lists = self.samples.splits["train"]
+        return lists.rows if stage.pooled else lists[client]
+
+    def chosen(self, client: int, stage: Stage) -> Indices | None:
+        """Positions of those of a client's samples that it trains on, shape (m,); None = all."""
+        if stage.samples is None:
+            return None
+        samples = len(self.all_owned(client, stage))
+        return subset(samples, stage, self.seed, self.samples.name(client))
 
     def numbers_owned(self, stage: Stage) -> list[int]:
         """How many samples each client of a stage trains on."""
@@ -168,8 +180,8 @@ class Sequential:
     ) -> Outcome:
         """Train one model on a client's rows of the pool; the workspace holds it afterwards."""
         space, pool = self.workspace, self.samples
-        module, fabric = space.module, space.fabric
-        name = pool.name(client)
+        module, fabric, numbering = space.module, space.fabric, space.module.numbering
+        name, chosen = pool.name(client), self.chosen(client, stage)
         space.seed(torch_seed(self.seed, "dropout", round_, name, stage.label))
         space.load(row)
         module.start, module.received = row, Received(received, TRAINING)
@@ -192,6 +204,8 @@ class Sequential:
                     for step in batches[: left - len(losses)]:
                         parts = [(x[cut], y[cut]) for cut in step]
                         batch = parts[0] if len(parts) == 1 else tuple(parts)
+                        numbering.batches = parts
+                        numbering.index = partial(positions, order, chosen, step, space.device)
                         before = None if trained is None else space.snapshot()
                         with fabric.autocast():
                             loss = module.training_step(batch, phase_steps)
@@ -247,6 +261,7 @@ class Sequential:
             yield
         finally:
             module.loss_function = mean_cross_entropy
+            module.numbering.batches, module.numbering.index = (), None
 
     def epoch_steps(self, samples: int, phase: LocalPhase) -> list[list[slice]]:
         """The optimiser steps of one epoch; see `steps`."""
@@ -273,6 +288,26 @@ class Sequential:
             joined([report.sent for report in reports], "sends"),
             joined([report.kept for report in reports], "keeps"),
         )
+
+
+def positions(
+    order: Indices,
+    chosen: Indices | None,
+    step: Sequence[slice],
+    device: torch.device,
+    batch: int,
+) -> Tensor:
+    """Positions of a batch's samples among all that a client owns, shape (b,); see `Batch.index`.
+
+    Args:
+        order: the samples of an epoch, as positions among those that the stage trains on.
+        chosen: positions of these among all; None = they are all.
+        step: the part of the epoch that each batch of the step is.
+        device: where it is asked for.
+        batch: number of the batch.
+    """
+    at = order[step[batch]]
+    return torch.as_tensor(at if chosen is None else chosen[at]).to(device)
 
 
 def joined(tables: Sequence[Extras], verb: str) -> Extras:
