@@ -20,7 +20,7 @@ from flbench.core.context import Context
 from flbench.core.file_memory import pieces
 from flbench.core.model_bank import all_finite
 from flbench.core.seeding import rng
-from flbench.core.state import Dispatched, Stage, State, Upload
+from flbench.core.state import Dispatched, Personal, Stage, State, Upload
 from flbench.core.types import Phase
 from flbench.engine import batchnorm
 from flbench.engine.client_metrics import ClientMetrics
@@ -196,6 +196,7 @@ def evaluate_round(run: Run, state: State, losses: list[float]) -> RoundRecord:
             personal = batchnorm.before_evaluation(
                 suite.buffers, personal, state, everybody, ctx.layout
             )
+            _tell_of_transductive(run, personal)
             tune = suite.ft_epochs if state.round == suite.rounds else 0
             work = partial(run.hooks.local_work, state, ctx=ctx)
             judged = everybody if run.judged is None else run.judged
@@ -262,6 +263,16 @@ def kept_by_clients(upload: Upload, state: State) -> tuple[Upload, State]:
         for name, entries in upload.kept.items()
     }
     return (replace(upload, kept={}), state.remember(kept)) if kept else (upload, state)
+
+
+def _tell_of_transductive(run: Run, personal: Personal) -> None:
+    """Say once in the result that predictions look at all test samples of a client."""
+    marked = [name for name, other in personal.others.items() if other.transductive]
+    said = ["the predictions"] * personal.transductive + [f"'{name}'" for name in marked]
+    for what in said:
+        text = f"{what} of a client look at all of its test samples together (transductive)"
+        if text not in run.history.warnings:
+            run.services.warn(text)
 
 
 def _tell_what_computes(run: Run, round_: int) -> None:
