@@ -29,6 +29,7 @@ from flbench.core.clock_settings import ClockSettings, with_traces
 from flbench.core.hookspecs import hookimpl
 from flbench.core.local_training import LocalTraining
 from flbench.core.parameters import checked, parse
+from flbench.core.period_settings import PeriodSettings, starts_of
 from flbench.errors import BadParameter, PluginError, UnknownName, UserError, text_of
 from flbench.plugin.registry import find, load_entry
 from flbench.results.files import read_bounded
@@ -210,6 +211,11 @@ class Suite(BaseModel):
         description="clients that train, but are in no test figure, such as attackers: ids, as"
         " `[0, 1]` or `'0-3, 7'`",
     )
+    periods: tuple[PeriodSettings, ...] = Field(
+        default=(),
+        description="rounds from which on the data of some clients change, or they are not there:"
+        " see Periods",
+    )
     plugins: tuple[Named, ...] = Field(
         default=(),
         description="plugins that join every method, such as an attack, and their parameters: see"
@@ -240,6 +246,18 @@ class Suite(BaseModel):
             )
         return headline
 
+    @field_validator("periods")
+    @classmethod
+    def _shows_the_last_round(
+        cls, periods: tuple[PeriodSettings, ...], info: ValidationInfo
+    ) -> tuple[PeriodSettings, ...]:
+        if periods and info.data.get("headline") == "validation":
+            raise PydanticCustomError(
+                "periods", "none expected ([]), as headline is 'validation', which would choose"
+                " among rounds with other data"
+            )
+        return periods
+
     @hookimpl(specname="partition")
     def split(
         self, labels: Indices, domains: Indices | None, clients: int, rng: np.random.Generator
@@ -269,6 +287,11 @@ class Suite(BaseModel):
             raise BadParameter(f"suite '{self.name}': 'not_judged': {error}") from None
 
     @property
+    def period_starts(self) -> list[int]:
+        """First rounds of the periods after the first one."""
+        return starts_of(self.periods, self.rounds)
+
+    @property
     def networks(self) -> tuple[Component, ...]:
         """The networks that clients may have: `model`, then `further_models`."""
         return (self.model, *self.further_models)
@@ -290,10 +313,14 @@ class Suite(BaseModel):
         """
         later = (
             "unseen", "unseen_epochs", "test_set", "test_samples", "test_sizes", "ft_epochs",
-            "clock", "not_judged", "further_models", "common_head", "plugins",
+            "clock", "not_judged", "further_models", "common_head", "plugins", "periods",
         )  # fmt: skip
         unused = {name for name in later if getattr(self, name) == Suite.model_fields[name].default}
         settings = self.model_dump(mode="json", exclude=DESCRIPTIVE | unused)
+        if self.periods:
+            settings["periods"] = [
+                change.model_dump(mode="json", exclude_defaults=True) for change in self.periods
+            ]
         for name in ("lr_decay", "drop_last"):
             if getattr(self.local, name) == getattr(LocalTraining, name):
                 del settings["local"][name]
