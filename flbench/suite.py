@@ -253,8 +253,9 @@ class Suite(BaseModel):
     ) -> tuple[PeriodSettings, ...]:
         if periods and info.data.get("headline") == "validation":
             raise PydanticCustomError(
-                "periods", "none expected ([]), as headline is 'validation', which would choose"
-                " among rounds with other data"
+                "periods",
+                "none expected ([]), as headline is 'validation', which would choose"
+                " among rounds with other data",
             )
         return periods
 

@@ -25,8 +25,6 @@ from flbench.federation.row_lists import RowLists
 
 Transform = tuple[tuple[int, ...], int]
 """What was done to a data set: the label that each label has become, and degrees of rotation."""
-SWAPS = 20
-"""So many exchanges for each client mix who gets whose data."""
 
 
 @dataclass(frozen=True)
@@ -230,21 +228,25 @@ class _Plan:
     def exchange(
         self, change: PeriodSettings, chosen: Indices, generator: np.random.Generator
     ) -> None:
-        """Give each of some clients the data of another of them, of another group."""
+        """Give each of some clients the data of another of them, of another group.
+
+        Whose is drawn; who would get data of the own group then changes places with one of those
+        for whom both fit. There are some where no group has more than half of the clients.
+        """
         groups = self.groups()
         own = chosen if groups is None else groups[chosen]
-        order = np.argsort(own, kind="stable")
-        own, chosen = own[order], chosen[order]
         most = int(np.unique(own, return_counts=True)[1].max())
         if 2 * most > len(own):
             raise UserError(
                 f"periods: exchange from round {change.start} on: no group with more than half of"
                 f" the {len(own)} clients that change expected, one has {most}"
             )
-        source = np.roll(np.arange(len(own)), most)
-        for i, j in generator.integers(len(own), size=(SWAPS * len(own), 2)).tolist():
-            if own[i] != own[source[j]] and own[j] != own[source[i]]:
-                source[i], source[j] = source[j], source[i]
+        source = generator.permutation(len(own))
+        for i in range(len(own)):
+            if own[i] == own[source[i]]:
+                fits = np.flatnonzero((own != own[i]) & (own[source] != own[i]))
+                j = generator.choice(fits)
+                source[[i, j]] = source[[j, i]]
         self.origin[chosen] = self.origin[chosen[source]]
 
     def transform(self, change: PeriodSettings, chosen: Indices) -> None:

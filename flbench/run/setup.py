@@ -245,9 +245,7 @@ def refuse_periods_of_nobody(periods: Periods | None, judged: Tensor) -> None:
             raise UserError(f"periods: nobody is there to be judged from round {period.first} on")
 
 
-def cohorts(
-    suite: Suite, seed: int, samples: Samples, periods: Periods | None
-) -> Iterator[Tensor]:
+def cohorts(suite: Suite, seed: int, samples: Samples, periods: Periods | None) -> Iterator[Tensor]:
     """The names of the clients that are sampled in each round."""
     for round_ in range(1, suite.rounds + 1):
         present = None if periods is None else names_there(samples, periods.at(round_))
