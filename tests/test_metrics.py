@@ -383,7 +383,8 @@ def test_how_columns_are_written() -> None:
     unseen = {"unseen_accuracy", "unseen_accuracy_tuned"}
     assert {one.name for one in METRICS if one.spread} == {"accuracy_mean", *unseen}
     assert {one.name for one in METRICS if one.optional} == {
-        "megabits_to_target", "seconds_to_target", "simulated_seconds", *unseen,
+        "megabits_to_target", "rounds_to_recover", "seconds_to_target", "simulated_seconds",
+        *unseen,
     }  # fmt: skip
 
 

@@ -203,6 +203,7 @@ class _Plan:
         """The names of the clients that change, ascending."""
         where = f"periods: {change.change} from round {change.start} on"
         groups, asked = self.groups(), np.ones(self.clients, dtype=bool)
+        of = np.zeros(self.clients, dtype=np.int64) if groups is None else groups
         if change.clients:
             if max(change.clients) >= self.clients:
                 last, got = self.clients - 1, max(change.clients)
@@ -213,8 +214,7 @@ class _Plan:
             if missing := sorted(set(change.groups) - there):
                 known = ", ".join(map(str, sorted(there))) or "none"
                 raise UserError(f"{where}: true group expected of {known}, got {missing[0]}")
-            asked &= np.isin(groups, change.groups)
-        of = np.zeros(self.clients, dtype=np.int64) if groups is None else groups
+            asked &= np.isin(of, change.groups)
         parts: list[Indices] = []
         for group in np.unique(of[asked]):
             members = np.flatnonzero(asked & (of == group))

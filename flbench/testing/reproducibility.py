@@ -365,7 +365,6 @@ def _is_transductive(personal: Personal) -> bool:
 def _joined(parts: Sequence[Evaluation]) -> Evaluation:
     """What the clients of several evaluations have in theirs, the last part first."""
     ordered = list(reversed(parts))
-    lists = "correct", "tested", "loss", "validation_correct", "validation_tested"
 
     def mean(name: str) -> float | None:
         known = [value for one in ordered if (value := one.others[name]) is not None]
@@ -374,7 +373,11 @@ def _joined(parts: Sequence[Evaluation]) -> Evaluation:
     return replace(
         ordered[0],
         others={name: mean(name) for name in ordered[0].others},
-        **{name: [value for one in ordered for value in getattr(one, name)] for name in lists},
+        correct=[value for one in ordered for value in one.correct],
+        tested=[value for one in ordered for value in one.tested],
+        loss=[value for one in ordered for value in one.loss],
+        validation_correct=[value for one in ordered for value in one.validation_correct],
+        validation_tested=[value for one in ordered for value in one.validation_tested],
     )
 
 

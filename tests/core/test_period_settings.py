@@ -32,7 +32,7 @@ def test_a_change_that_cannot_be_is_refused_in_one_line(
 ) -> None:
     with pytest.raises(ValidationError, match=expected):
         PeriodSettings(**fields)
-    with pytest.raises(BadParameter, match="suite 'small': 'periods.0") as refused:
+    with pytest.raises(BadParameter, match=r"suite 'small': 'periods\.0") as refused:
         toy_suite(periods=[fields])
     assert "\n" not in str(refused.value)
 
@@ -55,5 +55,5 @@ def test_a_suite_without_periods_has_the_hash_it_had() -> None:
 
 
 def test_no_round_is_chosen_among_rounds_with_other_data() -> None:
-    with pytest.raises(BadParameter, match="none expected .* headline is 'validation'"):
+    with pytest.raises(BadParameter, match=r"none expected .* headline is 'validation'"):
         toy_suite(headline="validation", periods=[{"start": 2, "change": "exchange"}])

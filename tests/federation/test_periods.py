@@ -49,7 +49,7 @@ def test_half_of_each_group_exchange_their_data_with_other_groups() -> None:
     assert (first.first, second.first) == (1, 3)
     assert first.origin.tolist() == list(range(12))
     moved = second.origin != first.origin
-    assert [int(moved[GROUPS == group].sum()) for group in range(3)] == [2, 2, 2]
+    assert [int(moved[group == GROUPS].sum()) for group in range(3)] == [2, 2, 2]
     assert sorted(second.origin.tolist()) == list(range(12)), "each data set has one client"
     assert bool((GROUPS[second.origin] != GROUPS)[moved].all()), "everybody gets another group's"
     assert second.groups is not None
