@@ -479,7 +479,11 @@ class Personal:
         row: row of the bank per client, shape (n,).
         params: explicit models, shape (n, W).
         adaptation: local training of a copy before the evaluation; None = none.
-        predictor: `(module, x) -> logits`, used in place of `module.predict`.
+        predictor: `(module, x) -> logits`, used in place of `module.predict`. It is called in
+            evaluation mode and without gradients, which `torch.enable_grad()` turns on. What it
+            writes to the module is undone after each call.
+        transductive: whether predictions look at all samples of the client that are tested, without
+            their labels (test-time adaptation): they are then made client by client, in one call.
         extras: tensors in `module.received` during prediction, name -> (n, ...).
         others: further models to evaluate, reported as `accuracy_<name>` (the generic model of
             FedRoD, the nearest-prototype rule of FedProto).
@@ -492,6 +496,7 @@ class Personal:
     params: Tensor | None = None
     adaptation: Stage | None = None
     predictor: Callable[[ClientModule, Tensor], Tensor] | None = None
+    transductive: bool = False
     extras: Extras = field(default_factory=dict)
     others: Mapping[str, Personal] = field(default_factory=dict)
     labels: Callable[[Tensor], Tensor] | None = None

@@ -33,8 +33,9 @@ PARTS: Mapping[str, str] = {
     "models in memory": "core.client_memory core.file_memory core.layout core.model_bank"
     " engine.reusable_table engine.workspace",
     "networks": "core.networks models run.networks",
-    "partitions": "federation.build federation.federation federation.pooled federation.remembered"
-    " federation.row_lists federation.shared_test_sets partitions",
+    "partitions": "core.period_settings federation.build federation.federation federation.periods"
+    " federation.pooled federation.remembered federation.row_lists federation.shared_test_sets"
+    " partitions",
     "processes": "engine.distributed engine.process_group engine.shared_samples",
     "random numbers": "core.seeding",
     "rounds": "run.rounds run.runner run.setup run.training",

@@ -28,7 +28,7 @@ from flbench.plugin.arguments import tensors
 from flbench.plugin.isolation import GENERATORS, restore, snapshot
 from flbench.results.difference import relative_distance
 from flbench.run.composition import compose
-from flbench.run.evaluation import evaluate
+from flbench.run.evaluation import evaluate, only
 from flbench.run.history import Evaluation, History
 from flbench.run.rounds import round_context
 from flbench.testing.check import CheckSkipped, MethodUnderTest, check
@@ -312,7 +312,11 @@ def _resumed_after(method: MethodUnderTest, cut: int) -> None:
 
 @check(usual_run)
 def judged_singly(method: MethodUnderTest) -> None:
-    """A sample is predicted without a look at the other samples of its batch."""
+    """A sample is predicted without a look at the other samples of its batch.
+
+    Where the answer of `personalise` says `transductive`, the samples of a client are predicted
+    together, and without a look at other clients' samples.
+    """
     finished = method.usual_run
     run, state = finished.run, finished.state
     ctx = round_context(run, state.round)
@@ -320,37 +324,73 @@ def judged_singly(method: MethodUnderTest) -> None:
     personal = batchnorm.before_evaluation(
         run.suite.buffers, personal, state, ctx.everybody, ctx.layout
     )
+    work = partial(run.hooks.local_work, state, ctx=ctx)
+    pieces = 1 if _is_transductive(personal) else len(ctx.everybody)
     try:
-        again = evaluate(
-            run.executor,
-            _one_by_one(personal),
-            state,
-            run.held_out,
-            ctx.everybody,
-            partial(run.hooks.local_work, state, ctx=ctx),
+        again = _joined(
+            [
+                evaluate(run.executor, only(alone, ids), state, run.held_out, ids, work)
+                for alone in [_one_by_one(personal)]
+                for ids in reversed(ctx.everybody.split(pieces))
+            ]
         )
     except Exception as error:
         raise method.failure(
             f"cannot predict one sample alone: {type(error).__name__}: {error}"
         ) from None
-    apart = [name for name in again.others if again.others[name] != finished.last.others[name]]
+    apart = [
+        name
+        for name, before in finished.last.others.items()
+        if _largest_distance([before], [again.others[name]]) > ROUNDING
+    ]
     apart += different_evaluations(finished.last, again)
+    if apart and pieces == 1:
+        raise method.failure(
+            f"{apart[0]} are others if each client's test samples are predicted by themselves, last"
+            " client first: a prediction may not depend on other clients' samples"
+        )
     if apart:
         raise method.failure(
             f"{apart[0]} are others if test samples are predicted one by one: a prediction may"
-            " not depend on the other samples of its batch"
+            " not depend on the other samples of its batch; one that adapts to the test samples of"
+            " its own client says so with `Personal(transductive=True)`"
         )
 
 
+def _is_transductive(personal: Personal) -> bool:
+    """Whether a client's samples are predicted together, of one of its models at least."""
+    return personal.transductive or any(map(_is_transductive, personal.others.values()))
+
+
+def _joined(parts: Sequence[Evaluation]) -> Evaluation:
+    """What the clients of several evaluations have in theirs, the last part first."""
+    ordered = list(reversed(parts))
+
+    def mean(name: str) -> float | None:
+        known = [value for one in ordered if (value := one.others[name]) is not None]
+        return float(np.mean(known)) if known else None
+
+    return replace(
+        ordered[0],
+        others={name: mean(name) for name in ordered[0].others},
+        correct=[value for one in ordered for value in one.correct],
+        tested=[value for one in ordered for value in one.tested],
+        loss=[value for one in ordered for value in one.loss],
+        validation_correct=[value for one in ordered for value in one.validation_correct],
+        validation_tested=[value for one in ordered for value in one.validation_tested],
+    )
+
+
 def _one_by_one(personal: Personal) -> Personal:
-    """The same models, which predict every sample alone."""
+    """The same models, which predict every sample alone if they are not transductive."""
 
     def predict(module: ClientModule, x: Tensor) -> Tensor:
         rule = personal.predictor or (lambda module, x: module.predict(x))
         return torch.cat([rule(module, sample) for sample in x.split(1)])
 
     others = {name: _one_by_one(other) for name, other in personal.others.items()}
-    return replace(personal, predictor=predict, others=others)
+    rule = personal.predictor if personal.transductive else predict
+    return replace(personal, predictor=rule, others=others)
 
 
 @check(same_seed_same_bytes)
