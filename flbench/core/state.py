@@ -245,6 +245,9 @@ class Start:
         sent_mask: scalars sent to the clients, shape (W,) or (n, W), bool; None = all.
         returned_mask: scalars sent back after training, shape as `sent_mask`; None = the same.
         trained_mask: scalars that training changes, shape as `sent_mask`; None = all.
+        server_mask: scalars that live at the server, whole tensors, shape as `sent_mask`; None =
+            none. They are neither sent nor returned, and the server knows what training makes of
+            them; activations at the cut and their gradients cross at each step, and are counted.
         extras: tensors sent by the server, name -> (n, ...); their bytes are counted, NaN = not
             sent.
         client_memory: tensors that the clients themselves store, name -> (n, ...); not counted.
@@ -256,6 +259,7 @@ class Start:
     sent_mask: Tensor | None = None
     returned_mask: Tensor | None = None
     trained_mask: Tensor | None = None
+    server_mask: Tensor | None = None
     extras: Extras = field(default_factory=dict)
     client_memory: Extras = field(default_factory=dict)
 
@@ -264,7 +268,8 @@ class Start:
 class Dispatched:
     """A `Start` with all fields filled in, as executors receive it.
 
-    Masks have shape (n, W); `rows` and `trained_mask` may be None.
+    Masks have shape (n, W); `rows`, `trained_mask` and `server_mask` may be None. What lives at the
+    server is in neither `sent_mask` nor `returned_mask`.
     """
 
     params: Tensor
@@ -273,6 +278,7 @@ class Dispatched:
     sent_mask: Tensor
     returned_mask: Tensor
     trained_mask: Tensor | None = None
+    server_mask: Tensor | None = None
     extras: Extras = field(default_factory=dict)
     client_memory: Extras = field(default_factory=dict)
 
@@ -280,11 +286,13 @@ class Dispatched:
         """Nothing outside of a mask, shape (n, W), is sent, returned or trained."""
         own = own.to(self.sent_mask.device)
         trained = own if self.trained_mask is None else self.trained_mask.to(own.device) & own
+        at_server = None if self.server_mask is None else self.server_mask.to(own.device) & own
         return replace(
             self,
             sent_mask=self.sent_mask & own,
             returned_mask=self.returned_mask & own,
             trained_mask=trained,
+            server_mask=at_server,
         )
 
     @classmethod
@@ -318,6 +326,7 @@ class Upload:
             scalar of `Start.returned_mask`.
         arrivals: simulated time at which each upload arrives, seconds, shape (n,), float64; None
             where the suite has no clock.
+        seen: training samples of all its steps together, shape (n,), int64.
         logged: what each client's module logged (`self.log`), which the round loop takes to the
             history; no hook gets it.
     """
@@ -336,6 +345,7 @@ class Upload:
     kept: Extras = field(default_factory=dict)
     bits: Tensor | None = None
     arrivals: Tensor | None = None
+    seen: Tensor | None = None
     logged: Sequence[Mapping[str, float]] = ()
 
     @property

@@ -58,11 +58,17 @@ def before_training(
     )
 
 
-def complete(policy: Policy, layout: ParameterLayout, models: Tensor) -> Tensor:
-    """How many scalars of some models, shape (n, W), clients receive at most, shape (n,), int64."""
+def complete(
+    policy: Policy, layout: ParameterLayout, models: Tensor, server_mask: Tensor | None = None
+) -> Tensor:
+    """How many scalars of some models, shape (n, W), clients receive at most, shape (n,), int64.
+
+    `server_mask` are those that live at the server, shape (n, W), bool; None = none.
+    """
     masks = layout.of_networks
     sent = masks if policy == "global" else masks & layout.trainable
-    return count_true(sent)[layout.network_of(models)]
+    which = layout.network_of(models)
+    return count_true(sent)[which] if server_mask is None else count_true(sent[which] & ~server_mask)
 
 
 def after_training(

@@ -325,6 +325,8 @@ def start_field(
         shape = (width,) if tensor.dim() == 1 else (acting, width)
         meaning = "one flag per scalar, or one row of flags per acting client"
     expect.flags(tensor, shape, meaning)
+    if name == "server_mask" and (cut := ctx.layout.cut_tensor(tensor)):
+        raise expect.failure(f" divides '{cut}': a tensor lives at one end, whole")
 
 
 def own_network(who: str, models: Tensor, wanted: Tensor, clients: Tensor, ctx: Context) -> None:

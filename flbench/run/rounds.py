@@ -22,7 +22,7 @@ from flbench.core.model_bank import all_finite
 from flbench.core.seeding import rng
 from flbench.core.state import Dispatched, Stage, State, Upload
 from flbench.core.types import Phase
-from flbench.engine import batchnorm
+from flbench.engine import batchnorm, split_training
 from flbench.engine.client_metrics import ClientMetrics
 from flbench.engine.clock import StageTimer
 from flbench.engine.communication import DIRECTIONS, CommunicationLedger
@@ -128,10 +128,13 @@ def running_round(run: Run, state: State) -> Running[tuple[State, list[float]]]:
             start = batchnorm.before_training(
                 policy, start, state, stage.clients, ctx.layout, ctx.initial
             )
-            complete = batchnorm.complete(policy, ctx.layout, start.params[:, 0])
+            complete = batchnorm.complete(
+                policy, ctx.layout, start.params[:, 0], start.server_mask
+            )
             run.ledger.start(start, stage, complete)
             work = hooks.local_work(state, stage, ctx)
         with clock("train"), hooks.reading("local training", ctx, state=state, start=start):
+            crossings = split_training.follow(run.executor, start, stage, work, ctx.round)
             upload = yield from trained(run, start, stage, work, ctx.round)
             upload = logged_by_clients(run, stage, upload)
             refuse_divergence(upload, stage, ctx)
@@ -144,6 +147,7 @@ def running_round(run: Run, state: State) -> Running[tuple[State, list[float]]]:
             with hooks.reading("encode", ctx, state=state, start=start, upload=upload):
                 upload, state = encoded(upload, start, coders, state, ctx.layout.parameters)
         run.ledger.upload(upload, start)
+        split_training.count(run.ledger, crossings, upload, stage)
         stage, upload, now = timer.arrive(stage, upload, state.seconds)
         state = replace(state, seconds=now)
         if not len(upload.ids):

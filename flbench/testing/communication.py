@@ -24,6 +24,7 @@ from flbench.core.state import (
     Upload,
 )
 from flbench.core.types import Direction
+from flbench.engine import split_training
 from flbench.engine.communication import BITS, DIRECTIONS, CommunicationLedger
 from flbench.plugin.arguments import tensors
 from flbench.run.context import RunContext
@@ -225,6 +226,8 @@ class Meter:
         self, fit: Fit, start: Dispatched, stage: Stage, work: LocalWork, round_: int
     ) -> Upload:
         """Train, and count what the clients of a stage receive and upload."""
+        assert self.run is not None, "attached before"
+        crossings = split_training.follow(self.run.executor, start, stage, work, round_)
         upload = fit(start, stage, work, round_)
         if self.dispatched is None or self.dispatched[1] is not stage:
             return upload  # adaptation before an evaluation, not a stage of the round
@@ -234,6 +237,8 @@ class Meter:
         if not self.coded:
             self.add("up", int((models * sent).sum()))
         self.add("up", sum(map(_scalars, upload.extras.values())))
+        for (way, _), scalars in split_training.crossed(crossings, upload, stage).items():
+            self.add(way, int(scalars.sum()))
         self.start = start
         self.probe_dispatch(start, *self.dispatched)
         return upload
@@ -243,9 +248,9 @@ class Meter:
         for index, client in enumerate(stage.clients.tolist()):
             mask, held = start.sent_mask[index], self.held.setdefault(client, [])
             there = start.params[index][start.active[index]]
-            new = [row for row in there if not any(torch.equal(row, old) for old in held)]
+            new = [row for row in there if not any(torch.equal(row[mask], old[mask]) for old in held)]
             self.add("down", int(mask.sum()) * len(new))
-            if bool(mask.all()):
+            if bool((mask | _at_server(start)[index]).all()):
                 held += new
         self.add("down", sum(map(_scalars, start.extras.values())))
 
@@ -255,7 +260,7 @@ class Meter:
         """What a client starts from, but was not sent, must not depend on the server's state."""
         assert self.run is not None and self.first is not None, "attached before"
         for index, client in enumerate(stage.clients.tolist()):
-            free = ~start.sent_mask[index]
+            free = ~start.sent_mask[index] & ~_at_server(start)[index]
             foreign = self.foreign.pop(client, None)
             if client in self.counted:
                 continue  # the plugin counted it by itself
@@ -317,7 +322,8 @@ class Meter:
         again = ctx.without_effects()
         plain = self._aggregated(state, upload, again)
         home = state.membership.home
-        kept = ~self.start.returned_mask[:, None] & (upload.params != self.start.params)
+        returned = self.start.returned_mask | _at_server(self.start)
+        kept = ~returned[:, None] & (upload.params != self.start.params)
         alone = len(state.models) == len(home) and len(home.unique()) == len(home)
         for index, client in enumerate(upload.ids.tolist()):
             if bool(kept[index].any()):
@@ -345,6 +351,12 @@ class Meter:
             return self.run.hooks.aggregate(state, upload, ctx).rows
         except Exception:
             return None
+
+
+def _at_server(start: Dispatched) -> Tensor:
+    """What lives at the server, which knows what training makes of it, shape (n, W), bool."""
+    mask = start.server_mask
+    return torch.zeros_like(start.sent_mask) if mask is None else mask
 
 
 def _with_other_upload(upload: Upload, index: int, where: Tensor | None) -> Upload:
