@@ -22,13 +22,10 @@ from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 import torch
-from annotated_types import Gt, Lt
 from torch import Tensor
 
 import flbench as fl
 
-PAPER = "Thapa, Mahawaga Arachchige, Camtepe, Sun, AAAI 2022"
-Cut = Annotated[float, Gt(0), Lt(1)] | str
 START, SAMPLES, ROUND = "splitfed-v2.start", "splitfed-v2.samples", "splitfed-v2.round"
 
 
@@ -51,6 +48,8 @@ def server_part(layout: fl.ParameterLayout, cut: float | str) -> Tensor:
                 f"cut: expected a layer after the first, of {', '.join(names)}, got '{cut}'"
             )
         first = found[0]
+    elif not 0 < cut < 1:
+        raise fl.UserError(f"cut: expected a share above 0 and below 1, or a layer, got {cut:g}")
     else:
         first = min(max(1, round(cut * len(names))), len(names) - 1)
     flags = torch.tensor([name.removeprefix("net.") in names[first:] for name in layers])
@@ -58,15 +57,23 @@ def server_part(layout: fl.ParameterLayout, cut: float | str) -> Tensor:
 
 
 @dataclass(frozen=True)
-class SplitFedV1:
-    """The server trains the last layers, a copy for each client, and averages them as well."""
+class SplitFed:
+    """What both versions have in common."""
 
-    paper: ClassVar[str] = PAPER
+    paper: ClassVar[str] = "Thapa, Mahawaga Arachchige, Camtepe, Sun, AAAI 2022"
     year: ClassVar[int] = 2022
     kind: ClassVar[str] = "global"
-    conformance: ClassVar[fl.Conformance] = fl.Conformance(equals={"fedavg": {}})
 
-    cut: Annotated[Cut, "share of layers that clients keep; or the server's first layer"] = 0.5
+    cut: Annotated[
+        float | str, "share of layers that clients keep; or the server's first layer"
+    ] = 0.5
+
+
+@dataclass(frozen=True)
+class SplitFedV1(SplitFed):
+    """The server trains the last layers, a copy for each client, and averages them as well."""
+
+    conformance: ClassVar[fl.Conformance] = fl.Conformance(equals={"fedavg": {}})
 
     @fl.hookimpl
     def setup(self, ctx: fl.Context) -> None:
@@ -80,14 +87,8 @@ class SplitFedV1:
 
 
 @dataclass(frozen=True)
-class SplitFedV2:
+class SplitFedV2(SplitFed):
     """The server trains the last layers, one copy with client after client."""
-
-    paper: ClassVar[str] = PAPER
-    year: ClassVar[int] = 2022
-    kind: ClassVar[str] = "global"
-
-    cut: Annotated[Cut, "share of layers that clients keep; or the server's first layer"] = 0.5
 
     @fl.hookimpl
     def setup(self, ctx: fl.Context) -> fl.Setup:

@@ -68,7 +68,9 @@ def complete(
     masks = layout.of_networks
     sent = masks if policy == "global" else masks & layout.trainable
     which = layout.network_of(models)
-    return count_true(sent)[which] if server_mask is None else count_true(sent[which] & ~server_mask)
+    return (
+        count_true(sent)[which] if server_mask is None else count_true(sent[which] & ~server_mask)
+    )
 
 
 def after_training(

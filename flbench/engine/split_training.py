@@ -92,9 +92,7 @@ def count(
         ledger.send(direction, upload.ids, item, scalars)
 
 
-def crossed(
-    crossings: Mapping[int, Crossing], upload: Upload, stage: Stage
-) -> dict[Way, Tensor]:
+def crossed(crossings: Mapping[int, Crossing], upload: Upload, stage: Stage) -> dict[Way, Tensor]:
     """Scalars that crossed while the clients of an upload trained: way -> shape (n,), int64."""
     ways = sorted({way for one in crossings.values() for way in one.per_sample | one.per_step})
     if not ways:
@@ -195,7 +193,10 @@ def refuse_several_batches(space: Workspace, work: LocalWork, epochs: int) -> No
         Undefined: says what it is.
     """
     module = space.module
-    each = [module.batches_per_step, *(p.batches_per_step or 1 for p in work.phases(module, epochs))]
+    each = [
+        module.batches_per_step,
+        *(p.batches_per_step or 1 for p in work.phases(module, epochs)),
+    ]
     if max(each) > 1:
         raise Undefined("a part of the model is at the server, and a step takes several batches")
     if not space.trainer.automatic:

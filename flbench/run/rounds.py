@@ -128,9 +128,7 @@ def running_round(run: Run, state: State) -> Running[tuple[State, list[float]]]:
             start = batchnorm.before_training(
                 policy, start, state, stage.clients, ctx.layout, ctx.initial
             )
-            complete = batchnorm.complete(
-                policy, ctx.layout, start.params[:, 0], start.server_mask
-            )
+            complete = batchnorm.complete(policy, ctx.layout, start.params[:, 0], start.server_mask)
             run.ledger.start(start, stage, complete)
             work = hooks.local_work(state, stage, ctx)
         with clock("train"), hooks.reading("local training", ctx, state=state, start=start):

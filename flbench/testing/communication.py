@@ -248,7 +248,9 @@ class Meter:
         for index, client in enumerate(stage.clients.tolist()):
             mask, held = start.sent_mask[index], self.held.setdefault(client, [])
             there = start.params[index][start.active[index]]
-            new = [row for row in there if not any(torch.equal(row[mask], old[mask]) for old in held)]
+            new = [
+                row for row in there if not any(torch.equal(row[mask], old[mask]) for old in held)
+            ]
             self.add("down", int(mask.sum()) * len(new))
             if bool((mask | _at_server(start)[index]).all()):
                 held += new

@@ -56,6 +56,8 @@ def test_every_client_has_epochs_of_its_own(executor: str, play_toy: Play) -> No
     epochs = torch.tensor([0.0, 1.0, 2.0, 3.0, 1.5, 0.2])
     _, (upload,) = play(play_toy, executor, epochs=epochs)
     assert upload.steps.tolist() == [0, 3, 6, 9, 4, 0]
+    assert upload.seen is not None
+    assert upload.seen.tolist() == [0, 9, 18, 27, 13, 0], "of batches of 4, 4 and 1 samples"
     _, (alike,) = play(play_toy, executor, epochs=2)
     assert torch.equal(upload.params[2], alike.params[2]), "as where everybody has two epochs"
     assert not torch.equal(upload.params[1], alike.params[1])
