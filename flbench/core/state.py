@@ -245,12 +245,12 @@ class Start:
         sent_mask: scalars sent to the clients, shape (W,) or (n, W), bool; None = all.
         returned_mask: scalars sent back after training, shape as `sent_mask`; None = the same.
         trained_mask: scalars that training changes, shape as `sent_mask`; None = all.
-        server_mask: scalars that live at the server, whole tensors, shape as `sent_mask`; None =
-            none. They are neither sent nor returned, and the server knows what training makes of
-            them; activations at the cut and their gradients cross at each step, and are counted.
         extras: tensors sent by the server, name -> (n, ...); their bytes are counted, NaN = not
             sent.
         client_memory: tensors that the clients themselves store, name -> (n, ...); not counted.
+        server_mask: scalars that live at the server, whole tensors, shape as `sent_mask`; None =
+            none. They are neither sent nor returned, and the server knows what training makes of
+            them; activations at the cut and their gradients cross at each step, and are counted.
     """
 
     params: Tensor | None = None
@@ -259,9 +259,9 @@ class Start:
     sent_mask: Tensor | None = None
     returned_mask: Tensor | None = None
     trained_mask: Tensor | None = None
-    server_mask: Tensor | None = None
     extras: Extras = field(default_factory=dict)
     client_memory: Extras = field(default_factory=dict)
+    server_mask: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -278,9 +278,16 @@ class Dispatched:
     sent_mask: Tensor
     returned_mask: Tensor
     trained_mask: Tensor | None = None
-    server_mask: Tensor | None = None
     extras: Extras = field(default_factory=dict)
     client_memory: Extras = field(default_factory=dict)
+    server_mask: Tensor | None = None
+
+    @property
+    def at_server(self) -> Tensor:
+        """What lives at the server, shape (n, W), bool; without a `server_mask` all False."""
+        if self.server_mask is None:
+            return torch.zeros(1, dtype=torch.bool).expand_as(self.sent_mask)
+        return self.server_mask
 
     def within(self, own: Tensor) -> Dispatched:
         """Nothing outside of a mask, shape (n, W), is sent, returned or trained."""

@@ -76,8 +76,10 @@ def follow(
     known: dict[tuple[bytes, int], Crossing] = {}
     found: dict[int, Crossing] = {}
     networks = executor.workspace.layout.network_of(start.params[:, 0]).tolist()
+    is_common = start.server_mask.stride(0) == 0
     for at, client in enumerate(stage.clients.tolist()):
-        key = start.server_mask[at].cpu().numpy().tobytes(), networks[at]
+        mask = b"" if is_common else start.server_mask[at].cpu().numpy().tobytes()
+        key = mask, networks[at]
         if key not in known:
             known[key] = _crossing(executor, start, at, stage, work, round_)
         found[client] = known[key]
@@ -94,7 +96,8 @@ def count(
 
 def crossed(crossings: Mapping[int, Crossing], upload: Upload, stage: Stage) -> dict[Way, Tensor]:
     """Scalars that crossed while the clients of an upload trained: way -> shape (n,), int64."""
-    ways = sorted({way for one in crossings.values() for way in one.per_sample | one.per_step})
+    found = crossings.values()
+    ways = sorted({way for one in found for way in (*one.per_sample, *one.per_step)})
     if not ways:
         return {}
     assert upload.seen is not None, "every executor says it"
@@ -125,9 +128,7 @@ def _crossing(
     row = start.params[at, int(start.active[at].long().argmax())].to(device)
     tensors = {**start.client_memory, **start.extras}
     received = {name: tensor[at].to(device) for name, tensor in tensors.items()}
-    own = start.server_mask[at] if start.server_mask is not None else None
-    assert own is not None, "something is at the server"
-    ends = ends_of(space, own.cpu())
+    ends = ends_of(space, start.at_server[at].cpu())
     cuda = [device] if device.type == "cuda" else []
     counts = []
     with (

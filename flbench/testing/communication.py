@@ -252,7 +252,7 @@ class Meter:
                 row for row in there if not any(torch.equal(row[mask], old[mask]) for old in held)
             ]
             self.add("down", int(mask.sum()) * len(new))
-            if bool((mask | _at_server(start)[index]).all()):
+            if bool((mask | start.at_server[index]).all()):
                 held += new
         self.add("down", sum(map(_scalars, start.extras.values())))
 
@@ -262,7 +262,7 @@ class Meter:
         """What a client starts from, but was not sent, must not depend on the server's state."""
         assert self.run is not None and self.first is not None, "attached before"
         for index, client in enumerate(stage.clients.tolist()):
-            free = ~start.sent_mask[index] & ~_at_server(start)[index]
+            free = ~start.sent_mask[index] & ~start.at_server[index]
             foreign = self.foreign.pop(client, None)
             if client in self.counted:
                 continue  # the plugin counted it by itself
@@ -324,7 +324,7 @@ class Meter:
         again = ctx.without_effects()
         plain = self._aggregated(state, upload, again)
         home = state.membership.home
-        returned = self.start.returned_mask | _at_server(self.start)
+        returned = self.start.returned_mask | self.start.at_server
         kept = ~returned[:, None] & (upload.params != self.start.params)
         alone = len(state.models) == len(home) and len(home.unique()) == len(home)
         for index, client in enumerate(upload.ids.tolist()):
@@ -353,12 +353,6 @@ class Meter:
             return self.run.hooks.aggregate(state, upload, ctx).rows
         except Exception:
             return None
-
-
-def _at_server(start: Dispatched) -> Tensor:
-    """What lives at the server, which knows what training makes of it, shape (n, W), bool."""
-    mask = start.server_mask
-    return torch.zeros_like(start.sent_mask) if mask is None else mask
 
 
 def _with_other_upload(upload: Upload, index: int, where: Tensor | None) -> Upload:
