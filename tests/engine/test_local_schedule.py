@@ -148,6 +148,8 @@ def test_executors_agree(play_toy: Play) -> None:
     for half in halves:
         assert torch.equal(half.params, whole.params)
         assert half.steps.tolist() == whole.steps.tolist()
+        assert half.seen is not None and lanes.seen is not None and whole.seen is not None
+        assert half.seen.tolist() == whole.seen.tolist() == lanes.seen.tolist()
 
 
 @pytest.mark.parametrize(
