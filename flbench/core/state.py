@@ -319,7 +319,7 @@ class Upload:
         ids: client ids, ascending, shape (n,).
         params: trained models, shape (n, c, W).
         active: which candidates were trained, shape (n, c), bool.
-        samples: number of training samples used, shape (n,), int64.
+        samples: number of training samples used, shape (n,), int64; or what `encode` made of it.
         steps: number of optimiser steps made, shape (n,), int64.
         loss: mean training loss over the batches of the stage, shape (n,), float64, nats.
         loss_start: loss on the training split before training, shape (n, c), nats; NaN = not
@@ -381,6 +381,8 @@ class Message:
         overhead: size in bits of what is sent beside the scalars: their places, a norm, ...
         extras: tensors sent beside the model, name -> (...), of 32 bits a scalar; NaN = not sent.
         memory: the client's own entries of memories of scope "client", "<method>.<name>" -> (...).
+        samples: the number of samples that the server is told, 1 or more: what the client counts
+            for where a method weights by samples. 1 for all clients makes means uniform.
     """
 
     client: int
@@ -391,6 +393,7 @@ class Message:
     overhead: int = 0
     extras: Extras = field(default_factory=dict)
     memory: Extras = field(default_factory=dict)
+    samples: int = 1
 
     @property
     def update(self) -> Tensor:

@@ -33,7 +33,7 @@ class StageKind:
 
 STAGE_KINDS: dict[str, StageKind] = {
     "train": StageKind(True, True, "trains one model per client"),
-    "probe": StageKind(False, False, "trains copies that are measured and then dropped"),
+    "probe": StageKind(False, True, "trains copies that are measured and then dropped"),
     "trial": StageKind(True, True, "trains several candidate models per client"),
     "join": StageKind(False, False, "trains newcomers after the last round; the state is frozen"),
 }

@@ -40,6 +40,7 @@ def encoded(
         return upload, state
     params, bits = upload.params.clone(), torch.zeros(upload.active.shape, dtype=torch.int64)
     extras = {name: table.clone() for name, table in upload.extras.items()}
+    samples = upload.samples.clone()
     kept: dict[str, Tensor] = {}
     device = params.device
     for i, client in enumerate(upload.ids.tolist()):
@@ -56,12 +57,14 @@ def encoded(
                 mask=returned,
                 extras={name: table[i] for name, table in upload.extras.items()},
                 memory=own,
+                samples=int(upload.samples[i]),
             )
             for coder in coders:
                 message = coder(message)
             sent = returned & message.mask
             row = torch.where(sent, message.params, first)
             params[i, candidate] = torch.where(returned, row, upload.params[i, candidate])
+            samples[i] = message.samples
             bits[i, candidate] = int(sent.sum()) * message.bits + message.overhead + buffers
             for name, table in extras.items():
                 table[i] = message.extras[name]
@@ -73,7 +76,8 @@ def encoded(
                             " several candidates"
                         )
                     kept.setdefault(name, state.memory[name].clone())[client] = value
-    return replace(upload, params=params, bits=bits, extras=extras), state.remember(kept)
+    coded = replace(upload, params=params, samples=samples, bits=bits, extras=extras)
+    return coded, state.remember(kept)
 
 
 def client_entries(state: State, client: int) -> Extras:

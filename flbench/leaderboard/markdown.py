@@ -87,6 +87,11 @@ def ends_text(ends: tuple[float, float], seeds: int) -> str:
     return text if seeds > 1 else f"{text} (clients only)"
 
 
+def _interval(row: TableRow) -> str:
+    text = ends_text(row.interval, len(row.seeds))
+    return f"{text} (uneven seeds)" if row.uneven else text
+
+
 def _interval_of(label: str) -> Column:
     """The column of the interval of a metric that was asked for."""
 
@@ -165,7 +170,7 @@ def columns(
         (True, ("method", True, lambda row: row.name)),
         (True, ("accuracy", False, lambda row: mean_std(row.accuracies))),
         (defaults is not None, ("at defaults", False, lambda row: number(known.get(row.method)))),
-        (True, ("95 % interval", False, lambda row: ends_text(row.interval, len(row.seeds)))),
+        (True, ("95 % interval", False, _interval)),
         *of("accuracy"),
         *asked,
         (True, ("to oracle", False, lambda row: signed(row.to_oracle))),

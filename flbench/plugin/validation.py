@@ -437,6 +437,8 @@ def encode(answer: HookResult, state: State, ctx: Context) -> Callable[[Message]
             raise expect.failure(f": bits is {coded.bits}, expected 1 bit or more per scalar")
         if coded.overhead < 0:
             raise expect.failure(f": overhead is {coded.overhead}, expected 0 bits or more")
+        if coded.samples < 1:
+            raise expect.failure(f": samples is {coded.samples}, expected 1 or more")
         for name, value in coded.memory.items():
             if name not in message.memory:
                 raise expect.failure(

@@ -216,6 +216,7 @@ WRONG: dict[str, tuple[Callable[[Message], Any], str]] = {
     "mask": (lambda m: replace(m, mask=m.mask.long()), "expected bool"),
     "bits": (lambda m: replace(m, bits=0), "expected 1 bit or more"),
     "overhead": (lambda m: replace(m, overhead=-1), "expected 0 bits or more"),
+    "samples": (lambda m: replace(m, samples=0), "expected 1 or more"),
     "memory": (lambda m: replace(m, memory={"x.y": m.params}), "memory 'x.y' was not declared"),
     "raises": (lambda m: 1 / 0, "raised ZeroDivisionError"),
 }  # fmt: skip
@@ -228,6 +229,16 @@ def test_a_wrong_message_is_one_line(play_toy: Play, name: str) -> None:
         play_toy(composition(plugin("bad", coder)), rounds=1)
     assert str(caught.value).startswith("round 1: bad.encode")
     assert text in str(caught.value)
+
+
+def test_the_server_is_told_a_number_of_samples() -> None:
+    """Three and five; the next coder, and the server, hear one more."""
+    made = replace(upload([[[1.0] * 3], [[2.0] * 3]]), samples=torch.tensor([3, 5]))
+    more = [lambda message: replace(message, samples=message.samples + 1)] * 2
+    coded, _ = encoded(made, start([True] * 3, 2), more, state(), 3)
+    assert coded.samples.tolist() == [5, 7]
+    assert made.samples.tolist() == [3, 5]
+    assert torch.equal(coded.params, made.params)
 
 
 def test_memory_and_several_candidates_do_not_go_together() -> None:

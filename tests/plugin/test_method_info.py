@@ -20,7 +20,7 @@ from flbench.cli.list import listing, plain
 from flbench.cli.main import main
 from flbench.core.hookspecs import implemented_hooks
 from flbench.core.parameters import declared
-from flbench.plugin.method_info import MethodInfo, Parameter, method_info, method_infos
+from flbench.plugin.method_info import MethodInfo, Parameter, departures, method_info, method_infos
 from flbench.plugin.registry import Entry, diagnose, entries, load_entry
 
 METHODS = {
@@ -124,6 +124,17 @@ def test_an_ablation_inherits_what_it_does_not_change(ablation: str, whole: str)
         assert getattr(one, name) == getattr(other, name)
     assert set(other.hooks) <= set(one.hooks)
     assert [p.name for p in one.parameters] == [p.name for p in other.parameters]
+
+
+def test_what_departs_is_said_once() -> None:
+    """A paragraph of the documentation, or a constant of the class."""
+    info = method_info(METHODS["fedasync"])
+    assert info.departs == "every client trains all the time."
+    assert method_info(METHODS["fedavg"]).departs == ""
+    assert departures("A.\n\nDepartures: one;\n    two.\n\nMore.\n\nDeparture: three.") == (
+        "one; two. three."
+    )
+    assert departures("It departs. Departed: no.") == ""
 
 
 # --- strangers --------------------------------------------------------------------------------
