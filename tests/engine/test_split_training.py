@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from toy import Play, Played, composition, refused
 
 import flbench as fl
+from flbench.core.client import LocalWork
+from flbench.engine import split_training
 
 ALL = {"epochs": 1, "batch_size": 4, "lr": 0.1}
 N, SAMPLES = 6, 9
@@ -344,6 +346,11 @@ def test_following_a_step_changes_no_number(play_toy: Play) -> None:
     plain = play_toy("fedavg", net=noisy, **more)
     split = play(play_toy, "4", net=noisy, suite={"validation_fraction": 0.2, **more})
     assert torch.equal(split.state.models, plain.state.models)
+    run, stage = split.run, fl.Stage("train", torch.arange(N), 1)
+    start = run.hooks.dispatch(split.state, stage, run.context)
+    before = torch.get_rng_state()
+    assert split_training.follow(run.executor, start, stage, LocalWork(), 3).keys() == set(range(N))
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_the_simulated_time_has_what_crosses(play_toy: Play) -> None:
