@@ -18,7 +18,7 @@ by samples, as the paper says. The labels are sent, and neither part is protecte
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import torch
@@ -111,9 +111,7 @@ class SplitFedV2(SplitFed):
         address = "splitfed-v2", ctx.round, stage.label
         keys = [ctx.rng(*address, client=one).random() for one in stage.clients.tolist()]
         order = torch.tensor(keys).argsort()
-        turns = [stage.select(at) for at in order.split(1)]
-        later = [replace(t, name=f"{stage.label}-{k}") for k, t in enumerate(turns[1:], 2)]
-        return [turns[0], *later]
+        return [stage.select(at) for at in order.split(1)]
 
     @fl.hookimpl
     def dispatch(self, state: fl.State, stage: fl.Stage, ctx: fl.Context) -> fl.Start:

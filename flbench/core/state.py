@@ -144,7 +144,8 @@ class Stage:
         clients: ids of the acting clients, ascending, shape (n,).
         epochs: local epochs, one number or one per client, shape (n,); 0 = nobody moves. Of a
             fraction of an epoch the first steps are made.
-        name: part of the batches' address; two stages of one round need two names.
+        name: part of the batches' address; two stages of one round need two names,
+            or no client in common.
         samples: train on a fixed random subset of this many samples; None = all.
         losses: also measure each candidate's loss on the client's training split, before and after.
         pooled: train on the union of all clients' training samples instead of the client's own;

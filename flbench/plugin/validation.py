@@ -244,7 +244,7 @@ def per_row(memory: Memory, rows: int) -> Memory:
 
 
 def plan(answer: HookResult | None, ctx: Context) -> Sequence[Stage]:
-    """At least one stage, none without clients; ids ascending and distinct; names distinct."""
+    """At least one stage, none without clients; ids ascending; names of a client's distinct."""
     found, expect = answered("plan", answer, object, ctx)
     stages = found if isinstance(found, Sequence) else ()
     if not stages or not all(isinstance(stage, Stage) for stage in stages):
@@ -266,7 +266,12 @@ def plan(answer: HookResult | None, ctx: Context) -> Sequence[Stage]:
                 raise called.failure(f" expects seconds >= 0, got {stage.started.tolist()}")
     labels = [stage.label for stage in stages]
     if len(set(labels)) < len(labels):
-        raise expect.failure(f": two stages of one round need different names, got {labels}")
+        turns = [(stage.label, client) for stage in stages for client in stage.clients.tolist()]
+        if len(set(turns)) < len(turns):
+            raise expect.failure(
+                ": two stages of one round need different names, or no client in common, got"
+                f" {labels}"
+            )
     return tuple(stages)
 
 

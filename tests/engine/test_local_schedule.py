@@ -226,6 +226,46 @@ def test_two_processes_keep_the_same(play_toy: Play) -> None:
         torch.testing.assert_close(half.kept, whole.kept, equal_nan=True)
 
 
+class Logs(fl.ClientModule):
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        loss = super().training_step(batch, batch_idx)
+        self.log("loss", loss, on_step=False, on_epoch=True)
+        return loss
+
+
+@dataclass(frozen=True)
+class InTurns:
+    """Everybody trains, some clients after the others, in stages of one name."""
+
+    sizes: tuple[int, ...]
+
+    @fl.hookimpl
+    def client_module(self, net: torch.nn.Module, ctx: fl.Context) -> fl.ClientModule:
+        return Logs(net, ctx.local)
+
+    @fl.hookimpl
+    def plan(self, ctx: fl.Context) -> Sequence[fl.Stage]:
+        return [fl.Stage("train", some, 1) for some in EVERYBODY.split(self.sizes)]
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State) -> fl.Models:
+        return fl.Models(state.models)
+
+
+def test_stages_of_one_name_are_one_in_turns(play_toy: Play) -> None:
+    """Clients have the same batches in them, and what is logged is the mean of all."""
+    ends = []
+    for sizes in ((6,), (1, 3, 2)):
+        uploads: list[fl.Upload] = []
+        stack = composition(("turns", InTurns(sizes)), ("watch", watching(uploads)))
+        ends.append((play_toy(stack, rounds=1), torch.cat([one.params for one in uploads])))
+    (whole, params), (turns, in_turns) = ends
+    assert torch.equal(in_turns, params)
+    (one,), (other,) = whole.run.history.notes, turns.run.history.notes
+    assert one["name"] == other["name"] == "turns.loss"
+    assert other["value"] == pytest.approx(one["value"], abs=2e-6)
+
+
 def test_what_is_kept_was_declared(play_toy: Play) -> None:
     with pytest.raises(PluginError, match="memory 'other' was not declared in setup"):
         play_toy(composition(("stores", Stores("other"))), rounds=1)
