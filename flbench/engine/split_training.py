@@ -126,9 +126,14 @@ def _crossing(
     space, module = executor.workspace, executor.workspace.module
     device, schedule = space.device, stage.schedule(at)
     row = start.params[at, int(start.active[at].long().argmax())].to(device)
-    tensors = {**start.client_memory, **start.extras}
-    received = {name: tensor[at].to(device) for name, tensor in tensors.items()}
+    own = {name: tensor[at].to(device) for name, tensor in start.client_memory.items()}
+    sent = {name: tensor[at].to(device) for name, tensor in start.extras.items()}
     ends = ends_of(space, start.at_server[at].cpu())
+    ends |= {id(one): (one, "client", False) for one in own.values()}
+    lengths = space.layout.width, space.layout.parameters
+    wholes = [row, *(one for one in (*own.values(), *sent.values()) if is_whole(one, lengths))]
+    ends |= {id(one): (one, "both", True) for one in wholes}
+    items = {id(one): name for name, one in own.items()}
     cuda = [device] if device.type == "cuda" else []
     counts = []
     with (
@@ -141,14 +146,12 @@ def _crossing(
     ):
         space.load(row)
         space.training_mode()
-        module.start, module.received = row, Received(received, TRAINING)
+        module.start, module.received = row, Received({**own, **sent}, TRAINING)
         refuse_several_batches(space, work, schedule.whole_epochs)
-        wholes = [row, *(one for one in received.values() if one.shape[-1:] in _lengths(space))]
         for size in SIZES:
             rows = torch.zeros(size, dtype=torch.int64, device=device)
             x, y = executor.samples.x[rows], executor.samples.y[rows]
-            followed = Ends({**ends, **{id(one): (one, "both", True) for one in wholes}})
-            counts.append(followed.step(space, x, y))
+            counts.append(Ends(dict(ends), dict(items)).step(space, x, y))
     few, more = counts
     by_sample = {way: more[way] - few[way] for way in more}
     beside = {way: few[way] - SIZES[0] * by_sample.get(way, 0) for way in few}
@@ -166,9 +169,9 @@ def not_compiled(module: ClientModule) -> Iterator[None]:
             vars(module)["forward"] = compiled
 
 
-def _lengths(space: Workspace) -> list[tuple[int, ...]]:
-    """Shapes of the last dimension of a whole row, and of all its trainable scalars."""
-    return [(space.layout.width,), (space.layout.parameters,)]
+def is_whole(tensor: Tensor, lengths: tuple[int, int]) -> bool:
+    """Whether a tensor has whole rows, or all trainable scalars of them: lengths W and P."""
+    return tensor.dim() > 0 and tensor.shape[-1] in lengths
 
 
 def ends_of(space: Workspace, own: Tensor) -> dict[int, Located]:
@@ -212,17 +215,17 @@ class Ends(TorchFunctionMode):
 
     An operation runs where its weights are. Without weights it runs at the server if one of its
     inputs is there, else at the client. An input that is at the other end crosses, once; where it
-    has a gradient, that crosses back. Samples and labels are the client's. What is not known to be
-    anywhere, such as constants, is at both ends.
+    has a gradient, that crosses back. Samples, labels and what the client itself stores are at the
+    client. What is not known to be anywhere, such as constants, is at both ends.
 
     Args:
         known: where tensors are, by their number (`id`).
+        items: what they are called in the ledger, by the same; others are activations.
     """
 
-    def __init__(self, known: dict[int, Located]) -> None:
+    def __init__(self, known: dict[int, Located], items: dict[int, str]) -> None:
         super().__init__()
-        self.known = known
-        self.items: dict[int, str] = {}
+        self.known, self.items = known, items
         self.sent: set[tuple[int, End]] = set()
         self.crossed: Counter[Way] = Counter()
 

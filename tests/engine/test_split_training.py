@@ -40,6 +40,12 @@ class Split:
         return fl.Start(server_mask=mask, **self.more)
 
 
+def stored(batch: fl.Batch) -> Tensor:
+    """A loss with numbers that the client stores, and with others that the server has sent."""
+    logits = batch.logits * batch.module.received["own"] * batch.module.received["sent"]
+    return fl.cross_entropy(logits, batch.y)
+
+
 @dataclass(frozen=True)
 class Loss:
     """Another loss of a batch."""
@@ -266,6 +272,15 @@ def test_a_number_of_a_step_is_counted_by_step(play_toy: Play) -> None:
     bits = played.run.ledger.bits
     assert bits[UP]["activations"] == 32 * N * (5 * SAMPLES + 3), "in each of three steps"
     assert bits[DOWN]["gradients"] == 32 * N * (5 * SAMPLES + 3)
+
+
+def test_what_the_client_stores_crosses_in_every_step(play_toy: Play) -> None:
+    more = {"client_memory": {"own": torch.ones(N, 4)}, "extras": {"sent": torch.ones(N, 4)}}
+    played = play(play_toy, "2", "4", net=sequence, more=more, others=[("loss", Loss(stored))])
+    bits = played.run.ledger.bits
+    assert bits[UP].keys() == {"activations", "labels", "model", "own"}
+    assert bits[UP]["own"] == 32 * N * 4 * 3, "in each of three steps"
+    assert bits[DOWN]["sent"] == 32 * N * 4, "once"
 
 
 def whole_row(batch: fl.Batch) -> Tensor:
