@@ -483,8 +483,6 @@ class Meter:
             return
         again = ctx.without_effects()
         plain = self._aggregated(state, upload, again)
-        home = state.membership.home
-        alone = len(state.models) == len(home) and len(home.unique()) == len(home)
         for index, client in enumerate(upload.ids.tolist()):
             changed = _changed(plain, self._aggregated(state, _with_other(upload, index), again))
             for row in changed.any(dim=1).nonzero()[:, 0].tolist():
