@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from flbench.core import seeding
+from flbench.core.knowledge import SAMPLES, known_as
 from flbench.core.layout import ParameterLayout
 from flbench.core.local_training import LocalTraining
 from flbench.core.state import Stage
@@ -25,9 +26,13 @@ from flbench.core.types import Direction, Plain
 Split = Literal["train", "validation"]
 
 
+@known_as(samples=SAMPLES, label_counts="label counts")
 @dataclass(frozen=True)
 class Context(ABC):
     """The run as a method sees it in one round.
+
+    `samples` and `label_counts` are known to the server at no cost; the result says whether hooks
+    have read them (`flbench.core.knowledge`).
 
     Attributes:
         seed: the run's seed.
@@ -80,6 +85,15 @@ class Context(ABC):
         if self.networks is None:
             return self.initial.expand(len(clients), -1)
         return self.layout.with_network(self.initial, self.networks[clients])
+
+    def own_label_counts(self, clients: Tensor) -> Tensor:
+        """What each of some clients, ids of shape (n,), knows of its own labels: shape (n, C).
+
+        For what a client itself makes of them (`Start.client_memory`, a margin of its loss): nobody
+        reads them, and in the kit nothing but the client's own part may depend on them.
+        """
+        counts: Tensor = vars(self)["label_counts"]
+        return counts[clients]
 
     def rng(
         self, purpose: str, *address: int | str, client: int | None = None
@@ -228,8 +242,10 @@ class Context(ABC):
         """Count something that crosses beside `Start` and `Upload`.
 
         Args:
-            direction: "down" (server to client), "up", or "peer" (client to client).
-            clients: ids at the client end (the receivers of "peer"), shape (n,).
+            direction: "down" (server to client), "up", or "peer" (client to client); with edge
+                servers, both ways, "client-edge" or "edge-cloud".
+            clients: ids at the client end (the receivers of "peer"; the edges, numbered from 0, of
+                "edge-cloud"), shape (n,).
             item: name in the ledger.
             scalars: how many scalars each of them moves, shape (n,), or one number for all.
             bits: size of a scalar.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
+from flbench.core.knowledge import SAMPLES, known_as
 from flbench.core.model_bank import take
 from flbench.core.types import STAGE_KINDS, Extras, Kind, Scope
 
@@ -154,6 +155,8 @@ class Stage:
         lr: learning rate in place of the suite's, one number or one per client, shape (n,).
         started: for asynchronous methods: the simulated time at which each client was called,
             seconds, shape (n,), float64; None = now, and the server waits for the uploads.
+        edges: the edge server that each client talks to, 0 or more, shape (n,), int64: what it
+            receives and sends in the stage is counted as "client-edge". None = the server itself.
     """
 
     kind: Kind
@@ -166,10 +169,11 @@ class Stage:
     steps: int | Tensor | None = None
     lr: float | Tensor | None = None
     started: Tensor | None = None
+    edges: Tensor | None = None
 
     def select(self, positions: Tensor) -> Stage:
         """The stage for some of its clients: positions, shape (k,)."""
-        names = ("clients", "epochs", "steps", "lr", "started")
+        names = ("clients", "epochs", "steps", "lr", "started", "edges")
         return replace(self, **{name: _entry(getattr(self, name), positions) for name in names})
 
     def schedule(self, position: int) -> Schedule:
@@ -312,9 +316,25 @@ class Dispatched:
         )
 
 
+def _choices(upload: Upload) -> str:
+    """What reading the choice of candidates is called; who has one has no choice."""
+    return "chosen candidates" if upload.params.shape[1] > 1 else ""
+
+
+@known_as(
+    samples=SAMPLES,
+    steps="numbers of steps",
+    loss="losses",
+    loss_start="losses",
+    loss_end="losses",
+    chosen=_choices,
+)
 @dataclass(frozen=True)
 class Upload:
     """The result of local training.
+
+    The ledger does not count numbers of samples and steps, losses and `chosen`; a result says which
+    of them hooks have read (`flbench.core.knowledge`).
 
     Attributes:
         ids: client ids, ascending, shape (n,).

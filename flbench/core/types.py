@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-Direction = Literal["down", "up", "peer"]
-"""Direction of communication: server to clients, clients to server, client to client."""
+Direction = Literal["down", "up", "peer", "client-edge", "edge-cloud"]
+"""Direction of communication: server to clients, clients to server, client to client; and, where
+edge servers stand between, both ways between clients and their edges, and edges and server."""
 Scope = Literal["run", "model", "client"]
 """Whether a memory has one entry per run, per row of the model bank or per client."""
 Kind = Literal["train", "probe", "trial", "join"]

@@ -91,7 +91,8 @@ def count(
 ) -> None:
     """Count what clients sent and received in training; see `crossed`."""
     for (direction, item), scalars in crossed(crossings, upload, stage).items():
-        ledger.send(direction, upload.ids, item, scalars)
+        way = direction if stage.edges is None else "client-edge"
+        ledger.send(way, upload.ids, item, scalars)
 
 
 def crossed(crossings: Mapping[int, Crossing], upload: Upload, stage: Stage) -> dict[Way, Tensor]:

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import numpy as np
 
+from flbench.core.knowledge import SAMPLES
 from flbench.leaderboard.grouping import asked_of, cores_of, mean_std, shown_metrics, signed
 from flbench.leaderboard.statistics import interval
 from flbench.leaderboard.table import Table, TableRow
@@ -108,6 +109,11 @@ def _epochs(row: TableRow) -> str:
     return number(row.epochs, 0) if row.counted or row.work is None else f"~{row.epochs:.0f}"
 
 
+def _reads(row: TableRow) -> str:
+    """What it reads without a byte, beside what every mean by samples reads."""
+    return ", ".join(what for what in row.reads if what != SAMPLES)
+
+
 def _printed(row: TableRow) -> str:
     std = row.printed.get("accuracy_std")
     return number(row.printed.get("accuracy_mean")) + ("" if std is None else f" ± {std:.4f}")
@@ -185,6 +191,7 @@ def columns(
         ),
         (any(row.epochs for row in rows), ("epochs", False, _epochs)),
         *of("cost"),
+        (any(map(_reads, rows)), ("reads", True, _reads)),
         *of("newcomers"),
         (True, ("seeds", True, seeds)),
         (True, ("status", True, lambda row: row.status)),

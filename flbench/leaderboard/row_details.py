@@ -83,6 +83,8 @@ def _notes(row: TableRow) -> list[str]:
             "Uneven seeds: some are far from the others, so that the interval holds the mean of"
             " all seeds less often than it says."
         )
+    if row.reads:
+        found.append(f"Reads of clients, at no byte: {', '.join(row.reads)}.")
     changed = {one.plugin for result in row.results for one in result.source_changes or ()}
     if changed:
         found.append(f"Changed within a run: {', '.join(sorted(changed))}.")

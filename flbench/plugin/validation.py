@@ -264,6 +264,12 @@ def plan(answer: HookResult | None, ctx: Context) -> Sequence[Stage]:
             called.shape(stage.started, (len(ids),), "seconds at which each client was called")
             if not bool((stage.started >= 0).all()) or bool(stage.started.isinf().any()):
                 raise called.failure(f" expects seconds >= 0, got {stage.started.tolist()}")
+        if stage.edges is not None:
+            near = of_stage.part(": edges")
+            near.indices(stage.edges, (len(ids),), "the edge server of each client")
+            if bool(((stage.edges < 0) | (stage.edges >= ctx.clients)).any()):
+                expected = f"numbers of edges in 0..{ctx.clients - 1}"
+                raise near.failure(f" expects {expected}, got {stage.edges.tolist()}")
     labels = [stage.label for stage in stages]
     if len(set(labels)) < len(labels):
         turns = [(stage.label, client) for stage in stages for client in stage.clients.tolist()]

@@ -25,7 +25,7 @@ from flbench.core.types import Phase
 from flbench.engine import batchnorm, split_training
 from flbench.engine.client_metrics import ClientMetrics
 from flbench.engine.clock import StageTimer
-from flbench.engine.communication import DIRECTIONS, CommunicationLedger
+from flbench.engine.communication import CommunicationLedger
 from flbench.engine.encoding import encoded
 from flbench.engine.process_group import ProcessGroup
 from flbench.engine.processor import processor
@@ -145,7 +145,7 @@ def running_round(run: Run, state: State) -> Running[tuple[State, list[float]]]:
             coders = hooks.encode(state, stage, upload, ctx)
             with hooks.reading("encode", ctx, state=state, start=start, upload=upload):
                 upload, state = encoded(upload, start, coders, state, ctx.layout.parameters)
-        run.ledger.upload(upload, start)
+        run.ledger.upload(upload, start, stage)
         split_training.count(run.ledger, crossings, upload, stage)
         stage, upload, now = timer.arrive(stage, upload, state.seconds)
         state = replace(state, seconds=now)
@@ -243,13 +243,14 @@ def evaluate_round(run: Run, state: State, losses: list[float]) -> RoundRecord:
     chosen = selection_quality(state.membership, run.groups, ctx.label_counts)
     if found is not None and chosen["selection_error"] is not None:
         metrics |= chosen
-    metrics |= {f"bytes_{way}": float(run.ledger.total(way)) for way in DIRECTIONS}
+    metrics |= {f"bytes_{way}": float(run.ledger.total(way)) for way in run.ledger.bits}
     metrics["slowest_down"] = float(run.ledger.slowest("down"))
     if run.services.simulated_clock is not None:
         metrics["simulated_seconds"] = state.seconds
     if run.history.trained is not None:
         metrics[EPOCHS] = run.history.trained / suite.training_clients
     run.history.add_round({name: _short(value) for name, value in metrics.items()}, found)
+    run.history.add_reads(run.hooks.read)
     _tell_what_computes(run, state.round)
     notes, warnings = run.services.drain()
     run.history.notes += [{"round": state.round, "name": k, "value": v} for k, v in notes.items()]

@@ -186,6 +186,16 @@ def test_lanes_send_as_much(play_toy: Play) -> None:
     assert one.run.ledger.bits[UP]["activations"] == N * 32 * 5 * seen
 
 
+def test_a_part_of_the_model_may_live_at_the_edge(play_toy: Play) -> None:
+    more = {"edges": torch.arange(N) % 2}
+    plain, edges = play(play_toy, "2", net=sequence), play(play_toy, "2", net=sequence, stage=more)
+    found = edges.run.ledger.bits
+    assert not found[UP] and not found[DOWN]
+    assert sum(found["client-edge"].values()) == sum(
+        sum(plain.run.ledger.bits[way].values()) for way in (UP, DOWN)
+    )
+
+
 def test_a_client_without_a_step_sends_nothing(play_toy: Play) -> None:
     played = play(play_toy, "2", net=sequence, stage={"epochs": torch.tensor([1.0, 0, 0, 0, 0, 2])})
     activations = played.run.ledger.bits[UP]["activations"]
