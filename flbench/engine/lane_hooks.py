@@ -43,6 +43,8 @@ class InLanes:
     """Stands for the trainer of a module in lanes, which have no common epoch, step or log."""
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - of a Trainer
+        if name.startswith("__"):  # what Python itself looks for
+            raise AttributeError(name)
         what = {"barebones": "self.log"}.get(name, f"self.trainer.{name}")
         raise NotVectorisable(f"it uses {what}, which is for one client at a time")
 

@@ -393,6 +393,16 @@ class CountsItsHeads(HeadsIntoMemory):
 
 
 @dataclass(frozen=True)
+class CountsHeadsThatItServes(HeadsInEvaluation):
+    """Tests with the mean of all heads, of which each was counted when its client trained it."""
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State, upload: fl.Upload, ctx: fl.Context) -> fl.Models:
+        ctx.send("up", upload.ids, "heads", int(ctx.layout.head.sum()))
+        return _PersonalHead.aggregate(self, state, upload, ctx)
+
+
+@dataclass(frozen=True)
 class MomentumOfOwnRow(_PersonalHead):
     """Each row has a momentum, of its head too, which serves its client alone."""
 
@@ -486,6 +496,7 @@ HONEST: tuple[type, ...] = (
     HeadsAtTheServer,
     TellsLabelsInSetup,
     CountsItsHeads,
+    CountsHeadsThatItServes,
     MomentumOfOwnRow,
     SplitLearning,
     AddsAnExtra,
