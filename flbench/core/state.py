@@ -324,6 +324,7 @@ def _choices(upload: Upload) -> str:
 @known_as(
     samples=SAMPLES,
     steps="numbers of steps",
+    seen="numbers of steps",
     loss="losses",
     loss_start="losses",
     loss_end="losses",
