@@ -135,9 +135,7 @@ class APFL:
         return fl.Models(fl.partial_mean(state.models, upload, shared, counters))
 
     @fl.hookimpl
-    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
-        """The mixture; a newcomer mixes the global model with the initial one, by `alpha`."""
-        if not ctx.joining:
-            extras = {SHARE: state.memory[SHARE][clients]} if self.adaptive else {}
-            return fl.Personal(state.membership.home[clients], extras=extras)
-        return fl.initial_for_newcomers(state, clients, ctx, ctx.layout.submodule("net"))
+    def personalise(self, state: fl.State, clients: Tensor) -> fl.Personal:
+        """The mixture, by the client's share; without one, as of newcomers, by `alpha`."""
+        extras = {SHARE: state.memory[SHARE][clients]} if self.adaptive else {}
+        return fl.Personal(state.membership.home[clients], extras=extras)

@@ -209,7 +209,7 @@ class LocalDP(DPFedAvg):
     ) -> Generator[None, fl.Personal, fl.Personal]:
         """Note the epsilon of the client that has sent most; models stay as they are."""
         personal = yield
-        if self.delta and self.noise and not ctx.joining and state.memory[SENT].any():
+        if self.delta and self.noise and state.memory[SENT].any():
             dp, times = accounting(), int(state.memory[SENT].max())
             accountant = dp.pld.PLDAccountant()
             accountant.compose(dp.GaussianDpEvent(self.noise / 2), times)

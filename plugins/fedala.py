@@ -141,10 +141,8 @@ class FedALA:
         return lambda module, x, y: fl.Report(kept={LOCAL: module.row()})
 
     @fl.hookimpl
-    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
+    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
         """The client's mixture; its own model is tested as `local`, the global one as `global`."""
-        if ctx.joining:
-            return None
         home = state.membership.home[clients]
         own, common = state.memory[LOCAL][clients], state.models[home.clamp(min=0)]
         others = {

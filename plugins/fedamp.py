@@ -95,8 +95,6 @@ class FedAMP:
         return fl.Models(rows)
 
     @fl.hookimpl
-    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
+    def join(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
         """A newcomer takes the model with the least loss on its validation samples."""
-        if not ctx.joining:
-            return None
         return fl.Personal(row=ctx.evaluate(state.models, clients).argmin(dim=1))

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 import torch
@@ -155,6 +155,10 @@ class HeteroFL:
         home = state.membership.home[clients].clamp(min=0)
         masks = self.masks(clients, ctx).to(state.models.device)
         part = torch.where(masks, state.models[home], 0.0)
-        extras = {} if ctx.joining else self.labels_of(clients, ctx)
-        others = {"whole": fl.Personal(row=home)}
+        extras, others = self.labels_of(clients, ctx), {"whole": fl.Personal(row=home)}
         return fl.Personal(params=part, extras=extras, others=others)
+
+    @fl.hookimpl
+    def join(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
+        """The newcomer's part, too; all of its labels count."""
+        return replace(self.personalise(state, clients, ctx), extras={})

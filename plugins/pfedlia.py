@@ -180,9 +180,9 @@ class PFedLIA:
         return replace(groups, models=models, memory=memory)
 
     @fl.hookimpl
-    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
-        """The home model; a newcomer scores the partial models and joins as the clients did."""
-        if not ctx.joining or len(state.models) == 1:
+    def join(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
+        """A newcomer scores the partial models and joins as the clients did."""
+        if len(state.models) == 1:
             return None
         rows = loss_decrease(state.memory["pfedlia.probed"], clients, ctx)
         if self.mode == "peer":

@@ -46,9 +46,10 @@ class Context(ABC):
         layout: places and masks of the row.
         initial: the common initial weights, shape (W,).
         local: the suite's local training.
-        newcomers: M, clients that will join after the last round; their ids will be N..N+M-1.
-        joining: whether `personalise` is asked for them now. `samples`, `label_counts`,
-            `evaluate`, `client_data` and `true_groups` then know them too; memories do not.
+        newcomers: M, clients that will join after the last round; their ids will be N..N+M-1. In
+            the hook `join`, `samples`, `label_counts`, `evaluate`, `client_data` and `true_groups`
+            know them too; memories do not.
+        row_per_client: whether the method says that every client has a model of its own.
         pools_data: whether the method may train on the union of all clients' samples.
         names: what each client is called in random addresses; None = its id.
         networks: number of each client's network, shape (N,), int64, or (N + M,) while newcomers
@@ -67,7 +68,7 @@ class Context(ABC):
     initial: Tensor
     local: LocalTraining
     newcomers: int = 0
-    joining: bool = False
+    row_per_client: bool = False
     pools_data: bool = False
     names: tuple[int, ...] | None = None
     networks: Tensor | None = None
@@ -148,7 +149,7 @@ class Context(ABC):
             The trained models, shape (n, W).
 
         Raises:
-            UserError: nobody is joining.
+            UserError: it is not called in `join`.
         """
 
     @abstractmethod

@@ -24,6 +24,7 @@
     │   personalise      the model with which each client is evaluated                │
     │   round_finished   sinks record the round                                       │
     └─────────────────────────────────────────────────────────────────────────────────┘
+    join                 the model of each client that joins after the last round
     run_finished
 
 Order: pluggy calls the plugin named last first, then the earlier ones, then the suite, then the
@@ -269,6 +270,21 @@ def personalise(state: State, clients: Tensor, ctx: Context) -> Personal | None:
 
     Args:
         clients: ids, shape (n,).
+    """
+
+
+@hookspec(firstresult=True)
+def join(state: State, clients: Tensor, ctx: Context) -> Personal | None:
+    """Return the model of each newcomer, after the last round. First.
+
+    Default: the only model; of a method that declares `row_per_client`, what all models have in
+    common, and the initial weights elsewhere; of a method with several models, the one with the
+    least loss on the newcomer's validation samples.
+
+    Args:
+        state: the last one, in which newcomers are undecided (-1) unless there is one model. Its
+            memories do not know them.
+        clients: ids of the newcomers, N..N+M-1, shape (M,).
     """
 
 

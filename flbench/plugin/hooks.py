@@ -304,7 +304,12 @@ class HookCaller:
     def personalise(self, state: State, clients: Tensor, ctx: Context) -> Personal:
         """The model each client is judged by."""
         answer = self._call("personalise", state=state, clients=clients, ctx=ctx)
-        return validation.personalise(answer, state, clients, ctx)
+        return validation.personal("personalise", answer, state, clients, ctx)
+
+    def join(self, state: State, clients: Tensor, ctx: Context) -> Personal:
+        """The model of each newcomer."""
+        answer = self._call("join", state=state, clients=clients, ctx=ctx)
+        return validation.personal("join", answer, state, clients, ctx)
 
 
 def within_networks(start: Dispatched, who: str, stage: Stage, ctx: Context) -> Dispatched:

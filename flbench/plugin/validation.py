@@ -508,9 +508,11 @@ def aggregate(answer: HookResult | None, state: State, ctx: Context) -> Models:
     return value
 
 
-def personalise(answer: HookResult | None, state: State, clients: Tensor, ctx: Context) -> Personal:
+def personal(
+    hook: str, answer: HookResult | None, state: State, clients: Tensor, ctx: Context
+) -> Personal:
     """Either a row of the bank or a model per asked client; an adaptation of these clients."""
-    value, expect = answered("personalise", answer, Personal, ctx)
+    value, expect = answered(hook, answer, Personal, ctx)
     assert answer is not None, "checked by `answered`"
     if value.labels is not None:
         raise expect.failure(" gives `labels`, which only its `others` may have")
@@ -518,7 +520,7 @@ def personalise(answer: HookResult | None, state: State, clients: Tensor, ctx: C
         if name in ("validation", "fine_tuned"):
             raise expect.failure(f": others '{name}' is the name of another curve")
         tested = replace(other, labels=None)
-        personalise(HookResult(answer.plugin, tested), state, clients, ctx)
+        personal(hook, HookResult(answer.plugin, tested), state, clients, ctx)
     if (value.row is None) == (value.params is None):
         raise expect.failure(" must give either `row` or `params`")
     if value.params is not None:
@@ -526,11 +528,6 @@ def personalise(answer: HookResult | None, state: State, clients: Tensor, ctx: C
     if value.row is not None:
         expect.indices(value.row, (len(clients),), "one row per client")
         lost = clients[(value.row < 0) | (value.row >= len(state.models))]
-        if len(lost) and ctx.joining and answer.plugin == "defaults":
-            raise PluginError(
-                "the method has no rule for newcomers: answer `personalise` where ctx.joining is"
-                " true"
-            )
         if len(lost):
             raise expect.failure(f" names no row for clients {lost.tolist()[:5]}")
     if value.adaptation is not None:

@@ -81,7 +81,7 @@ class RunContext(Context):
 
     Attributes:
         truth: gives the true groups; None where the method does not ask for them.
-        work: what the methods say about newcomers' training; None where nobody is joining.
+        work: what the methods say about newcomers' training; None but in `join`.
     """
 
     services: RunServices
@@ -105,8 +105,8 @@ class RunContext(Context):
         return (sums[..., 0] / sums[..., 2]).cpu()
 
     def train(self, models: Tensor, clients: Tensor, epochs: int | None = None) -> Tensor:
-        if not self.joining or self.work is None:
-            raise UserError("ctx.train serves newcomers: ask `ctx.joining` first")
+        if self.work is None:
+            raise UserError("ctx.train serves newcomers: call it in the hook `join`")
         starts = Dispatched.whole(models.expand(len(clients), self.layout.width))
         if self.networks is not None:
             starts = starts.within(self.layout.of_networks[self.networks[clients]])

@@ -22,6 +22,7 @@ from flbench.engine.distributed import select_clients
 from flbench.engine.encoding import encoded
 from flbench.run.context import RunContext
 from flbench.run.evaluation import evaluate_judged
+from flbench.run.newcomers import evaluate_newcomers
 from flbench.run.rounds import Run
 from flbench.testing.check import MethodUnderTest, check
 from flbench.testing.edge_cases import usual_run
@@ -106,7 +107,7 @@ class CountingContext(RunContext):
 
 
 ALL_WAYS = (*DIRECTIONS, *EDGES)
-DECIDING = ("plan", "dispatch", "score", "cluster", "aggregate", "personalise")
+DECIDING = ("plan", "dispatch", "score", "cluster", "aggregate", "personalise", "join")
 """Hooks whose answers reach others than one client."""
 TRAINING = ("batch_loss", "local_term", "phases", "report")
 """Hooks that say how clients train."""
@@ -577,13 +578,16 @@ def bytes_add_up(method: MethodUnderTest) -> None:
         knows_all=any(hasattr(plugin, "attackers") for plugin in plugins),
         trains=not hooks.isdisjoint(TRAINING),
     )
-    wide = method.suite(model={"name": "mlp", "hidden": 600}) if meter.coded else None
-    finished = method.run(
-        wide,  # so that a client has more scalars than eight bits have values
+    # so that a client has more scalars than eight bits have values
+    wide = {"model": {"name": "mlp", "hidden": 600}} if meter.coded else {}
+    finished = method.run_with_newcomers(
+        wide,
         extra_plugins=[("kit", meter)],
         around_fit=meter.fit,
         before_first_round=meter.attach,
     )
+    evaluate_newcomers(finished.run, finished.state)
+    meter.round_finished()  # what newcomers were served
     if meter.errors:
         raise method.failure(meter.errors[0])
     for direction in ALL_WAYS:

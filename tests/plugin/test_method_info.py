@@ -294,7 +294,7 @@ def test_the_list_of_methods_shows_kind_paper_and_hooks(typed: Typed) -> None:
     summary = "FedAvg within the true groups: an upper bound, never ranked."
     assert lines[place].endswith(f"  {summary}  [{method_info(METHODS['oracle']).package}]")
     assert lines[place + 1].strip() == (
-        "clustered; Rokvic, Danassis, Faltings, IJCNN 2025; hooks: setup, cluster, personalise"
+        "clustered; Rokvic, Danassis, Faltings, IJCNN 2025; hooks: setup, cluster, join"
     )
     assert any(line.endswith("AISTATS 2017; hooks: none") for line in lines)
     whole = typed("list")[1]
@@ -341,7 +341,7 @@ def test_two_packages_of_one_name_are_both_told(monkeypatch: pytest.MonkeyPatch)
 def test_the_table_of_methods_is_markdown() -> None:
     out = page(method_infos())
     row = "| `oracle` | FedAvg within the true groups: an upper bound, never ranked. | clustered |"
-    assert f"{row} Rokvic, Danassis, Faltings, IJCNN 2025 | setup, cluster, personalise |" in out
+    assert f"{row} Rokvic, Danassis, Faltings, IJCNN 2025 | setup, cluster, join |" in out
     assert "It is a variant of [dc-pfl](#dc-pfl); the description is there." in out
     assert out.count("```text") == out.count("\n```\n") < len(METHODS)
     for line in out.splitlines():

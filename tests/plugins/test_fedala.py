@@ -23,7 +23,6 @@ class Logits:
 
     round, clients, layout = 5, 2, THREE
     local = fl.LocalTraining(batch_size=10)
-    joining = False
 
     def __init__(self) -> None:
         self.passes = 0

@@ -25,7 +25,7 @@ PLAIN = {"epochs": 2, "batch_size": 4, "lr": 0.1}
 class Joining(Small):
     """Four clients, and a newcomer that loses half the squared distance to (1, 0)."""
 
-    clients, joining = 4, True
+    clients = 4
     samples = torch.tensor([1, 1, 1, 1, 1])
 
     def __init__(self) -> None:
@@ -33,14 +33,14 @@ class Joining(Small):
 
 
 def joined(rule: PFedLIA, places: Any, models: Any, membership: Any, influence: Any = None) -> Any:
-    """What `personalise` answers: partial models (place, 0) help it by place - place^2 / 2."""
+    """What `join` answers: partial models (place, 0) help it by place - place^2 / 2."""
     probed = torch.tensor([[0.0, 0.0], *([place, 0.0] for place in places)])
     rows = torch.tensor([[float(value), 0.0] for value in models])
     memory = {"pfedlia.probed": probed}
     if influence is not None:
         memory["pfedlia.influence"] = torch.tensor(influence).double()
     state, ctx = fl.State(9, rows, membership, memory), Joining()
-    return rule.personalise(state, torch.tensor([4]), ctx)  # type: ignore[arg-type]
+    return rule.join(state, torch.tensor([4]), ctx)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -127,8 +127,8 @@ class RelabelledClients:
         return fl.Membership(ranking * 2 // ctx.clients, parent=torch.zeros(2).long())
 
     @fl.hookimpl
-    def personalise(self, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
-        return fl.Personal(row=torch.zeros_like(clients)) if ctx.joining else None
+    def join(self, clients: Tensor) -> fl.Personal:
+        return fl.Personal(row=torch.zeros_like(clients))
 
 
 class Batchwise(fl.ClientModule):
@@ -395,8 +395,8 @@ class Gossips:
         return fl.Models(with_neighbours(state, upload))
 
     @fl.hookimpl
-    def personalise(self, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
-        return fl.Personal(row=torch.zeros_like(clients)) if ctx.joining else None
+    def join(self, clients: Tensor) -> fl.Personal:
+        return fl.Personal(row=torch.zeros_like(clients))
 
 
 @dataclass(frozen=True)
@@ -604,8 +604,8 @@ class SwapsGroups:
         return None if phase == "after" else fl.Membership(1 - state.membership.home)
 
     @fl.hookimpl
-    def personalise(self, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
-        return fl.Personal(row=torch.zeros_like(clients)) if ctx.joining else None
+    def join(self, clients: Tensor) -> fl.Personal:
+        return fl.Personal(row=torch.zeros_like(clients))
 
 
 @dataclass(frozen=True)
@@ -778,9 +778,7 @@ class DrawsForNewcomers:
     """Newcomers get models with noise from a generator of the system."""
 
     @fl.hookimpl
-    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
-        if not ctx.joining:
-            return None
+    def join(self, state: fl.State, clients: Tensor) -> fl.Personal:
         rows = state.models[:1].expand(len(clients), -1)
         noise = np.random.default_rng().normal(size=rows.shape)
         return fl.Personal(params=rows + torch.as_tensor(noise).float())
@@ -791,9 +789,7 @@ class WritesForNewcomers:
     """What is made for newcomers is written into the server's models."""
 
     @fl.hookimpl
-    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
-        if not ctx.joining:
-            return None
+    def join(self, state: fl.State, clients: Tensor) -> fl.Personal:
         state.models.mul_(0.5)
         return fl.Personal(torch.zeros(len(clients)).long())
 

@@ -14,7 +14,7 @@ import flbench as fl
 
 @dataclass(frozen=True)
 class _Alone:
-    """A model per client; a newcomer gets the first."""
+    """A model per client; a newcomer gets the initial one."""
 
     row_per_client: ClassVar[bool] = True
 
@@ -23,8 +23,12 @@ class _Alone:
         return fl.one_model_per_client(ctx)
 
     @fl.hookimpl
-    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
-        return fl.Personal(row=clients.clamp(max=0) if ctx.joining else clients)
+    def personalise(self, clients: Tensor) -> fl.Personal:
+        return fl.Personal(row=clients)
+
+    @fl.hookimpl
+    def join(self, clients: Tensor, ctx: fl.Context) -> fl.Personal:
+        return fl.Personal(params=ctx.initial.expand(len(clients), -1))
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ class HeadsIntoMemory(_PersonalHead):
 
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
-        rows = state.models[clients.clamp(max=0) if ctx.joining else clients]
+        rows = state.models[clients]
         return fl.Personal(params=torch.where(ctx.layout.head, state.memory["planted.head"], rows))
 
 
@@ -84,8 +88,18 @@ class HeadsInEvaluation(_PersonalHead):
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
         rows = torch.as_tensor(state.models)
-        own = rows[clients.clamp(max=0) if ctx.joining else clients]
+        own = rows[clients]
         return fl.Personal(params=torch.where(ctx.layout.head, rows.mean(dim=0), own))
+
+
+@dataclass(frozen=True)
+class ServesNewcomersHeads(_PersonalHead):
+    """Newcomers get the mean of all rows, with heads that nobody sent."""
+
+    @fl.hookimpl
+    def join(self, state: fl.State, clients: Tensor) -> fl.Personal:
+        mean = torch.as_tensor(state.models).mean(dim=0)
+        return fl.Personal(params=mean.expand(len(clients), -1))
 
 
 @dataclass(frozen=True)
@@ -184,7 +198,7 @@ class FineTunesWithOthers(_KeepsLoss):
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
         stage = fl.Stage("train", clients, 1, name="adapt")
         home = state.membership.home[0].expand(len(clients))
-        return fl.Personal(row=home, adaptation=None if ctx.joining else stage)
+        return fl.Personal(row=home, adaptation=stage)
 
 
 @dataclass(frozen=True)
@@ -283,8 +297,6 @@ class ServesByOthersLabels(_Alone):
 
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
-        if ctx.joining:
-            return fl.Personal(row=torch.zeros_like(clients))
         labels = torch.stack([ctx.client_data(int(one))[1].mode().values for one in clients])
         near = (labels[:, None] == labels).float()
         return fl.Personal(params=near @ torch.as_tensor(state.models) / near.sum(dim=1)[:, None])
@@ -305,8 +317,8 @@ class GroupsInSetup:
         return fl.Setup(models=ctx.initial.repeat(2, 1), membership=fl.Membership(home))
 
     @fl.hookimpl
-    def personalise(self, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
-        return fl.Personal(row=torch.zeros_like(clients)) if ctx.joining else None
+    def join(self, clients: Tensor) -> fl.Personal:
+        return fl.Personal(row=torch.zeros_like(clients))
 
 
 @dataclass(frozen=True)
@@ -354,6 +366,7 @@ SECRETS: tuple[type, ...] = (
     PutsHeadsAtTheServer,
     HeadsIntoMemory,
     HeadsInEvaluation,
+    ServesNewcomersHeads,
     GroupsByUnsentHeads,
     SharesAmongLikeHeads,
     HandsARowOn,
