@@ -200,6 +200,14 @@ class ParameterLayout:
             rows[:, self.which] = networks.to(rows)
         return rows
 
+    def cut_tensor(self, masks: Tensor) -> str | None:
+        """Name of the first tensor that a mask, shape (..., W), has a part of; None = of none."""
+        for slot in self.slots:
+            part = masks[..., slot.start : slot.stop]
+            if bool((part.any(dim=-1) != part.all(dim=-1)).any()):
+                return slot.name
+        return None
+
     def of_layers(self, flags: Tensor) -> Tensor:
         """Mask of the scalars of some layers: `flags`, shape (n, L), -> (n, W), bool."""
         return (flags.float() @ self.layers.float()) > 0

@@ -160,7 +160,8 @@ class Stage:
         clients: ids of the acting clients, ascending, shape (n,).
         epochs: local epochs, one number or one per client, shape (n,); 0 = nobody moves. Of a
             fraction of an epoch the first steps are made.
-        name: part of the batches' address; two stages of one round need two names.
+        name: part of the batches' address; two stages of one round need two names,
+            or no client in common.
         samples: train on a fixed random subset of this many samples; None = all.
         losses: also measure each candidate's loss on the client's training split, before and after.
         pooled: train on the union of all clients' training samples instead of the client's own;
@@ -267,6 +268,9 @@ class Start:
         extras: tensors sent by the server, name -> (n, ...); their bytes are counted, NaN = not
             sent.
         client_memory: tensors that the clients themselves store, name -> (n, ...); not counted.
+        server_mask: scalars that live at the server, whole tensors, shape as `sent_mask`; None =
+            none. They are neither sent nor returned, and the server knows what training makes of
+            them; activations at the cut and their gradients cross at each step, and are counted.
     """
 
     params: Tensor | None = None
@@ -277,13 +281,15 @@ class Start:
     trained_mask: Tensor | None = None
     extras: Extras = field(default_factory=dict)
     client_memory: Extras = field(default_factory=dict)
+    server_mask: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class Dispatched:
     """A `Start` with all fields filled in, as executors receive it.
 
-    Masks have shape (n, W); `rows` and `trained_mask` may be None.
+    Masks have shape (n, W); `rows`, `trained_mask` and `server_mask` may be None. What lives at the
+    server is in neither `sent_mask` nor `returned_mask`.
     """
 
     params: Tensor
@@ -294,16 +300,26 @@ class Dispatched:
     trained_mask: Tensor | None = None
     extras: Extras = field(default_factory=dict)
     client_memory: Extras = field(default_factory=dict)
+    server_mask: Tensor | None = None
+
+    @property
+    def at_server(self) -> Tensor:
+        """What lives at the server, shape (n, W), bool; without a `server_mask` all False."""
+        if self.server_mask is None:
+            return torch.zeros(1, dtype=torch.bool).expand_as(self.sent_mask)
+        return self.server_mask
 
     def within(self, own: Tensor) -> Dispatched:
         """Nothing outside of a mask, shape (n, W), is sent, returned or trained."""
         own = own.to(self.sent_mask.device)
         trained = own if self.trained_mask is None else self.trained_mask.to(own.device) & own
+        at_server = None if self.server_mask is None else self.server_mask.to(own.device) & own
         return replace(
             self,
             sent_mask=self.sent_mask & own,
             returned_mask=self.returned_mask & own,
             trained_mask=trained,
+            server_mask=at_server,
         )
 
     @classmethod
@@ -323,6 +339,7 @@ def _choices(upload: Upload) -> str:
 @known_as(
     samples=SAMPLES,
     steps="numbers of steps",
+    seen="numbers of steps",
     loss="losses",
     loss_start="losses",
     loss_end="losses",
@@ -355,6 +372,7 @@ class Upload:
             where the suite has no clock.
         weights: how much each client counts in a mean, shape (n,), float64: what plugins answer to
             the hook `weights`, in `aggregate`; None = none answers (see `client_weights`).
+        seen: training samples of all its steps together, shape (n,), int64.
         logged: what each client's module logged (`self.log`), which the round loop takes to the
             history; no hook gets it.
     """
@@ -374,6 +392,7 @@ class Upload:
     bits: Tensor | None = None
     arrivals: Tensor | None = None
     weights: Tensor | None = None
+    seen: Tensor | None = None
     logged: Sequence[Mapping[str, float]] = ()
 
     @property

@@ -58,11 +58,21 @@ def before_training(
     )
 
 
-def complete(policy: Policy, layout: ParameterLayout, models: Tensor) -> Tensor:
-    """How many scalars of some models, shape (n, W), clients receive at most, shape (n,), int64."""
+def complete(
+    policy: Policy, layout: ParameterLayout, models: Tensor, at_server: Tensor | None = None
+) -> Tensor:
+    """How many scalars of some models, shape (n, W), clients receive at most, shape (n,), int64.
+
+    `at_server` are those that live at the server, shape (n, W), bool; None = none.
+    """
     masks = layout.of_networks
     sent = masks if policy == "global" else masks & layout.trainable
-    return count_true(sent)[layout.network_of(models)]
+    which = layout.network_of(models)
+    if at_server is None:
+        return count_true(sent)[which]
+    if layout.networks == 1 and at_server.stride(0) == 0:  # one mask for all clients
+        return count_true(sent & ~at_server[:1]).expand(len(models))
+    return count_true(sent[which] & ~at_server)
 
 
 def after_training(

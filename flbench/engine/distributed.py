@@ -18,7 +18,7 @@ from flbench.core.types import Extras
 from flbench.engine.process_group import ProcessGroup, assign
 from flbench.engine.sequential import Kind, Sequential, common_extras, stack_kept
 
-FIELDS = ("samples", "steps", "loss", "loss_start", "loss_end", "chosen")
+FIELDS = ("samples", "steps", "seen", "loss", "loss_start", "loss_end", "chosen")
 """Fields of an upload that are small: a few numbers per client."""
 
 
@@ -127,8 +127,9 @@ def select_clients(start: Dispatched, positions: Tensor) -> Dispatched:
         return {name: rows_at(value, positions) for name, value in table.items()}
 
     per_client = ["params", "active", "sent_mask", "returned_mask"]
-    if start.trained_mask is not None:
-        per_client.append("trained_mask")
+    per_client += [
+        name for name in ("trained_mask", "server_mask") if getattr(start, name) is not None
+    ]
     return Dispatched(
         **select({name: getattr(start, name) for name in per_client}),
         rows=start.rows,

@@ -35,7 +35,13 @@ from flbench.engine.lanes import (
     sent,
 )
 from flbench.engine.optimizers import scaled_rate
-from flbench.engine.sequential import Outcome, both, local_settings, most_steps
+from flbench.engine.sequential import (
+    Outcome,
+    both,
+    local_settings,
+    most_steps,
+    samples_seen,
+)
 from flbench.errors import Undefined, text_of
 
 SCALARS = 2**28
@@ -261,6 +267,7 @@ class LaneTraining:
                 hooks.start_phase(phase, number)
             self._train_phase(phase, number, [plan[number] for plan in plans], most)
         loss_end = self._in_place({job: hooks.losses() for job, hooks in self.hooks.items()})
+        seen_of = cache(lambda samples, made: samples_seen(phases, plan_of(samples), made))
         numbers = zip(lanes.steps.tolist(), lanes.loss.tolist(), strict=True)
         return [
             Outcome(
@@ -269,6 +276,7 @@ class LaneTraining:
                 loss_start=loss_start[lane],
                 loss_end=loss_end[lane],
                 report=self.hooks[lanes.places[lane][0]].report(lane),
+                seen=seen_of(len(lanes.owned[lane]), steps_made),
             )
             for lane, (steps_made, loss) in enumerate(numbers)
         ]

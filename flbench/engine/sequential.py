@@ -38,13 +38,14 @@ from flbench.federation.federation import Samples
 
 @dataclass(frozen=True)
 class Outcome:
-    """One candidate model of one client after training."""
+    """One candidate model of one client after training; `seen` are the samples of its steps."""
 
     steps: int
     loss: float
     loss_start: float
     loss_end: float
     report: Report = field(default_factory=Report)
+    seen: int = 0
     logged: dict[str, float] = field(default_factory=dict)
 
 
@@ -193,7 +194,7 @@ class Sequential:
         space.training_mode()
         with learning_rate(space, schedule, round_), space.trainer.client(work.terms):
             chosen = self.chosen(client, stage)
-            self._train_phases(rows, chosen, stage, schedule, work, mask, (round_, name))
+            seen = self._train_phases(rows, chosen, stage, schedule, work, mask, (round_, name))
             trainer = space.trainer
             at_end = mean_loss(space, pool.x[rows], pool.y[rows]) if stage.losses else torch.nan
             module.steps = trainer.made
@@ -205,6 +206,7 @@ class Sequential:
             loss_start=loss_start,
             loss_end=at_end,
             report=report,
+            seen=seen,
             logged=trainer.logged(),
         )
 
@@ -217,8 +219,8 @@ class Sequential:
         work: LocalWork,
         mask: Tensor | None,
         address: tuple[int, int],
-    ) -> None:
-        """Train the model of the workspace through all phases.
+    ) -> int:
+        """Train the model of the workspace through all phases; returns the samples of its steps.
 
         Args:
             rows: the client's rows of the pool.
@@ -234,6 +236,7 @@ class Sequential:
         plans = [self.epoch_steps(len(rows), phase) for phase in phases]
         left = most_steps(schedule, phases, plans)
         trainer.begin(sum(phase.epochs for phase in phases), left)
+        seen = 0
         for number, (phase, batches) in enumerate(zip(phases, plans, strict=True)):
             trainer.begin_phase(both(phase.mask, mask, space.device), len(batches))
             start_phase(space.module, phase, number)
@@ -243,9 +246,12 @@ class Sequential:
                     break
                 shuffled = rows.index_select(0, torch.as_tensor(order)).to(space.device)
                 x, y = pool.x.index_select(0, shuffled), pool.y.index_select(0, shuffled)
-                steps = batches[: left - trainer.made]
-                trainer.epoch(self._batches(x, y, steps, order, chosen))
+                before = trainer.made
+                taken = batches[: left - before]
+                trainer.epoch(self._batches(x, y, taken, order, chosen))
+                seen += samples_of(batches[: trainer.made - before])
         trainer.end()
+        return seen
 
     def _batches(
         self,
@@ -375,6 +381,25 @@ def most_steps(
     return schedule.most_steps(sum(phase.epochs * len(plan) for phase, plan in pairs))
 
 
+def samples_of(steps: Sequence[list[slice]]) -> int:
+    """Samples that some steps take, all together."""
+    return sum(cut.stop - cut.start for step in steps for cut in step)
+
+
+def samples_seen(
+    phases: Sequence[LocalPhase], plans: Sequence[list[list[slice]]], made: int
+) -> int:
+    """Samples of the first steps of a client; `plans` as in `most_steps`."""
+    seen = 0
+    for phase, plan in zip(phases, plans, strict=True):
+        whole = min(phase.epochs, made // max(1, len(plan)))
+        made -= whole * len(plan)
+        rest = plan[:made] if whole < phase.epochs else []
+        seen += whole * samples_of(plan) + samples_of(rest)
+        made -= len(rest)
+    return seen
+
+
 def start_phase(module: ClientModule, phase: LocalPhase, number: int) -> None:
     """Let the phase prepare the module, or the module itself."""
     if phase.start is None:
@@ -461,6 +486,7 @@ def stack_upload(
         chosen=torch.zeros(acting, dtype=torch.int64),
         extras={name: torch.stack([report.sent[name] for report in reports]) for name in names},
         kept=stack_kept([report.kept for report in reports], stage, round_),
+        seen=torch.tensor([outcome.seen for outcome in first], dtype=torch.int64),
         logged=[outcome.logged for outcome in first],
     )
 

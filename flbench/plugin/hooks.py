@@ -58,6 +58,8 @@ LISTENERS = hookspecs.hooks_for("sink")
 """Hooks of sinks: an error in one is a warning, and the run goes on."""
 COPIED = ("partition", *LISTENERS)
 """Hooks of which each plugin gets copies, of a random generator too."""
+STARTS = ("params", "active", "rows", "sent_mask", "returned_mask", "trained_mask", "server_mask")
+"""Fields of `Start` of which the first answer counts."""
 ADDED = (TORCH,)
 """Settings that `client_module` may change: layers draw their first weights from this generator,
 which the core has seeded."""
@@ -212,7 +214,7 @@ class HookCaller:
                 text = f"two methods give clients '{twice[0]}': rename it in one of them"
                 raise validation.in_round(ctx, f"{answer.plugin}.dispatch: {text}")
             extras, own = {**start.extras, **extras}, {**start.client_memory, **own}
-            for name in ("params", "active", "rows", "sent_mask", "returned_mask", "trained_mask"):
+            for name in STARTS:
                 if getattr(start, name) is not None:
                     found.setdefault(name, HookResult(answer.plugin, getattr(start, name)))
             first = found["params"].plugin if start.params is not None else answer.plugin
@@ -232,13 +234,17 @@ class HookCaller:
         everyone = torch.ones(acting, candidates, dtype=torch.bool)
         given = {name: answer.value for name, answer in found.items()}
         crosses, trained = given["sent_mask"], given.get("trained_mask")
+        returned, at_server = given.get("returned_mask", crosses), given.get("server_mask")
+        if at_server is not None:
+            crosses, returned = crosses & ~at_server, returned & ~at_server
         dispatched = Dispatched(
             params=params,
             active=given.get("active", everyone),
             rows=given.get("rows"),
             sent_mask=crosses.expand(acting, width),
-            returned_mask=given.get("returned_mask", crosses).expand(acting, width),
+            returned_mask=returned.expand(acting, width),
             trained_mask=None if trained is None else trained.expand(acting, width),
+            server_mask=None if at_server is None else at_server.expand(acting, width),
             extras=extras,
             client_memory=own,
         )

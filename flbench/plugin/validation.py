@@ -255,7 +255,7 @@ def per_row(memory: Memory, rows: int) -> Memory:
 
 
 def plan(answer: HookResult | None, ctx: Context) -> Sequence[Stage]:
-    """At least one stage, none without clients; ids ascending and distinct; names distinct."""
+    """At least one stage, none without clients; ids ascending; names of a client's distinct."""
     found, expect = answered("plan", answer, object, ctx)
     stages = found if isinstance(found, Sequence) else ()
     if not stages or not all(isinstance(stage, Stage) for stage in stages):
@@ -283,7 +283,12 @@ def plan(answer: HookResult | None, ctx: Context) -> Sequence[Stage]:
                 raise near.failure(f" expects {expected}, got {stage.edges.tolist()}")
     labels = [stage.label for stage in stages]
     if len(set(labels)) < len(labels):
-        raise expect.failure(f": two stages of one round need different names, got {labels}")
+        turns = [(stage.label, client) for stage in stages for client in stage.clients.tolist()]
+        if len(set(turns)) < len(turns):
+            raise expect.failure(
+                ": two stages of one round need different names, or no client in common, got"
+                f" {labels}"
+            )
     return tuple(stages)
 
 
@@ -342,6 +347,8 @@ def start_field(
         shape = (width,) if tensor.dim() == 1 else (acting, width)
         meaning = "one flag per scalar, or one row of flags per acting client"
     expect.flags(tensor, shape, meaning)
+    if name == "server_mask" and (cut := ctx.layout.cut_tensor(tensor)):
+        raise expect.failure(f" divides '{cut}': a tensor lives at one end, whole")
 
 
 def own_network(who: str, models: Tensor, wanted: Tensor, clients: Tensor, ctx: Context) -> None:

@@ -40,7 +40,7 @@ PARTS: Mapping[str, str] = {
     "random numbers": "core.seeding",
     "rounds": "run.rounds run.runner run.setup run.training",
     "suites": "suite",
-    "traffic": "engine.communication engine.encoding",
+    "traffic": "engine.communication engine.encoding engine.split_training",
     "training": "core.client core.lightning_hooks core.local_training engine.batches"
     " engine.batchnorm engine.dropout engine.local_trainer engine.optimizer_step engine.optimizers"
     " engine.sequential",

@@ -22,7 +22,7 @@ from flbench.core.model_bank import all_finite
 from flbench.core.seeding import rng
 from flbench.core.state import Dispatched, Personal, Stage, State, Upload
 from flbench.core.types import Phase
-from flbench.engine import batchnorm
+from flbench.engine import batchnorm, split_training
 from flbench.engine.client_metrics import ClientMetrics
 from flbench.engine.clock import StageTimer
 from flbench.engine.communication import CommunicationLedger
@@ -123,6 +123,7 @@ def running_round(run: Run, state: State) -> Running[tuple[State, list[float]]]:
     hooks, clock, policy = run.hooks, run.services.clock, run.suite.buffers
     ctx = round_context(run, state.round + 1)
     losses: list[float] = []
+    logged: dict[str, tuple[float, int]] = {}
     run.ledger.open_round()
     run.services.own_buffers = state.memory.get(batchnorm.OWN)
     timer = StageTimer(run.services.simulated_clock, run.ledger, ctx.round)
@@ -136,12 +137,13 @@ def running_round(run: Run, state: State) -> Running[tuple[State, list[float]]]:
             start = batchnorm.before_training(
                 policy, start, state, stage.clients, ctx.layout, ctx.initial
             )
-            complete = batchnorm.complete(policy, ctx.layout, start.params[:, 0])
+            complete = batchnorm.complete(policy, ctx.layout, start.params[:, 0], start.server_mask)
             run.ledger.start(start, stage, complete)
             work = hooks.local_work(state, stage, ctx)
         with clock("train"), hooks.reading("local training", ctx, state=state, start=start):
+            crossings = split_training.follow(run.executor, start, stage, work, ctx.round)
             upload = yield from trained(run, start, stage, work, ctx.round)
-            upload = logged_by_clients(run, stage, upload)
+            upload = logged_by_clients(run, stage, upload, logged)
             refuse_divergence(upload, stage, ctx)
             if run.history.trained is not None:
                 run.history.trained += trained_epochs(run.executor, stage, upload)
@@ -152,6 +154,7 @@ def running_round(run: Run, state: State) -> Running[tuple[State, list[float]]]:
             with hooks.reading("encode", ctx, state=state, start=start, upload=upload):
                 upload, state = encoded(upload, start, coders, state, ctx.layout.parameters)
         run.ledger.upload(upload, start, stage)
+        split_training.count(run.ledger, crossings, upload, stage)
         called = stage
         stage, upload, now = timer.arrive(stage, upload, state.seconds)
         state = replace(state, seconds=now)
@@ -188,22 +191,23 @@ def trained(
     return upload
 
 
-def logged_by_clients(run: Run, stage: Stage, upload: Upload) -> Upload:
+def logged_by_clients(
+    run: Run, stage: Stage, upload: Upload, sums: dict[str, tuple[float, int]]
+) -> Upload:
     """The upload without what the clients' module logged, of which the means are noted.
 
     A mean is weighted by the clients' samples, over those that logged the number. Its name begins
     with that of the module's plugin; of a stage other than "train", its label follows.
     """
-    sums: dict[str, tuple[float, int]] = {}
-    for own, samples in zip(upload.logged, upload.samples.tolist(), strict=False):
-        for name, value in own.items():
-            total, weight = sums.get(name, (0.0, 0))
-            sums[name] = total + value * samples, weight + samples
     who = run.executor.workspace.module.provided_by
     where = who if stage.label == "train" else f"{who}.{stage.label}"
-    for name, (total, weight) in sums.items():
+    for own, samples in zip(upload.logged, upload.samples.tolist(), strict=False):
+        for name, value in own.items():
+            total, weight = sums.get(f"{where}.{name}", (0.0, 0))
+            sums[f"{where}.{name}"] = total + value * samples, weight + samples
+    for name, (total, weight) in sums.items() if upload.logged else ():
         mean = total / weight if weight else math.nan
-        run.services.notes[f"{where}.{name}"] = _short(mean) if math.isfinite(mean) else None
+        run.services.notes[name] = _short(mean) if math.isfinite(mean) else None
     return replace(upload, logged=()) if upload.logged else upload
 
 

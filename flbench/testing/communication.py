@@ -15,6 +15,7 @@ from flbench.core.context import Split
 from flbench.core.hookspecs import hookimpl, implemented_hooks
 from flbench.core.state import Dispatched, Message, Personal, Stage, State, Upload
 from flbench.core.types import Direction
+from flbench.engine import split_training
 from flbench.engine.clock import select_uploads
 from flbench.engine.communication import BITS, DIRECTIONS, EDGES, CommunicationLedger
 from flbench.engine.distributed import select_clients
@@ -281,6 +282,8 @@ class Meter:
         self, fit: Fit, start: Dispatched, stage: Stage, work: LocalWork, round_: int
     ) -> Upload:
         """Train, and count what the clients of a stage receive and upload."""
+        assert self.run is not None, "attached before"
+        crossings = split_training.follow(self.run.executor, start, stage, work, round_)
         upload = fit(start, stage, work, round_)
         if self.dispatched is None or self.dispatched[1] is not stage:
             return upload  # adaptation before an evaluation, not a stage of the round
@@ -290,6 +293,8 @@ class Meter:
         if not self.coded:
             self.add(self.way("up"), int((models * sent).sum()))
             self.add(self.way("up"), sum(map(_scalars, upload.extras.values())))
+        for (way, _), scalars in split_training.crossed(crossings, upload, stage).items():
+            self.add(self.way(way), int(scalars.sum()))
         self.start = start
         self.probe_dispatch(start, *self.dispatched)
         if self.trains:
@@ -395,9 +400,11 @@ class Meter:
         for index, client in enumerate(stage.clients.tolist()):
             mask, held = start.sent_mask[index], self.held.setdefault(client, [])
             there = start.params[index][start.active[index]]
-            new = [row for row in there if not any(torch.equal(row, old) for old in held)]
+            new = [
+                row for row in there if not any(torch.equal(row[mask], old[mask]) for old in held)
+            ]
             self.add(self.way("down"), int(mask.sum()) * len(new))
-            if bool(mask.all()):
+            if bool((mask | start.at_server[index]).all()):
                 held += new
         self.add(self.way("down"), sum(map(_scalars, start.extras.values())))
 
@@ -408,7 +415,7 @@ class Meter:
         assert self.run is not None and self.first is not None, "attached before"
         use = "use `extras`"
         for index, client in enumerate(stage.clients.tolist()):
-            free = ~start.sent_mask[index]
+            free = ~start.sent_mask[index] & ~start.at_server[index]
             foreign = self.foreign.pop(client, None)
             if client in self.counted:
                 continue  # the plugin counted it by itself

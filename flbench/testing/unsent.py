@@ -145,7 +145,8 @@ class Shadow:
             for k, row in self.rows.get(client, {}).items():
                 own |= row != state.models[k]
             moved = (upload.params[index] != start.params[index]) | own
-            stays = (~start.returned_mask[index]).expand_as(moved).clone()
+            known = start.returned_mask[index] | start.at_server[index]
+            stays = (~known).expand_as(moved).clone()
             if upload.rows is None:
                 stays |= (torch.arange(len(moved)) != upload.chosen[index])[:, None]
             if bool((moved & stays).any()):
@@ -197,7 +198,7 @@ def numbers_sent(upload: Upload, start: Dispatched) -> dict[int, Tensor]:
     """All numbers that each client sent, models as they are and as updates: client -> (m,)."""
     found = {}
     for index, client in enumerate(upload.ids.tolist()):
-        mask, params = start.returned_mask[index], upload.params[index]
+        mask, params = start.returned_mask[index] | start.at_server[index], upload.params[index]
         extras = [table[index].reshape(-1).float() for table in upload.extras.values()]
         models = [one[:, mask].reshape(-1) for one in (params, params - start.params[index])]
         found[client] = torch.cat([*models, *extras])
@@ -222,15 +223,17 @@ def _is(one: Tensor, other: Tensor) -> bool:
 def seen_by_others(answer: object, client: int, given: Sequence[object]) -> object:
     """What others than one client know of the answer of a hook to what it was given.
 
-    Its own are what it starts from and is served, the scores that it gives, its entries of memory,
-    a model that nobody shares with it, and the choice of its model where `weights` do not change
-    with it, as the server then treats its upload as before.
+    Its own are what it starts from, but for what lives at the server, and what it is served, the
+    scores that it gives, its entries of memory, a model that nobody shares with it, and the choice
+    of its model where `weights` do not change with it, as the server then treats its upload as
+    before.
     """
     match answer:
         case Dispatched():
             stage = given[1]
             assert isinstance(stage, Stage)
-            return _of_clients(answer, stage.clients != client)
+            at_server = torch.where(answer.at_server[:, None], answer.params, 0.0)
+            return [_of_clients(answer, stage.clients != client), at_server]
         case Personal():
             state, clients = given
             assert isinstance(state, State) and isinstance(clients, Tensor)
@@ -286,7 +289,7 @@ def own_entry(scope: str | None, client: int, home: Membership | None) -> int:
 
 def _of_clients(start: Dispatched, some: Tensor) -> object:
     """What some of the acting clients start from and receive."""
-    masks = (start.sent_mask, start.returned_mask, start.trained_mask)
+    masks = (start.sent_mask, start.returned_mask, start.trained_mask, start.server_mask)
     tables = {**start.extras, **{f"own {name}": it for name, it in start.client_memory.items()}}
     return [
         start.params[some],

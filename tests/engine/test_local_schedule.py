@@ -56,6 +56,8 @@ def test_every_client_has_epochs_of_its_own(executor: str, play_toy: Play) -> No
     epochs = torch.tensor([0.0, 1.0, 2.0, 3.0, 1.5, 0.2])
     _, (upload,) = play(play_toy, executor, epochs=epochs)
     assert upload.steps.tolist() == [0, 3, 6, 9, 4, 0]
+    assert upload.seen is not None
+    assert upload.seen.tolist() == [0, 9, 18, 27, 13, 0], "of batches of 4, 4 and 1 samples"
     _, (alike,) = play(play_toy, executor, epochs=2)
     assert torch.equal(upload.params[2], alike.params[2]), "as where everybody has two epochs"
     assert not torch.equal(upload.params[1], alike.params[1])
@@ -146,6 +148,8 @@ def test_executors_agree(play_toy: Play) -> None:
     for half in halves:
         assert torch.equal(half.params, whole.params)
         assert half.steps.tolist() == whole.steps.tolist()
+        assert half.seen is not None and lanes.seen is not None and whole.seen is not None
+        assert half.seen.tolist() == whole.seen.tolist() == lanes.seen.tolist()
 
 
 @pytest.mark.parametrize(
@@ -220,6 +224,46 @@ def test_two_processes_keep_the_same(play_toy: Play) -> None:
         2, lambda ranks: DistributedExecutor(run.executor, ranks).fit(begun, stage, work, 0)
     ):
         torch.testing.assert_close(half.kept, whole.kept, equal_nan=True)
+
+
+class Logs(fl.ClientModule):
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        loss = super().training_step(batch, batch_idx)
+        self.log("loss", loss, on_step=False, on_epoch=True)
+        return loss
+
+
+@dataclass(frozen=True)
+class InTurns:
+    """Everybody trains, some clients after the others, in stages of one name."""
+
+    sizes: tuple[int, ...]
+
+    @fl.hookimpl
+    def client_module(self, net: torch.nn.Module, ctx: fl.Context) -> fl.ClientModule:
+        return Logs(net, ctx.local)
+
+    @fl.hookimpl
+    def plan(self, ctx: fl.Context) -> Sequence[fl.Stage]:
+        return [fl.Stage("train", some, 1) for some in EVERYBODY.split(self.sizes)]
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State) -> fl.Models:
+        return fl.Models(state.models)
+
+
+def test_stages_of_one_name_are_one_in_turns(play_toy: Play) -> None:
+    """Clients have the same batches in them, and what is logged is the mean of all."""
+    ends = []
+    for sizes in ((6,), (1, 3, 2)):
+        uploads: list[fl.Upload] = []
+        stack = composition(("turns", InTurns(sizes)), ("watch", watching(uploads)))
+        ends.append((play_toy(stack, rounds=1), torch.cat([one.params for one in uploads])))
+    (whole, params), (turns, in_turns) = ends
+    assert torch.equal(in_turns, params)
+    (one,), (other,) = whole.run.history.notes, turns.run.history.notes
+    assert one["name"] == other["name"] == "turns.loss"
+    assert other["value"] == pytest.approx(one["value"], abs=2e-6)
 
 
 def test_what_is_kept_was_declared(play_toy: Play) -> None:

@@ -78,6 +78,13 @@ def test_the_frozen_parameters_of_the_docs_are_in_no_row(play_toy: Play) -> None
     assert torch.equal(net[1].weight, start["net.1.weight"])
 
 
+def test_the_head_of_the_docs_lives_at_the_server(play_toy: Play) -> None:
+    played = play_toy(composition(("head", documented("HeadAtServer")())), rounds=1)
+    head = int(played.run.context.layout.head.sum())
+    assert played.run.ledger.bits["down"]["model"] == 32 * 3 * (WIDTH - head)
+    assert played.run.ledger.bits["up"]["activations"] == 3 * played.run.ledger.bits["up"]["labels"]
+
+
 @pytest.mark.slow
 def test_the_penalty_of_the_docs_goes_with_any_loss(play_toy: Play) -> None:
     kind = documented("ConfidencePenalty")

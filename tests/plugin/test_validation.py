@@ -205,7 +205,8 @@ WRONG: list[tuple[str, Callable[[], Any], str]] = [
     (
         "plan",
         lambda: [Stage("train", EVERYBODY, 1), Stage("train", EVERYBODY, 2)],
-        "bad.plan: two stages of one round need different names, got ['train', 'train']",
+        "bad.plan: two stages of one round need different names, or no client in common, got"
+        " ['train', 'train']",
     ),
     (
         "score",

@@ -414,6 +414,22 @@ def lcfed(c: Case) -> Scalars:
     return {"down": down, "up": {"model": c.rounds * c.sampled * c.net.w}}
 
 
+def splitfed(c: Case) -> Scalars:
+    """The clients' part each way; of each sample of a step features and a label up, slopes down.
+
+    BatchNorm is not trained on a batch of one sample.
+    """
+    local, part = c.played.job.suite.local, c.net.w - c.net.head
+    sizes = c.played.run.context.samples
+    lost = (sizes % local.batch_size == 1) & (sum(c.net.buffers) > 0)
+    passed = sum(local.epochs * int((sizes - lost.long())[ids].sum()) for ids in c.cohorts())
+    models, crossing = c.rounds * c.sampled * part, passed * c.net.features
+    return {
+        "down": {"model": models, "gradients": crossing},
+        "up": {"model": models, "activations": crossing, "labels": passed},
+    }
+
+
 SAME_AS_FEDAVG = (
     "apfl", "backdoor", "cfl", "cgpfl", "ditto", "dp-fedavg", "fedadagrad", "fedadam", "fedala",
     "fedamp", "fedavg", "fedavgm", "feddf", "feddyn", "fedlc", "fedphp", "fedprox", "fedrod",
@@ -460,6 +476,8 @@ FORMULAS: dict[str, Formula] = {
     "power-of-choice": power_of_choice,
     "q-fedavg": q_fedavg,
     "scaffold": scaffold,
+    "splitfed-v1": splitfed,
+    "splitfed-v2": splitfed,
 }
 """A formula per installed method but those of `COUNTED_BY_HAND`."""
 

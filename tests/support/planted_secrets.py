@@ -342,8 +342,28 @@ class AveragesLostCandidates:
         return fl.Models(upload.params.mean(dim=0))
 
 
+@dataclass(frozen=True)
+class PutsHeadsAtTheServer(_PersonalHead):
+    """Every other round, heads that clients trained alone live at the server, which averages."""
+
+    @fl.hookimpl
+    def plan(self, ctx: fl.Context) -> tuple[fl.Stage, ...]:
+        return (fl.Stage("train", ctx.everybody, ctx.round % 2),)
+
+    @fl.hookimpl
+    def dispatch(self, ctx: fl.Context) -> fl.Start:
+        at_server = ctx.layout.none_mask if ctx.round % 2 else ctx.layout.head
+        return fl.Start(sent_mask=ctx.layout.body, server_mask=at_server)
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State, upload: fl.Upload, ctx: fl.Context) -> fl.Models:
+        mask = ctx.layout.body if ctx.round % 2 else ctx.layout.all_mask
+        return fl.Models(fl.partial_mean(state.models, upload, mask, ctx.layout.counters))
+
+
 SECRETS: tuple[type, ...] = (
     ServesMeanOfKeptRows,
+    PutsHeadsAtTheServer,
     HeadsIntoMemory,
     HeadsInEvaluation,
     ServesNewcomersHeads,
@@ -468,7 +488,25 @@ class UsesItsOwnLabels:
         return weighted
 
 
+@dataclass(frozen=True)
+class HeadsAtTheServer(_Alone):
+    """The server has a head for each client, and lets each use half of the mean of all."""
+
+    @fl.hookimpl
+    def dispatch(self, ctx: fl.Context) -> fl.Start:
+        return fl.Start(server_mask=ctx.layout.head)
+
+    @fl.hookimpl
+    def aggregate(self, state: fl.State, upload: fl.Upload, ctx: fl.Context) -> fl.Models:
+        body, head, counters = ctx.layout.body, ctx.layout.head, ctx.layout.counters
+        rows = fl.partial_mean(state.models, upload, body, counters)
+        mean = upload.selected().mean(dim=0)
+        rows[upload.ids] = torch.where(head, (upload.selected() + mean) / 2, rows[upload.ids])
+        return fl.Models(rows)
+
+
 HONEST: tuple[type, ...] = (
+    HeadsAtTheServer,
     TellsLabelsInSetup,
     CountsItsHeads,
     CountsHeadsThatItServes,
