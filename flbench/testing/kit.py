@@ -8,7 +8,14 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from flbench.errors import UnknownName
-from flbench.testing import communication, edge_cases, isolation, registration, reproducibility
+from flbench.testing import (
+    communication,
+    edge_cases,
+    executors,
+    isolation,
+    registration,
+    reproducibility,
+)
 from flbench.testing.check import Check, CheckFailed, CheckResult, MethodUnderTest
 
 if TYPE_CHECKING:
@@ -26,7 +33,9 @@ CHECKS: dict[str, Check] = {
         reproducibility.trained_alone,
         reproducibility.relabelled_clients,
         reproducibility.judged_singly,
-        reproducibility.vectorised_clients,
+        executors.vectorised_clients,
+        executors.trained_by_adam,
+        executors.images_and_convolutions,
         reproducibility.two_processes,
         reproducibility.resumed_run,
         reproducibility.declared_equal,
