@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import MethodType
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from flbench.core.client import LocalWork
+from flbench.core.layout import Slot
 from flbench.core.model_bank import plain
 from flbench.core.state import Dispatched, Stage, Upload
 from flbench.engine.options import EngineOptions
@@ -25,6 +26,8 @@ from flbench.testing.small_run import Fit
 
 RELATIVE = 1e-3
 """Allowed distance of two models, relative to the distance that they moved."""
+NOISE = 4
+"""How many times farther apart rounding may bring two executors than two other last bits did."""
 ADAM = {"local.optimizer": "adam", "local.lr": 0.01}
 
 
@@ -64,11 +67,12 @@ def train_with_both(method: MethodUnderTest, suite: Suite) -> None:
             return lanes  # they were trained one by one
         executor.reason = "this check compares"
         one_by_one = fit(start, stage, work, round_)
-        found = list(uploads_apart(lanes, one_by_one, start))
+        slots = executor.workspace.layout.slots
+        found = list(uploads_apart(lanes, one_by_one, start, slots))
         if found:
             shaken = shake(start, executor.workspace.layout.parameters)
             again = fit(shaken, stage, work, round_)
-            found = list(uploads_apart(lanes, one_by_one, start, again))
+            found = list(uploads_apart(lanes, one_by_one, start, slots, again))
         executor.reason = None
         different.extend(f"{what} in round {round_}, stage '{stage.label}'" for what in found)
         return one_by_one
@@ -92,7 +96,11 @@ def shake(start: Dispatched, parameters: int) -> Dispatched:
 
 
 def uploads_apart(
-    lanes: Upload, one_by_one: Upload, start: Dispatched, again: Upload | None = None
+    lanes: Upload,
+    one_by_one: Upload,
+    start: Dispatched,
+    slots: Sequence[Slot],
+    again: Upload | None = None,
 ) -> Iterator[str]:
     """What differs in the uploads of two executors by more than rounding.
 
@@ -100,14 +108,19 @@ def uploads_apart(
         lanes: of the vectorised one.
         one_by_one: of the sequential one.
         start: of both.
-        again: of the sequential one from a start with other last bits. What differs there from
-            `one_by_one` is decided by rounding alone, and is not compared: a bias before BatchNorm
-            has a gradient of zero but for rounding, which Adam scales to a step of full length.
+        slots: the tensors of a row.
+        again: of the sequential one from a start with other last bits. How far each tensor ends
+            from `one_by_one` is what rounding alone does to it: a bias before BatchNorm has a
+            gradient of zero but for rounding, which Adam scales to a step of full length.
     """
     for index, client in enumerate(lanes.ids.tolist()):
         rows = [torch.as_tensor(one.params[index]) for one in (lanes, one_by_one, again or lanes)]
         moved = float((rows[1] - start.params[index]).norm())
-        apart = float(_apart(rows[0], rows[1], rows[2] if again else None).norm())
+        distances = [(rows[0] - rows[1])[..., s.start : s.stop].norm() for s in slots]
+        if again:
+            noise = [(rows[2] - rows[1])[..., s.start : s.stop].norm() for s in slots]
+            distances = [beyond(*pair) for pair in zip(distances, noise, strict=True)]
+        apart = float(torch.stack(distances).norm())
         if not apart <= RELATIVE * moved + ROUNDING:
             yield (
                 f"the model of client {client} ends {apart:.1e} away from where it ends when"
@@ -120,20 +133,17 @@ def uploads_apart(
                 yield f"client {client} uploads another '{name}'"
 
 
-def _apart(one: Tensor, other: Tensor, again: Tensor | None) -> Tensor:
-    """The difference of two tensors, without the scalars that rounding decides."""
-    difference = (one.double() - other.double()).nan_to_num()
-    if again is None or again.shape != other.shape:
-        return difference
-    unstable = (again.double() - other.double()).nan_to_num().abs() > ROUNDING
-    if 2 * unstable.sum() > unstable.numel():
-        return difference  # there would be too little to compare
-    return torch.where(unstable, 0.0, difference)
+def beyond(distance: Tensor, noise: Tensor) -> Tensor:
+    """A distance; nothing where rounding alone makes one that is not much smaller."""
+    return torch.where(distance <= NOISE * noise, torch.zeros_like(distance), distance)
 
 
 def _near(one: Tensor, other: Tensor, again: Tensor | None) -> bool:
     """Whether two tensors are equal to rounding; NaN equals NaN."""
+    one, other = one.double(), other.double()
     if one.shape != other.shape or not torch.equal(one.isnan(), other.isnan()):
         return False
-    apart = float(_apart(one, other, again).norm())
-    return apart <= RELATIVE * float(other.double().nan_to_num().norm()) + ROUNDING
+    apart = (one - other).nan_to_num().norm()
+    if again is not None and again.shape == other.shape:
+        apart = beyond(apart, (again.double() - other).nan_to_num().norm())
+    return float(apart) <= RELATIVE * float(other.nan_to_num().norm()) + ROUNDING
