@@ -1,6 +1,6 @@
 """Write `docs/reference/arguments.md`: what hooks get and return, whole, from the docstrings.
 
-    python docs/tools/arguments_page.py > docs/reference/arguments.md
+python docs/tools/arguments_page.py > docs/reference/arguments.md
 """
 
 from __future__ import annotations
@@ -121,7 +121,9 @@ def class_lines(kind: type) -> Iterator[str]:
         yield from ["", "| field | type | default | what it is |", "|---|---|---|---|"]
         for name in names:
             type_, default = fields.get(name, ("", ""))
-            shown = [f"`{cell(one)}`" if one else "" for one in (type_, DEFAULTS.get(default, default))]
+            shown = [
+                f"`{cell(one)}`" if one else "" for one in (type_, DEFAULTS.get(default, default))
+            ]
             yield f"| `{name}` | {' | '.join(shown)} | {cell(described.get(name, ''))} |"
     for heading, _, function in members(kind):
         yield from function_lines(heading, read(function))
