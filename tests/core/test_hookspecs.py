@@ -1,11 +1,10 @@
-"""The order of hooks that the drawing of `core/hookspecs.py` and docs/hooks.md show is the order of a run."""
+"""The order of hooks in the drawings of `core/hookspecs.py` and docs/hooks.md is that of a run."""
 
 from __future__ import annotations
 
 import inspect
 import re
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +30,10 @@ def tracer(asked: list[str]) -> object:
             asked.append(f"{hook} {given['phase']}" if "phase" in given else hook)
 
         names = list(inspect.signature(getattr(hookspecs, hook)).parameters)
-        kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        # pluggy reads the arguments of a hook from its code
+        # pluggy reads the arguments of a hook from its signature
         namespace: dict[str, Any] = {"call": call}
         passed = ", ".join(f"{name}={name}" for name in names)
         exec(f"def {hook}(self, {', '.join(names)}): return call(self, {passed})", namespace)
-        assert kinds is not None
         return hookimpl(namespace[hook])
 
     return dataclass(frozen=True)(type("Tracer", (), {hook: traced(hook) for hook in HOOKS}))()
@@ -66,7 +63,7 @@ def test_the_order_of_hooks_is_the_traced_one(tmp_path: Path) -> None:
         engine=EngineOptions(executor="sequential", accelerator="cpu"),
         say=lambda message: None,
     )
-    execute(spec, lambda name, root: partial(small_dataset, samples=108)())
+    execute(spec, lambda name, root: small_dataset(samples=108))
     assert asked == drawn(hookspecs.__doc__ or "")
     page = PAGE.read_text(encoding="utf-8")
     (drawing,) = re.findall(r"```text\n(.+?)```", page, re.DOTALL)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from types import MethodType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import torch
 
 from flbench.core.state import Upload
-from flbench.engine.options import EngineOptions
 from flbench.testing import executors
 from flbench.testing.check import MethodUnderTest
 from flbench.testing.executors import ADAM, train_with_both, uploads_apart
