@@ -103,6 +103,18 @@ def fields_of(kind: type) -> dict[str, tuple[str, str]]:
     }  # fmt: skip
 
 
+def below(kind: type) -> dict[str, str]:
+    """The fields of a class whose meaning is written below them."""
+    node = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+    assert isinstance(node, ast.ClassDef)
+    return {
+        item.target.id: joined(str(after.value.value))
+        for item, after in itertools.pairwise(node.body)
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+    }
+
+
 PIPE, ESCAPED = "|", r"\|"
 DEFAULTS = {"field(default_factory=dict)": "{}"}
 
@@ -120,7 +132,7 @@ def escaped(text: str) -> str:
 def class_lines(kind: type) -> Iterator[str]:
     """The section of a class."""
     told, fields = read(kind), fields_of(kind)
-    described = told.entries.get("Attributes", {})
+    described = {**below(kind), **told.entries.get("Attributes", {})}
     yield from ["", f"### `fl.{kind.__name__}`", "", *wrapped(told.text)]
     names = list(dict.fromkeys([*fields, *described]))
     if names:
