@@ -225,7 +225,7 @@ REFUSED = {
     " https://github.com/ME/big-step, got 'github'",
     ("big-step", "--kind", "suite", "--paper", "A"): "--paper and --year are of methods, not of a"
     " suite",
-    ("smoothed", "--kind", "client"): "new: Smoothed means something else in Python: add a word",
+    ("tensor", "--kind", "client"): "new: Tensor means something else in Python: add a word",
     ("big-step", "--out", "nowhere"): "--out: expected a folder, there is no 'nowhere':"
     " create it first",
 }

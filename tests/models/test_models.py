@@ -92,7 +92,7 @@ def test_networks_have_the_parameters_head_and_features_they_say(
     assert layout.parameters == size
     assert sum(s.stop - s.start for s in layout.slots if s.head) == head == (d + 1) * classes
     assert (features.shape, logits.shape) == ((2, d), (2, classes))
-    statistics = {"resnet18": 9_600 + 20}  # running means and variances, and 20 counters
+    statistics = {"resnet18": 9_600 + 20, "normed-cnn": 64 + 2}  # means, variances, counters
     assert layout.buffers == statistics.get(name, 0)
 
 
